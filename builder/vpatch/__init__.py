@@ -1,0 +1,48 @@
+"""Idempotent, reversible source overlays for an installed vLLM.
+
+This module is what overlay authors import.
+"""
+
+from vpatch.edits import (
+    AddFile,
+    AddFunction,
+    AddKeyword,
+    AddParameter,
+    DeleteStatements,
+    EnsureFutureAnnotations,
+    EnsureImport,
+    InsertAfter,
+    InsertBefore,
+    ReplaceExpr,
+    ReplaceFunction,
+    ReplaceStatements,
+    companion,
+)
+from vpatch.model import Overlay, Part, Shape
+from vpatch.predicates import All, AnyOf, Contains, Defines, Lists, Not, Takes
+
+__all__ = [
+    "AddFile",
+    "AddFunction",
+    "AddKeyword",
+    "AddParameter",
+    "All",
+    "AnyOf",
+    "Contains",
+    "Defines",
+    "DeleteStatements",
+    "EnsureFutureAnnotations",
+    "EnsureImport",
+    "InsertAfter",
+    "InsertBefore",
+    "Lists",
+    "Not",
+    "Overlay",
+    "Part",
+    "ReplaceExpr",
+    "ReplaceFunction",
+    "ReplaceStatements",
+    "Shape",
+    "Takes",
+    "companion",
+]

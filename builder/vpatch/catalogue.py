@@ -1,0 +1,79 @@
+"""The installed overlays, discovered by the entry-point group `vpatch.overlays`: ours and anybody's in the same way.
+
+An entry point names a package, each of whose modules is an overlay (its subpackages are not looked into), or one
+module. A module holds it as `overlay`; its id is the module's name with hyphens, and its docstring is the
+explanation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+
+from vpatch.errors import Failure, Problem
+from vpatch.model import Catalogued, Overlay
+
+GROUP = "vpatch.overlays"
+
+
+def discover() -> tuple[Catalogued, ...]:
+    """Give every installed overlay, in the order of the ids.
+
+    Raises:
+        Failure: an overlay does not load, is not an `Overlay`, or two have one id; names all of them.
+    """
+    found: dict[str, Catalogued] = {}
+    problems: list[Problem] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda p: p.value):
+        for name in _modules(point, problems):
+            try:
+                item = _catalogued(import_module(name), point)
+            except Exception as error:
+                problems.append(Problem("cannot load overlay", name, f"{type(error).__name__}: {error}"))
+                continue
+            twin = found.setdefault(item.id, item)
+            if twin is not item:
+                problems.append(Problem("overlay id taken", item.id, f"{twin.origin} and {item.origin} both ship it"))
+    if not found and not problems:
+        problems.append(Problem("no overlays", GROUP, "no installed distribution has this entry point"))
+    if problems:
+        raise Failure(*problems)
+    return tuple(sorted(found.values(), key=lambda item: item.id))
+
+
+def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
+    try:
+        root = point.load()
+    except Exception as error:
+        problems.append(Problem("cannot load overlays", point.value, f"{type(error).__name__}: {error}"))
+        return []
+    if not hasattr(root, "__path__"):
+        return [root.__name__]
+    return [f"{root.__name__}.{module.name}" for module in pkgutil.iter_modules(root.__path__) if not module.ispkg]
+
+
+def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
+    overlay = module.overlay
+    if not isinstance(overlay, Overlay):
+        raise TypeError(f"`overlay` is {type(overlay).__name__}, not vpatch.Overlay")
+    dist = point.dist
+    origin = f"{dist.name} {dist.version}" if dist else point.value
+    name = module.__name__.rpartition(".")[2]
+    return Catalogued(name.replace("_", "-"), overlay, inspect.getdoc(module) or "", origin)
+
+
+def select(installed: tuple[Catalogued, ...], ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
+    """Give the overlays named by `ids`, or, where none is named, those that are not opt-in.
+
+    Raises:
+        Failure: an id is not installed.
+    """
+    known = {item.id: item for item in installed}
+    if unknown := [name for name in ids if name not in known]:
+        raise Failure(*(Problem("no such overlay", name, f"installed: {', '.join(known)}") for name in unknown))
+    return (
+        tuple(known[name] for name in sorted(set(ids))) if ids else tuple(i for i in installed if not i.overlay.opt_in)
+    )

@@ -1,0 +1,104 @@
+"""Apply and revert: what the engine computes, brought to where the files are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from vpatch.errors import Failure, Problem
+from vpatch.marks import marks_in
+from vpatch.model import Catalogued, Changeset, State
+from vpatch.site.store import Store
+
+
+def apply(store: Store, overlays: Sequence[Catalogued]) -> tuple[Changeset, tuple[str, ...]]:
+    """Put overlays on a tree; give the changeset and the paths that were written.
+
+    The plan is made before any lock is taken, so that a tree that is as asked may be read-only, and once more under the
+    lock, where nobody else can change it.
+
+    Raises:
+        Failure: the tree cannot be written, or is not what it was.
+    """
+    from vpatch.engine import plan
+
+    parsed: dict[Any, Any] = {}
+    changeset = plan(store.site.read, overlays, parsed)
+    if changeset.problems:
+        return changeset, ()
+    desired = _desired(store, changeset.files)
+    if store.settled(desired, _note(desired)):
+        return changeset, ()
+    with store.lock():
+        changeset = plan(store.site.read, overlays, parsed)
+        if changeset.problems:
+            return changeset, ()
+        desired = _desired(store, changeset.files)
+        return changeset, store.settle(desired, _note(desired), on_edits=True)
+
+
+def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued] | None) -> tuple[str, ...]:
+    """Take `overlays` away, all where it is None; give the paths that were put back.
+
+    What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
+
+    Raises:
+        Failure: somebody edited a file after vpatch, or an overlay to take away is not applied.
+    """
+    if not store.settled({}, []):
+        with store.lock():
+            changed = store.settle({}, [], on_edits=False) if overlays is None else _without(store, installed, overlays)
+    else:
+        changed = ()
+    gone = installed if overlays is None else overlays
+    left = {
+        (file, item.id) for item in gone for file in _files(item) if item.id in marks_in(store.site.read(file) or b"")
+    }
+    if left:
+        cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
+        raise Failure(
+            *(Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left))
+        )
+    if overlays is not None and not changed:
+        raise Failure(*(_not_applied(store, item.id) for item in overlays))
+    return changed
+
+
+def _files(item: Catalogued) -> set[str]:
+    return {edit.file for part in item.overlay.parts for shape in part.shapes for edit in shape.edits}
+
+
+def _without(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued]) -> tuple[str, ...]:
+    from vpatch.engine import plan, status
+
+    parsed: dict[Any, Any] = {}
+    applied = {v.id for v in status(store.site.read, installed, parsed) if v.state is State.APPLIED}
+    if missing := [item.id for item in overlays if item.id not in applied]:
+        raise Failure(*(_not_applied(store, name) for name in missing))
+    originals = store.originals()
+    stay = [item for item in installed if item.id in applied - {item.id for item in overlays}]
+
+    def pristine(file: str) -> bytes | None:
+        return originals[file] if file in originals else store.site.read(file)
+
+    changeset = plan(pristine, stay, parsed)
+    if changeset.problems:
+        raise Failure(*changeset.problems)
+    return store.settle(changeset.files, _note(changeset.files), on_edits=False)
+
+
+def _desired(store: Store, changes: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Add what earlier runs changed to what this one does."""
+    present = {file: (store.site.read(file), original) for file, original in store.originals().items()}
+    return {f: now for f, (now, original) in present.items() if now is not None and now != original} | dict(changes)
+
+
+def _not_applied(store: Store, name: str) -> Problem:
+    return Problem("not applied", str(store.site.root), name)
+
+
+def _note(desired: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Give what is kept for people: which overlays are in which files."""
+    marks = {file: set(marks_in(data)) for file, data in desired.items()}
+    overlays = sorted(set().union(*marks.values()))
+    return [{"id": name, "files": sorted(f for f, names in marks.items() if name in names)} for name in overlays]

@@ -1,0 +1,152 @@
+"""Add a keyword argument to calls, or a parameter to a function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vpatch import cst
+from vpatch.edits.census import marked
+from vpatch.marks import carrier, with_mark
+from vpatch.model import Finding, Found
+from vpatch.select import Lost, Source, block, expression, expressions, nearest, scopes
+from vpatch.syntax import Spot, along, same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vpatch.workspace import Workspace
+
+
+def _join(
+    old: Sequence[cst.CSTNode], index: int, new: cst.CSTNode, opening: cst.BaseParenthesizableWhitespace
+) -> list[cst.CSTNode]:
+    """Put `new` at `index` of a comma-separated list, laid out as the list is: on one line, or one a line."""
+    space = opening if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
+    comma = cst.Comma(whitespace_after=space)
+    if index < len(old):
+        return [*old[:index], new.with_changes(comma=comma), *old[index:]]
+    if not old:
+        return [new]
+    last = old[-1]
+    after = "whitespace_after_arg" if isinstance(last, cst.Arg) else "whitespace_after_param"
+    tail = {"comma": last.comma, after: getattr(last, after)}  # type: ignore[attr-defined]
+    return [
+        *old[:-1],
+        last.with_changes(comma=comma, **{after: cst.SimpleWhitespace("")}),
+        new.with_changes(**tail),
+    ]
+
+
+def _verdict(spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str) -> Finding:
+    regions = tuple(spot.path for spot in spots)
+    if not done:
+        return Finding(Found.BEFORE, regions=regions)
+    paths = (carrier(source.module, spot.path) for spot in done)
+    return Finding(Found.AFTER, marked=frozenset(p for p in paths if marked(source, p, overlay)), regions=regions)
+
+
+def _mark(source: Source, spot: Spot, new: cst.CSTNode, overlay: str) -> Source:
+    source = source.put(spot.path, new)
+    path = carrier(source.module, spot.path)
+    return source.put(path, with_mark(along(source.module, path)[-1], overlay))
+
+
+@dataclass(frozen=True)
+class AddKeyword:
+    """Give the calls that match `call` (`...` is free in it) the keyword argument `keyword`, written `name=value`."""
+
+    file: str
+    scope: str
+    call: str
+    keyword: str
+    within: tuple[str, ...] = ()
+    count: int = 1
+
+    def _argument(self) -> cst.Arg:
+        return expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined,no-any-return]
+
+    def _calls(self, source: Source) -> tuple[list[Spot], list[Spot]]:
+        owners = scopes(source, self.scope, self.within)
+        pattern, wanted = expression(self.call), self._argument()
+        name = wanted.keyword or cst.Name("")
+        calls = [spot for owner in owners for spot in expressions(owner, pattern, exactly=False)]
+        done = []
+        for spot in calls:
+            given = [a for a in spot.node.args if a.keyword and same(a.keyword, name)]  # type: ignore[attr-defined]
+            if given and not same(wanted.value, given[0].value):
+                raise Lost(f"`{self.call}` already has `{source.text(given[0])}`, line {source.line(spot.node)}")
+            done.extend([spot] if given else [])
+        if len(calls) != self.count or len(done) not in {0, self.count}:
+            times = f"is there {len(calls)} times, {self.count} expected" if calls else "is not there"
+            raise Lost(
+                f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times{nearest(source, owners, pattern)}"
+            )
+        return calls, done
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether the calls have it."""
+        source = files.source(self.file)
+        return _verdict(*self._calls(source), source, overlay)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it behind the other arguments, before any `**mapping`."""
+        source = files.source(self.file)
+        for spot in self._calls(source)[0]:
+            args = spot.node.args  # type: ignore[attr-defined]
+            index = next((i for i, a in enumerate(args) if a.star == "**"), len(args))
+            opening = spot.node.whitespace_before_args  # type: ignore[attr-defined]
+            joined = _join(args, index, self._argument().deep_clone(), opening)
+            source = _mark(source, spot, spot.node.with_changes(args=joined), overlay)
+        files.put(self.file, source)
+
+
+@dataclass(frozen=True)
+class AddParameter:
+    """Give the function `scope` the parameter `parameter`, written as in a `def`, behind the parameter `after`."""
+
+    file: str
+    scope: str
+    parameter: str
+    after: str
+    count: int = 1
+
+    def _parameter(self) -> cst.Param:
+        return block(f"def f({self.parameter}): ...")[0].params.params[0]  # type: ignore[attr-defined,no-any-return]
+
+    def _functions(self, source: Source) -> tuple[list[Spot], list[Spot]]:
+        wanted, done = self._parameter(), []
+        owners = scopes(source, self.scope)
+        for spot in owners:
+            p = spot.node.params  # type: ignore[attr-defined]
+            known = {param.name.value: param for param in (*p.posonly_params, *p.params, *p.kwonly_params)}
+            there = known.get(wanted.name.value)
+            if there is None and self.after not in known:
+                raise Lost(f"no parameter {self.after!r} to put `{self.parameter}` behind")
+            if there is not None and not same(wanted, there):
+                raise Lost(f"already has the parameter `{source.text(there)}`")
+            done.extend([spot] if there is not None else [])
+        if len(owners) != self.count or len(done) not in {0, self.count}:
+            raise Lost(f"is defined {len(owners)} times, {self.count} expected; {len(done)} have `{self.parameter}`")
+        return owners, done
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether the function has it."""
+        source = files.source(self.file)
+        return _verdict(*self._functions(source), source, overlay)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it."""
+        source = files.source(self.file)
+        for spot in self._functions(source)[0]:
+            params = spot.node.params  # type: ignore[attr-defined]
+            for kind in ("posonly_params", "params", "kwonly_params"):
+                some = getattr(params, kind)
+                index = next((i for i, p in enumerate(some, 1) if p.name.value == self.after), None)
+                if index is not None:
+                    opening = spot.node.whitespace_before_params  # type: ignore[attr-defined]
+                    joined = _join(some, index, self._parameter().deep_clone(), opening)
+                    params = params.with_changes(**{kind: joined})
+                    break
+            source = _mark(source, spot, spot.node.with_changes(params=params), overlay)
+        files.put(self.file, source)

@@ -1,0 +1,37 @@
+"""What a count of old and new code says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vpatch.marks import marks_on
+from vpatch.model import Finding, Found
+from vpatch.select import Source
+from vpatch.syntax import Path, along
+
+
+def marked(source: Source, path: Path, overlay: str) -> bool:
+    """Tell whether the statement at `path` has the overlay's mark."""
+    return overlay in marks_on(along(source.module, path)[-1])
+
+
+def census(
+    old: Sequence[Path],
+    new: Sequence[Path],
+    ours: frozenset[Path],
+    *,
+    count: int,
+    wanted: str,
+    hint: Callable[[], str],
+) -> Finding:
+    """Judge by how often the old and the new code stand there; `ours` are the marked statements of the new.
+
+    A file is written as a whole, so that some of each is never a run of ours that was cut short.
+    """
+    if len(old) == count and not ours:
+        return Finding(Found.BEFORE, regions=tuple(old))
+    if not old and len(new) == count:
+        return Finding(Found.AFTER, marked=ours, regions=tuple(new))
+    times = "is not there" if not old else f"is there {len(old)} times, {count} expected"
+    done = f", what replaces it {len(new)} times" if new else ""
+    return Finding(Found.LOST, f"{wanted} {times}{done}{hint()}")

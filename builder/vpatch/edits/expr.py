@@ -1,0 +1,60 @@
+"""Replace an expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vpatch.edits.census import census, marked
+from vpatch.marks import carrier, with_mark
+from vpatch.select import expression, expressions, inside, nearest, scopes
+from vpatch.syntax import Spot, along
+
+if TYPE_CHECKING:
+    from vpatch.model import Finding
+    from vpatch.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class ReplaceExpr:
+    """Put the expression `new` wherever `old` stands in `scope`, which must be `count` times.
+
+    Both are Python source; layout does not matter. Either may contain the other: wrapping a call in another is fine.
+    """
+
+    file: str
+    scope: str
+    old: str
+    new: str
+    within: tuple[str, ...] = ()
+    count: int = 1
+
+    def _spots(self, files: Workspace) -> tuple[list[Spot], list[Spot]]:
+        owners = scopes(files.source(self.file), self.scope, self.within)
+        old, new = ([s for o in owners for s in expressions(o, expression(e))] for e in (self.old, self.new))
+        if expressions(Spot((), expression(self.new)), expression(self.old)):
+            return [s for s in old if not any(inside(s.path, n.path) for n in new)], new
+        return old, [n for n in new if not any(inside(n.path, s.path) for s in old)]
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether `old` or `new` stands there."""
+        source = files.source(self.file)
+        old, new = self._spots(files)
+        ours = [s for s in new if marked(source, carrier(source.module, s.path), overlay)]
+        return census(
+            [s.path for s in old],
+            [s.path for s in ours or new],
+            frozenset(carrier(source.module, s.path) for s in ours),
+            count=self.count,
+            wanted=f"`{self.old}`",
+            hint=lambda: nearest(source, scopes(source, self.scope, self.within), expression(self.old)),
+        )
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Put `new` there and mark the statements."""
+        source = files.source(self.file)
+        for spot in self._spots(files)[0]:
+            source = source.put(spot.path, expression(self.new).deep_clone())
+            path = carrier(source.module, spot.path)
+            source = source.put(path, with_mark(along(source.module, path)[-1], overlay))
+        files.put(self.file, source)

@@ -1,0 +1,112 @@
+"""From the bytes of a tree to verdicts, and to the new bytes of every file that changes. Nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from vpatch.errors import Problem
+from vpatch.judge import Judgement, judge
+from vpatch.model import Catalogued, Changeset, Found, PartVerdict, State, Verdict
+from vpatch.select import Source, inside
+from vpatch.syntax import Path
+from vpatch.workspace import Workspace
+
+Read = Callable[[str], bytes | None]
+Parsed = dict[tuple[str, bytes], Source]
+
+SETTLED = frozenset({State.APPLIED, State.MERGED, State.NOT_APPLICABLE})
+
+
+@dataclass(frozen=True)
+class _Claim:
+    overlay: str
+    part: str
+    file: str
+    scope: str
+    region: Path
+
+
+def status(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None) -> tuple[Verdict, ...]:
+    """Say what a tree is to each overlay, in the order of their ids.
+
+    Args:
+        read: gives the bytes of a file of the tree, None where there is no such file.
+        overlays: the selected ones; only these can be in conflict with each other.
+        parsed: syntax trees of earlier calls, to be used and added to.
+    """
+    return tuple(judgement.verdict for judgement in _judge(Workspace(read, parsed), overlays))
+
+
+def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None) -> Changeset:
+    """Compute the whole change that brings the selected overlays onto a tree.
+
+    If any of them is `drifted` or in `conflict`, nothing changes, and the changeset carries every problem.
+
+    Raises:
+        RuntimeError: an edit broke its word (a bug of the edit or of its overlay): a postcondition does not hold on the
+            result as it is parsed again.
+    """
+    parsed = {} if parsed is None else parsed
+    files = Workspace(read, parsed)
+    judgements = _judge(files, overlays)
+    before = tuple(j.verdict for j in judgements)
+    problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
+    if problems:
+        return Changeset(before, before, {}, problems)
+    for judgement in judgements:
+        _apply(judgement, files)
+    changes = files.changes()
+    after = before if not changes else status(_overlaid(read, changes), overlays, parsed)
+    for old, new in zip(before, after, strict=True):
+        expected = State.APPLIED if old.state is State.PENDING else old.state
+        if new.state is not expected:
+            told = "\n".join(map(str, new.problems)) or new.because
+            raise RuntimeError(f"{new.id} is {new.state} after its edits, not {expected}: {told}")
+    return Changeset(before, after, changes, ())
+
+
+def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
+    return lambda file: changes[file] if file in changes else read(file)
+
+
+def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement]:
+    judged = [judge(item, files) for item in sorted(overlays, key=lambda item: item.id)]
+    clashes: dict[tuple[str, str], list[Problem]] = {}
+    for one, other in combinations([claim for j in judged for claim in _claims(j)], 2):
+        if one.overlay != other.overlay and one.file == other.file and _overlap(one.region, other.region):
+            for mine, theirs in ((one, other), (other, one)):
+                cause = f"{mine.overlay} and {theirs.overlay} change the same code"
+                problem = Problem("conflict", mine.file, cause, mine.scope)
+                clashes.setdefault((mine.overlay, mine.part), []).append(problem)
+    return [_with_clashes(j, clashes) for j in judged] if clashes else judged
+
+
+def _claims(judgement: Judgement) -> Iterator[_Claim]:
+    for part in judgement.parts:
+        for edit, finding in part.findings:
+            for region in finding.regions:
+                yield _Claim(judgement.verdict.id, part.verdict.name, edit.file, edit.scope, region)
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return inside(one, other) or inside(other, one)
+
+
+def _with_clashes(judgement: Judgement, clashes: Mapping[tuple[str, str], list[Problem]]) -> Judgement:
+    def told(part: PartVerdict) -> PartVerdict:
+        found = tuple(dict.fromkeys(clashes.get((judgement.verdict.id, part.name), ())))
+        if not found:
+            return part
+        return replace(part, state=State.CONFLICT, because=found[0].cause, problems=(*part.problems, *found))
+
+    return replace(judgement, verdict=replace(judgement.verdict, parts=tuple(map(told, judgement.verdict.parts))))
+
+
+def _apply(judgement: Judgement, files: Workspace) -> None:
+    for part in judgement.parts:
+        if part.verdict.state is State.PENDING:
+            for edit, _ in part.findings:
+                if edit.state(files, judgement.verdict.id).found is Found.BEFORE:
+                    edit.apply(files, judgement.verdict.id)

@@ -1,0 +1,169 @@
+"""The state of one overlay, from what its edits and predicates find. The order of the questions is the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from vpatch.errors import Failure, Problem
+from vpatch.marks import mark, marks_in
+from vpatch.model import (
+    Answer,
+    Catalogued,
+    Edit,
+    Finding,
+    Found,
+    Overlay,
+    Part,
+    PartVerdict,
+    Shape,
+    State,
+    Verdict,
+)
+from vpatch.select import Lost
+from vpatch.workspace import Workspace
+
+Findings: TypeAlias = tuple[tuple[Edit, Finding], ...]
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """A part's verdict, and what the edits of the shape that it rests on found (none: it rests on no shape)."""
+
+    verdict: PartVerdict
+    findings: Findings
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An overlay's verdict with the findings behind it, part by part."""
+
+    verdict: Verdict
+    parts: tuple[JudgedPart, ...]
+
+
+def judge(item: Catalogued, files: Workspace) -> Judgement:
+    """Say what a tree is to one overlay."""
+    looked = [[(shape, _look(shape, files, item.id)) for shape in part.shapes] for part in item.overlay.parts]
+    stray = _stray(item.id, [finding for shapes in looked for _, finding in shapes], files)
+    parts = [
+        _judge_part(part, shapes, item.overlay, files, stray)
+        for part, shapes in zip(item.overlay.parts, looked, strict=True)
+    ]
+    return Judgement(Verdict(item.id, tuple(part.verdict for part in parts)), tuple(parts))
+
+
+def _look(shape: Shape, files: Workspace, overlay: str) -> Findings:
+    def one(edit: Edit) -> Finding:
+        try:
+            return edit.state(files, overlay)
+        except Lost as lost:
+            return Finding(Found.LOST, str(lost))
+        except Failure:
+            raise
+        except Exception as error:
+            cause = f"{type(edit).__name__} raised {type(error).__name__}: {error}"
+            raise Failure(Problem("overlay failed", f"{overlay}: {edit.file}", cause, edit.scope)) from error
+
+    return tuple((edit, one(edit)) for edit in shape.edits)
+
+
+def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[Problem, ...]:
+    """Find marks of ours that no edit accounts for.
+
+    Another version of the overlay made them: its edits would be looked for in vain, and made a second time.
+    """
+    explained: dict[str, set[object]] = {}
+    for edit, finding in (pair for findings in looked for pair in findings):
+        explained.setdefault(edit.file, set()).update(finding.marked)
+    problems = []
+    for file, places in sorted(explained.items()):
+        found = marks_in(files.read(file) or b"").count(overlay)
+        if found > len(places):
+            cause = (
+                f"{found - len(places)} of {found} marks `{mark(overlay)}` stand on code that this version does not "
+                "make; revert with the version that made it, then apply"
+            )
+            problems.append(Problem("drifted", file, cause))
+    return tuple(problems)
+
+
+def _marked(findings: Findings) -> bool:
+    """Tell whether our marks are on code of upstream's, files that we added aside."""
+    return any(path for _, finding in findings for path in finding.marked)
+
+
+def _found(findings: Findings) -> set[Found]:
+    return {finding.found for _, finding in findings}
+
+
+def _judge_part(
+    part: Part,
+    shapes: Sequence[tuple[Shape, Findings]],
+    overlay: Overlay,
+    files: Workspace,
+    stray: tuple[Problem, ...],
+) -> JudgedPart:
+    names = tuple(dict.fromkeys(edit.file for shape in part.shapes for edit in shape.edits))
+    verdict = PartVerdict(part.name, State.DRIFTED, "", names)
+    if stray:
+        return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
+
+    whole = [(shape, findings) for shape, findings in shapes if _found(findings) <= {Found.AFTER, Found.GONE}]
+    for shape, findings in whole:
+        if any(finding.marked for _, finding in findings) and Found.GONE not in _found(findings):
+            reason = "every change of the overlay is there, with its marks"
+            return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
+
+    ours = any(_marked(findings) for _, findings in shapes)
+    when = {shape.name: shape.when.ask(files) if shape.when else Answer(holds=True, because="") for shape, _ in shapes}
+    ready = [
+        (shape, findings)
+        for shape, findings in shapes
+        if (ours or when[shape.name].holds) and _found(findings) <= {Found.BEFORE, Found.AFTER}
+    ]
+    merged = part.merged.ask(files) if part.merged and not ours else Answer(holds=None, because="")
+    if merged.holds or whole:
+        untouched = [shape.name for shape, findings in ready if _found(findings) == {Found.BEFORE}]
+        if untouched:
+            cause = f"upstream seems to have it ({merged.because}), and yet it looks as in {untouched[0]}"
+            problem = Problem("drifted", names[0], cause)
+            return JudgedPart(replace(verdict, because=cause, problems=(problem,)), ())
+        proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
+        reason = f"upstream has it ({', '.join(overlay.upstream)}): {proof}" if overlay.upstream else proof
+        return JudgedPart(replace(verdict, state=State.MERGED, because=reason), ())
+
+    if ready:
+        shape, findings = ready[0]
+        todo = sum(finding.found is Found.BEFORE for _, finding in findings)
+        reason = f"upstream's code is as in {shape.name}; {todo} of {len(findings)} changes to make"
+        return JudgedPart(replace(verdict, state=State.PENDING, because=reason, shape=shape.name), findings)
+
+    absent = part.absent.ask(files) if part.absent else Answer(holds=None, because="")
+    if absent.holds:
+        return JudgedPart(replace(verdict, state=State.NOT_APPLICABLE, because=absent.because), ())
+    return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
+
+
+def _drifted(
+    verdict: PartVerdict,
+    shapes: Sequence[tuple[Shape, Findings]],
+    when: dict[str, Answer],
+    unsure: Sequence[Answer],
+) -> PartVerdict:
+    """Say what was expected and what was found, for the shape that comes closest."""
+    missed = {Found.LOST, Found.GONE}
+    shape, findings = min(shapes, key=lambda pair: sum(finding.found in missed for _, finding in pair[1]))
+    problems = [Problem("drifted", e.file, f.because, e.scope) for e, f in findings if f.found in missed]
+    if not problems:
+        problems = [Problem("drifted", verdict.files[0], f"not as in {shape.name}: {when[shape.name].because}")]
+    problems += [Problem("drifted", *_place(a.because, verdict)) for a in unsure if a.holds is None and a.because]
+    problems = list(dict.fromkeys(problems))
+    because = f"{problems[0].where}: {problems[0].cause}" + (f" (and {n} more)" if (n := len(problems) - 1) else "")
+    return replace(verdict, because=because, problems=tuple(problems))
+
+
+def _place(because: str, verdict: PartVerdict) -> tuple[str, str]:
+    file, colon, cause = because.partition(": ")
+    return (file, cause) if colon and file.endswith(".py") else (verdict.files[0], because)

@@ -1,0 +1,203 @@
+"""The words of vpatch as values: overlays, their parts and shapes, and what is said of them.
+
+Nothing here parses, reads or writes. See `vpatch.edits` for the edits and `vpatch.predicates` for the questions that
+an overlay asks of a tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vpatch.errors import Problem
+    from vpatch.workspace import Workspace
+
+COMPANIONS = "vllm/_vpatch/"
+
+
+class State(StrEnum):
+    """What a tree says about a part or an overlay, in order of precedence."""
+
+    CONFLICT = "conflict"
+    DRIFTED = "drifted"
+    PENDING = "pending"
+    APPLIED = "applied"
+    MERGED = "merged"
+    NOT_APPLICABLE = "not_applicable"
+
+    @classmethod
+    def first(cls, states: Iterable[State]) -> State:
+        """Give the state that a whole has when its parts have `states` (at least one)."""
+        return min(states, key=list(cls).index)
+
+
+class Found(Enum):
+    """What an edit finds where it looks."""
+
+    BEFORE = "its precondition"
+    AFTER = "its postcondition"
+    GONE = "nothing to delete, and no mark of ours"
+    LOST = "neither"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one edit finds.
+
+    `marked` are the paths of the statements with our mark that it accounts for (the empty path: a whole file of ours),
+    `regions` the paths of what it changes or leans on, `because` says what is wrong when it is `LOST`.
+    """
+
+    found: Found
+    because: str = ""
+    marked: frozenset[tuple[tuple[str, int], ...]] = frozenset()
+    regions: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+
+class Edit(Protocol):
+    """One structural change of one file. Implementations are frozen dataclasses in `vpatch.edits`."""
+
+    @property
+    def file(self) -> str:
+        """The file's path in the tree, POSIX, relative to the folder that holds `vllm/`."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """The qualified name that the edit works in; "" is the module."""
+        ...
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say what is there. Changes nothing."""
+        ...
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Make the change in `files`. To be called only where `state` finds `BEFORE`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A predicate's answer: whether it holds, None when the tree does not say, and why, in words."""
+
+    holds: bool | None
+    because: str
+
+
+class Predicate(Protocol):
+    """A question to a tree, answered from its bytes alone. Implementations are in `vpatch.predicates`."""
+
+    def ask(self, files: Workspace) -> Answer:
+        """Answer it. Never answers from the absence of a file: that is `holds=None`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One known form of the upstream code, and the edits that start from it.
+
+    `name` is what people see (by custom the oldest release that has it), `when` tells it from other shapes where its
+    edits alone would not.
+    """
+
+    name: str
+    edits: tuple[Edit, ...]
+    when: Predicate | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """An atomic group of edits that upstream could merge on its own; `shapes` are listed newest first.
+
+    `merged` holds where upstream has the change, `absent` where the feature or the defect does not exist, shown
+    positively.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...]
+    merged: Predicate | None = None
+    absent: Predicate | None = None
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One named set of source changes to vLLM. Its id is the name of its module, with hyphens.
+
+    `upstream` are the pull requests and issues behind it (`owner/repository#number`); `releases` says in a few words
+    what it does on which release, for `vpatch show`. An `opt_in` overlay is applied only when named.
+    """
+
+    summary: str
+    parts: tuple[Part, ...]
+    upstream: tuple[str, ...] = ()
+    releases: Mapping[str, str] = field(default_factory=dict)
+    opt_in: bool = False
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """An overlay as it was discovered: its id, its explanation, and the distribution that ships it."""
+
+    id: str
+    overlay: Overlay
+    why: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class PartVerdict:
+    """The state of one part and its reason; `shape` is the shape that matched, where one did."""
+
+    name: str
+    state: State
+    because: str
+    files: tuple[str, ...]
+    shape: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of one overlay, with those of its parts."""
+
+    id: str
+    parts: tuple[PartVerdict, ...]
+
+    @property
+    def state(self) -> State:
+        """The first, in order of precedence, that any part has."""
+        return State.first(part.state for part in self.parts)
+
+    @property
+    def because(self) -> str:
+        """The reasons of the parts that have the overlay's state, each with the parts that share it."""
+        said: dict[str, list[str]] = {}
+        for part in self.parts:
+            if part.state is self.state:
+                said.setdefault(part.because, []).append(part.name)
+        if len(said) == 1:
+            return next(iter(said))
+        return "; ".join(f"{', '.join(names)}: {because}" for because, names in said.items())
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What a person must look at, over all parts, each once."""
+        return tuple(dict.fromkeys(problem for part in self.parts for problem in part.problems))
+
+
+@dataclass(frozen=True)
+class Changeset:
+    """Verdicts, and the new bytes of every file that changes. Nothing is written yet.
+
+    `before` has the verdicts on the tree as it is; `after` those on the tree with `files` in place, equal to `before`
+    when there are problems, since then nothing changes.
+    """
+
+    before: tuple[Verdict, ...]
+    after: tuple[Verdict, ...]
+    files: Mapping[str, bytes]
+    problems: tuple[Problem, ...]

@@ -1,0 +1,158 @@
+"""Questions that an overlay asks of a tree, beyond what its edits find. All are frozen dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from vpatch import cst
+from vpatch.model import Answer, Predicate
+from vpatch.select import Lost, block, expression, expressions, lines, names, runs, scopes
+from vpatch.syntax import Spot, walk
+
+if TYPE_CHECKING:
+    from vpatch.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Defines:
+    """Whether a module defines the function or class with this qualified name."""
+
+    file: str
+    name: str
+
+    def ask(self, files: Workspace) -> Answer:
+        """Read the module; unknown if it cannot be read."""
+        try:
+            source = files.source(self.file)
+        except Lost as lost:
+            return Answer(None, f"{self.file}: {lost}")
+        known = any(name == self.name for name, _ in names(Spot((), source.module)))
+        return Answer(known, f"{self.file} {'defines' if known else 'does not define'} {self.name}")
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Whether a function takes a parameter of this name; `first`: as its first one, `self` and `cls` not counted."""
+
+    file: str
+    function: str
+    parameter: str
+    first: bool = False
+
+    def ask(self, files: Workspace) -> Answer:
+        """Read the function's parameters; unknown if there is no such function, or several."""
+        try:
+            (spot,) = scopes(files.source(self.file), self.function)
+        except (Lost, ValueError) as lost:
+            return Answer(None, f"{self.file}: {self.function}: {lost}")
+        p = spot.node.params  # type: ignore[attr-defined]
+        given = [param.name.value for param in (*p.posonly_params, *p.params, *p.kwonly_params)]
+        given = [name for name in given if name not in {"self", "cls"}]
+        holds = self.parameter in (given[:1] if self.first else given)
+        return Answer(holds, f"{self.function} {'takes' if holds else 'does not take'} {self.parameter}")
+
+
+@dataclass(frozen=True)
+class Contains:
+    """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in a scope."""
+
+    file: str
+    scope: str
+    code: str
+
+    def ask(self, files: Workspace) -> Answer:
+        """Look through the scope; unknown if there is no such scope."""
+        try:
+            owners = scopes(files.source(self.file), self.scope)
+        except Lost as lost:
+            return Answer(None, f"{self.file}: {lost}")
+        try:
+            pattern = expression(self.code)
+            holds = any(expressions(owner, pattern, exactly=False) for owner in owners)
+        except cst.ParserSyntaxError:
+            wanted = block(self.code)
+            owning = (s for o in owners for s in walk(o) if isinstance(getattr(s.node, "body", None), cst.BaseSuite))
+            holds = any(runs(spot, wanted) for spot in (*owners, *owning))
+        where = self.scope or self.file
+        return Answer(holds, f"{where} {'has' if holds else 'has no'} `{self.code.splitlines()[0]}`")
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Whether the value that a module assigns to `name` has a string in it that matches the glob `entry`."""
+
+    file: str
+    name: str
+    entry: str
+
+    def ask(self, files: Workspace) -> Answer:
+        """Read the assignment; unknown if there is none."""
+        try:
+            source = files.source(self.file)
+        except Lost as lost:
+            return Answer(None, f"{self.file}: {lost}")
+        values = [value for spot in lines(Spot((), source.module)) if (value := _assigned(spot.node, self.name))]
+        if len(values) != 1:
+            return Answer(None, f"{self.file} assigns {self.name} {len(values)} times")
+        texts = [s.node.evaluated_value for s in walk(Spot((), values[0])) if isinstance(s.node, cst.SimpleString)]
+        holds = any(isinstance(text, str) and fnmatchcase(text, self.entry) for text in texts)
+        return Answer(holds, f"{self.name} in {self.file} {'lists' if holds else 'lists no'} {self.entry}")
+
+
+def _assigned(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+    match statement:
+        case cst.SimpleStatementLine(
+            body=[cst.Assign(targets=[cst.AssignTarget(target=cst.Name(found))], value=value)]
+        ):
+            return value if found == name else None
+        case cst.SimpleStatementLine(body=[cst.AnnAssign(target=cst.Name(found), value=value)]):
+            return value if found == name else None
+    return None
+
+
+@dataclass(frozen=True)
+class Not:
+    """The opposite of a predicate."""
+
+    predicate: Predicate
+
+    def ask(self, files: Workspace) -> Answer:
+        """Ask it; unknown stays unknown."""
+        answer = self.predicate.ask(files)
+        return Answer(None if answer.holds is None else not answer.holds, answer.because)
+
+
+@dataclass(frozen=True)
+class All:
+    """Whether every one of some predicates holds."""
+
+    predicates: tuple[Predicate, ...]
+
+    def ask(self, files: Workspace) -> Answer:
+        """Ask each until one does not hold; unknown if none fails and one is unknown."""
+        answers = []
+        for predicate in self.predicates:
+            answers.append(answer := predicate.ask(files))
+            if answer.holds is False:
+                return answer
+        unknown = [answer for answer in answers if answer.holds is None]
+        return unknown[0] if unknown else Answer(holds=True, because=", ".join(a.because for a in answers))
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Whether at least one of some predicates holds."""
+
+    predicates: tuple[Predicate, ...]
+
+    def ask(self, files: Workspace) -> Answer:
+        """Ask each until one holds; unknown if none holds and one is unknown."""
+        answers = []
+        for predicate in self.predicates:
+            answers.append(answer := predicate.ask(files))
+            if answer.holds:
+                return answer
+        unknown = [answer for answer in answers if answer.holds is None]
+        return unknown[0] if unknown else Answer(holds=False, because=", ".join(a.because for a in answers))

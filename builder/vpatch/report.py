@@ -1,0 +1,102 @@
+"""What a command has to say: for scripts as one JSON object, for people as lines or, on a terminal, a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from vpatch.errors import Problem
+from vpatch.model import State, Verdict
+
+_COLOURS = {
+    State.CONFLICT: "red",
+    State.DRIFTED: "red",
+    State.PENDING: "yellow",
+    State.APPLIED: "green",
+    State.MERGED: "green",
+    State.NOT_APPLICABLE: "bright_black",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a command; `extra` are the fields that only this command has, `lines` what people see of them."""
+
+    command: str
+    tree: str | None = None
+    vllm: str | None = None
+    verdicts: Sequence[Verdict] = ()
+    changed: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    failed: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the tree is as asked, 1 where a person must look."""
+        return int(self.failed or bool(self.problems))
+
+
+def as_json(report: Report) -> str:
+    """Give the JSON object of the contract, schema 1."""
+    head: dict[str, Any] = {"schema": 1, "command": report.command}
+    if report.tree is not None:
+        head |= {"tree": report.tree, "vllm": report.vllm}
+    body = {
+        "overlays": [_verdict(verdict) for verdict in report.verdicts],
+        "changed": list(report.changed),
+        "problems": [
+            {"what": p.what, "file": p.where, "scope": p.scope or None, "cause": p.cause} for p in report.problems
+        ],
+    }
+    return json.dumps({**head, **body, **report.extra})
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    parts = [
+        {"name": p.name, "state": p.state, "because": p.because, "shape": p.shape, "files": list(p.files)}
+        for p in verdict.parts
+    ]
+    return {"id": verdict.id, "state": verdict.state, "because": verdict.because, "parts": parts}
+
+
+def show(report: Report, *, as_object: bool) -> None:
+    """Write results to stdout and problems to stderr."""
+    if as_object:
+        click.echo(as_json(report))
+    else:
+        if report.verdicts and sys.stdout.isatty():
+            _table(report.verdicts)
+        else:
+            for verdict in report.verdicts:
+                click.echo(f"{verdict.id}: {verdict.state}: {verdict.because}")
+        for path in report.changed:
+            click.echo(f"changed: {path}")
+        for line in report.lines:
+            click.echo(line)
+    for problem in report.problems:
+        click.echo(click.style(str(problem), fg="red") if _colour_on_stderr() else str(problem), err=True)
+
+
+def _colour_on_stderr() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+
+def _table(verdicts: Sequence[Verdict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("overlay", "part", "state", "because", box=None, pad_edge=False, header_style="bold")
+    for verdict in verdicts:
+        for index, part in enumerate(verdict.parts):
+            state = Text(part.state, style=_COLOURS[part.state])
+            table.add_row("" if index else verdict.id, part.name, state, Text(part.because))
+    Console(soft_wrap=False).print(table)
