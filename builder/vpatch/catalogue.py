@@ -7,7 +7,6 @@ explanation.
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -59,10 +58,8 @@ def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
     overlay = module.overlay
     if not isinstance(overlay, Overlay):
         raise TypeError(f"`overlay` is {type(overlay).__name__}, not vpatch.Overlay")
-    dist = point.dist
-    origin = f"{dist.name} {dist.version}" if dist else point.value
     name = module.__name__.rpartition(".")[2]
-    return Catalogued(name.replace("_", "-"), overlay, inspect.getdoc(module) or "", origin)
+    return Catalogued(name.replace("_", "-"), overlay, (module.__doc__ or "").strip(), point)
 
 
 def select(installed: tuple[Catalogued, ...], ids: tuple[str, ...]) -> tuple[Catalogued, ...]:

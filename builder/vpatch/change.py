@@ -3,38 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
 from vpatch.model import Catalogued, Changeset, State
 from vpatch.site.store import Store
 
+if TYPE_CHECKING:
+    from vpatch.workspace import Parsed
+
 
 def apply(store: Store, overlays: Sequence[Catalogued]) -> tuple[Changeset, tuple[str, ...]]:
     """Put overlays on a tree; give the changeset and the paths that were written.
 
-    The plan is made before any lock is taken, so that a tree that is as asked may be read-only, and once more under the
-    lock, where nobody else can change it.
+    The plan is made before any lock is taken, so that a tree that is as asked may be read-only; under the lock it holds
+    only if the files are still what they were.
 
     Raises:
         Failure: the tree cannot be written, or is not what it was.
     """
-    from vpatch.engine import plan
-
-    parsed: dict[Any, Any] = {}
-    changeset = plan(store.site.read, overlays, parsed)
+    parsed: Parsed = {}
+    changeset, seen = _planned(store, overlays, parsed)
     if changeset.problems:
         return changeset, ()
     desired = _desired(store, changeset.files)
     if store.settled(desired, _note(desired)):
         return changeset, ()
     with store.lock():
-        changeset = plan(store.site.read, overlays, parsed)
-        if changeset.problems:
-            return changeset, ()
-        desired = _desired(store, changeset.files)
+        if any(store.site.read(file) != data for file, data in seen.items()):
+            changeset, _ = _planned(store, overlays, parsed)
+            if changeset.problems:
+                return changeset, ()
+            desired = _desired(store, changeset.files)
         return changeset, store.settle(desired, _note(desired), on_edits=True)
+
+
+def _planned(
+    store: Store, overlays: Sequence[Catalogued], parsed: Parsed
+) -> tuple[Changeset, Mapping[str, bytes | None]]:
+    """Plan; give the files, too, that the plan rests on."""
+    from vpatch.engine import plan
+
+    seen: dict[str, bytes | None] = {}
+
+    def read(file: str) -> bytes | None:
+        seen[file] = store.site.read(file)
+        return seen[file]
+
+    return plan(read, overlays, parsed), seen
 
 
 def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued] | None) -> tuple[str, ...]:
@@ -71,7 +88,7 @@ def _files(item: Catalogued) -> set[str]:
 def _without(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued]) -> tuple[str, ...]:
     from vpatch.engine import plan, status
 
-    parsed: dict[Any, Any] = {}
+    parsed: Parsed = {}
     applied = {v.id for v in status(store.site.read, installed, parsed) if v.state is State.APPLIED}
     if missing := [item.id for item in overlays if item.id not in applied]:
         raise Failure(*(_not_applied(store, name) for name in missing))

@@ -9,12 +9,11 @@ from itertools import combinations
 from vpatch.errors import Problem
 from vpatch.judge import Judgement, judge
 from vpatch.model import Catalogued, Changeset, Found, PartVerdict, State, Verdict
-from vpatch.select import Source, inside
+from vpatch.select import inside
 from vpatch.syntax import Path
-from vpatch.workspace import Workspace
+from vpatch.workspace import Parsed, Workspace
 
 Read = Callable[[str], bytes | None]
-Parsed = dict[tuple[str, bytes], Source]
 
 SETTLED = frozenset({State.APPLIED, State.MERGED, State.NOT_APPLICABLE})
 
@@ -36,7 +35,7 @@ def status(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = N
         overlays: the selected ones; only these can be in conflict with each other.
         parsed: syntax trees of earlier calls, to be used and added to.
     """
-    return tuple(judgement.verdict for judgement in _judge(Workspace(read, parsed), overlays))
+    return tuple(judgement.verdict for judgement in _judge(Workspace(read, _reach(overlays), parsed), overlays))
 
 
 def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None) -> Changeset:
@@ -49,7 +48,7 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
             result as it is parsed again.
     """
     parsed = {} if parsed is None else parsed
-    files = Workspace(read, parsed)
+    files = Workspace(read, _reach(overlays), parsed)
     judgements = _judge(files, overlays)
     before = tuple(j.verdict for j in judgements)
     problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
@@ -65,6 +64,17 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
             told = "\n".join(map(str, new.problems)) or new.because
             raise RuntimeError(f"{new.id} is {new.state} after its edits, not {expected}: {told}")
     return Changeset(before, after, changes, ())
+
+
+def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:
+    """Give, for every file that the overlays name, the code that they look at."""
+    found: dict[str, set[str]] = {}
+    for part in (part for item in overlays for part in item.overlay.parts):
+        edits = (edit.reach for shape in part.shapes for edit in shape.edits)
+        asked = (p.reach for p in (part.merged, part.absent, *(shape.when for shape in part.shapes)) if p)
+        for file, scope in (where for reach in (*edits, *asked) for where in reach):
+            found.setdefault(file, set()).update({scope} if scope is not None else ())
+    return {file: frozenset(scopes) for file, scopes in found.items()}
 
 
 def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from importlib.metadata import EntryPoint
 
     from vpatch.errors import Problem
     from vpatch.workspace import Workspace
 
 COMPANIONS = "vllm/_vpatch/"
+
+Reach: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Files, each with the qualified name of the code that is looked at in it.
+
+"" is all of it, None only what stands outside functions, their headers included.
+"""
 
 
 class State(StrEnum):
@@ -40,7 +47,6 @@ class Found(Enum):
 
     BEFORE = "its precondition"
     AFTER = "its postcondition"
-    GONE = "nothing to delete, and no mark of ours"
     LOST = "neither"
 
 
@@ -49,13 +55,15 @@ class Finding:
     """What one edit finds.
 
     `marked` are the paths of the statements with our mark that it accounts for (the empty path: a whole file of ours),
-    `regions` the paths of what it changes or leans on, `because` says what is wrong when it is `LOST`.
+    `regions` the paths of what it changes or leans on, `binds` the qualified names that it binds, each with what to.
+    `because` says, as `str` of it, what is wrong when it is `LOST`.
     """
 
     found: Found
-    because: str = ""
+    because: object = ""
     marked: frozenset[tuple[tuple[str, int], ...]] = frozenset()
     regions: tuple[tuple[tuple[str, int], ...], ...] = ()
+    binds: tuple[tuple[str, str], ...] = ()
 
 
 class Edit(Protocol):
@@ -71,8 +79,17 @@ class Edit(Protocol):
         """The qualified name that the edit works in; "" is the module."""
         ...
 
+    @property
+    def reach(self) -> Reach:
+        """What it looks at inside functions: of every other function it sees the header only."""
+        ...
+
     def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say what is there. Changes nothing."""
+        """Say what is there. Changes nothing.
+
+        Raises:
+            Lost: neither its precondition nor its postcondition.
+        """
         ...
 
     def apply(self, files: Workspace, overlay: str) -> None:
@@ -90,6 +107,11 @@ class Answer:
 
 class Predicate(Protocol):
     """A question to a tree, answered from its bytes alone. Implementations are in `vpatch.predicates`."""
+
+    @property
+    def reach(self) -> Reach:
+        """What it looks at inside functions, as of an edit."""
+        ...
 
     def ask(self, files: Workspace) -> Answer:
         """Answer it. Never answers from the absence of a file: that is `holds=None`."""
@@ -140,12 +162,18 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Catalogued:
-    """An overlay as it was discovered: its id, its explanation, and the distribution that ships it."""
+    """An overlay as it was discovered: its id, its explanation, and the entry point that it comes from."""
 
     id: str
     overlay: Overlay
     why: str
-    origin: str
+    point: EntryPoint | None = None
+
+    @property
+    def origin(self) -> str:
+        """The distribution that ships it, with its version."""
+        dist = self.point.dist if self.point else None
+        return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)
 
 
 @dataclass(frozen=True)

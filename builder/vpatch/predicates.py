@@ -12,6 +12,7 @@ from vpatch.select import Lost, block, expression, expressions, lines, names, ru
 from vpatch.syntax import Spot, walk
 
 if TYPE_CHECKING:
+    from vpatch.model import Reach
     from vpatch.workspace import Workspace
 
 
@@ -21,6 +22,11 @@ class Defines:
 
     file: str
     name: str
+
+    @property
+    def reach(self) -> Reach:
+        """Nothing inside functions."""
+        return ((self.file, None),)
 
     def ask(self, files: Workspace) -> Answer:
         """Read the module; unknown if it cannot be read."""
@@ -40,6 +46,11 @@ class Takes:
     function: str
     parameter: str
     first: bool = False
+
+    @property
+    def reach(self) -> Reach:
+        """Nothing inside functions."""
+        return ((self.file, None),)
 
     def ask(self, files: Workspace) -> Answer:
         """Read the function's parameters; unknown if there is no such function, or several."""
@@ -62,6 +73,11 @@ class Contains:
     scope: str
     code: str
 
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
     def ask(self, files: Workspace) -> Answer:
         """Look through the scope; unknown if there is no such scope."""
         try:
@@ -76,7 +92,7 @@ class Contains:
             owning = (s for o in owners for s in walk(o) if isinstance(getattr(s.node, "body", None), cst.BaseSuite))
             holds = any(runs(spot, wanted) for spot in (*owners, *owning))
         where = self.scope or self.file
-        return Answer(holds, f"{where} {'has' if holds else 'has no'} `{self.code.splitlines()[0]}`")
+        return Answer(holds, f"{where} {'has' if holds else 'has no'} `{self.code.strip().splitlines()[0]}`")
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,11 @@ class Lists:
     file: str
     name: str
     entry: str
+
+    @property
+    def reach(self) -> Reach:
+        """Nothing inside functions."""
+        return ((self.file, None),)
 
     def ask(self, files: Workspace) -> Answer:
         """Read the assignment; unknown if there is none."""
@@ -118,6 +139,11 @@ class Not:
 
     predicate: Predicate
 
+    @property
+    def reach(self) -> Reach:
+        """The predicate's."""
+        return self.predicate.reach
+
     def ask(self, files: Workspace) -> Answer:
         """Ask it; unknown stays unknown."""
         answer = self.predicate.ask(files)
@@ -129,6 +155,11 @@ class All:
     """Whether every one of some predicates holds."""
 
     predicates: tuple[Predicate, ...]
+
+    @property
+    def reach(self) -> Reach:
+        """The predicates'."""
+        return tuple(where for predicate in self.predicates for where in predicate.reach)
 
     def ask(self, files: Workspace) -> Answer:
         """Ask each until one does not hold; unknown if none fails and one is unknown."""
@@ -146,6 +177,11 @@ class AnyOf:
     """Whether at least one of some predicates holds."""
 
     predicates: tuple[Predicate, ...]
+
+    @property
+    def reach(self) -> Reach:
+        """The predicates'."""
+        return tuple(where for predicate in self.predicates for where in predicate.reach)
 
     def ask(self, files: Workspace) -> Answer:
         """Ask each until one holds; unknown if none holds and one is unknown."""

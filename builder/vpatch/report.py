@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,6 +45,8 @@ class Report:
 
 def as_json(report: Report) -> str:
     """Give the JSON object of the contract, schema 1."""
+    import json
+
     head: dict[str, Any] = {"schema": 1, "command": report.command}
     if report.tree is not None:
         head |= {"tree": report.tree, "vllm": report.vllm}

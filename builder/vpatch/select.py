@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from vpatch import cst
-from vpatch.syntax import Path, Spot, matches, same, splice, steps, walk
+from vpatch.elide import restore
+from vpatch.syntax import BLOCKS, Path, Spot, along, matches, same, splice, steps, walk, walk_expressions
 
 
 class Lost(Exception):
-    """What was looked for is not there as declared; the message says what is there instead."""
+    """What was looked for is not there as declared; the message says what is there instead.
 
-    def __init__(self, because: str, line: int | None = None) -> None:
-        super().__init__(because if line is None else f"{because} (line {line})")
+    The ending of the message, `hint`, is made when it is read: it is slow, and mostly nobody asks.
+    """
+
+    def __init__(self, because: str, hint: Callable[[], str] = str) -> None:
+        super().__init__(because)
+        self._hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self._hint()}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One parsed module of the tree."""
+    """One parsed module of the tree; `elided` are the function bodies that were left out (see `vpatch.elide`)."""
 
     file: str
     module: cst.Module
+    elided: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> bytes:
+        """The module's source, whole."""
+        return restore(self.module.bytes, self.elided, self.module.encoding)
 
     def put(self, path: Path, *new: cst.CSTNode) -> Source:
         """Give the source with `new` in the place of the node at `path`."""
@@ -34,12 +47,17 @@ class Source:
         line = " ".join(self.module.code_for_node(node).split())
         return line if len(line) <= 80 else line[:77] + "..."
 
-    def line(self, node: cst.CSTNode) -> int:
-        """Give the line that a node of this module begins on. Slow: for messages about what went wrong."""
-        import libcst.metadata as metadata
+    def line(self, path: Path) -> int:
+        """Give the line that the statement at or around `path` begins on. Slow: for messages about what went wrong."""
+        import re
 
-        wrapper = metadata.MetadataWrapper(self.module, unsafe_skip_copy=True)
-        return wrapper.resolve(metadata.PositionProvider)[node].start.line
+        nodes = along(self.module, path)
+        depth = next(depth for depth in range(len(path), 0, -1) if hasattr(nodes[depth], "leading_lines"))
+        here = cst.EmptyLine(comment=cst.Comment("# \0"))
+        above = (*nodes[depth].leading_lines, here)  # type: ignore[attr-defined]
+        flagged = splice(self.module, path[:depth], [nodes[depth].with_changes(leading_lines=above)])
+        before = flagged.with_changes(body=flagged.body[: path[0][1] + 1]).code.partition("# \0")[0]
+        return len(re.findall(r"\r\n?|\n", before)) + 1
 
 
 @cache
@@ -54,6 +72,11 @@ def block(code: str) -> tuple[cst.BaseStatement, ...]:
     module = cst.parse_module(code.strip("\n"))
     head, *rest = module.body
     return (head.with_changes(leading_lines=(*module.header, *head.leading_lines)), *rest)
+
+
+def headline(code: str) -> str:
+    """Give the first line of an edit's code, as it is quoted in messages."""
+    return code.strip().splitlines()[0]
 
 
 def _bound_name(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
@@ -75,12 +98,21 @@ def _bound_name(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
 
 def definitions(owner: Spot) -> Iterator[Spot]:
     """Give the functions and classes that are defined in `owner`, also in its `if`, `try`, `with` and other blocks."""
-    for step, child in steps(owner.node):
-        spot = Spot((*owner.path, step), child)
-        if isinstance(child, cst.FunctionDef | cst.ClassDef):
-            yield spot
-        elif not isinstance(child, cst.BaseExpression | cst.BaseSmallStatement | cst.SimpleStatementLine):
-            yield from definitions(spot)
+    for step, child in steps(owner.node, BLOCKS):
+        if type(child) in _definitions():
+            yield Spot((*owner.path, step), child)
+        elif type(child) not in _simple():
+            yield from definitions(Spot((*owner.path, step), child))
+
+
+@cache
+def _definitions() -> frozenset[type]:
+    return frozenset({cst.FunctionDef, cst.ClassDef})
+
+
+@cache
+def _simple() -> frozenset[type]:
+    return frozenset({cst.SimpleStatementLine, cst.SimpleStatementSuite})
 
 
 def names(owner: Spot, prefix: str = "") -> Iterator[tuple[str, Spot]]:
@@ -102,24 +134,37 @@ def _resolve(owner: Spot, parts: Sequence[str]) -> Iterator[Spot]:
             yield from _resolve(spot, parts[len(bound) :])
 
 
-def _header(code: str) -> cst.BaseStatement:
-    (statement,) = block(f"{code.removeprefix('el')}: ...")
-    return statement
+_BRANCHES = {"else": "orelse", "elif": "orelse", "except": "handlers", "finally": "finalbody"}
+
+
+def _header(code: str) -> cst.CSTNode:
+    """Parse the header of a block, written without its colon."""
+    match code.partition(" ")[0]:
+        case "try":
+            return block("try: ...\nfinally: ...")[0]
+        case "except":
+            return block(f"try: ...\n{code}: ...")[0].handlers[0]  # type: ignore[attr-defined,no-any-return]
+    return block(f"{code.removeprefix('el')}: ...")[0]
+
+
+def _branches(owner: Spot, header: str) -> Iterator[Spot]:
+    """Give the branches of `owner` itself, not of what is in it, that begin with `header`."""
+    word = header.partition(" ")[0]
+    for step, child in steps(owner.node, [_BRANCHES[word]]):
+        spot = Spot((*owner.path, step), child)
+        if isinstance(child, cst.If):
+            if word == "elif" and matches(_header(header).test, child.test):  # type: ignore[attr-defined]
+                yield spot
+            else:
+                yield from _branches(spot, header)
+        elif word in {"else", "finally"} or (word == "except" and matches(_header(header), _bare(child))):
+            yield spot
 
 
 def _inner(owner: Spot, header: str) -> Iterator[Spot]:
-    """Give the blocks below `owner` that begin with `header`: `else` and `elif ...` are those of `owner` itself."""
-    if header.partition(" ")[0] in {"else", "elif"}:
-        branch = getattr(owner.node, "orelse", None)
-        spot = Spot((*owner.path, ("orelse", -1)), branch)  # type: ignore[arg-type]
-        if isinstance(branch, cst.Else):
-            if header == "else":
-                yield spot
-        elif isinstance(branch, cst.If):
-            if header == "else" or not same(_header(header).test, branch.test):  # type: ignore[attr-defined]
-                yield from _inner(spot, header)
-            else:
-                yield spot
+    """Give the blocks directly in `owner` that begin with `header`."""
+    if header.partition(" ")[0] in _BRANCHES:
+        yield from _branches(owner, header)
         return
     pattern = _header(header)
     for spot in lines(owner):
@@ -136,15 +181,20 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
     root = Spot((), source.module)
     found = list(_resolve(root, scope.split(".") if scope else ()))
     if not found:
-        known = [name for name, _ in names(root)]
-        near = difflib.get_close_matches(scope, known, 1, 0.6)
-        raise Lost(f"no {scope!r} here" + (f"; nearest: {near[0]!r}" if near else ""))
+        raise Lost(f"no {scope!r} here", lambda: _nearest_name(root, scope))
     for header in within:
         inner = [spot for owner in found for spot in _inner(owner, header)]
         if not inner:
-            raise Lost(f"no block `{header}:` directly in it{nearest(source, found, _header(header))}")
+            raise Lost(f"no block `{header}:` directly in it", nearest(source, found, _header(header)))
         found = inner
     return found
+
+
+def _nearest_name(root: Spot, scope: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(scope, [name for name, _ in names(root)], 1, 0.6)
+    return f"; nearest: {near[0]!r}" if near else ""
 
 
 def lines(owner: Spot) -> list[Spot]:
@@ -160,18 +210,30 @@ def lines(owner: Spot) -> list[Spot]:
 def runs(owner: Spot, pattern: Sequence[cst.CSTNode], *, exactly: bool = False) -> list[list[Spot]]:
     """Give the runs of consecutive statements directly in `owner` that match `pattern`, or are it `exactly`."""
     agree = same if exactly else matches
-    found, size = lines(owner), len(pattern)
-    windows = [found[start : start + size] for start in range(len(found) - size + 1)]
-    return [w for w in windows if all(agree(p, s.node) for p, s in zip(pattern, w, strict=True))]
+    here, size, found = lines(owner), len(pattern), list[list[Spot]]()
+    start = 0
+    while start + size <= len(here):
+        window = here[start : start + size]
+        fits = all(agree(p, s.node) for p, s in zip(pattern, window, strict=True))
+        found.extend([window] if fits else [])
+        start += size if fits else 1
+    return found
 
 
-def expressions(owner: Spot, pattern: cst.CSTNode, *, exactly: bool = True) -> list[Spot]:
-    """Give the places at or below `owner` that are `pattern`, not looking inside one that is."""
-    agree, kind = (same if exactly else matches), type(pattern)
+def expressions(
+    owner: Spot,
+    pattern: cst.CSTNode,
+    *,
+    exactly: bool = True,
+    seen: Callable[[cst.CSTNode], cst.CSTNode] = lambda node: node,
+) -> list[Spot]:
+    """Give the places at or below `owner` that are `pattern` once `seen` is done to them, not looking inside one."""
+    agree, strings = (same if exactly else matches), {cst.SimpleString, cst.ConcatenatedString}
+    kinds = strings if type(pattern) in strings else {type(pattern)}
     found: list[Spot] = []
-    for spot in walk(owner):
-        if type(spot.node) is kind and agree(pattern, spot.node) and not (found and inside(spot.path, found[-1].path)):
-            found.append(spot)
+    for spot in walk_expressions(owner):
+        if type(spot.node) in kinds and not (found and inside(spot.path, found[-1].path)):
+            found.extend([spot] if agree(pattern, seen(spot.node)) else [])
     return found
 
 
@@ -182,6 +244,8 @@ def inside(path: Path, other: Path) -> bool:
 
 def _bare(node: cst.CSTNode) -> cst.CSTNode:
     """Give a statement without comments above it and, where it is compound, without its blocks."""
+    if isinstance(node, cst.Try):
+        return _header("try")
     changes: dict[str, object] = {"leading_lines": ()} if hasattr(node, "leading_lines") else {}
     if isinstance(getattr(node, "body", None), cst.BaseSuite):
         changes["body"] = cst.SimpleStatementSuite([cst.Expr(cst.Ellipsis())])
@@ -190,11 +254,18 @@ def _bare(node: cst.CSTNode) -> cst.CSTNode:
     return node.with_changes(**changes)
 
 
-def nearest(source: Source, owners: Sequence[Spot], pattern: cst.CSTNode | Sequence[cst.CSTNode]) -> str:
-    """Give the piece of code below `owners` that looks most like `pattern`, as an ending of a message."""
-    first = pattern if isinstance(pattern, cst.CSTNode) else pattern[0]
-    kind = type(first)
-    candidates = [s.node for owner in owners for s in walk(owner) if type(s.node) is kind and s is not owner]
-    by_text = {source.text(_bare(node)): node for node in reversed(candidates)}
-    near = difflib.get_close_matches(source.text(_bare(first)), by_text, 1, 0.5)
-    return f"; nearest, line {source.line(by_text[near[0]])}: `{near[0]}`" if near else ""
+def nearest(
+    source: Source, owners: Sequence[Spot], pattern: cst.CSTNode | Sequence[cst.CSTNode]
+) -> Callable[[], str]:
+    """Give, as a `Lost.hint`, the piece of code below `owners` that looks most like `pattern`."""
+
+    def hint() -> str:
+        import difflib
+
+        first = pattern if isinstance(pattern, cst.CSTNode) else pattern[0]
+        candidates = [s for o in owners for s in walk(o) if type(s.node) is type(first) and s is not o]
+        by_text = {source.text(_bare(spot.node)): spot.path for spot in reversed(candidates)}
+        near = difflib.get_close_matches(source.text(_bare(first)), by_text, 1, 0.5)
+        return f"; nearest, line {source.line(by_text[near[0]])}: `{near[0]}`" if near else ""
+
+    return hint

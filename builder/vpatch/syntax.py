@@ -6,7 +6,6 @@ rebuilds only the nodes along the path; a visitor over the whole file would cost
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -35,6 +34,29 @@ class Spot:
     node: cst.CSTNode
 
 
+# The fields that hold blocks, in the order of the source.
+BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
+
+# Fields whose names are no expressions: of attributes, keyword arguments, parameters, definitions and imports.
+_NAMES = frozenset({"attr", "keyword", "module", "name"})
+
+
+@cache
+def is_node(kind: type) -> bool:
+    """Tell whether a class is one of nodes. (The classes are abstract: `isinstance` costs much more than this.)"""
+    return issubclass(kind, cst.CSTNode)
+
+
+@cache
+def _strings() -> frozenset[type]:
+    return frozenset({cst.SimpleString, cst.ConcatenatedString})
+
+
+@cache
+def _blocks() -> frozenset[type]:
+    return frozenset({cst.IndentedBlock, cst.SimpleStatementSuite, cst.SimpleStatementLine})
+
+
 @cache
 def significant(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     """Give the fields of a node class that carry meaning."""
@@ -46,12 +68,13 @@ def statements(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
     """Give a block's statements one by one, however they were laid out on lines."""
     flat: list[cst.CSTNode] = []
     for line in getattr(block, "body", ()):
-        flat.extend(line.body if isinstance(line, cst.SimpleStatementLine) else (line,))
+        flat.extend(line.body if type(line) is cst.SimpleStatementLine else (line,))
     return flat
 
 
-def _is_block(node: object) -> bool:
-    return isinstance(node, cst.IndentedBlock | cst.SimpleStatementSuite | cst.SimpleStatementLine)
+def evaluated(node: object) -> str | bytes | None:
+    """Give the value of a string literal, implicit concatenation included; None for anything else."""
+    return node.evaluated_value if isinstance(node, cst.SimpleString | cst.ConcatenatedString) else None
 
 
 def _is_hole(node: object) -> bool:
@@ -63,31 +86,32 @@ def _is_hole(node: object) -> bool:
 
 
 def _same_run(pattern: Sequence[object], found: Sequence[object], *, holes: bool) -> bool:
-    if holes and pattern and _is_hole(pattern[0]):
-        return any(_same_run(pattern[1:], found[i:], holes=holes) for i in range(len(found) + 1))
-    if not pattern or not found:
-        return not pattern and not found
-    return _same(pattern[0], found[0], holes=holes) and _same_run(pattern[1:], found[1:], holes=holes)
+    for index, one in enumerate(pattern):
+        if holes and _is_hole(one):
+            rest = pattern[index + 1 :]
+            return any(_same_run(rest, found[start:], holes=True) for start in range(index, len(found) + 1))
+        if index == len(found) or not _same(one, found[index], holes=holes):
+            return False
+    return len(pattern) == len(found)
 
 
 def _same(pattern: object, found: object, *, holes: bool) -> bool:
-    if not isinstance(pattern, cst.CSTNode):
+    kind, other = type(pattern), type(found)
+    if not is_node(kind):
         if isinstance(pattern, list | tuple) and isinstance(found, list | tuple):
             return _same_run(pattern, found, holes=holes)
         return pattern == found
-    if holes and isinstance(pattern, cst.Ellipsis) and isinstance(found, cst.BaseExpression):
+    if holes and kind is cst.Ellipsis and isinstance(found, cst.BaseExpression):
         return True
-    if isinstance(pattern, cst.SimpleString | cst.ConcatenatedString) and isinstance(
-        found, cst.SimpleString | cst.ConcatenatedString
-    ):
-        value = pattern.evaluated_value
-        if value is not None or found.evaluated_value is not None:
-            return value == found.evaluated_value
-    if _is_block(pattern) and _is_block(found):
+    if kind in _strings() and other in _strings():
+        value = evaluated(pattern)
+        if value is not None or evaluated(found) is not None:
+            return value == evaluated(found)
+    if kind in _blocks() and other in _blocks():
         return _same_run(statements(pattern), statements(found), holes=holes)  # type: ignore[arg-type]
-    if type(pattern) is not type(found):
-        return False
-    return all(_same(getattr(pattern, f), getattr(found, f), holes=holes) for f in significant(type(pattern)))
+    return kind is other and all(
+        _same(getattr(pattern, name), getattr(found, name), holes=holes) for name in significant(kind)
+    )
 
 
 def same(pattern: cst.CSTNode | Sequence[cst.CSTNode], found: cst.CSTNode | Sequence[cst.CSTNode]) -> bool:
@@ -107,28 +131,31 @@ def fingerprint(node: cst.CSTNode) -> str:
     """Give 16 hexadecimal digits that two nodes share if, and in practice only if, they are the `same`."""
 
     def spell(value: object) -> str:
-        if isinstance(value, cst.SimpleString | cst.ConcatenatedString) and value.evaluated_value is not None:
-            return repr(value.evaluated_value)
-        if _is_block(value):
+        kind = type(value)
+        if kind in _strings() and (text := evaluated(value)) is not None:
+            return repr(text)
+        if kind in _blocks():
             return spell(statements(value))  # type: ignore[arg-type]
-        if isinstance(value, cst.CSTNode):
-            return f"{type(value).__name__}({','.join(spell(getattr(value, f)) for f in significant(type(value)))})"
+        if is_node(kind):
+            return f"{kind.__name__}({','.join(spell(getattr(value, name)) for name in significant(kind))})"
         if isinstance(value, list | tuple):
             return f"[{','.join(map(spell, value))}]"
         return repr(value)
 
+    import hashlib
+
     return hashlib.sha256(spell(node).encode()).hexdigest()[:16]
 
 
-def steps(node: cst.CSTNode) -> Iterator[tuple[Step, cst.CSTNode]]:
-    """Give the meaningful children of `node`, each with the step that leads to it."""
-    for name in significant(type(node)):
-        value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield (name, -1), value
+def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tuple[Step, cst.CSTNode]]:
+    """Give the children of `node` in the fields `names`, or all the meaningful ones, each with the step to it."""
+    for name in significant(type(node)) if names is None else names:
+        value = getattr(node, name, None)
+        if is_node(type(value)):
+            yield (name, -1), value  # type: ignore[misc] - `is_node` says so
         elif isinstance(value, list | tuple):
             for index, child in enumerate(value):
-                if isinstance(child, cst.CSTNode):
+                if is_node(type(child)):
                     yield (name, index), child
 
 
@@ -139,6 +166,21 @@ def walk(spot: Spot) -> Iterator[Spot]:
         here = todo.pop()
         yield here
         todo.extend(reversed([Spot((*here.path, step), child) for step, child in steps(here.node)]))
+
+
+def walk_expressions(spot: Spot) -> Iterator[Spot]:
+    """Walk, but not into what is spelt like an expression and is none: a name that is bound, a piece of a string."""
+    todo = [spot]
+    while todo:
+        here = todo.pop()
+        yield here
+        joined = type(here.node) is cst.ConcatenatedString
+        below = [
+            Spot((*here.path, step), child)
+            for step, child in steps(here.node)
+            if step[0] not in _NAMES and not (joined and type(child) in _strings())
+        ]
+        todo.extend(reversed(below))
 
 
 def along(root: cst.CSTNode, path: Path) -> list[cst.CSTNode]:

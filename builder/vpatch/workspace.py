@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from vpatch import cst
+from vpatch.elide import elide
 from vpatch.select import Lost, Source
+
+Parsed: TypeAlias = dict[tuple[str, frozenset[str], bytes], Source]
+WHOLE = frozenset({""})
 
 
 class Workspace:
     """What the edits read and change.
 
-    `read` gives a file's bytes in the tree, None where there is no such file. `parsed` may be shared between
-    workspaces, so that equal bytes are parsed once.
+    `read` gives a file's bytes in the tree, None where there is no such file. `reach` says, for every file, which code
+    will be looked at; a file that it lacks is parsed whole. `parsed` may be shared between workspaces, so that equal
+    bytes are parsed once.
     """
 
     def __init__(
-        self, read: Callable[[str], bytes | None], parsed: dict[tuple[str, bytes], Source] | None = None
+        self,
+        read: Callable[[str], bytes | None],
+        reach: Mapping[str, frozenset[str]] | None = None,
+        parsed: Parsed | None = None,
     ) -> None:
         self._read = read
+        self._reach = reach or {}
         self._parsed = {} if parsed is None else parsed
         self._bytes: dict[str, bytes | None] = {}
         self._changed: dict[str, Source | bytes] = {}
@@ -33,7 +43,7 @@ class Workspace:
             case bytes(data):
                 return data
             case source:
-                data = source.module.bytes
+                data = source.bytes
                 self._changed[file] = data
                 return data
 
@@ -49,9 +59,10 @@ class Workspace:
         data = self.read(file)
         if data is None:
             raise Lost("no such file")
-        if (file, data) not in self._parsed:
-            self._parsed[file, data] = _parse(file, data)
-        return self._parsed[file, data]
+        key = (file, reach := self._reach.get(file, WHOLE), data)
+        if key not in self._parsed:
+            self._parsed[key] = _parse(file, data, reach)
+        return self._parsed[key]
 
     def put(self, file: str, new: Source | bytes) -> None:
         """Take a file's new state."""
@@ -63,11 +74,12 @@ class Workspace:
         return {file: data for file, data in new.items() if data is not None and data != self._bytes.get(file)}
 
 
-def _parse(file: str, data: bytes) -> Source:
+def _parse(file: str, data: bytes, reach: frozenset[str]) -> Source:
+    rest, elided = elide(data, reach)
     try:
-        module = cst.parse_module(data)
+        module = cst.parse_module(rest)
     except cst.ParserSyntaxError as error:
         raise Lost(f"not valid Python: {error.message.strip().splitlines()[-1]}", error.raw_line) from error
     except (UnicodeDecodeError, SyntaxError, LookupError) as error:
         raise Lost(f"not readable as text: {error}") from error
-    return Source(file, module)
+    return Source(file, module, elided)

@@ -15,27 +15,40 @@ from vpatch.syntax import Spot, along, same
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vpatch.model import Reach
     from vpatch.workspace import Workspace
+
+
+def _bare(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
+    """Give a line break without the comments that stand there."""
+    return space.with_changes(first_line=cst.TrailingWhitespace(newline=space.first_line.newline), empty_lines=())
 
 
 def _join(
     old: Sequence[cst.CSTNode], index: int, new: cst.CSTNode, opening: cst.BaseParenthesizableWhitespace
 ) -> list[cst.CSTNode]:
-    """Put `new` at `index` of a comma-separated list, laid out as the list is: on one line, or one a line."""
-    space = opening if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
-    comma = cst.Comma(whitespace_after=space)
+    """Put `new` at `index` of a comma-separated list, laid out as the list is: on one line, or one a line.
+
+    Comments stay where they are: one behind the last item, on its line.
+    """
+    space = _bare(opening) if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
     if index < len(old):
-        return [*old[:index], new.with_changes(comma=comma), *old[index:]]
+        return [*old[:index], new.with_changes(comma=cst.Comma(whitespace_after=space)), *old[index:]]
     if not old:
         return [new]
     last = old[-1]
     after = "whitespace_after_arg" if isinstance(last, cst.Arg) else "whitespace_after_param"
-    tail = {"comma": last.comma, after: getattr(last, after)}  # type: ignore[attr-defined]
-    return [
-        *old[:-1],
-        last.with_changes(comma=comma, **{after: cst.SimpleWhitespace("")}),
-        new.with_changes(**tail),
-    ]
+    comma: cst.Comma | cst.MaybeSentinel = last.comma  # type: ignore[attr-defined]
+    closing = comma.whitespace_after if isinstance(comma, cst.Comma) else getattr(last, after)
+    if isinstance(closing, cst.ParenthesizedWhitespace):
+        laid_out = space if isinstance(space, cst.ParenthesizedWhitespace) else closing
+        space = laid_out.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
+        closing = _bare(closing)
+    if isinstance(comma, cst.Comma):
+        last = last.with_changes(comma=comma.with_changes(whitespace_after=space))
+        return [*old[:-1], last, new.with_changes(comma=comma.with_changes(whitespace_after=closing))]
+    last = last.with_changes(comma=cst.Comma(whitespace_after=space), **{after: cst.SimpleWhitespace("")})
+    return [*old[:-1], last, new.with_changes(**{after: closing})]
 
 
 def _verdict(spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str) -> Finding:
@@ -63,25 +76,38 @@ class AddKeyword:
     within: tuple[str, ...] = ()
     count: int = 1
 
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
     def _argument(self) -> cst.Arg:
         return expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined,no-any-return]
 
     def _calls(self, source: Source) -> tuple[list[Spot], list[Spot]]:
         owners = scopes(source, self.scope, self.within)
         pattern, wanted = expression(self.call), self._argument()
-        name = wanted.keyword or cst.Name("")
-        calls = [spot for owner in owners for spot in expressions(owner, pattern, exactly=False)]
+
+        def given(call: cst.CSTNode) -> list[cst.Arg]:
+            args: Sequence[cst.Arg] = call.args  # type: ignore[attr-defined]
+            return [a for a in args if a.keyword and wanted.keyword and same(a.keyword, wanted.keyword)]
+
+        def without(call: cst.CSTNode) -> cst.CSTNode:
+            own = given(call)
+            return call.with_changes(args=[a for a in call.args if a not in own]) if own else call  # type: ignore[attr-defined]
+
+        calls = [spot for owner in owners for spot in expressions(owner, pattern, exactly=False, seen=without)]
         done = []
         for spot in calls:
-            given = [a for a in spot.node.args if a.keyword and same(a.keyword, name)]  # type: ignore[attr-defined]
-            if given and not same(wanted.value, given[0].value):
-                raise Lost(f"`{self.call}` already has `{source.text(given[0])}`, line {source.line(spot.node)}")
-            done.extend([spot] if given else [])
+            own = given(spot.node)
+            if own and not same(wanted.value, own[0].value):
+                path = spot.path
+                raise Lost(f"`{self.call}` already has `{source.text(own[0])}`", lambda: f", line {source.line(path)}")
+            done.extend([spot] if own else [])
         if len(calls) != self.count or len(done) not in {0, self.count}:
             times = f"is there {len(calls)} times, {self.count} expected" if calls else "is not there"
-            raise Lost(
-                f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times{nearest(source, owners, pattern)}"
-            )
+            hint = nearest(source, owners, pattern)
+            raise Lost(f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times", hint)
         return calls, done
 
     def state(self, files: Workspace, overlay: str) -> Finding:
@@ -93,7 +119,10 @@ class AddKeyword:
         """Add it behind the other arguments, before any `**mapping`."""
         source = files.source(self.file)
         for spot in self._calls(source)[0]:
-            args = spot.node.args  # type: ignore[attr-defined]
+            args = list(spot.node.args)  # type: ignore[attr-defined]
+            if args and isinstance(alone := args[0].value, cst.GeneratorExp) and not alone.lpar:
+                parentheses = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+                args = [args[0].with_changes(value=alone.with_changes(**parentheses))]
             index = next((i for i, a in enumerate(args) if a.star == "**"), len(args))
             opening = spot.node.whitespace_before_args  # type: ignore[attr-defined]
             joined = _join(args, index, self._argument().deep_clone(), opening)
@@ -111,6 +140,11 @@ class AddParameter:
     after: str
     count: int = 1
 
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
     def _parameter(self) -> cst.Param:
         return block(f"def f({self.parameter}): ...")[0].params.params[0]  # type: ignore[attr-defined,no-any-return]
 
@@ -118,7 +152,9 @@ class AddParameter:
         wanted, done = self._parameter(), []
         owners = scopes(source, self.scope)
         for spot in owners:
-            p = spot.node.params  # type: ignore[attr-defined]
+            if not isinstance(spot.node, cst.FunctionDef):
+                raise Lost("is not a function")
+            p = spot.node.params
             known = {param.name.value: param for param in (*p.posonly_params, *p.params, *p.kwonly_params)}
             there = known.get(wanted.name.value)
             if there is None and self.after not in known:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from vpatch.marks import marks_on
 from vpatch.model import Finding, Found
-from vpatch.select import Source
+from vpatch.select import Lost, Source
 from vpatch.syntax import Path, along
 
 
@@ -16,8 +16,8 @@ def marked(source: Source, path: Path, overlay: str) -> bool:
 
 
 def census(
-    old: Sequence[Path],
-    new: Sequence[Path],
+    old: Sequence[Collection[Path]],
+    new: Sequence[Collection[Path]],
     ours: frozenset[Path],
     *,
     count: int,
@@ -27,11 +27,14 @@ def census(
     """Judge by how often the old and the new code stand there; `ours` are the marked statements of the new.
 
     A file is written as a whole, so that some of each is never a run of ours that was cut short.
+
+    Raises:
+        Lost: neither stands there as often as declared.
     """
     if len(old) == count and not ours:
-        return Finding(Found.BEFORE, regions=tuple(old))
+        return Finding(Found.BEFORE, regions=tuple(path for paths in old for path in paths))
     if not old and len(new) == count:
-        return Finding(Found.AFTER, marked=ours, regions=tuple(new))
+        return Finding(Found.AFTER, marked=ours, regions=tuple(path for paths in new for path in paths))
     times = "is not there" if not old else f"is there {len(old)} times, {count} expected"
     done = f", what replaces it {len(new)} times" if new else ""
-    return Finding(Found.LOST, f"{wanted} {times}{done}{hint()}")
+    raise Lost(f"{wanted} {times}{done}", hint)

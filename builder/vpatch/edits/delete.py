@@ -9,13 +9,15 @@ from vpatch import cst
 from vpatch.edits.statements import put_run
 from vpatch.marks import mark, marks_on, with_mark
 from vpatch.model import Finding, Found
-from vpatch.select import block, lines, nearest, runs, scopes
+from vpatch.select import Lost, block, headline, lines, nearest, runs, scopes
+from vpatch.syntax import Spot, along
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vpatch.model import Reach
     from vpatch.select import Source
-    from vpatch.syntax import Path, Spot
+    from vpatch.syntax import Path
     from vpatch.workspace import Workspace
 
 
@@ -34,8 +36,8 @@ def _traces(owner: Spot, overlay: str) -> Iterator[Path]:
 class DeleteStatements:
     """Delete the consecutive statements `old`; the comments above them stay, and the mark takes their place.
 
-    Where nothing is found and no mark is left, the statements may be gone upstream or merely changed: that never
-    counts as done in a part of which anything is still to do.
+    Where nothing is found and no mark is left, the statements may be gone upstream or merely changed. Only the part's
+    `merged` predicate can tell, so that a part with deletions needs one.
     """
 
     file: str
@@ -44,39 +46,39 @@ class DeleteStatements:
     within: tuple[str, ...] = ()
     count: int = 1
 
-    def _runs(self, source: Source) -> list[tuple[Spot, list[Spot]]]:
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
+    def _runs(self, source: Source) -> list[list[Spot]]:
         owners = scopes(source, self.scope, self.within)
-        return [(o, run) for o in owners for run in runs(o, block(self.old), exactly=True)]
+        return [run for owner in owners for run in runs(owner, block(self.old), exactly=True)]
 
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether `old` is there, or our mark instead."""
         source = files.source(self.file)
-        found = self._runs(source)
-        owners = scopes(source, self.scope, self.within)
+        found, owners = self._runs(source), scopes(source, self.scope, self.within)
+        if len(found) == self.count:
+            return Finding(Found.BEFORE, regions=tuple(spot.path for run in found for spot in run))
         traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
-        if len(found) == self.count and not traces:
-            return Finding(Found.BEFORE, regions=tuple(run[0].path for _, run in found))
-        if found:
-            return Finding(
-                Found.LOST, f"`{self.old.splitlines()[0]}` is there {len(found)} times, {self.count} expected"
-            )
-        if traces:
+        if traces and not found:
             return Finding(Found.AFTER, marked=traces)
-        hint = nearest(source, owners, block(self.old))
-        return Finding(Found.GONE, f"`{self.old.splitlines()[0]}` is not there{hint}")
+        times = f"is there {len(found)} times, {self.count} expected" if found else "is not there"
+        raise Lost(f"`{headline(self.old)}` {times}", nearest(source, owners, block(self.old)))
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Delete them."""
         source = files.source(self.file)
         trace = cst.EmptyLine(comment=cst.Comment(mark(overlay)))
-        for owner, run in reversed(self._runs(source)):
-            here = lines(owner)
-            follower = run[-1].path[-1][1] + 1
-            if follower == len(here):
+        for run in reversed(self._runs(source)):
+            *above, (name, last) = run[-1].path
+            body = along(source.module, tuple(above))[-1].body  # type: ignore[attr-defined]
+            if last + 1 == len(body):
                 filler = cst.SimpleStatementLine([cst.Pass()])
                 source = put_run(source, run, [with_mark(filler, overlay)])
                 continue
-            after = here[follower].node
-            above = (trace, *getattr(after, "leading_lines", ()))
-            source = put_run(source, [*run, here[follower]], [after.with_changes(leading_lines=above)])
+            follower = Spot((*above, (name, last + 1)), body[last + 1])
+            lines_above = (trace, *getattr(follower.node, "leading_lines", ()))
+            source = put_run(source, [*run, follower], [follower.node.with_changes(leading_lines=lines_above)])
         files.put(self.file, source)

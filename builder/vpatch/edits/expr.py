@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vpatch import cst
 from vpatch.edits.census import census, marked
 from vpatch.marks import carrier, with_mark
 from vpatch.select import expression, expressions, inside, nearest, scopes
 from vpatch.syntax import Spot, along
 
 if TYPE_CHECKING:
-    from vpatch.model import Finding
+    from vpatch.model import Finding, Reach
     from vpatch.workspace import Workspace
 
 
@@ -20,6 +21,7 @@ class ReplaceExpr:
     """Put the expression `new` wherever `old` stands in `scope`, which must be `count` times.
 
     Both are Python source; layout does not matter. Either may contain the other: wrapping a call in another is fine.
+    `new` gets parentheses where it needs them.
     """
 
     file: str
@@ -28,6 +30,11 @@ class ReplaceExpr:
     new: str
     within: tuple[str, ...] = ()
     count: int = 1
+
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
 
     def _spots(self, files: Workspace) -> tuple[list[Spot], list[Spot]]:
         owners = scopes(files.source(self.file), self.scope, self.within)
@@ -42,19 +49,39 @@ class ReplaceExpr:
         old, new = self._spots(files)
         ours = [s for s in new if marked(source, carrier(source.module, s.path), overlay)]
         return census(
-            [s.path for s in old],
-            [s.path for s in ours or new],
+            [[s.path] for s in old],
+            [[s.path] for s in ours or new],
             frozenset(carrier(source.module, s.path) for s in ours),
             count=self.count,
             wanted=f"`{self.old}`",
-            hint=lambda: nearest(source, scopes(source, self.scope, self.within), expression(self.old)),
+            hint=nearest(source, scopes(source, self.scope, self.within), expression(self.old)),
         )
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Put `new` there and mark the statements."""
         source = files.source(self.file)
         for spot in self._spots(files)[0]:
-            source = source.put(spot.path, expression(self.new).deep_clone())
+            parent = along(source.module, spot.path)[-2]
+            source = source.put(spot.path, _fitted(expression(self.new).deep_clone(), spot.node, parent))
             path = carrier(source.module, spot.path)
             source = source.put(path, with_mark(along(source.module, path)[-1], overlay))
         files.put(self.file, source)
+
+
+def _fitted(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNode) -> cst.BaseExpression:
+    """Give `new` with the parentheses that `old` has, or, where it could fall apart in `parent`, with its own."""
+    if new.lpar:
+        return new
+    if old.lpar:  # type: ignore[attr-defined]
+        return new.with_changes(lpar=old.lpar, rpar=old.rpar)  # type: ignore[attr-defined]
+    solid = (
+        cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.BaseString | cst.BaseNumber | cst.BaseDict | cst.BaseList
+    )
+    roomy = cst.Arg | cst.Return | cst.Assign | cst.AnnAssign | cst.Expr | cst.If | cst.Element | cst.Param
+    tight = cst.Tuple | cst.NamedExpr | cst.Yield | cst.GeneratorExp
+    spaced = not isinstance(old, cst.BaseString)  # `return"x"` needs no space
+    if spaced and isinstance(new, solid) and not (isinstance(new, cst.BaseNumber) and isinstance(parent, cst.Attribute)):
+        return new
+    if spaced and isinstance(parent, roomy) and not getattr(parent, "star", "") and not isinstance(new, tight):
+        return new
+    return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

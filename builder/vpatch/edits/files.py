@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from vpatch.marks import mark
 from vpatch.model import COMPANIONS, Finding, Found
+from vpatch.select import Lost
 
 if TYPE_CHECKING:
+    from vpatch.model import Reach
     from vpatch.workspace import Workspace
 
 
@@ -29,6 +31,11 @@ class AddFile:
         if not self.file.startswith(COMPANIONS):
             raise ValueError(f"{self.file} is not below {COMPANIONS}")
 
+    @property
+    def reach(self) -> Reach:
+        """Nothing of any module."""
+        return ()
+
     def _bytes(self, overlay: str) -> bytes:
         return f"{mark(overlay)}\n{self.text}".encode()
 
@@ -39,7 +46,7 @@ class AddFile:
                 return Finding(Found.BEFORE, regions=((),))
             case data if data == self._bytes(overlay):
                 return Finding(Found.AFTER, marked=frozenset({()}), regions=((),))
-        return Finding(Found.LOST, "exists already, with other contents", regions=((),))
+        raise Lost("exists already, with other contents")
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it."""

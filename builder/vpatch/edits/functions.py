@@ -14,6 +14,7 @@ from vpatch.select import Lost, Source, block, definitions, lines, scopes
 from vpatch.syntax import fingerprint, same
 
 if TYPE_CHECKING:
+    from vpatch.model import Reach
     from vpatch.syntax import Spot
     from vpatch.workspace import Workspace
 
@@ -32,6 +33,11 @@ class AddFunction:
     scope: str
     new: str
 
+    @property
+    def reach(self) -> Reach:
+        """The function of that name, if there is one."""
+        return ((self.file, f"{self.scope}.{_definition(self.new).name.value}".strip(".")),)
+
     def _owner(self, source: Source) -> Spot:
         owners = scopes(source, self.scope)
         if len(owners) != 1:
@@ -45,11 +51,11 @@ class AddFunction:
         source, new = files.source(self.file), _definition(self.new)
         there = [s for s in definitions(self._owner(source)) if same(new.name, s.node.name)]  # type: ignore[attr-defined]
         if not there:
-            return Finding(Found.BEFORE)
+            return Finding(Found.BEFORE, binds=((f"{self.scope}.{new.name.value}", overlay),))
         if len(there) == 1 and same(new, there[0].node):
             ours = frozenset(s.path for s in there if marked(source, s.path, overlay))
             return Finding(Found.AFTER, marked=ours, regions=(there[0].path,))
-        return Finding(Found.LOST, f"{new.name.value!r} is defined already, and is another one")
+        raise Lost(f"{new.name.value!r} is defined already, and is another one")
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Define it; what overlays define at the end of a block is kept sorted by name."""
@@ -81,20 +87,24 @@ class ReplaceFunction:
     forms: tuple[str, ...]
     new: str
 
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether a known form is there, or `new`."""
         source, new = files.source(self.file), _definition(self.new)
         found = scopes(source, self.scope)
         if len(found) != 1:
-            return Finding(Found.LOST, f"is defined {len(found)} times, 1 expected")
+            raise Lost(f"is defined {len(found)} times, 1 expected")
         node, path = found[0].node, found[0].path
         if same(new, node):
             ours = frozenset({path}) if marked(source, path, overlay) else frozenset()
             return Finding(Found.AFTER, marked=ours, regions=(path,))
         if (form := fingerprint(node)) in self.forms:
             return Finding(Found.BEFORE, regions=(path,))
-        line = source.line(node)
-        return Finding(Found.LOST, f"line {line}: its form {form} is none of the known: {', '.join(self.forms)}")
+        raise Lost(f"its form {form} is none of the known: {', '.join(self.forms)}", lambda: f", line {source.line(path)}")
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Replace it; the comments above it stay."""

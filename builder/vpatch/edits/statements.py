@@ -9,22 +9,28 @@ from vpatch import cst
 from vpatch.edits.census import census, marked
 from vpatch.marks import with_mark
 from vpatch.model import Finding, Found
-from vpatch.select import Source, block, lines, nearest, runs, scopes
-from vpatch.syntax import same
+from vpatch.select import Lost, Source, block, headline, lines, nearest, runs, scopes
+from vpatch.syntax import Path, Spot, same
 
 if TYPE_CHECKING:
-    from vpatch.syntax import Path, Spot
+    from vpatch.model import Reach
     from vpatch.workspace import Workspace
 
-Run = list["Spot"]
+Run = list[Spot]
 
 
 def _clones(code: str, overlay: str) -> list[cst.CSTNode]:
     return [with_mark(statement.deep_clone(), overlay) for statement in block(code)]
 
 
-def _paths(found: list[Run]) -> list[Path]:
-    return [spot.path for run in found for spot in run]
+def _paths(*found: Run) -> set[Path]:
+    return {spot.path for run in found for spot in run}
+
+
+def _apart(found: list[Run], others: list[Run]) -> list[Run]:
+    """Give the runs that share no statement with the others."""
+    taken = _paths(*others)
+    return [run for run in found if not taken & _paths(run)]
 
 
 def put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
@@ -47,30 +53,37 @@ class ReplaceStatements:
     within: tuple[str, ...] = ()
     count: int = 1
 
-    def _runs(self, source: Source) -> tuple[list[Run], list[Run]]:
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
+    def _runs(self, source: Source, overlay: str) -> tuple[list[Run], list[Run], list[Run]]:
+        """Give where `old` stands, where `new` does, and which of these is marked. One may contain the other."""
         owners = scopes(source, self.scope, self.within)
         old, new = ([r for o in owners for r in runs(o, block(c), exactly=True)] for c in (self.old, self.new))
-        shared = {path for run in new for path in _paths([run])}
-        return [run for run in old if not shared.intersection(_paths([run]))], new
+        ours = [run for run in new if all(marked(source, path, overlay) for path in _paths(run))]
+        old = _apart(old, ours)
+        wraps = runs(Spot((), cst.Module(block(self.new))), block(self.old), exactly=True)
+        return (_apart(old, new), new, ours) if wraps else (old, _apart(new, old), ours)
 
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether `old` or `new` stands there."""
         source = files.source(self.file)
-        old, new = self._runs(source)
-        ours = [run for run in new if all(marked(source, spot.path, overlay) for spot in run)]
+        old, new, ours = self._runs(source, overlay)
         return census(
-            [run[0].path for run in old],
-            [run[0].path for run in ours or new],
-            frozenset(_paths(ours)),
+            [_paths(run) for run in old],
+            [_paths(run) for run in ours or new],
+            frozenset(_paths(*ours)),
             count=self.count,
-            wanted=f"`{self.old.splitlines()[0]}`",
-            hint=lambda: nearest(source, scopes(source, self.scope, self.within), block(self.old)),
+            wanted=f"`{headline(self.old)}`",
+            hint=nearest(source, scopes(source, self.scope, self.within), block(self.old)),
         )
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Put `new` there, marked."""
         source = files.source(self.file)
-        for run in reversed(self._runs(source)[0]):
+        for run in reversed(self._runs(source, overlay)[0]):
             source = put_run(source, run, _clones(self.new, overlay))
         files.put(self.file, source)
 
@@ -84,44 +97,53 @@ class _Beside:
     within: tuple[str, ...] = ()
     count: int = 1
 
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
 
 def _anchored(edit: _Beside, source: Source, *, after: bool) -> tuple[list[Run], list[Run]]:
-    """Give the runs that `anchor` matches, and of each the statements of `new` beside it (none: not inserted yet)."""
+    """Give the runs that `anchor` matches, and of each the statements of `new` beside it (none: not inserted yet).
+
+    `new` may contain `anchor`: what matches in an insertion is not looked at.
+    """
     anchor, new = block(edit.anchor), block(edit.new)
     anchors: list[Run] = []
     inserted: list[Run] = []
     for owner in scopes(source, edit.scope, edit.within):
         here = lines(owner)
         taken: set[Path] = set()
-        for run in runs(owner, anchor):
+        for run in runs(owner, anchor) if after else reversed(runs(owner, anchor)):
             start = run[-1].path[-1][1] + 1 if after else run[0].path[-1][1] - len(new)
             beside = here[max(start, 0) : start + len(new)] if start >= 0 else []
             done = len(beside) == len(new) and all(same(n, s.node) for n, s in zip(new, beside, strict=True))
-            if taken.intersection(_paths([run])):
-                continue
-            anchors.append(run)
-            inserted.append(beside if done else [])
-            taken.update(_paths([beside]) if done else ())
+            if not taken & _paths(run):
+                anchors.append(run)
+                inserted.append(beside if done else [])
+                taken |= _paths(*inserted[-1:])
     return anchors, inserted
 
 
 def _state(edit: _Beside, files: Workspace, overlay: str, *, after: bool) -> Finding:
     source = files.source(edit.file)
     anchors, inserted = _anchored(edit, source, after=after)
-    regions = tuple(run[0].path for run in anchors)
+    regions = tuple(path for run in (*anchors, *inserted) for path in _paths(run))
     if len(anchors) == edit.count and not any(inserted):
         return Finding(Found.BEFORE, regions=regions)
     if len(anchors) == edit.count and all(inserted):
-        ours = frozenset(p for p in _paths(inserted) if marked(source, p, overlay))
+        ours = frozenset(p for p in _paths(*inserted) if marked(source, p, overlay))
         return Finding(Found.AFTER, marked=ours, regions=regions)
     times = f"is there {len(anchors)} times, {edit.count} expected" if anchors else "is not there"
+    done = f", the new code beside it {n} times" if (n := sum(map(bool, inserted))) else ""
     hint = nearest(source, scopes(source, edit.scope, edit.within), block(edit.anchor))
-    return Finding(Found.LOST, f"`{edit.anchor.splitlines()[0]}` {times}{hint}")
+    raise Lost(f"`{headline(edit.anchor)}` {times}{done}", hint)
 
 
 def _apply(edit: _Beside, files: Workspace, overlay: str, *, after: bool) -> None:
     source = files.source(edit.file)
-    for run in reversed(_anchored(edit, source, after=after)[0]):
+    anchors = _anchored(edit, source, after=after)[0]
+    for run in reversed(anchors) if after else anchors:
         edge = run[-1] if after else run[0]
         new = _clones(edit.new, overlay)
         source = source.put(edge.path, *((edge.node, *new) if after else (*new, edge.node)))

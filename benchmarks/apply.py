@@ -1,0 +1,133 @@
+"""Time `vpatch apply` and `vpatch status` as whole processes on the real vLLM 0.20.2, beside two rivals.
+
+    python benchmarks/apply.py [--rounds N]
+
+(a) the floor: a process that imports libcst and parses the touched files once;
+(b) a plain string-replace patcher of the same files, plus `py_compile` of each.
+
+Every round runs all of them one after the other, in the same session, so that what else the machine does hits all alike.
+Figures are medians. The last lines say whether the targets hold, and the exit code too: cold apply at most 1.6 x (a), apply
+and status on an applied tree at most 1.2 x (a), peak memory at most 100 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+VERSION = "0.20.2"
+VPATCH = [sys.executable, "-m", "vpatch"]
+
+FLOOR = """
+import sys
+import libcst
+for path in sys.argv[1:]:
+    libcst.parse_module(open(path, "rb").read())
+"""
+
+STRINGS = """
+import json, pathlib, py_compile, sys
+for path, (old, new) in json.loads(pathlib.Path(sys.argv[1]).read_text()).items():
+    file = pathlib.Path(path)
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    py_compile.compile(path, doraise=True)
+"""
+
+
+def run(command: Sequence[str]) -> tuple[float, float]:
+    """Run a command; give its wall time in seconds and its peak memory in MiB."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit {process.returncode}")
+    return seconds, usage.ru_maxrss / 1024
+
+
+def replacements(pristine: Path, applied: Path, files: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Give, by file, the one text that a string patcher would look for and what it would put there."""
+    found = {}
+    for file in files:
+        old, new = ((tree / file).read_text() for tree in (pristine, applied))
+        start = max(0, len(os.path.commonprefix([old, new])) - 400)  # enough to be found by
+        end = min(len(os.path.commonprefix([old[::-1], new[::-1]])), min(len(old), len(new)) - start)
+        found[file] = (old[start : len(old) - end], new[start : len(new) - end])
+    return found
+
+
+def main() -> int:
+    """Run the rounds, print the table, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        pristine, applied, cold, strings = (base / name for name in ("pristine", "applied", "cold", "strings"))
+        run([*VPATCH, "fetch", VERSION, str(pristine)])
+        for copy in (applied, cold, strings):
+            shutil.copytree(pristine, copy)
+        said = subprocess.run([*VPATCH, "apply", "--json", applied], check=True, capture_output=True).stdout
+        touched = [f for f in json.loads(said)["changed"] if (pristine / f).exists() and f.endswith(".py")]
+        job = base / "strings.json"
+
+        def string_patcher() -> tuple[float, float]:
+            for file in touched:
+                shutil.copy(pristine / file, strings / file)
+            todo = replacements(pristine, applied, touched)
+            job.write_text(json.dumps({str(strings / file): pair for file, pair in todo.items()}))
+            return run([sys.executable, "-c", STRINGS, str(job)])
+
+        def cold_apply() -> tuple[float, float]:
+            shutil.rmtree(cold)
+            shutil.copytree(pristine, cold)
+            return run([*VPATCH, "apply", str(cold)])
+
+        rivals: dict[str, Callable[[], tuple[float, float]]] = {
+            "(a) floor: import libcst, parse": lambda: run(
+                [sys.executable, "-c", FLOOR, *(str(pristine / file) for file in touched)]
+            ),
+            "(b) string replace + py_compile": string_patcher,
+            "vpatch apply, cold": cold_apply,
+            "vpatch apply, applied": lambda: run([*VPATCH, "apply", str(applied)]),
+            "vpatch status, applied": lambda: run([*VPATCH, "status", str(applied)]),
+        }
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
+        for measure in rivals.values():
+            measure()  # warm the page cache and the bytecode of the tools
+        for _ in range(rounds):
+            for name, measure in rivals.items():
+                times[name].append(measure())
+    return judge(times)
+
+
+def judge(times: dict[str, list[tuple[float, float]]]) -> int:
+    """Print medians, ratios and peaks; give 1 if a target is missed."""
+    medians = {name: statistics.median(seconds for seconds, _ in runs) for name, runs in times.items()}
+    peaks = {name: max(peak for _, peak in runs) for name, runs in times.items()}
+    floor, plain, *ours = medians
+    print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, {len(times[floor])} rounds, vLLM {VERSION}")
+    for name, median in medians.items():
+        ratio = f"{median / medians[floor]:5.2f} x (a) {median / medians[plain]:6.2f} x (b)"
+        print(f"{name:32} {median * 1000:7.0f} ms {ratio} {peaks[name]:6.0f} MiB")
+    limits = dict(zip(ours, (1.6, 1.2, 1.2), strict=True))
+    missed = [name for name, limit in limits.items() if medians[name] > limit * medians[floor]]
+    missed += [f"memory of {name}" for name in ours if peaks[name] > 100]
+    print("targets: " + (f"missed: {', '.join(missed)}" if missed else "met"))
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""The command line. What it promises to scripts is in the contract: commands, JSON, exit codes."""
+
+from vpatch.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,57 @@
+"""The commands that change a tree: apply, revert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vpatch.catalogue import discover, select
+from vpatch.change import apply, revert
+from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
+from vpatch.engine import plan
+from vpatch.model import State
+from vpatch.report import Report
+from vpatch.site.locate import is_checkout
+from vpatch.site.store import SitePackages, Store
+
+
+def store_of(tree: Path | None, python: Path | None) -> Store:
+    """Find the tree that is meant, to change it."""
+    site = site_of(tree, python)
+    if not is_checkout(site):
+        return SitePackages(site)
+    from vpatch.site.checkout import Checkout
+
+    return Checkout.at(site)
+
+
+@click.command("apply")
+@tree_options
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something is pending.")
+@reported
+def apply_command(tree: Path | None, python: Path | None, ids: tuple[str, ...], *, check: bool) -> Report:
+    """Put the selected overlays on TREE: all of them, or nothing if one does not fit."""
+    store, overlays = store_of(tree, python), chosen(ids)
+    site = store.site
+    changed: tuple[str, ...] = ()
+    if check:
+        changeset = plan(site.read, overlays)
+        verdicts = changeset.before
+    else:
+        changeset, changed = apply(store, overlays)
+        verdicts = changeset.after
+    problems = [*changeset.problems, *not_applicable(verdicts, ids, str(site.root))]
+    pending = check and any(v.state is State.PENDING for v in verdicts)
+    return Report("apply", str(site.root), site.version, verdicts, changed, problems, failed=pending)
+
+
+@click.command("revert")
+@tree_options
+@reported
+def revert_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
+    """Put the pristine bytes back; with --overlay, take away only these and leave the others applied."""
+    store = store_of(tree, python)
+    installed = discover()
+    changed = revert(store, installed, select(installed, ids) if ids else None)
+    return Report("revert", str(store.site.root), store.site.version, changed=changed)

@@ -1,0 +1,63 @@
+"""The commands that only look at a tree: status, diff, verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vpatch.catalogue import discover
+from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
+from vpatch.engine import plan, status
+from vpatch.report import Report
+from vpatch.site.locate import locate
+
+
+@click.command("status")
+@tree_options
+@reported
+def status_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
+    """Say what TREE is to every overlay. Writes nothing."""
+    site, overlays = site_of(tree, python), chosen(ids)
+    verdicts = status(site.read, overlays)
+    problems = [p for v in verdicts for p in v.problems] + not_applicable(verdicts, ids, str(site.root))
+    return Report("status", str(site.root), site.version, verdicts, problems=problems)
+
+
+@click.command("diff")
+@tree_options
+@reported
+def diff_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
+    """Print the unified diff that `apply` would make. Writes nothing."""
+    site, overlays = site_of(tree, python), chosen(ids)
+    changeset = plan(site.read, overlays)
+    lines = [line for file, new in changeset.files.items() for line in _diff(file, site.read(file), new)]
+    problems = [*changeset.problems, *not_applicable(changeset.before, ids, str(site.root))]
+    extra = {"diff": "".join(f"{line}\n" for line in lines), "files": list(changeset.files)}
+    # A diff is for `patch` and pagers: verdicts stay in the JSON.
+    return Report("diff", str(site.root), site.version, problems=problems, extra=extra, lines=lines)
+
+
+def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:
+    import difflib
+
+    before, after = ((data or b"").decode("utf-8", "surrogateescape").split("\n") for data in (old, new))
+    source = f"a/{file}" if old is not None else "/dev/null"
+    return list(difflib.unified_diff(before, after, source, f"b/{file}", lineterm=""))
+
+
+@click.command("verify")
+@tree_options
+@reported
+def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
+    """Prove that what is applied is whole.
+
+    Postconditions hold, files compile, RECORD is true, no stale bytecode; with --python, that interpreter would import
+    exactly these files.
+    """
+    from vpatch.verify import verify
+
+    site = locate(tree, python)
+    overlays = chosen(ids) if ids else discover()
+    verdicts, problems = verify(site, overlays, asked=bool(ids), python=python)
+    return Report("verify", str(site.root), site.version, verdicts, problems=problems)

@@ -1,0 +1,68 @@
+"""The program: its commands, and what becomes of an error."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+_BUG = "this is a bug in vpatch: please report it with the lines above at https://github.com/vpatch/vpatch/issues"
+
+_COMMANDS = {
+    "fetch": "fetch",
+    "status": "look",
+    "diff": "look",
+    "apply": "change",
+    "revert": "change",
+    "verify": "look",
+    "list": "catalogue",
+    "show": "catalogue",
+}
+
+
+class _Program(click.Group):
+    """Commands by name, each imported when it is called: what one needs would slow all the others down."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found = getattr(import_module(f"vpatch.cli.{_COMMANDS[cmd_name]}"), f"{cmd_name}_command")
+        assert isinstance(found, click.Command)  # noqa: S101 - for mypy; a test calls each
+        return found
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="vpatch", message="%(prog)s %(version)s")
+def program() -> None:
+    """Put source overlays on an installed vLLM: idempotent, all or nothing, reversible.
+
+    TREE is a site-packages folder, a virtual environment, an interpreter or a vLLM source checkout; left out, the vLLM
+    that the current environment's interpreter would import.
+
+    Exit codes: 0 the tree is as asked; 1 a person must look; 2 usage; 3 a bug in vpatch; 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """Run the program and exit with the contract's code."""
+    gc.disable()  # a syntax tree is 100,000 objects and no garbage: looking for some is a tenth of a run's time
+    try:
+        code = program.main(prog_name="vpatch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        code = 130
+    except Exception:
+        traceback.print_exc()
+        click.echo(_BUG, err=True)
+        code = 3
+    sys.exit(code)

@@ -1,0 +1,84 @@
+"""What the commands have in common: arguments, options, and the way from a result to the exit code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from vpatch.catalogue import discover, select
+from vpatch.errors import Failure, Problem
+from vpatch.model import Catalogued, State, Verdict
+from vpatch.report import Report, show
+from vpatch.site.locate import locate
+from vpatch.site.model import Site
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """Give the overlay ids that begin with what was typed, for the shell's completion."""
+    try:
+        return [item.id for item in discover() if item.id.startswith(typed)]
+    except Failure:
+        return []
+
+
+def tree_options(command: Command) -> Command:
+    """Add TREE, `--python` and `--overlay`."""
+    for decorate in (
+        click.argument("tree", required=False, type=click.Path(path_type=Path)),
+        click.option(
+            "--python", type=click.Path(path_type=Path), metavar="PY", help="The vLLM that this interpreter imports."
+        ),
+        click.option(
+            "--overlay",
+            "ids",
+            multiple=True,
+            metavar="ID",
+            shell_complete=complete_overlay,
+            help="Only this overlay (repeatable). Default: every one that is not opt-in.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def reported(command: Callable[..., Report]) -> Callable[..., int]:
+    """Add `--json`, show the report that the command returns, and give the exit code. A `Failure` is a report too."""
+
+    @click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")
+    @functools.wraps(command)
+    def run(*args: Any, as_object: bool, **kwargs: Any) -> int:
+        try:
+            report = command(*args, **kwargs)
+        except Failure as failure:
+            report = Report(click.get_current_context().command.name or "", problems=failure.problems)
+        show(report, as_object=as_object)
+        return report.exit_code
+
+    return run
+
+
+def site_of(tree: Path | None, python: Path | None) -> Site:
+    """Find the tree that is meant."""
+    if tree and python:
+        raise click.UsageError("TREE and --python name two trees: leave one out")
+    return locate(tree, python)
+
+
+def chosen(ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
+    """Give the overlays that `--overlay` names, or the default ones."""
+    return select(discover(), ids)
+
+
+def not_applicable(verdicts: tuple[Verdict, ...], ids: tuple[str, ...], tree: str) -> list[Problem]:
+    """Say which overlays were asked for by name and do not apply."""
+    return [
+        Problem("not applicable", tree, f"{v.id}: {v.because}")
+        for v in verdicts
+        if v.id in ids and v.state is State.NOT_APPLICABLE
+    ]

@@ -1,0 +1,138 @@
+"""What the author of an overlay tests it with: a table of cases over real releases, and one function that runs a case.
+
+CASES = (
+    Case("0.20.2", State.PENDING),
+    Case("0.21.0", State.MERGED),
+    Case("0.20.2", State.DRIFTED, replace={FILE: ("old text", "new text")}, says="what it must complain of"),
+)
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case, tmp_path):
+    check(case, "my-overlay", tree=folder_of(case.release), scratch=tmp_path)
+"""
+
+from __future__ import annotations
+
+import ast
+import filecmp
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vpatch.catalogue import discover, select
+from vpatch.change import apply, revert
+from vpatch.engine import status
+from vpatch.model import State
+from vpatch.select import scopes
+from vpatch.site.locate import locate
+from vpatch.site.store import SitePackages
+from vpatch.syntax import fingerprint
+from vpatch.verify import verify
+from vpatch.workspace import Workspace
+
+__all__ = ["Case", "State", "check", "fingerprint_of"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an overlay must be and do on one tree.
+
+    `release` says which tree, for the caller's own use. `replace` changes it first: in each file the one occurrence
+    of a text gives way to another. `before` is the state that the overlay then has; where that is pending, it is
+    applied. `result` is the expected source of files afterwards, compared as syntax trees. `says` must stand in the
+    reason or in a problem.
+    """
+
+    release: str
+    before: State
+    replace: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    result: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, [self.release, str(self.before), self.says.replace(" ", "_")[:30]]))
+
+
+def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
+    """Run a case; give the folder, below `scratch`, in which the overlay is applied if it ever was.
+
+    It holds the state before, all or nothing, the expected result, that every changed file compiles, that a second run
+    writes nothing, the state after, that what is applied verifies, and that `revert` gives every byte back.
+
+    Args:
+        case: the case.
+        overlay: the id of an installed overlay.
+        tree: a folder that holds the release's `vllm/` and dist-info. It is not changed.
+        scratch: an empty folder.
+
+    Raises:
+        AssertionError: something does not hold.
+    """
+    root, pristine = scratch / "tree", scratch / "pristine"
+    # Hard links: vpatch never writes into a file, and a test that finds otherwise has found a bug.
+    shutil.copytree(tree, root, copy_function=_link)
+    for file, (old, new) in case.replace.items():
+        text = (root / file).read_bytes().decode()
+        _hold(text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}")
+        (root / file).unlink()
+        (root / file).write_bytes(text.replace(old, new).encode())
+    shutil.copytree(root, pristine, copy_function=_link)
+    store, chosen = SitePackages(locate(root)), select(discover(), (overlay,))
+
+    (found,) = status(store.site.read, chosen)
+    told = "; ".join([found.because, *map(str, found.problems)])
+    _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {told}")
+    _hold(case.says in told, f"{case.says!r} is not in: {told}")
+
+    changeset, changed = apply(store, chosen)
+    (after,) = changeset.after
+    _hold(bool(changed) == (case.before is State.PENDING), f"{case.before}, and yet it wrote {changed}")
+    _hold(bool(changed) or not _differences(root, pristine), "it says that it wrote nothing, and it did")
+    if changed:
+        _hold(after.state is State.APPLIED, f"{overlay} is {after.state} after it was applied")
+        for file, text in case.result.items():
+            got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
+            _hold(got == ast.dump(ast.parse(text), indent=1), f"{file} is not what it should be:\n{got}")
+        _hold(apply(store, chosen)[1] == (), "the second run wrote something")
+        _, problems = verify(store.site, chosen, asked=True, python=None)
+        _hold(not problems, "\n".join(map(str, problems)))
+        applied = scratch / "applied"
+        shutil.copytree(root, applied, copy_function=_link)
+        revert(store, chosen, None)
+        _hold(not (left := _differences(root, pristine)), f"revert left {left}")
+        return applied
+    return root
+
+
+def fingerprint_of(module: Path, scope: str) -> str:
+    """Give the form of the function or class `scope` of a module's file, as `ReplaceFunction` takes it.
+
+    Raises:
+        Lost: it is not there.
+    """
+    found = scopes(Workspace(lambda _: module.read_bytes()).source(module.name), scope)
+    return fingerprint(found[0].node)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def _differences(one: Path, other: Path) -> list[str]:
+    """Give the files that differ between two folders, or are in one only."""
+    files = {p.relative_to(top) for top in (one, other) for p in top.rglob("*") if p.is_file()}
+    return sorted(
+        str(f)
+        for f in files
+        if not ((one / f).is_file() and (other / f).is_file() and filecmp.cmp(one / f, other / f, shallow=False))
+    )
+
+
+def _hold(fact: bool, message: str) -> None:  # noqa: FBT001 - it reads as `assert`, which `python -O` would drop
+    if not fact:
+        raise AssertionError(message)
