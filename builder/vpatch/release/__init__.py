@@ -1,0 +1,1 @@
+"""A vLLM release on the package index: found, read in ranges, checked, and put on disk."""
