@@ -5,9 +5,9 @@
 (a) the floor: a process that imports libcst and parses the touched files once;
 (b) a plain string-replace patcher of the same files, plus `py_compile` of each.
 
-Every round runs all of them one after the other, in the same session, so that what else the machine does hits all alike.
-Figures are medians. The last lines say whether the targets hold, and the exit code too: cold apply at most 1.6 x (a), apply
-and status on an applied tree at most 1.2 x (a), peak memory at most 100 MiB.
+Every round runs all of them one after the other, in one session, so that what else the machine does hits all alike.
+Figures are medians. The last line says whether the targets hold, and the exit code does: cold apply at most 1.6 x (a),
+apply and status on an applied tree at most 1.2 x (a), peak memory at most 100 MiB.
 """
 
 from __future__ import annotations
@@ -62,10 +62,15 @@ def replacements(pristine: Path, applied: Path, files: Sequence[str]) -> dict[st
     found = {}
     for file in files:
         old, new = ((tree / file).read_text() for tree in (pristine, applied))
-        start = max(0, len(os.path.commonprefix([old, new])) - 400)  # enough to be found by
-        end = min(len(os.path.commonprefix([old[::-1], new[::-1]])), min(len(old), len(new)) - start)
+        start = max(0, _shared(old, new) - 400)  # enough to be found by
+        end = min(_shared(old[::-1], new[::-1]), len(old) - start, len(new) - start)
         found[file] = (old[start : len(old) - end], new[start : len(new) - end])
     return found
+
+
+def _shared(one: str, other: str) -> int:
+    """Give how many characters two texts begin with in common."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def main() -> int:

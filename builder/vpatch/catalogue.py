@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from vpatch.errors import Failure, Problem
+from vpatch.marks import mark, marked_by
 from vpatch.model import Catalogued, Overlay
 
 GROUP = "vpatch.overlays"
@@ -30,7 +31,7 @@ def discover() -> tuple[Catalogued, ...]:
         for name in _modules(point, problems):
             try:
                 item = _catalogued(import_module(name), point)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 problems.append(Problem("cannot load overlay", name, f"{type(error).__name__}: {error}"))
                 continue
             twin = found.setdefault(item.id, item)
@@ -46,7 +47,7 @@ def discover() -> tuple[Catalogued, ...]:
 def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
     try:
         root = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problems.append(Problem("cannot load overlays", point.value, f"{type(error).__name__}: {error}"))
         return []
     if not hasattr(root, "__path__"):
@@ -58,8 +59,12 @@ def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
     overlay = module.overlay
     if not isinstance(overlay, Overlay):
         raise TypeError(f"`overlay` is {type(overlay).__name__}, not vpatch.Overlay")
-    name = module.__name__.rpartition(".")[2]
-    return Catalogued(name.replace("_", "-"), overlay, (module.__doc__ or "").strip(), point)
+    if not overlay.parts or not all(part.shapes and all(s.edits for s in part.shapes) for part in overlay.parts):
+        raise ValueError("it needs a part, each part a shape, and each shape an edit")
+    name = module.__name__.rpartition(".")[2].replace("_", "-")
+    if marked_by(mark(name)) != [name]:
+        raise ValueError(f"its id would be {name!r}: name the module in lower case, with single underscores")
+    return Catalogued(name, overlay, (module.__doc__ or "").strip(), point)
 
 
 def select(installed: tuple[Catalogued, ...], ids: tuple[str, ...]) -> tuple[Catalogued, ...]:

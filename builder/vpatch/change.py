@@ -60,7 +60,8 @@ def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[C
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
 
     Raises:
-        Failure: somebody edited a file after vpatch, or an overlay to take away is not applied.
+        Failure: somebody edited a file after vpatch, an overlay to take away is not applied, or one that stays cannot
+            be computed.
     """
     if not store.settled({}, []):
         with store.lock():
@@ -89,11 +90,22 @@ def _without(store: Store, installed: Sequence[Catalogued], overlays: Collection
     from vpatch.engine import plan, status
 
     parsed: Parsed = {}
-    applied = {v.id for v in status(store.site.read, installed, parsed) if v.state is State.APPLIED}
-    if missing := [item.id for item in overlays if item.id not in applied]:
+    originals, going = store.originals(), {item.id for item in overlays}
+    marks = {name: file for file in sorted(originals) for name in marks_in(store.site.read(file) or b"")}
+    # One by one: that some are in conflict does not matter to what is applied already.
+    here = [item for item in installed if item.id in marks]
+    states = {item.id: status(store.site.read, [item], parsed)[0].state for item in here}
+    applied = {name for name, state in states.items() if state is State.APPLIED}
+    if missing := sorted(going - marks.keys()):
         raise Failure(*(_not_applied(store, name) for name in missing))
-    originals = store.originals()
-    stay = [item for item in installed if item.id in applied - {item.id for item in overlays}]
+    if unknown := sorted(marks.keys() - going - applied):
+        raise Failure(
+            *(
+                Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}")
+                for name in unknown
+            )
+        )
+    stay = [item for item in installed if item.id in applied - going]
 
     def pristine(file: str) -> bytes | None:
         return originals[file] if file in originals else store.site.read(file)
@@ -111,7 +123,7 @@ def _desired(store: Store, changes: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _not_applied(store: Store, name: str) -> Problem:
-    return Problem("not applied", str(store.site.root), name)
+    return Problem("not applied", str(store.site.root), f"there is nothing of {name} to take away")
 
 
 def _note(desired: Mapping[str, bytes]) -> list[dict[str, Any]]:

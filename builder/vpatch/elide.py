@@ -62,12 +62,10 @@ def _bodies(
 ) -> Iterator[tuple[int, int]]:
     """Give the lines, from the first to behind the last, of each body that can go, in order."""
     for node in block:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            name = (*parents, node.name)
-            if _looked_at(name, reach):
-                if isinstance(node, ast.ClassDef):
-                    yield from _bodies(node.body, name, reach, lines)
-            elif span := _span(node, lines):
+        if isinstance(node, ast.ClassDef):
+            yield from _bodies(node.body, (*parents, node.name), reach, lines)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not _looked_at((*parents, node.name), reach) and (span := _span(node, lines)):
                 yield span
         else:
             for field in ("body", "handlers", "orelse", "finalbody", "cases"):
@@ -80,7 +78,7 @@ def _looked_at(name: tuple[str, ...], reach: Reach) -> bool:
     return any(scope[: len(name)] == name or name[: len(scope)] == scope for scope in wanted)
 
 
-def _span(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, lines: Sequence[str]) -> tuple[int, int] | None:
+def _span(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: Sequence[str]) -> tuple[int, int] | None:
     """Give a body's lines, None where it begins on the line of its header."""
     head = node.body[0]
     first = min([head.lineno, *(decorator.lineno for decorator in getattr(head, "decorator_list", ()))]) - 1

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from vpatch.errors import Problem
-from vpatch.judge import Judgement, judge
-from vpatch.model import Catalogued, Changeset, Found, PartVerdict, State, Verdict
+from vpatch.judge import Judgement, blaming, find, judge
+from vpatch.model import Catalogued, Changeset, Finding, Found, PartVerdict, State, Verdict
 from vpatch.select import inside
-from vpatch.syntax import Path
 from vpatch.workspace import Parsed, Workspace
 
 Read = Callable[[str], bytes | None]
@@ -24,7 +23,7 @@ class _Claim:
     part: str
     file: str
     scope: str
-    region: Path
+    finding: Finding
 
 
 def status(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None) -> tuple[Verdict, ...]:
@@ -46,6 +45,7 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
     Raises:
         RuntimeError: an edit broke its word (a bug of the edit or of its overlay): a postcondition does not hold on the
             result as it is parsed again.
+        Failure: an edit or a predicate raised something.
     """
     parsed = {} if parsed is None else parsed
     files = Workspace(read, _reach(overlays), parsed)
@@ -58,12 +58,14 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
         _apply(judgement, files)
     changes = files.changes()
     after = before if not changes else status(_overlaid(read, changes), overlays, parsed)
-    for old, new in zip(before, after, strict=True):
-        expected = State.APPLIED if old.state is State.PENDING else old.state
-        if new.state is not expected:
-            told = "\n".join(map(str, new.problems)) or new.because
-            raise RuntimeError(f"{new.id} is {new.state} after its edits, not {expected}: {told}")
-    return Changeset(before, after, changes, ())
+    broken = tuple(problem for old, new in zip(before, after, strict=True) for problem in _broken(old, new))
+    if not broken:
+        return Changeset(before, after, changes, ())
+    if sum(verdict.state is State.PENDING for verdict in before) > 1:
+        for item in overlays:
+            plan(read, [item], parsed)  # raises where it is one overlay's own fault
+        return Changeset(before, before, {}, broken)
+    raise RuntimeError("\n".join(map(str, broken)))
 
 
 def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:
@@ -77,6 +79,15 @@ def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:
     return {file: frozenset(scopes) for file, scopes in found.items()}
 
 
+def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
+    """Give the parts that the edits did not bring where they should be."""
+    for was, part in zip(old.parts, new.parts, strict=True):
+        expected = State.APPLIED if was.state is State.PENDING else was.state
+        if part.state is not expected:
+            cause = f"{part.name} is {part.state} once the edits are made, not {expected}: {part.because}"
+            yield Problem("conflict", new.id, cause)
+
+
 def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
     return lambda file: changes[file] if file in changes else read(file)
 
@@ -85,7 +96,7 @@ def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement
     judged = [judge(item, files) for item in sorted(overlays, key=lambda item: item.id)]
     clashes: dict[tuple[str, str], list[Problem]] = {}
     for one, other in combinations([claim for j in judged for claim in _claims(j)], 2):
-        if one.overlay != other.overlay and one.file == other.file and _overlap(one.region, other.region):
+        if one.overlay != other.overlay and one.file == other.file and _clash(one.finding, other.finding):
             for mine, theirs in ((one, other), (other, one)):
                 cause = f"{mine.overlay} and {theirs.overlay} change the same code"
                 problem = Problem("conflict", mine.file, cause, mine.scope)
@@ -96,12 +107,14 @@ def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement
 def _claims(judgement: Judgement) -> Iterator[_Claim]:
     for part in judgement.parts:
         for edit, finding in part.findings:
-            for region in finding.regions:
-                yield _Claim(judgement.verdict.id, part.verdict.name, edit.file, edit.scope, region)
+            yield _Claim(judgement.verdict.id, part.verdict.name, edit.file, edit.scope, finding)
 
 
-def _overlap(one: Path, other: Path) -> bool:
-    return inside(one, other) or inside(other, one)
+def _clash(one: Finding, other: Finding) -> bool:
+    """Tell whether two edits want the same code, or the same name for different things."""
+    if any(inside(a, b) or inside(b, a) for a in one.regions for b in other.regions):
+        return True
+    return any(a == b and what != other_what for a, what in one.binds for b, other_what in other.binds)
 
 
 def _with_clashes(judgement: Judgement, clashes: Mapping[tuple[str, str], list[Problem]]) -> Judgement:
@@ -118,5 +131,6 @@ def _apply(judgement: Judgement, files: Workspace) -> None:
     for part in judgement.parts:
         if part.verdict.state is State.PENDING:
             for edit, _ in part.findings:
-                if edit.state(files, judgement.verdict.id).found is Found.BEFORE:
-                    edit.apply(files, judgement.verdict.id)
+                if find(edit, files, judgement.verdict.id).found is Found.BEFORE:
+                    with blaming(judgement.verdict.id, edit, edit.file, edit.scope):
+                        edit.apply(files, judgement.verdict.id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -14,9 +15,9 @@ from vpatch.model import (
     Edit,
     Finding,
     Found,
-    Overlay,
     Part,
     PartVerdict,
+    Predicate,
     Shape,
     State,
     Verdict,
@@ -48,25 +49,41 @@ def judge(item: Catalogued, files: Workspace) -> Judgement:
     looked = [[(shape, _look(shape, files, item.id)) for shape in part.shapes] for part in item.overlay.parts]
     stray = _stray(item.id, [finding for shapes in looked for _, finding in shapes], files)
     parts = [
-        _judge_part(part, shapes, item.overlay, files, stray)
-        for part, shapes in zip(item.overlay.parts, looked, strict=True)
+        _judge_part(part, shapes, item, files, stray) for part, shapes in zip(item.overlay.parts, looked, strict=True)
     ]
     return Judgement(Verdict(item.id, tuple(part.verdict for part in parts)), tuple(parts))
 
 
-def _look(shape: Shape, files: Workspace, overlay: str) -> Findings:
-    def one(edit: Edit) -> Finding:
-        try:
-            return edit.state(files, overlay)
-        except Lost as lost:
-            return Finding(Found.LOST, str(lost))
-        except Failure:
-            raise
-        except Exception as error:
-            cause = f"{type(edit).__name__} raised {type(error).__name__}: {error}"
-            raise Failure(Problem("overlay failed", f"{overlay}: {edit.file}", cause, edit.scope)) from error
+@contextmanager
+def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> Iterator[None]:
+    """Turn whatever an edit or a predicate raises into a failure of its overlay."""
+    try:
+        yield
+    except (Failure, Lost):
+        raise
+    except Exception as error:
+        cause = f"{type(author).__name__} raised {type(error).__name__}: {error}"
+        raise Failure(Problem("overlay failed", f"{overlay}: {file}" if file else overlay, cause, scope)) from error
 
-    return tuple((edit, one(edit)) for edit in shape.edits)
+
+def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
+    """Give what an edit finds."""
+    try:
+        with blaming(overlay, edit, edit.file, edit.scope):
+            return edit.state(files, overlay)
+    except Lost as lost:
+        return Finding(Found.LOST, lost)
+
+
+def _ask(predicate: Predicate | None, files: Workspace, overlay: str) -> Answer:
+    if predicate is None:
+        return Answer(holds=None, because="")
+    with blaming(overlay, predicate):
+        return predicate.ask(files)
+
+
+def _look(shape: Shape, files: Workspace, overlay: str) -> Findings:
+    return tuple((edit, find(edit, files, overlay)) for edit in shape.edits)
 
 
 def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[Problem, ...]:
@@ -80,7 +97,7 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
     problems = []
     for file, places in sorted(explained.items()):
         found = marks_in(files.read(file) or b"").count(overlay)
-        if found > len(places):
+        if found > len(places) and () not in places:
             cause = (
                 f"{found - len(places)} of {found} marks `{mark(overlay)}` stand on code that this version does not "
                 "make; revert with the version that made it, then apply"
@@ -101,7 +118,7 @@ def _found(findings: Findings) -> set[Found]:
 def _judge_part(
     part: Part,
     shapes: Sequence[tuple[Shape, Findings]],
-    overlay: Overlay,
+    item: Catalogued,
     files: Workspace,
     stray: tuple[Problem, ...],
 ) -> JudgedPart:
@@ -110,28 +127,28 @@ def _judge_part(
     if stray:
         return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
 
-    whole = [(shape, findings) for shape, findings in shapes if _found(findings) <= {Found.AFTER, Found.GONE}]
+    whole = [(shape, findings) for shape, findings in shapes if _found(findings) == {Found.AFTER}]
     for shape, findings in whole:
-        if any(finding.marked for _, finding in findings) and Found.GONE not in _found(findings):
+        if any(finding.marked for _, finding in findings):
             reason = "every change of the overlay is there, with its marks"
             return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
     ours = any(_marked(findings) for _, findings in shapes)
-    when = {shape.name: shape.when.ask(files) if shape.when else Answer(holds=True, because="") for shape, _ in shapes}
     ready = [
         (shape, findings)
         for shape, findings in shapes
-        if (ours or when[shape.name].holds) and _found(findings) <= {Found.BEFORE, Found.AFTER}
+        if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, item.id).holds)
     ]
-    merged = part.merged.ask(files) if part.merged and not ours else Answer(holds=None, because="")
+    merged = _ask(None if ours else part.merged, files, item.id)
     if merged.holds or whole:
-        untouched = [shape.name for shape, findings in ready if _found(findings) == {Found.BEFORE}]
-        if untouched:
-            cause = f"upstream seems to have it ({merged.because}), and yet it looks as in {untouched[0]}"
+        undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
+        if undone:
+            proof = merged.because or "one shape is as the overlay would make it"
+            cause = f"upstream seems to have it ({proof}), and yet it looks as in {undone[0]}"
             problem = Problem("drifted", names[0], cause)
             return JudgedPart(replace(verdict, because=cause, problems=(problem,)), ())
         proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
-        reason = f"upstream has it ({', '.join(overlay.upstream)}): {proof}" if overlay.upstream else proof
+        reason = f"upstream has it ({', '.join(upstream)}): {proof}" if (upstream := item.overlay.upstream) else proof
         return JudgedPart(replace(verdict, state=State.MERGED, because=reason), ())
 
     if ready:
@@ -140,9 +157,10 @@ def _judge_part(
         reason = f"upstream's code is as in {shape.name}; {todo} of {len(findings)} changes to make"
         return JudgedPart(replace(verdict, state=State.PENDING, because=reason, shape=shape.name), findings)
 
-    absent = part.absent.ask(files) if part.absent else Answer(holds=None, because="")
+    absent = _ask(part.absent, files, item.id)
     if absent.holds:
         return JudgedPart(replace(verdict, state=State.NOT_APPLICABLE, because=absent.because), ())
+    when = {shape.name: _ask(shape.when, files, item.id) for shape, _ in shapes}
     return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
 
 
@@ -153,9 +171,8 @@ def _drifted(
     unsure: Sequence[Answer],
 ) -> PartVerdict:
     """Say what was expected and what was found, for the shape that comes closest."""
-    missed = {Found.LOST, Found.GONE}
-    shape, findings = min(shapes, key=lambda pair: sum(finding.found in missed for _, finding in pair[1]))
-    problems = [Problem("drifted", e.file, f.because, e.scope) for e, f in findings if f.found in missed]
+    shape, findings = min(shapes, key=lambda pair: sum(finding.found is Found.LOST for _, finding in pair[1]))
+    problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
     if not problems:
         problems = [Problem("drifted", verdict.files[0], f"not as in {shape.name}: {when[shape.name].because}")]
     problems += [Problem("drifted", *_place(a.because, verdict)) for a in unsure if a.holds is None and a.because]

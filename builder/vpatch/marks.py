@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vpatch import cst
-from vpatch.syntax import Path, along
+from vpatch.syntax import BLOCKS, Path, along
 
 _MARK = re.compile(r"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
 
@@ -32,12 +32,7 @@ def carrier(module: cst.Module, path: Path) -> Path:
         node, inner = nodes[depth], path[depth][0] if depth < len(path) else ""
         if isinstance(node, cst.SimpleStatementLine | cst.SimpleStatementSuite | cst.Match):
             return path[:depth]
-        if isinstance(getattr(node, "body", None), cst.BaseSuite) and inner not in {
-            "body",
-            "orelse",
-            "handlers",
-            "finalbody",
-        }:
+        if isinstance(getattr(node, "body", None), cst.BaseSuite) and inner not in BLOCKS:
             return path[:depth]
     raise LookupError(path)
 

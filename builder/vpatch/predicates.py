@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 
 from vpatch import cst
 from vpatch.model import Answer, Predicate
-from vpatch.select import Lost, block, expression, expressions, lines, names, runs, scopes
-from vpatch.syntax import Spot, walk
+from vpatch.select import Lost, block, expression, expressions, headline, lines, names, scopes
+from vpatch.syntax import Spot, matches, statements, walk
 
 if TYPE_CHECKING:
     from vpatch.model import Reach
     from vpatch.workspace import Workspace
+
+
+def _home(name: str) -> str | None:
+    """Give what must be looked into to see whether a name is defined: for one of the module's own, no function."""
+    return name if "." in name else None
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,8 @@ class Defines:
 
     @property
     def reach(self) -> Reach:
-        """Nothing inside functions."""
-        return ((self.file, None),)
+        """What it is defined in."""
+        return ((self.file, _home(self.name)),)
 
     def ask(self, files: Workspace) -> Answer:
         """Read the module; unknown if it cannot be read."""
@@ -49,16 +54,20 @@ class Takes:
 
     @property
     def reach(self) -> Reach:
-        """Nothing inside functions."""
-        return ((self.file, None),)
+        """What it is defined in."""
+        return ((self.file, _home(self.function)),)
 
     def ask(self, files: Workspace) -> Answer:
         """Read the function's parameters; unknown if there is no such function, or several."""
         try:
-            (spot,) = scopes(files.source(self.file), self.function)
-        except (Lost, ValueError) as lost:
+            spot, *more = scopes(files.source(self.file), self.function)
+        except Lost as lost:
             return Answer(None, f"{self.file}: {self.function}: {lost}")
-        p = spot.node.params  # type: ignore[attr-defined]
+        if more:
+            return Answer(None, f"{self.file}: {self.function}: is defined {len(more) + 1} times")
+        if not isinstance(spot.node, cst.FunctionDef):
+            return Answer(None, f"{self.file}: {self.function}: is not a function")
+        p = spot.node.params
         given = [param.name.value for param in (*p.posonly_params, *p.params, *p.kwonly_params)]
         given = [name for name in given if name not in {"self", "cls"}]
         holds = self.parameter in (given[:1] if self.first else given)
@@ -88,11 +97,17 @@ class Contains:
             pattern = expression(self.code)
             holds = any(expressions(owner, pattern, exactly=False) for owner in owners)
         except cst.ParserSyntaxError:
-            wanted = block(self.code)
-            owning = (s for o in owners for s in walk(o) if isinstance(getattr(s.node, "body", None), cst.BaseSuite))
-            holds = any(runs(spot, wanted) for spot in (*owners, *owning))
+            gap = cst.Expr(cst.Ellipsis())
+            wanted = [gap, *statements(cst.IndentedBlock(block(self.code))), gap]
+            owning = (s.node for o in owners for s in walk(o))
+            bodies = (node if isinstance(node, cst.Module) else getattr(node, "body", None) for node in owning)
+            holds = any(matches(wanted, statements(body)) for body in bodies if isinstance(body, _bodies()))
         where = self.scope or self.file
-        return Answer(holds, f"{where} {'has' if holds else 'has no'} `{self.code.strip().splitlines()[0]}`")
+        return Answer(holds, f"{where} {'has' if holds else 'has no'} `{headline(self.code)}`")
+
+
+def _bodies() -> tuple[type[cst.CSTNode], ...]:
+    return (cst.Module, cst.BaseSuite)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -25,7 +25,11 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a command; `extra` are the fields that only this command has, `lines` what people see of them."""
+    """The result of a command.
+
+    `extra` are the fields that only this command has; `lines`, where it is not None, is what people see instead of the
+    verdicts.
+    """
 
     command: str
     tree: str | None = None
@@ -34,7 +38,7 @@ class Report:
     changed: Sequence[str] = ()
     problems: Sequence[Problem] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
-    lines: Sequence[str] = ()
+    lines: Sequence[str] | None = None
     failed: bool = False
 
     @property
@@ -47,17 +51,18 @@ def as_json(report: Report) -> str:
     """Give the JSON object of the contract, schema 1."""
     import json
 
-    head: dict[str, Any] = {"schema": 1, "command": report.command}
-    if report.tree is not None:
-        head |= {"tree": report.tree, "vllm": report.vllm}
     body = {
+        "schema": 1,
+        "command": report.command,
+        "tree": report.tree,
+        "vllm": report.vllm,
         "overlays": [_verdict(verdict) for verdict in report.verdicts],
         "changed": list(report.changed),
         "problems": [
             {"what": p.what, "file": p.where, "scope": p.scope or None, "cause": p.cause} for p in report.problems
         ],
     }
-    return json.dumps({**head, **body, **report.extra})
+    return json.dumps({**body, **report.extra})
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -70,24 +75,28 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def show(report: Report, *, as_object: bool) -> None:
     """Write results to stdout and problems to stderr."""
-    if as_object:
-        click.echo(as_json(report))
-    else:
-        if report.verdicts and sys.stdout.isatty():
-            _table(report.verdicts)
-        else:
-            for verdict in report.verdicts:
-                click.echo(f"{verdict.id}: {verdict.state}: {verdict.because}")
-        for path in report.changed:
-            click.echo(f"changed: {path}")
-        for line in report.lines:
-            click.echo(line)
     for problem in report.problems:
-        click.echo(click.style(str(problem), fg="red") if _colour_on_stderr() else str(problem), err=True)
+        click.echo(click.style(str(problem), fg="red") if _colour(sys.stderr) else str(problem), err=True)
+    if as_object:
+        _say(as_json(report))
+        return
+    if report.lines is not None:
+        _say(*report.lines)
+    elif report.verdicts and sys.stdout.isatty():
+        _table(report.verdicts)
+    else:
+        _say(*(f"{verdict.id}: {verdict.state}: {verdict.because}" for verdict in report.verdicts))
+    _say(*(f"changed: {path}" for path in report.changed))
 
 
-def _colour_on_stderr() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+def _say(*lines: str) -> None:
+    """Print lines of a result; what is no UTF-8 in them, such as code in a diff, comes out as it went in."""
+    if lines:
+        click.echo("\n".join(lines).encode("utf-8", "surrogateescape"))
+
+
+def _colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _table(verdicts: Sequence[Verdict]) -> None:
@@ -100,4 +109,4 @@ def _table(verdicts: Sequence[Verdict]) -> None:
         for index, part in enumerate(verdict.parts):
             state = Text(part.state, style=_COLOURS[part.state])
             table.add_row("" if index else verdict.id, part.name, state, Text(part.because))
-    Console(soft_wrap=False).print(table)
+    Console(color_system="auto" if _colour(sys.stdout) else None).print(table)

@@ -254,9 +254,7 @@ def _bare(node: cst.CSTNode) -> cst.CSTNode:
     return node.with_changes(**changes)
 
 
-def nearest(
-    source: Source, owners: Sequence[Spot], pattern: cst.CSTNode | Sequence[cst.CSTNode]
-) -> Callable[[], str]:
+def nearest(source: Source, owners: Sequence[Spot], pattern: cst.CSTNode | Sequence[cst.CSTNode]) -> Callable[[], str]:
     """Give, as a `Lost.hint`, the piece of code below `owners` that looks most like `pattern`."""
 
     def hint() -> str:

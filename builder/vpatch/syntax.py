@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from vpatch import cst
 
@@ -41,10 +41,15 @@ BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 _NAMES = frozenset({"attr", "keyword", "module", "name"})
 
 
-@cache
-def is_node(kind: type) -> bool:
-    """Tell whether a class is one of nodes. (The classes are abstract: `isinstance` costs much more than this.)"""
-    return issubclass(kind, cst.CSTNode)
+_node_classes: dict[type, bool] = {}
+
+
+def is_node(value: object) -> TypeGuard[cst.CSTNode]:
+    """Tell whether a value is a node. (Nodes have an abstract base class: `isinstance` costs much more than this.)"""
+    known = _node_classes.get(type(value))
+    if known is None:
+        known = _node_classes[type(value)] = isinstance(value, cst.CSTNode)
+    return known
 
 
 @cache
@@ -96,11 +101,11 @@ def _same_run(pattern: Sequence[object], found: Sequence[object], *, holes: bool
 
 
 def _same(pattern: object, found: object, *, holes: bool) -> bool:
-    kind, other = type(pattern), type(found)
-    if not is_node(kind):
+    if not is_node(pattern):
         if isinstance(pattern, list | tuple) and isinstance(found, list | tuple):
             return _same_run(pattern, found, holes=holes)
         return pattern == found
+    kind, other = type(pattern), type(found)
     if holes and kind is cst.Ellipsis and isinstance(found, cst.BaseExpression):
         return True
     if kind in _strings() and other in _strings():
@@ -131,12 +136,12 @@ def fingerprint(node: cst.CSTNode) -> str:
     """Give 16 hexadecimal digits that two nodes share if, and in practice only if, they are the `same`."""
 
     def spell(value: object) -> str:
-        kind = type(value)
-        if kind in _strings() and (text := evaluated(value)) is not None:
-            return repr(text)
-        if kind in _blocks():
-            return spell(statements(value))  # type: ignore[arg-type]
-        if is_node(kind):
+        if is_node(value):
+            kind = type(value)
+            if kind in _strings() and (text := evaluated(value)) is not None:
+                return repr(text)
+            if kind in _blocks():
+                return spell(statements(value))
             return f"{kind.__name__}({','.join(spell(getattr(value, name)) for name in significant(kind))})"
         if isinstance(value, list | tuple):
             return f"[{','.join(map(spell, value))}]"
@@ -151,11 +156,11 @@ def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tup
     """Give the children of `node` in the fields `names`, or all the meaningful ones, each with the step to it."""
     for name in significant(type(node)) if names is None else names:
         value = getattr(node, name, None)
-        if is_node(type(value)):
-            yield (name, -1), value  # type: ignore[misc] - `is_node` says so
+        if is_node(value):
+            yield (name, -1), value
         elif isinstance(value, list | tuple):
             for index, child in enumerate(value):
-                if is_node(type(child)):
+                if is_node(child):
                     yield (name, index), child
 
 

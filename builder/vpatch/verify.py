@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from vpatch.engine import status
-from vpatch.errors import Problem
+from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
 from vpatch.model import Catalogued, State, Verdict
-from vpatch.site.locate import is_checkout
+from vpatch.site.locate import ask, is_checkout
 from vpatch.site.model import Site
-from vpatch.site.writer import record_problems, stale_bytecode
+from vpatch.site.writer import originals, record_problems, stale_bytecode
 
 # Finds each module level by level, as the interpreter would, without importing vLLM on the way.
 _PROBE = """
-import importlib.machinery as machinery, json, sys
+import sys
 sys.path[:] = [p for p in sys.path if p]
+import json, types, warnings
+warnings.simplefilter("ignore")
 answers = {}
 for name in json.loads(sys.argv[1]):
     path, spec = None, None
     for index, part in enumerate(name.split(".")):
-        spec = machinery.PathFinder.find_spec(".".join(name.split(".")[: index + 1]), path)
+        above = ".".join(name.split(".")[: index + 1])
+        spec = next(filter(None, (finder.find_spec(above, path) for finder in sys.meta_path)), None)
         if spec is None:
             break
         path = list(spec.submodule_search_locations or [])
+        sys.modules[above] = types.ModuleType(above)  # namespace packages look for their parent there
+        sys.modules[above].__path__ = path
     origin = spec.origin if spec else None
     error = None
     try:
         compile(open(origin, "rb").read(), origin, "exec") if origin else None
-    except SyntaxError as bad:
+    except (SyntaxError, ValueError) as bad:
         error = str(bad)
     answers[name] = [origin, error]
 print(json.dumps(answers))
@@ -49,7 +54,13 @@ def verify(
         asked: whether they were named one by one.
         python: an interpreter that must import exactly these files.
     """
-    verdicts = status(site.read, overlays)
+    seen: set[str] = set()
+
+    def read(file: str) -> bytes | None:
+        seen.add(file)
+        return site.read(file)
+
+    verdicts = status(read, overlays)
     touched = [(v, [f for f in _files(v) if v.id in marks_in(site.read(f) or b"")]) for v in verdicts]
     problems: list[Problem] = []
     for verdict, files in touched:
@@ -62,8 +73,8 @@ def verify(
     if not changed and not problems and not asked:
         problems.append(Problem("nothing to verify", str(site.root), "no overlay is applied"))
     problems.extend(p for file in changed for p in _compiles(site, file))
-    if not is_checkout(site):
-        problems.extend(record_problems(site, changed))
+    if changed and not is_checkout(site):
+        problems.extend(_recorded(site, seen))
     problems.extend(stale_bytecode(site, changed))
     if python:
         problems.extend(_imported(site, changed, python))
@@ -74,9 +85,20 @@ def _files(verdict: Verdict) -> list[str]:
     return sorted({file for part in verdict.parts for file in part.files})
 
 
+def _recorded(site: Site, read: Collection[str]) -> list[Problem]:
+    """Look at what the overlays read, and at what vpatch once wrote, which may be gone."""
+    try:
+        wrote = originals(site)
+    except Failure as failure:
+        return list(failure.problems)
+    return list(record_problems(site, {*wrote, *(file for file in read if site.read(file) is not None)}))
+
+
 def _compiles(site: Site, file: str) -> list[Problem]:
     try:
-        compile(site.read(file) or b"", file, "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(site.read(file) or b"", file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return [Problem("does not compile", file, str(error))]
     return []
@@ -85,11 +107,9 @@ def _compiles(site: Site, file: str) -> list[Problem]:
 def _imported(site: Site, files: Sequence[str], python: Path) -> list[Problem]:
     names = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in files}
     try:
-        command = [str(python), "-c", _PROBE, json.dumps(list(names))]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        answers = json.loads(ran.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return [Problem("cannot ask the interpreter", str(python), str(error))]
+        answers = ask(python, _PROBE, json.dumps(list(names)))
+    except Failure as failure:
+        return list(failure.problems)
     problems = []
     for name, file in names.items():
         origin, bad = answers[name]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from vpatch import cst
 from vpatch.elide import elide
+from vpatch.errors import Failure, Problem
 from vpatch.select import Lost, Source
 
-Parsed: TypeAlias = dict[tuple[str, frozenset[str], bytes], Source]
+Parsed: TypeAlias = dict[tuple[str, frozenset[str], bytes], Source | Lost]
 WHOLE = frozenset({""})
 
 
@@ -34,7 +36,11 @@ class Workspace:
         self._changed: dict[str, Source | bytes] = {}
 
     def read(self, file: str) -> bytes | None:
-        """Give a file's present bytes, changes included."""
+        """Give a file's present bytes, changes included.
+
+        Raises:
+            Failure: the file's encoding lacks a character of what an edit put into it.
+        """
         match self._changed.get(file):
             case None:
                 if file not in self._bytes:
@@ -43,7 +49,10 @@ class Workspace:
             case bytes(data):
                 return data
             case source:
-                data = source.bytes
+                try:
+                    data = source.bytes
+                except UnicodeEncodeError as error:
+                    raise Failure(Problem("cannot encode", file, f"the new code: {error}")) from error
                 self._changed[file] = data
                 return data
 
@@ -62,7 +71,10 @@ class Workspace:
         key = (file, reach := self._reach.get(file, WHOLE), data)
         if key not in self._parsed:
             self._parsed[key] = _parse(file, data, reach)
-        return self._parsed[key]
+        found = self._parsed[key]
+        if isinstance(found, Lost):
+            raise found
+        return found
 
     def put(self, file: str, new: Source | bytes) -> None:
         """Take a file's new state."""
@@ -74,12 +86,19 @@ class Workspace:
         return {file: data for file, data in new.items() if data is not None and data != self._bytes.get(file)}
 
 
-def _parse(file: str, data: bytes, reach: frozenset[str]) -> Source:
+# Whitespace that libcst drops here and there: form feeds, lone carriage returns, lines of nothing but a backslash.
+_ODD = re.compile(rb"\f|\r(?!\n)|^[ \t]*\\\r?\n", re.MULTILINE)
+
+
+def _parse(file: str, data: bytes, reach: frozenset[str]) -> Source | Lost:
     rest, elided = elide(data, reach)
     try:
         module = cst.parse_module(rest)
     except cst.ParserSyntaxError as error:
-        raise Lost(f"not valid Python: {error.message.strip().splitlines()[-1]}", error.raw_line) from error
+        cause = error.message.strip().splitlines()[-1]
+        return Lost(f"not valid Python: {cause} (line {error.raw_line})")
     except (UnicodeDecodeError, SyntaxError, LookupError) as error:
-        raise Lost(f"not readable as text: {error}") from error
+        return Lost(f"not readable as text: {error}")
+    if _ODD.search(rest) and module.bytes != rest:
+        return Lost("has whitespace, such as a form feed before a statement, that an edit would lose")
     return Source(file, module, elided)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("fetch")
 @click.argument("version")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 @reported
 def fetch_command(version: str, folder: Path) -> Report:
     """Put the pristine Python sources of vLLM VERSION into DIR, laid out as in site-packages.

@@ -34,16 +34,24 @@ def diff_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -
     lines = [line for file, new in changeset.files.items() for line in _diff(file, site.read(file), new)]
     problems = [*changeset.problems, *not_applicable(changeset.before, ids, str(site.root))]
     extra = {"diff": "".join(f"{line}\n" for line in lines), "files": list(changeset.files)}
-    # A diff is for `patch` and pagers: verdicts stay in the JSON.
-    return Report("diff", str(site.root), site.version, problems=problems, extra=extra, lines=lines)
+    # A diff is for `patch` and pagers: people see no verdicts.
+    return Report("diff", str(site.root), site.version, changeset.before, problems=problems, extra=extra, lines=lines)
 
 
 def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:
     import difflib
 
-    before, after = ((data or b"").decode("utf-8", "surrogateescape").split("\n") for data in (old, new))
     source = f"a/{file}" if old is not None else "/dev/null"
-    return list(difflib.unified_diff(before, after, source, f"b/{file}", lineterm=""))
+    found: list[str] = []
+    for line in difflib.unified_diff(_lines(old or b""), _lines(new), source, f"b/{file}"):
+        found += [line[:-1]] if line.endswith("\n") else [line, "\\ No newline at end of file"]
+    return found
+
+
+def _lines(data: bytes) -> list[str]:
+    """Split where `patch` does, and give back the same bytes: no encoding, no other newline."""
+    *lines, last = data.decode("utf-8", "surrogateescape").split("\n")
+    return [f"{line}\n" for line in lines] + ([last] if last else [])
 
 
 @click.command("verify")

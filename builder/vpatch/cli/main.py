@@ -6,11 +6,10 @@ import gc
 import sys
 import traceback
 from importlib import import_module
+from importlib.metadata import metadata
 from typing import NoReturn
 
 import click
-
-_BUG = "this is a bug in vpatch: please report it with the lines above at https://github.com/vpatch/vpatch/issues"
 
 _COMMANDS = {
     "fetch": "fetch",
@@ -63,6 +62,7 @@ def main() -> NoReturn:
         code = 130
     except Exception:
         traceback.print_exc()
-        click.echo(_BUG, err=True)
+        where = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))["Issues"]
+        click.echo(f"this is a bug in vpatch: please report it, with the lines above, at {where}", err=True)
         code = 3
     sys.exit(code)

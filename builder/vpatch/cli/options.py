@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +15,7 @@ from vpatch.catalogue import discover, select
 from vpatch.errors import Failure, Problem
 from vpatch.model import Catalogued, State, Verdict
 from vpatch.report import Report, show
+from vpatch.site.disk import cause
 from vpatch.site.locate import locate
 from vpatch.site.model import Site
 
@@ -30,9 +33,12 @@ def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed
 def tree_options(command: Command) -> Command:
     """Add TREE, `--python` and `--overlay`."""
     for decorate in (
-        click.argument("tree", required=False, type=click.Path(path_type=Path)),
+        click.argument("tree", required=False, type=click.Path(path_type=Path, readable=False)),
         click.option(
-            "--python", type=click.Path(path_type=Path), metavar="PY", help="The vLLM that this interpreter imports."
+            "--python",
+            type=click.Path(path_type=Path, readable=False),
+            metavar="PY",
+            help="The vLLM that this interpreter imports.",
         ),
         click.option(
             "--overlay",
@@ -56,8 +62,18 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
         try:
             report = command(*args, **kwargs)
         except Failure as failure:
-            report = Report(click.get_current_context().command.name or "", problems=failure.problems)
-        show(report, as_object=as_object)
+            tree = kwargs.get("tree")
+            report = Report(
+                click.get_current_context().command.name or "", tree and str(tree), problems=failure.problems
+            )
+        try:
+            show(report, as_object=as_object)
+        except BrokenPipeError:
+            raise  # click ends quietly: nobody reads any more
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more, at exit
+            click.echo(str(Problem("cannot write", "standard output", cause(error))), err=True)
+            return 1
         return report.exit_code
 
     return run

@@ -101,8 +101,7 @@ class AddKeyword:
         for spot in calls:
             own = given(spot.node)
             if own and not same(wanted.value, own[0].value):
-                path = spot.path
-                raise Lost(f"`{self.call}` already has `{source.text(own[0])}`", lambda: f", line {source.line(path)}")
+                raise Lost(f"`{self.call}` already has `{source.text(own[0])}`, line {source.line(spot.path)}")
             done.extend([spot] if own else [])
         if len(calls) != self.count or len(done) not in {0, self.count}:
             times = f"is there {len(calls)} times, {self.count} expected" if calls else "is not there"

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 def _traces(owner: Spot, overlay: str) -> Iterator[Path]:
     """Give the marks that a deletion left in a block: lines of their own, or a marked `pass` that fills it."""
-    for spot in lines(owner):
-        for index, line in enumerate(getattr(spot.node, "leading_lines", ())):
+    module = isinstance(owner.node, cst.Module)  # the comments above a module's first statement are its header
+    for spot in ([owner] if module else []) + lines(owner):
+        name = "header" if isinstance(spot.node, cst.Module) else "leading_lines"
+        for index, line in enumerate(getattr(spot.node, name, ())):
             if line.comment and line.comment.value == mark(overlay):
-                yield (*spot.path, ("leading_lines", index))
+                yield (*spot.path, (name, index))
         filler = isinstance(spot.node, cst.SimpleStatementLine) and isinstance(spot.node.body[0], cst.Pass)
         if filler and overlay in marks_on(spot.node):
             yield spot.path

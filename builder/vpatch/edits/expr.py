@@ -74,13 +74,12 @@ def _fitted(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNode) -> c
         return new
     if old.lpar:  # type: ignore[attr-defined]
         return new.with_changes(lpar=old.lpar, rpar=old.rpar)  # type: ignore[attr-defined]
-    solid = (
-        cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.BaseString | cst.BaseNumber | cst.BaseDict | cst.BaseList
-    )
+    number = isinstance(new, cst.BaseNumber)  # `1.real` is none
+    solid = cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.BaseString | cst.BaseDict | cst.BaseList
     roomy = cst.Arg | cst.Return | cst.Assign | cst.AnnAssign | cst.Expr | cst.If | cst.Element | cst.Param
     tight = cst.Tuple | cst.NamedExpr | cst.Yield | cst.GeneratorExp
     spaced = not isinstance(old, cst.BaseString)  # `return"x"` needs no space
-    if spaced and isinstance(new, solid) and not (isinstance(new, cst.BaseNumber) and isinstance(parent, cst.Attribute)):
+    if spaced and (isinstance(new, solid) or (number and not isinstance(parent, cst.Attribute))):
         return new
     if spaced and isinstance(parent, roomy) and not getattr(parent, "star", "") and not isinstance(new, tight):
         return new

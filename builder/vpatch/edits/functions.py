@@ -104,7 +104,8 @@ class ReplaceFunction:
             return Finding(Found.AFTER, marked=ours, regions=(path,))
         if (form := fingerprint(node)) in self.forms:
             return Finding(Found.BEFORE, regions=(path,))
-        raise Lost(f"its form {form} is none of the known: {', '.join(self.forms)}", lambda: f", line {source.line(path)}")
+        known = ", ".join(self.forms)
+        raise Lost(f"its form {form} is none of the known: {known}", lambda: f" (line {source.line(path)})")
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Replace it; the comments above it stay."""

@@ -142,7 +142,7 @@ class EnsureImport:
         missing, shared = dict(wanted), False
         marks: set[Path] = set()
         owners, target = self._owners(source)
-        for owner, spot in ((owner, spot) for owner in owners for spot in lines(owner)):
+        for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
             foreign = bool(marks_on(spot.node)) and not marked(source, spot.path, overlay)
             for name, bound in _bindings(spot.node):
                 if not any(same(import_, bound) for _, import_ in wanted):
@@ -152,13 +152,13 @@ class EnsureImport:
                     missing.pop(name, None)
                     marks.update({spot.path} if marked(source, spot.path, overlay) else ())
                     shared |= foreign
+        lacking = bool(missing) or (shared and not marks)
         if marks and target and self.typing_only and marks_on(target.node):  # a guard that an overlay made
-            shared |= not marked(source, target.path, overlay)
-            marks = marks | {target.path} if marked(source, target.path, overlay) else set()
+            ours = marked(source, target.path, overlay)
+            marks.update([target.path] if ours else ())
+            lacking |= not ours
         binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted)
-        if missing or (shared and not marks):
-            return Finding(Found.BEFORE, binds=binds)
-        return Finding(Found.AFTER, marked=frozenset(marks), binds=binds)
+        return Finding(Found.BEFORE if lacking else Found.AFTER, marked=frozenset(marks), binds=binds)
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it, marked; where another overlay added it, add the mark."""
@@ -187,8 +187,8 @@ class EnsureImport:
         (guard,) = block(f"{_GUARD}:\n    {self.statement}  {mark(overlay)}")
         guard = guard.deep_clone().with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         here = lines(owner)
-        flags = [i for i, spot in enumerate(here, 1) if any(name == "TYPE_CHECKING" for name, _ in _bindings(spot.node))]
-        return insert(source, owner, max([_opening(here), *flags]), with_mark(guard, overlay))
+        flag = max((i for i, spot in enumerate(here, 1) if "TYPE_CHECKING" in dict(_bindings(spot.node))), default=0)
+        return insert(source, owner, max(_opening(here), flag), with_mark(guard, overlay))
 
 
 @dataclass(frozen=True)

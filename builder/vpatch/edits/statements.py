@@ -64,7 +64,8 @@ class ReplaceStatements:
         old, new = ([r for o in owners for r in runs(o, block(c), exactly=True)] for c in (self.old, self.new))
         ours = [run for run in new if all(marked(source, path, overlay) for path in _paths(run))]
         old = _apart(old, ours)
-        wraps = runs(Spot((), cst.Module(block(self.new))), block(self.old), exactly=True)
+        small, big = block(self.old), block(self.new)
+        wraps = any(same(small, big[start : start + len(small)]) for start in range(len(big) - len(small) + 1))
         return (_apart(old, new), new, ours) if wraps else (old, _apart(new, old), ours)
 
     def state(self, files: Workspace, overlay: str) -> Finding:

@@ -1,0 +1,109 @@
+"""The members of a wheel, each checked against the wheel's RECORD."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from vpatch.errors import Failure, Problem
+from vpatch.release.causes import cause
+from vpatch.release.ranges import RemoteFile
+from vpatch.release.spans import Span
+
+# What zipfile raises for an archive that is damaged, encrypted or compressed in a way that it does not know.
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, csv.Error)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of a wheel: its path as in site-packages, its checked bytes, its date in seconds since 1970."""
+
+    name: str
+    data: bytes
+    modified: float
+
+
+def read_members(file: RemoteFile, wanted: Callable[[str], bool]) -> Iterator[Member]:
+    """Read the files of a wheel whose names are wanted, one at a time, each checked against RECORD.
+
+    Raises:
+        Failure: the wheel is damaged, a name leads out of the tree, or a file is not what RECORD says.
+    """
+    where = file.name
+    try:
+        with zipfile.ZipFile(file) as archive:
+            record = _find_record(archive, where)
+            chosen = [info for info in archive.infolist() if not info.is_dir() and wanted(info.filename)]
+            _refuse(chosen)
+            file.prefetch(_spans(archive, [*chosen, record]))
+            where = record.filename
+            sums = _sums(archive.read(record))
+            for info in sorted(chosen, key=lambda one: one.header_offset):
+                where = info.filename
+                data = archive.read(info)
+                if info is not record:
+                    _check(where, data, sums)
+                yield Member(where, data, _seconds(info))
+    except DAMAGED as error:
+        raise Failure(Problem("damaged wheel", where, cause(error))) from error
+
+
+def _find_record(archive: zipfile.ZipFile, where: str) -> zipfile.ZipInfo:
+    found = [info for info in archive.infolist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", info.filename)]
+    if len(found) != 1:
+        raise Failure(Problem("not a wheel", where, f"{len(found)} RECORD files in it, not one"))
+    return found[0]
+
+
+def _refuse(members: list[zipfile.ZipInfo]) -> None:
+    """Refuse whatever would not become a plain file at its own place in the tree."""
+    seen: set[str] = set()
+    problems = []
+    for info in members:
+        name = info.orig_filename  # zipfile cuts `filename` at a null character
+        parts = name.split("/")
+        if "\\" in name or "\0" in name or {"", ".", ".."} & {*parts}:
+            problems.append(Problem("unsafe name in wheel", repr(name), "it leads out of the tree"))
+        elif stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+            problems.append(Problem("unsafe file in wheel", name, "a link or a special file"))
+        elif name in seen:
+            problems.append(Problem("unsafe name in wheel", name, "it is there twice"))
+        seen.add(name)
+    if problems:
+        raise Failure(*problems)
+
+
+def _spans(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Span]:
+    """Give where each member lies: up to the next one, since only its local header knows its own length."""
+    starts = sorted({info.header_offset for info in archive.infolist()})
+    after = dict(zip(starts, [*starts[1:], archive.start_dir], strict=True))
+    return ((info.header_offset, after[info.header_offset]) for info in members)
+
+
+def _sums(record: bytes) -> dict[str, tuple[str, str]]:
+    rows = csv.reader(record.decode("utf-8").splitlines())
+    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}  # path, hash, size
+
+
+def _check(name: str, data: bytes, sums: dict[str, tuple[str, str]]) -> None:
+    if name not in sums:
+        raise Failure(Problem("wrong bytes", name, "RECORD does not list it"))
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    if (f"sha256={digest}", str(len(data))) != sums[name]:
+        raise Failure(Problem("wrong bytes", name, "its sha256 or size is not the one in RECORD"))
+
+
+def _seconds(info: zipfile.ZipInfo) -> float:
+    """Read a date without a time zone as UTC, so that two machines write the same tree."""
+    try:
+        return datetime(*info.date_time, tzinfo=UTC).timestamp()
+    except ValueError:  # month 0, second 60: the format allows them
+        return datetime(1980, 1, 1, tzinfo=UTC).timestamp()

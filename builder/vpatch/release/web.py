@@ -1,0 +1,62 @@
+"""One request for a file on a web server, and what its answer says of itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import requests
+
+from vpatch.errors import Failure, Problem
+from vpatch.release import causes
+
+BLOCK = 1 << 16
+
+
+class CutError(Exception):
+    """The body ended before its end."""
+
+
+def unreadable(url: str, why: str) -> Failure:
+    """Give the failure that says why the file at `url` cannot be read."""
+    return Failure(Problem("cannot read", causes.shown(url), why))
+
+
+def get(session: requests.Session, url: str, span: str = "", etag: str = "") -> requests.Response:
+    """Ask for the file at `url`, or for a span of it; the answer is to be closed.
+
+    Raises:
+        Failure: the server does not answer.
+    """
+    headers = {"Accept-Encoding": "identity"}  # a range of a compressed body would be of no use
+    if span:
+        headers["Range"] = span
+    if etag and not etag.startswith("W/"):  # If-Range takes strong ones only
+        headers["If-Range"] = etag
+    try:
+        return session.get(url, headers=headers, stream=True, timeout=causes.TIMEOUT)
+    except (OSError, ValueError) as error:  # ValueError: addresses that urllib3 and requests refuse
+        raise unreadable(url, causes.cause(error)) from error
+
+
+def blocks(response: requests.Response) -> Iterator[bytes]:
+    """Give the body as it comes.
+
+    Raises:
+        CutError: it ended before its end.
+    """
+    try:
+        yield from response.iter_content(BLOCK)
+    except requests.RequestException as error:
+        raise CutError(causes.cause(error)) from error
+
+
+def etag_of(response: requests.Response) -> str:
+    """Give what names this version of the file, empty if its server does not say."""
+    return response.headers.get("ETag", "")
+
+
+def content_range(response: requests.Response) -> tuple[int, int, int] | None:
+    """Give the first byte, the byte after the last and the length of the whole, None if it does not say."""
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
+    return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None

@@ -1,0 +1,199 @@
+"""Real vLLM releases for every test, fetched once and kept in `.cache/`, which git ignores."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.change import apply
+from vpatch.cli import main
+from vpatch.release.fetch import fetch
+from vpatch.site.locate import locate
+from vpatch.site.store import SitePackages
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".cache"
+
+Trees = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run of the program came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout."""
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+class Program(Protocol):
+    """The program, called with arguments."""
+
+    def __call__(self, *arguments: str | Path) -> Ran: ...
+
+
+class Process(Protocol):
+    """The program as a process of its own; `env` is added to the environment."""
+
+    def __call__(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran: ...
+
+
+def tree_of(version: str) -> Path:
+    """Give the folder with a pristine release, which must not be changed; fetch it if it is not there."""
+    target = CACHE / "trees" / version
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            fetch(version, target)
+    return target
+
+
+@pytest.fixture(scope="session")
+def pristine() -> Trees:
+    """`pristine("0.20.2")`: that release as it is on the package index. Not to be changed."""
+    return tree_of
+
+
+@pytest.fixture(scope="session")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
+    """`patched("0.20.2", "turboquant-hybrid")`: that release with overlays (default: all). Not to be changed."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def give(version: str, *overlays: str) -> Path:
+        key = (version, *overlays)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("patched") / version
+            shutil.copytree(tree_of(version), made[key])
+            changeset, changed = apply(SitePackages(locate(made[key])), select(discover(), overlays))
+            assert not changeset.problems
+            assert changed
+        return made[key]
+
+    return give
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of pristine 0.20.2 for one test to do with as it likes."""
+    return shutil.copytree(tree_of("0.20.2"), tmp_path / "site-packages")
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the caller's environment out of what the tests see."""
+    for name in ("VIRTUAL_ENV", "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", *filter(_ours, os.environ)):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _ours(name: str) -> bool:
+    return name.startswith("VPATCH_")
+
+
+@pytest.fixture
+def vpatch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
+    """`vpatch("status", tree)`: the program in this process, which is quick."""
+
+    def run(*arguments: str | Path) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["vpatch", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+        except SystemExit as end:
+            return Ran(int(end.code or 0), *capsys.readouterr())
+        finally:
+            gc.enable()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def process() -> Process:
+    """`process("status", tree)`: the program in a process of its own."""
+
+    def run(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
+        command = [sys.executable, "-m", "vpatch", *map(str, arguments)]
+        environment = {**os.environ, **(env or {})}
+        ran = subprocess.run(command, capture_output=True, env=environment, check=False)
+        out, err = (data.decode("utf-8", "surrogateescape") for data in (ran.stdout, ran.stderr))
+        return Ran(ran.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
+    """`slim("0.21.0")`: of a pristine release the files that overlays look at, and RECORD. Not to be changed."""
+    files = set(_looked_at())
+    wanted = files | {f"{parent}/__init__.py" for file in files for parent in Path(file).parents}
+    made: dict[str, Path] = {}
+
+    def give(version: str) -> Path:
+        if version not in made:
+            made[version] = tmp_path_factory.mktemp("slim") / version
+            whole = tree_of(version)
+            (info,) = whole.glob("*.dist-info")
+            shutil.copytree(info, made[version] / info.name, copy_function=_link)
+            for file in sorted(file for file in wanted if (whole / file).is_file()):
+                (made[version] / file).parent.mkdir(parents=True, exist_ok=True)
+                _link(str(whole / file), str(made[version] / file))
+        return made[version]
+
+    return give
+
+
+def _looked_at() -> Iterator[str]:
+    for part in (part for item in discover() for part in item.overlay.parts):
+        asked = (part.merged, part.absent, *(shape.when for shape in part.shapes))
+        reaches = [predicate.reach for predicate in asked if predicate]
+        yield from (file for reach in reaches for file, _ in reach)
+        yield from (edit.file for shape in part.shapes for edit in shape.edits)
+
+
+@pytest.fixture
+def linked(tmp_path: Path, slim: Trees) -> Trees:
+    """`linked("0.21.0")`: a copy of `slim` that shares its files: to be replaced, and never written in."""
+
+    def give(version: str, name: str = "linked") -> Path:
+        return shutil.copytree(slim(version), tmp_path / name, copy_function=_link)
+
+    return give
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+Contents = Mapping[str, bytes | None]
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[[Path], Contents]:
+    """`contents(tree)`: all that `diff -r` would see, every folder (None) and every file's bytes."""
+
+    def look(top: Path) -> Contents:
+        paths = (path for path in top.rglob("*") if ".git" not in path.parts)
+        return {str(path.relative_to(top)): None if path.is_dir() else path.read_bytes() for path in paths}
+
+    return look
