@@ -15,7 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from vpatch.release import index, ranges
+from vpatch.errors import Failure
+from vpatch.release import causes, session
+from vpatch.release.fetch import fetch
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 SOURCES = {
@@ -79,6 +81,12 @@ class Site:
         """Put a file on the index."""
         self.files[name] = data
         self.attributes[name] = attributes
+
+    def wanted(self) -> dict[str, bytes]:
+        """Give the files of release 1.0 that a fetch must bring."""
+        with zipfile.ZipFile(io.BytesIO(self.files[NAME])) as archive:
+            names = [name for name in archive.namelist() if not name.endswith(("/", ".so"))]
+            return {name: archive.read(name) for name in names}
 
     def spans(self) -> list[str]:
         """Give the ranges of a file that were asked for; an empty one stands for all of it."""
@@ -206,8 +214,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def site(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Serve an index with one release, 1.0, and make it the user's."""
-    monkeypatch.setattr(index, "BACKOFF", 0)
-    monkeypatch.setattr(ranges, "TIMEOUT", 5.0)
+    monkeypatch.setattr(session, "BACKOFF", 0)
+    monkeypatch.setattr(causes, "TIMEOUT", 5.0)
     state = Site()
     with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"site": state})) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -227,3 +235,18 @@ def site(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def make_wheel_fixture() -> Callable[..., bytes]:
     """Give `make_wheel`: tests cannot import this file."""
     return make_wheel
+
+
+@pytest.fixture
+def refusal(site: Site, tmp_path: Path) -> Callable[[bytes], str]:
+    """`refusal(wheel)`: what `fetch` says of a wheel that it must refuse, leaving nothing behind."""
+
+    def refuse(wheel: bytes) -> str:
+        site.publish(NAME, wheel)
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(Failure) as caught:
+            fetch("1.0", tmp_path / "new" / "tree")
+        assert sorted(tmp_path.iterdir()) == before
+        return str(caught.value)
+
+    return refuse

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.release import ranges
-from vpatch.release.index import open_session
-from vpatch.release.ranges import RemoteFile, cause, open_remote, shown
+from vpatch.release import causes, ranges, spans, web
+from vpatch.release.ranges import RemoteFile, open_remote
+from vpatch.release.session import open_session
+from vpatch.release.settings import read_settings
+from vpatch.release.transfer import Progress
 
 if TYPE_CHECKING:
     from tests.release.conftest import Site
@@ -25,9 +27,12 @@ EDGE = len(DATA) - ranges.TAIL  # where the part begins that is read at once
 
 
 @contextmanager
-def remote(site: Site, progress: ranges.Progress | None = None) -> Iterator[RemoteFile]:
+def remote(site: Site, progress: Progress | None = None) -> Iterator[RemoteFile]:
     site.files.setdefault("data", DATA)
-    with open_session() as session, open_remote(session, f"{site.url}/files/data", progress=progress) as file:
+    with (
+        open_session(read_settings()) as session,
+        open_remote(session, f"{site.url}/files/data", progress=progress) as file,
+    ):
         yield file
 
 
@@ -79,12 +84,12 @@ def test_reads_a_file_shorter_than_its_first_request(site: Site) -> None:
 
 
 def test_joins_spans_that_lie_close_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "GAP", 1000)
-    spans = [(500_000, 500_100), (0, 100), (1100, 1200), (2201, 2300), (150, 1300), (EDGE - 50, EDGE + 50)]
+    monkeypatch.setattr(spans, "GAP", 1000)
+    wanted = [(500_000, 500_100), (0, 100), (1100, 1200), (2201, 2300), (150, 1300), (EDGE - 50, EDGE + 50)]
     with remote(site) as file:
-        file.prefetch(spans)
+        file.prefetch(wanted)
         asked = site.spans()
-        for start, stop in spans:
+        for start, stop in wanted:
             file.seek(start)
             assert file.read(stop - start) == DATA[start:stop]
         file.prefetch([(10, 20), (EDGE, len(DATA) + 5)])
@@ -188,7 +193,7 @@ def test_goes_on_where_the_connection_was_cut(site: Site, cuts: int) -> None:
     assert len(spans) == cuts + 1
     starts = [int(re.findall(r"\d+", span)[0]) for span in spans]
     for start, cut in zip(starts, (0, 500_000, 720_000), strict=False):
-        assert cut - 2 * ranges.BLOCK < start <= cut + ranges.BLOCK
+        assert cut - 2 * web.BLOCK < start <= cut + web.BLOCK
 
 
 def test_goes_on_where_the_first_answer_was_cut(site: Site) -> None:
@@ -270,27 +275,14 @@ def test_says_what_the_server_answers(site: Site) -> None:
 
 
 def test_says_that_the_server_is_slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "TIMEOUT", 0.1)
+    monkeypatch.setattr(causes, "TIMEOUT", 0.1)
     site.stalls = "/files/"
 
     assert failing(site) == "no answer within 0.1 s"
 
 
 def test_says_that_there_is_no_server() -> None:
-    with open_session() as session, pytest.raises(Failure) as caught:
+    with open_session(read_settings()) as session, pytest.raises(Failure) as caught:
         open_remote(session, "ftp://me:secret@127.0.0.1/wheel?token=secret")
 
     assert str(caught.value) == "cannot read: ftp://127.0.0.1/wheel: invalid schema"
-
-
-def test_shows_no_secret() -> None:
-    assert shown("https://me:secret@host:8/a/b?token=secret#secret") == "https://host:8/a/b"
-
-
-def test_says_the_innermost_cause() -> None:
-    error = OSError("outer")
-    error.__cause__ = ValueError("inner\nmore")
-
-    assert cause(error) == "inner"
-    assert cause(OSError()) == "OSError"
-    assert cause(OSError(28, "No space left on device")) == "no space left on device"

@@ -1,0 +1,30 @@
+"""Trees for tests of the whole program."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Trees
+
+
+@pytest.fixture
+def tree(linked: Trees) -> Path:
+    """A slim 0.20.2 for one test. Its files are links to the pristine ones: to be replaced, and never written in."""
+    return linked("0.20.2", "site-packages")
+
+
+@pytest.fixture
+def copied(slim: Trees, tmp_path: Path) -> Path:
+    """A slim 0.20.2 whose files may be written in, too."""
+    return shutil.copytree(slim("0.20.2"), tmp_path / "copied")
+
+
+@pytest.fixture
+def whole(pristine: Trees, tmp_path: Path) -> Path:
+    """A copy of all of 0.20.2."""
+    return shutil.copytree(pristine("0.20.2"), tmp_path / "whole")

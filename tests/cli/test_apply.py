@@ -1,0 +1,128 @@
+"""`apply` and `revert` end to end: the second run does nothing, and what goes leaves nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Contents, Process, Program, Trees
+
+HYBRID = "turboquant-hybrid"
+COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+SHADOW = "import sys\nprint('hello from site')\n"
+
+
+def stats(tree: Path) -> dict[Path, tuple[int, int, int]]:
+    found = {path: path.lstat() for path in (tree, *tree.rglob("*"))}
+    return {path: (stat.st_ino, stat.st_mtime_ns, stat.st_mode) for path, stat in found.items()}
+
+
+@pytest.fixture
+def venv(tmp_path: Path, linked: Trees) -> Path:
+    """A virtual environment whose interpreter imports a tree by a .pth file."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    (packages / "vllm.pth").write_text(f"{linked('0.20.2')}\n")
+    return tmp_path / "venv"
+
+
+def test_the_second_run_touches_nothing(process: Process, whole: Path, contents: Callable[[Path], Contents]) -> None:
+    first = process("apply", whole, "--json")
+    before, inodes = contents(whole), stats(whole)
+
+    again = process("apply", whole, "--json")
+
+    assert (first.code, again.code) == (0, 0)
+    assert len(first.json["changed"]) == 5
+    assert again.json["changed"] == []
+    assert again.json["overlays"] == first.json["overlays"]
+    assert contents(whole) == before
+    assert stats(whole) == inodes
+
+
+def test_revert_leaves_nothing(process: Process, whole: Path, pristine: Trees) -> None:
+    process("apply", whole)
+    ran = process("revert", whole, "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert len(ran.json["changed"]) == 5
+    subprocess.run(["diff", "-r", whole, pristine("0.20.2")], check=True)
+    again = process("revert", whole, "--json")
+    assert (again.code, again.json["changed"]) == (0, [])
+
+
+def test_revert_of_an_overlay_that_is_not_there(vpatch: Program, linked: Trees) -> None:
+    tree = linked("0.20.2")
+
+    ran = vpatch("revert", tree, "--overlay", HYBRID)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"not applied: {tree}: there is nothing of {HYBRID} to take away\n"
+
+
+def test_revert_of_an_overlay_that_is_half_there(vpatch: Program, tree: Path, slim: Trees) -> None:
+    vpatch("apply", tree)
+    shutil.copyfile(slim("0.20.2") / CONFIG, tree / "new")
+    (tree / "new").replace(tree / CONFIG)
+    assert vpatch("status", tree, "--json").json["overlays"][0]["state"] == "pending"
+
+    ran = vpatch("revert", tree, "--overlay", HYBRID)
+
+    assert (ran.code, ran.err) == (0, "")
+    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+@pytest.mark.parametrize("only", [(), ("--overlay", HYBRID)])
+def test_revert_refuses_an_edited_file(
+    vpatch: Program, tree: Path, contents: Callable[[Path], Contents], only: tuple[str, ...]
+) -> None:
+    vpatch("apply", tree)
+    (tree / CONFIG).write_bytes((tree / CONFIG).read_bytes() + b"\nsomebody = 1\n")
+    before = contents(tree)
+
+    ran = vpatch("revert", tree, *only)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"edited after vpatch: {CONFIG}: ")
+    assert contents(tree) == before
+
+
+def test_another_interpreter(process: Process, venv: Path) -> None:
+    """It is asked, not guessed: what it prints of its own when it starts does no harm."""
+    python, tree = venv / "bin/python", venv.parent / "linked"
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "sitecustomize.py").write_text(SHADOW)
+
+    applied = process("apply", "--python", python, "--json")
+    assert (applied.code, applied.json["tree"]) == (0, str(tree))
+    assert COMPANION in applied.json["changed"]
+
+    for arguments in (("verify", "--python", python), ("status", python), ("status", tree)):
+        ran = process(*arguments, "--json")
+        assert (ran.code, ran.err) == (0, "")
+        assert (ran.json["tree"], ran.json["overlays"][0]["state"]) == (str(tree), "applied")
+    active = process("revert", "--json", env={"VIRTUAL_ENV": str(venv)})
+    assert (active.code, active.json["tree"], active.json["changed"]) == (0, str(tree), applied.json["changed"])
+
+
+def test_an_overlay_that_stays_must_be_known(vpatch: Program, tree: Path, contents: Callable[[Path], Contents]) -> None:
+    """To take one away, what stays is computed anew; what cannot be is not thrown away in silence."""
+    vpatch("apply", tree)
+    data = (tree / CONFIG).read_bytes()
+    (tree / CONFIG).write_bytes(data + b"somebody = 1  # vpatch: from-elsewhere\n")
+    before = contents(tree)
+
+    ran = vpatch("revert", tree, "--overlay", HYBRID)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed\n"
+    assert contents(tree) == before

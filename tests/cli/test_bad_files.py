@@ -1,0 +1,139 @@
+"""Files that are odd and yet valid: what is not edited in them survives, byte by byte."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Contents, Program, Trees
+
+ARG_UTILS = "vllm/engine/arg_utils.py"
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+INTERFACE = "vllm/platforms/interface.py"
+TARGETS = (ARG_UTILS, CONFIG, INTERFACE)
+
+
+def bom(data: bytes) -> bytes:
+    return codecs.BOM_UTF8 + data
+
+
+def crlf(data: bytes) -> bytes:
+    return data.replace(b"\n", b"\r\n")
+
+
+def latin_1(data: bytes) -> bytes:
+    return b"# -*- coding: latin-1 -*-\n# \xe9\xff\n" + data.decode().encode("latin-1", "replace")
+
+
+def no_last_newline(data: bytes) -> bytes:
+    return data.rstrip(b"\n")
+
+
+def all_of_it(data: bytes) -> bytes:
+    return crlf(no_last_newline(latin_1(data)))
+
+
+ODD = (bom, crlf, latin_1, no_last_newline, all_of_it)
+
+
+@pytest.mark.parametrize("spoil", ODD, ids=lambda spoil: spoil.__name__)
+def test_odd_and_valid(
+    vpatch: Program,
+    tree: Path,
+    patched: Trees,
+    slim: Trees,
+    contents: Callable[[Path], Contents],
+    spoil: Callable[[bytes], bytes],
+) -> None:
+    for file in TARGETS:
+        data = spoil((tree / file).read_bytes())
+        (tree / file).unlink()
+        (tree / file).write_bytes(data)
+    before = contents(tree)
+
+    ran = vpatch("apply", tree, "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["overlays"][0]["state"] == "applied"
+    # An overlay adds no line that ends otherwise, and no text that is encoded otherwise, than those around it.
+    for file in TARGETS:
+        assert (tree / file).read_bytes() == spoil((patched("0.20.2", "turboquant-hybrid") / file).read_bytes())
+    assert vpatch("verify", tree, "--json").json["problems"] == []
+    assert vpatch("apply", tree, "--json").json["changed"] == []
+    assert vpatch("revert", tree).code == 0
+    assert contents(tree) == before
+
+
+def test_symlinks_are_refused(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+    tree = linked("0.20.2")
+    elsewhere = tree.parent / "elsewhere"
+    elsewhere.mkdir()
+    for file in (CONFIG, INTERFACE):
+        (tree / file).rename(elsewhere / file.replace("/", "-"))
+        (tree / file).symlink_to(elsewhere / file.replace("/", "-"))
+    before, there = contents(tree), contents(elsewhere)
+
+    ran = vpatch("apply", tree)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines() == [
+        f"symlink: {file}: it stands for {elsewhere / file.replace('/', '-')}, which vpatch would not change"
+        for file in (CONFIG, INTERFACE)
+    ]
+    assert (contents(tree), contents(elsewhere)) == (before, there)
+
+
+def test_a_folder_that_leads_elsewhere_is_refused(vpatch: Program, linked: Trees) -> None:
+    tree = linked("0.20.2")
+    elsewhere = tree.parent / "elsewhere"
+    (tree / "vllm/platforms").rename(elsewhere)
+    (tree / "vllm/platforms").symlink_to(elsewhere)
+
+    ran = vpatch("apply", tree)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"symlinked folder: {INTERFACE}: it leads out of the tree, to {elsewhere}\n"
+
+
+def test_a_tree_may_be_named_by_a_symlink(vpatch: Program, linked: Trees, slim: Trees) -> None:
+    tree = linked("0.20.2")
+    (tree.parent / "name").symlink_to(tree)
+
+    ran = vpatch("apply", tree.parent / "name", "--json")
+
+    assert (ran.code, ran.json["tree"]) == (0, str(tree))
+    assert vpatch("revert", tree.parent / "name").code == 0
+    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+def test_hard_links_keep_their_bytes(vpatch: Program, copied: Path, contents: Callable[[Path], Contents]) -> None:
+    """As uv installs: the package cache and every other environment share each file."""
+    cache, environment = copied, copied.with_name("environment")
+    shutil.copytree(cache, environment, copy_function=os.link)
+    before = contents(cache)
+
+    assert vpatch("apply", environment).code == 0
+
+    assert contents(cache) == before
+    assert (environment / CONFIG).stat().st_nlink == 1
+    assert vpatch("revert", environment).code == 0
+    assert contents(cache) == contents(environment) == before
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o400, 0o755, 0o664])
+def test_modes_are_kept(vpatch: Program, copied: Path, mode: int) -> None:
+    for file in TARGETS:
+        (copied / file).chmod(mode)
+
+    for command in ("apply", "revert"):
+        assert vpatch(command, copied).code == 0
+        assert {(copied / file).stat().st_mode & 0o7777 for file in TARGETS} == {mode}

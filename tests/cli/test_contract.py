@@ -1,0 +1,306 @@
+"""What scripts rely on: the JSON of every command, the exit codes, and what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.model import State
+from vpatch.site.locate import locate
+from vpatch.site.writer import lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Contents, Process, Program, Trees
+
+COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show")
+HYBRID = "turboquant-hybrid"
+TARGETS = [
+    "vllm/_vpatch/turboquant_hybrid.py",
+    "vllm/engine/arg_utils.py",
+    "vllm/model_executor/layers/quantization/turboquant/config.py",
+    "vllm/platforms/interface.py",
+]
+WRITTEN = ["vllm-0.20.2.dist-info/RECORD", *TARGETS]
+
+STATES = {str(state) for state in State}
+PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), "files": [str]}
+VERDICT = {"id": str, "state": STATES, "because": str, "parts": [PART]}
+PROBLEM = {"what": str, "file": str, "scope": (str, NoneType), "cause": str}
+ENTRY = {"id": str, "summary": str, "opt_in": bool, "upstream": [str], "origin": str}
+DETAIL = ENTRY | {
+    "why": str,
+    "links": [str],
+    "releases": {"*": str},
+    "parts": [{"name": str, "shapes": [{"name": str, "files": [str]}]}],
+}
+SHAPE = {
+    "schema": {1},
+    "command": str,
+    "tree": (str, NoneType),
+    "vllm": (str, NoneType),
+    "overlays": [VERDICT],
+    "changed": [str],
+    "problems": [PROBLEM],
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "status": SHAPE,
+    "apply": SHAPE,
+    "revert": SHAPE,
+    "verify": SHAPE,
+    "diff": SHAPE | {"diff": str, "files": [str]},
+    "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
+    "list": SHAPE | {"overlays": [ENTRY]},
+    "show": SHAPE | {"overlays": [DETAIL]},
+}
+
+
+def fits(value: object, shape: Any, where: str = "") -> None:
+    """Hold that a JSON value has exactly these fields, of these types, or one of these values."""
+    match shape:
+        case {"*": inner}:
+            assert isinstance(value, dict), where
+            for key, item in value.items():
+                fits(item, inner, f"{where}.{key}")
+        case dict():
+            assert isinstance(value, dict), where
+            assert value.keys() == shape.keys(), where
+            for key, inner in shape.items():
+                fits(value[key], inner, f"{where}.{key}")
+        case [inner]:
+            assert isinstance(value, list), where
+            for index, item in enumerate(value):
+                fits(item, inner, f"{where}[{index}]")
+        case set():
+            assert value in shape, where
+        case _:
+            assert type(value) in (shape if isinstance(shape, tuple) else (shape,)), where
+
+
+def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> None:
+    runs: dict[str, tuple[str | Path, ...]] = {
+        "fetch": ("0.20.2", tmp_path / "fetched"),
+        "status": (tree,),
+        "diff": (tree,),
+        "apply": (tree,),
+        "verify": (tree,),
+        "revert": (tree,),
+        "list": (),
+        "show": (HYBRID,),
+    }
+    assert runs.keys() == set(COMMANDS)
+    for command, arguments in runs.items():
+        ran = vpatch(command, *arguments, "--json")
+
+        assert (ran.code, ran.err) == (0, ""), command
+        assert ran.out.count("\n") == 1, "one object on one line"
+        fits(ran.json, SHAPES[command], command)
+        assert ran.json["command"] == command
+        where = {"list": None, "show": None, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
+        assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
+        assert ran.json["problems"] == []
+        assert ran.json["changed"] == (WRITTEN if command in {"apply", "revert"} else [])
+
+
+@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "verify"])
+def test_json_of_a_failure(vpatch: Program, tmp_path: Path, command: str) -> None:
+    ran = vpatch(command, tmp_path, "--json")
+
+    assert ran.code == 1
+    fits(ran.json, SHAPE, command)
+    (problem,) = ran.json["problems"]
+    assert ran.json["tree"] == problem["file"] == str(tmp_path)
+    assert ran.err == f"{problem['what']}: {problem['file']}: {problem['cause']}\n"
+
+
+def test_json_of_states(vpatch: Program, tree: Path) -> None:
+    """For `apply` the state is the one after the run, for `apply --check` and `diff` the one before."""
+
+    def states(*arguments: str | Path) -> tuple[int, dict[str, str]]:
+        ran = vpatch(*arguments, "--json")
+        return ran.code, {item["id"]: item["state"] for item in ran.json["overlays"]}
+
+    assert states("diff", tree) == (0, {HYBRID: "pending"})
+    assert states("apply", "--check", tree) == (1, {HYBRID: "pending"})
+    assert states("apply", tree) == (0, {HYBRID: "applied"})
+    assert states("apply", "--check", tree) == (0, {HYBRID: "applied"})
+    assert states("verify", tree) == (0, {HYBRID: "applied"})
+
+
+def test_check_writes_nothing(vpatch: Program, tree: Path, contents: Callable[[Path], Contents]) -> None:
+    before = contents(tree)
+
+    ran = vpatch("apply", "--check", tree)
+
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.out.startswith(f"{HYBRID}: pending: ")
+    assert contents(tree) == before
+
+
+def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
+    for file in TARGETS[1:]:
+        (tree / file).unlink()
+
+    ran = vpatch("apply", tree, "--json")
+
+    assert ran.code == 1
+    lines = ran.err.splitlines()
+    assert len(lines) == len(ran.json["problems"])
+    for file in TARGETS[1:]:
+        assert any(re.fullmatch(rf"drifted: {re.escape(file)}( \(\S+\))?: no such file", line) for line in lines), file
+    assert all(re.match(r"[a-z ]+: \S+( \(\S+\))?: \S", line) for line in lines)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help(vpatch: Program, command: str, option: str) -> None:
+    ran = vpatch(command, option)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"Usage: vpatch {command} [OPTIONS]")
+    assert "--json" in ran.out
+
+
+def test_help_of_the_program(vpatch: Program) -> None:
+    ran = vpatch("-h")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert [line.split()[0] for line in ran.out.partition("Commands:\n")[2].splitlines()] == list(COMMANDS)
+
+
+def test_version_and_module(process: Process) -> None:
+    ran = process("--version")
+
+    assert (ran.code, ran.out, ran.err) == (0, f"vpatch {version('vpatch')}\n", "")
+    script = subprocess.run([Path(sys.executable).with_name("vpatch"), "--version"], capture_output=True, check=True)
+    assert script.stdout.decode() == ran.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        (),
+        ("status", "--nonsense"),
+        ("fetch", "0.20.2"),
+        ("show",),
+        *((command, "TREE", "--python", "PY") for command in ("status", "diff", "apply", "revert")),
+    ],
+)
+def test_usage(vpatch: Program, arguments: tuple[str, ...]) -> None:
+    ran = vpatch(*arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("Usage: vpatch")
+
+
+def test_a_bug_is_told_as_one(vpatch: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr("vpatch.cli.look.status", fault)
+
+    ran = vpatch("status", tree)
+
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith("Traceback")
+    assert "ZeroDivisionError: a fault" in ran.err
+    assert re.search(r"this is a bug in vpatch: please report it, .* at https://\S+/issues\n$", ran.err)
+
+
+def opened(process: int) -> set[str]:
+    """Give the files that a process has open; some are closed meanwhile."""
+    found = set()
+    for number in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(str(number.readlink()))
+    return found
+
+
+def test_interrupt(tree: Path, contents: Callable[[Path], Contents]) -> None:
+    before, site = contents(tree), locate(tree)
+    info = str(tree / str(site.dist_info))
+    command = [sys.executable, "-m", "vpatch", "apply", str(tree)]
+
+    with lock(site), subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        until = time.monotonic() + 60
+        while info not in opened(run.pid):
+            assert time.monotonic() < until
+            assert run.poll() is None
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+
+    assert (run.returncode, out, err) == (130, b"", b"\ninterrupted\n")
+    assert contents(tree) == before
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "state"),
+    [("0.19.1", 1, "not_applicable"), ("0.20.1", 0, "pending"), ("0.21.0", 0, "merged")],
+)
+def test_an_overlay_that_is_named(vpatch: Program, linked: Trees, version: str, code: int, state: str) -> None:
+    """That it does not apply is fine by default, and a failure where it was asked for."""
+    tree = linked(version)
+    assert vpatch("status", tree).code == 0
+    for command in ("status", "diff", "apply"):
+        ran = vpatch(command, tree, "--overlay", HYBRID, "--json")
+
+        assert ran.code == code, command
+        assert [item["state"] for item in ran.json["overlays"]] == ["applied" if ran.json["changed"] else state]
+        assert [problem["what"] for problem in ran.json["problems"]] == ["not applicable"] * code
+
+
+@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "verify", "show"])
+def test_an_unknown_overlay(vpatch: Program, pristine: Trees, command: str) -> None:
+    tree = pristine("0.20.2")
+    arguments = ("nonsense",) if command == "show" else (tree, "--overlay", "nonsense", "--overlay", "rubbish")
+
+    ran = vpatch(command, *arguments)
+
+    assert (ran.code, ran.out) == (1, "")
+    lines = [f"no such overlay: {name}: installed: " for name in arguments if name in ("nonsense", "rubbish")]
+    assert len(ran.err.splitlines()) == len(lines)
+    assert all(told.startswith(line) for told, line in zip(ran.err.splitlines(), lines, strict=True))
+    assert HYBRID in ran.err
+
+
+def test_a_full_standard_output(tree: Path) -> None:
+    """What was to be done is done; that nobody could be told is no bug in vpatch."""
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "vpatch", "apply", str(tree)]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+
+    assert (ran.returncode, ran.stderr) == (1, b"cannot write: standard output: no space left on device\n")
+    assert (tree / TARGETS[0]).exists()
+
+
+def test_nobody_reads(tree: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "vpatch", "diff", str(tree)]
+    ran = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+
+    assert (ran.returncode, ran.stderr) == (1, b"")
+
+
+def test_list_and_show(vpatch: Program) -> None:
+    assert re.search(rf"^{HYBRID}: \S", vpatch("list").out, re.MULTILINE)
+    shown = vpatch("show", HYBRID).out
+    assert shown.startswith(f"{HYBRID}: ")
+    for told in ("from vpatch ", "https://github.com/vllm-project/vllm/pull/39931", "vLLM 0.20: pending", *TARGETS):
+        assert told in shown
+    assert json.dumps(vpatch("list", "--json").json["overlays"]).count(HYBRID) == 1

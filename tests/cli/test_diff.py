@@ -1,0 +1,80 @@
+"""`diff` prints a patch that other tools take, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Contents, Process, Program, Trees
+
+TOOLS = {"patch": ["patch", "-p1", "--quiet"], "git": ["git", "apply", "-p1"]}
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
+
+
+def as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def odd(data: bytes) -> bytes:
+    """Make it a file that a careless tool would spoil: CRLF, not UTF-8, no newline at the end."""
+    text = f"# -*- coding: latin-1 -*-\n# caf\xe9 \x85 \x1c\n{data.decode()}".rstrip("\n")
+    return text.replace("\n", "\r\n").encode("latin-1", "replace")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("spoil", [as_it_is, odd])
+def test_the_diff_is_what_apply_does(
+    process: Process,
+    tree: Path,
+    linked: Trees,
+    contents: Callable[[Path], Contents],
+    tool: str,
+    spoil: Callable[[bytes], bytes],
+) -> None:
+    copy = linked("0.20.2", "copy")
+    for root in (tree, copy):
+        data = spoil((root / CONFIG).read_bytes())
+        (root / CONFIG).unlink()
+        (root / CONFIG).write_bytes(data)
+    before = contents(tree)
+    ran = process("diff", tree)
+    assert (ran.code, ran.err) == (0, "")
+    assert contents(tree) == before
+    assert f"--- /dev/null\n+++ b/{COMPANION}\n@@ -0,0 +1," in ran.out
+
+    diff = ran.out.encode("utf-8", "surrogateescape")
+    subprocess.run(TOOLS[tool], cwd=copy, input=diff, check=True, env={"GIT_CEILING_DIRECTORIES": str(copy.parent)})
+
+    changed = json.loads(process("apply", tree, "--json").out)["changed"]
+    sources = [file for file in changed if not file.endswith("RECORD")]
+    assert len(sources) == 4
+    assert {file: (copy / file).read_bytes() for file in sources} == {f: (tree / f).read_bytes() for f in sources}
+    assert process("diff", tree).out == ""
+
+
+def test_the_diff_in_json(vpatch: Program, pristine: Trees) -> None:
+    tree = pristine("0.20.2")
+    found = vpatch("diff", tree, "--json").json
+
+    assert found["diff"] == vpatch("diff", tree).out
+    assert found["files"] == sorted(found["files"])
+    assert [f"+++ b/{file}" in found["diff"] for file in found["files"]] == [True] * 4
+    assert found["changed"] == []
+
+
+def test_no_diff_of_what_does_not_fit(vpatch: Program, tree: Path) -> None:
+    (tree / CONFIG).unlink()
+    (tree / CONFIG).write_text("nothing = 0\n")
+
+    ran = vpatch("diff", tree)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"drifted: {CONFIG}")

@@ -1,0 +1,89 @@
+"""The facts: what each release is to our overlays; and that a patched tree stays `applied`, however it is kept."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Program, Trees
+
+HYBRID = "turboquant-hybrid"
+FACTS = {
+    HYBRID: {
+        "0.18.0": "not_applicable",
+        "0.19.1": "not_applicable",
+        "0.20.0": "pending",
+        "0.20.1": "pending",
+        "0.20.2": "pending",
+        "0.21.0": "merged",
+        "0.23.0": "merged",
+        "0.24.0": "merged",
+        "0.28.0": "merged",
+        "0.31.0": "merged",
+        "0.33.0": "merged",
+    },
+}
+RELEASES = tuple(FACTS[HYBRID])
+PENDING = tuple(release for release, state in FACTS[HYBRID].items() if state == "pending")
+
+
+def states(vpatch: Program, tree: Path) -> dict[str, str]:
+    ran = vpatch("status", tree, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    return {item["id"]: item["state"] for item in ran.json["overlays"]}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_pristine(vpatch: Program, pristine: Trees, release: str) -> None:
+    found = states(vpatch, pristine(release))
+
+    assert {name: found[name] for name in FACTS} == {name: facts[release] for name, facts in FACTS.items()}
+    assert "applied" not in found.values()
+
+
+@pytest.fixture(params=PENDING)
+def applied(request: pytest.FixtureRequest, vpatch: Program, linked: Trees) -> Path:
+    tree = linked(request.param)
+    assert vpatch("apply", tree, "--overlay", HYBRID).code == 0
+    return tree
+
+
+def test_patched(vpatch: Program, applied: Path) -> None:
+    assert states(vpatch, applied)[HYBRID] == "applied"
+
+
+def test_patched_without_dist_info(vpatch: Program, applied: Path) -> None:
+    (info,) = applied.glob("*.dist-info")
+    shutil.rmtree(info)
+
+    assert states(vpatch, applied)[HYBRID] == "applied"
+    assert vpatch("apply", applied, "--json").json["changed"] == []
+    for only in ((), ("--overlay", HYBRID)):
+        ran = vpatch("revert", applied, *only)
+
+        assert (ran.code, ran.out) == (1, "")
+        told = ran.err.splitlines()
+        assert len(told) == 4
+        assert all(line.startswith("cannot revert: vllm/") for line in told)
+        assert all(line.endswith("reinstall vLLM, or revert the commit that has it") for line in told)
+        assert states(vpatch, applied)[HYBRID] == "applied"
+
+
+def test_patched_and_committed(vpatch: Program, applied: Path) -> None:
+    (info,) = applied.glob("*.dist-info")
+    shutil.rmtree(info)
+    git = ["git", "-C", str(applied), "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "gc.auto=0"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "patched"]):
+        subprocess.run([*git, *command], check=True)
+
+    assert states(vpatch, applied)[HYBRID] == "applied"
+    assert vpatch("apply", applied, "--json").json["changed"] == []
+    ran = vpatch("revert", applied)
+    assert ran.code == 1
+    assert "revert the commit that has it" in ran.err

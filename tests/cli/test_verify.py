@@ -1,0 +1,210 @@
+"""`verify` finds every way in which what is applied is not whole, and names the file."""
+
+from __future__ import annotations
+
+import compileall
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Process, Program, Trees
+
+HYBRID = "turboquant-hybrid"
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+INTERFACE = "vllm/platforms/interface.py"
+COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
+INFO = "vllm-0.20.2.dist-info"
+
+
+@pytest.fixture(scope="module")
+def once(slim: Trees, process: Process, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = shutil.copytree(slim("0.20.2"), tmp_path_factory.mktemp("once") / "tree")
+    assert process("apply", tree, "--overlay", HYBRID).code == 0
+    return tree
+
+
+@pytest.fixture
+def applied(once: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(once, tmp_path / "site-packages")
+
+
+def edit(tree: Path) -> None:
+    with (tree / INTERFACE).open("ab") as file:
+        file.write(b"# somebody\n")
+
+
+def untrue_record(tree: Path) -> None:
+    record = tree / INFO / "RECORD"
+    rows = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(f"{COMPANION},sha256=xyz,1\n" if row.startswith(COMPANION) else row for row in rows))
+
+
+def forgotten_row(tree: Path) -> None:
+    record = tree / INFO / "RECORD"
+    rows = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(row for row in rows if not row.startswith(COMPANION)))
+
+
+def no_record(tree: Path) -> None:
+    (tree / INFO / "RECORD").unlink()
+
+
+def stale_bytecode(tree: Path) -> None:
+    """Compile another source of the same size and time, as a layer with fixed times makes it."""
+    source = tree / CONFIG
+    data, twin = source.read_bytes(), Path(importlib.util.cache_from_source(str(source)))
+    times = (1_700_000_000, 1_700_000_000)
+    source.write_bytes(data.replace(b"n: int = 2", b"n: int = 9"))
+    os.utime(source, times)
+    compileall.compile_file(source, quiet=2)
+    assert twin.is_file()
+    os.utime(twin, times)
+    source.write_bytes(data)
+    os.utime(source, times)
+
+
+def missing_companion(tree: Path) -> None:
+    (tree / COMPANION).unlink()
+
+
+def half_reverted(tree: Path) -> None:
+    shutil.copyfile(tree / INFO / "vpatch/originals" / CONFIG, tree / CONFIG)
+
+
+def broken_syntax(tree: Path) -> None:
+    (tree / COMPANION).write_bytes((tree / COMPANION).read_bytes() + b"def broken(:\n")
+
+
+def changed_again(tree: Path) -> None:
+    data = (tree / INTERFACE).read_bytes()
+    assert data.count(b"attention_page_size_of_one_token(vllm_config)") == 1
+    (tree / INTERFACE).write_bytes(data.replace(b"of_one_token(vllm_config)", b"of_one_token(None)"))
+
+
+def torn_provenance(tree: Path) -> None:
+    (tree / INFO / "vpatch/provenance.json").write_text("{")
+
+
+HARM: dict[Callable[[Path], None], list[str]] = {
+    edit: [f"RECORD is not true: {INTERFACE}: "],
+    untrue_record: [f"RECORD is not true: {COMPANION}: "],
+    forgotten_row: [f"not in RECORD: {COMPANION}: "],
+    no_record: ["no RECORD: "],
+    stale_bytecode: [f"stale bytecode: {Path(CONFIG).parent}/__pycache__/config."],
+    missing_companion: ["not applied: ", f"missing file: {COMPANION}: "],
+    half_reverted: ["not applied: ", f"RECORD is not true: {CONFIG}: "],
+    broken_syntax: [f"does not compile: {COMPANION}: "],
+    changed_again: [f"drifted: {INTERFACE}"],
+    torn_provenance: [f"cannot read provenance: {INFO}/vpatch: "],
+}
+
+
+@pytest.mark.parametrize("ids", [(), ("--overlay", HYBRID)])
+def test_what_is_whole(vpatch: Program, applied: Path, ids: tuple[str, ...]) -> None:
+    ran = vpatch("verify", applied, *ids)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"{HYBRID}: applied: every change of the overlay is there, with its marks\n"
+
+
+@pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
+def test_what_is_not(vpatch: Program, applied: Path, harm: Callable[[Path], None]) -> None:
+    harm(applied)
+
+    ran = vpatch("verify", applied)
+
+    assert ran.code == 1
+    for begin in HARM[harm]:
+        assert any(line.startswith(begin) for line in ran.err.splitlines()), ran.err
+
+
+@pytest.mark.parametrize("ids", [(), ("--overlay", HYBRID)])
+def test_nothing_is_applied(vpatch: Program, pristine: Trees, ids: tuple[str, ...]) -> None:
+    ran = vpatch("verify", pristine("0.20.2"), *ids)
+
+    assert ran.code == 1
+    told = "not applied: " if ids else "nothing to verify: "
+    assert ran.err.startswith(told + str(pristine("0.20.2")))
+
+
+def test_merged_is_as_good_as_applied(vpatch: Program, pristine: Trees) -> None:
+    assert vpatch("verify", pristine("0.21.0"), "--overlay", HYBRID).code == 0
+
+
+def test_a_checkout_has_no_record(vpatch: Program, applied: Path) -> None:
+    shutil.rmtree(applied / INFO)
+    assert vpatch("verify", applied).code == 1
+    subprocess.run(["git", "init", "-q", applied], check=True)
+
+    assert vpatch("verify", applied).code == 0
+
+
+class TestPython:
+    """What the interpreter would import."""
+
+    @pytest.fixture
+    def python(self, applied: Path, tmp_path: Path) -> Path:
+        """An interpreter that imports the tree, and before it what lies in `first`."""
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+        (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+        (tmp_path / "first").mkdir()
+        (packages / "paths.pth").write_text(f"{tmp_path / 'first'}\n{applied}\n")
+        return tmp_path / "venv/bin/python"
+
+    def test_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
+        for tree in ((applied,), ()):
+            assert vpatch("verify", *tree, "--python", python).code == 0
+
+    def test_another_vllm_comes_first(self, vpatch: Program, applied: Path, python: Path, tmp_path: Path) -> None:
+        (tmp_path / "first/vllm").mkdir()
+        (tmp_path / "first/vllm/__init__.py").touch()
+
+        ran = vpatch("verify", applied, "--python", python)
+
+        assert ran.code == 1
+        told = f"not what is imported: {INTERFACE}: {python} would import no such module"
+        assert told in ran.err.splitlines()
+
+    def test_another_whole_vllm_comes_first(
+        self, vpatch: Program, applied: Path, python: Path, tmp_path: Path, patched: Trees
+    ) -> None:
+        (tmp_path / "first/vllm").symlink_to(patched("0.20.2", HYBRID) / "vllm")
+
+        ran = vpatch("verify", applied, "--python", python)
+
+        assert ran.code == 1
+        told = f"not what is imported: {INTERFACE}: {python} would import {tmp_path}/first/{INTERFACE}"
+        assert told in ran.err.splitlines()
+
+    def test_an_extension_module_comes_first(self, vpatch: Program, applied: Path, python: Path) -> None:
+        shadow = (applied / INTERFACE).with_suffix(".abi3.so")
+        shadow.touch()
+
+        ran = vpatch("verify", applied, "--python", python)
+
+        assert ran.code == 1
+        assert f"{python} would import {shadow}" in ran.err
+
+    def test_it_cannot_compile_it(self, vpatch: Program, applied: Path, python: Path) -> None:
+        """A companion may be too new for the interpreter; here it is too new for any."""
+        (applied / COMPANION).write_bytes((applied / COMPANION).read_bytes() + b"\nreturn\n")
+
+        ran = vpatch("verify", applied, "--python", python)
+
+        assert ran.code == 1
+        assert f"does not compile: {COMPANION}: {python}: " in ran.err
+
+    def test_no_interpreter(self, vpatch: Program, applied: Path, tmp_path: Path) -> None:
+        ran = vpatch("verify", applied, "--python", tmp_path / "none")
+
+        assert ran.code == 1
+        assert ran.err == f"cannot ask the interpreter: {tmp_path / 'none'}: no such file or directory\n"

@@ -1,0 +1,100 @@
+"""An NVIDIA GPU for the real vLLM on a machine that has none.
+
+Enough for configs, for layers on the meta device and for sizes. Nothing of it computes: the compiled extensions are
+missing, and so is the device.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+GIB = 1 << 30
+ASKED_ON_IMPORT = (
+    "cutlass_scaled_mm_supports_fp8",
+    "cutlass_scaled_mm_supports_block_fp8",
+    "cutlass_scaled_mm_supports_fp4",
+    "cutlass_group_gemm_supported",
+    "cutlass_sparse_scaled_mm_supported",
+)
+
+
+def pretend_h100() -> None:
+    """Make this process believe in an H100. To be called once, before anything else imports vLLM."""
+    # torchvision declares operators of its compiled half, which wants the torch that it was built with.
+    for name in ("_meta_registrations", "_autograd_registrations"):
+        _stand_in(f"torchvision.{name}")
+    for name in ("_C", "_C_stable_libtorch", "_moe_C"):
+        _stand_in(f"vllm.{name}")
+    flash = {
+        "flash_attn_varlen_func": None,
+        "get_scheduler_metadata": None,
+        "fa_version_unsupported_reason": lambda _version, _device=None: None,
+        "is_fa_version_supported": lambda version, _device=None: version == 2,
+    }
+    _stand_in("vllm.vllm_flash_attn", **flash)
+    _stand_in("vllm.vllm_flash_attn.flash_attn_interface", **flash)
+
+    import torch
+
+    for operator in ASKED_ON_IMPORT:
+        setattr(torch.ops._C, operator, lambda _capability: True)
+    torch.ops._C.silu_and_mul = None  # looked up, not called, where a layer is built
+
+    import vllm.platforms
+    from vllm.platforms.cuda import NonNvmlCudaPlatform
+    from vllm.platforms.interface import DeviceCapability
+
+    class H100(NonNvmlCudaPlatform):  # type: ignore[misc]
+        capability = DeviceCapability(9, 0)
+
+        @classmethod
+        def get_device_capability(cls, device_id: int = 0) -> Any:
+            return cls.capability
+
+        @classmethod
+        def has_device_capability(cls, capability: Any, device_id: int = 0) -> bool:
+            wanted = capability if isinstance(capability, tuple) else divmod(capability, 10)
+            return tuple(cls.capability) >= tuple(wanted)
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return "pretended H100"
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return 80 * GIB
+
+        @classmethod
+        def current_device(cls) -> str:
+            return "meta"
+
+        @classmethod
+        def is_fully_connected(cls, physical_device_ids: list[int]) -> bool:
+            return False
+
+        @classmethod
+        def num_compute_units(cls, device_id: int = 0) -> int:
+            return 132
+
+    vllm.platforms._current_platform = H100()
+
+    from vllm.model_executor.models import registry
+    from vllm.utils import torch_utils
+
+    registry._run_in_subprocess = lambda look: look()  # another process would not know of the H100
+    torch_utils._aux_stream = object()  # else a stream is made
+
+
+def single_rank(folder: str) -> None:
+    """Make the process groups of tensor parallelism 1; wants a current config."""
+    from vllm.distributed import parallel_state
+
+    parallel_state.init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
+    parallel_state.initialize_model_parallel(1, 1, backend="gloo")
+
+
+def _stand_in(name: str, **members: Any) -> None:
+    module = sys.modules[name] = ModuleType(name)
+    vars(module).update(members)

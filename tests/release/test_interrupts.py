@@ -1,0 +1,103 @@
+"""A fetch that is interrupted or killed leaves no half tree, and two at once do not meet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.release.fetch import fetch
+
+if TYPE_CHECKING:
+    from tests.release.conftest import Site
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from vpatch.release import fetch as module
+real, written = module._write, []
+def write(path, member):
+    real(path, member)
+    written.append(path)
+    if len(written) == int(sys.argv[2]):
+        print("writing", flush=True)
+        time.sleep(60)
+module._write = write
+module.fetch("1.0", Path(sys.argv[1]))
+"""
+
+
+def files_of(tree: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+
+
+def start(target: Path, stop_after: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(target), str(stop_after)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def interrupt(child: subprocess.Popen[str], number: signal.Signals) -> str:
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=20)
+    assert child.returncode == -number
+    return errors
+
+
+@pytest.mark.parametrize("where", ["writing", "reading"])
+def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path, where: str) -> None:
+    before = sorted(tmp_path.iterdir())
+    if where == "reading":
+        site.stalls = "/files/"
+    child = start(tmp_path / "new/tree", 3)
+    if where == "reading":
+        assert site.stalled.wait(20)
+    else:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "writing\n"
+    assert len(list((tmp_path / "new").glob(".tree.vpatch-*"))) == 1
+
+    errors = interrupt(child, signal.SIGINT)
+
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_next_fetch_removes_what_a_killed_one_left(site: Site, tmp_path: Path) -> None:
+    child = start(tmp_path / "tree", 3)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "writing\n"
+    interrupt(child, signal.SIGKILL)
+    assert not (tmp_path / "tree").exists()
+    assert len(list(tmp_path.glob(".tree.vpatch-*"))) == 1
+    (tmp_path / ".tree.vpatch-mine").mkdir()
+
+    fetch("1.0", tmp_path / "tree")
+
+    assert files_of(tmp_path / "tree") == site.wanted()
+    assert [path.name for path in tmp_path.glob(".tree.vpatch-*")] == [".tree.vpatch-mine"]
+
+
+def test_two_fetches_of_one_target_give_one_result(site: Site, tmp_path: Path) -> None:
+    began: list[bool] = []
+
+    def slowly(*_: int) -> None:
+        if not began:
+            began.append(True)
+            fetch("1.0", tmp_path / "tree")  # another one, which finds this one's folder and must leave it alone
+            assert len(list(tmp_path.glob(".tree.vpatch-*"))) == 1
+
+    with pytest.raises(Failure, match=r"tree: directory not empty$"):
+        fetch("1.0", tmp_path / "tree", progress=slowly)
+
+    assert files_of(tmp_path / "tree") == site.wanted()
+    assert not list(tmp_path.glob(".*"))

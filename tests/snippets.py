@@ -1,0 +1,80 @@
+"""What the tests of the engine and of the edits share: made-up modules, and what is made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from textwrap import dedent
+
+from vpatch.engine import plan, status
+from vpatch.model import Catalogued, Changeset, Edit, Overlay, Part, Predicate, Shape, State, Verdict
+
+FILE = "vllm/m.py"
+
+Files = Mapping[str, bytes]
+
+
+def module(text: str) -> Files:
+    """Give a tree with one module."""
+    return {FILE: dedent(text).lstrip("\n").encode()}
+
+
+def overlay(
+    *edits: Edit,
+    name: str = "demo",
+    when: Predicate | None = None,
+    merged: Predicate | None = None,
+    absent: Predicate | None = None,
+) -> Catalogued:
+    """Give an overlay of one part with one shape."""
+    part = Part("part", (Shape("1.0", edits, when),), merged, absent)
+    return Catalogued(name, Overlay(f"The overlay {name}.", (part,), ("o/r#1",)), "")
+
+
+def make(files: Files, *items: Catalogued) -> Changeset:
+    """Plan overlays on a tree."""
+    return plan(files.get, items)
+
+
+def applied(files: Files, *items: Catalogued) -> Files:
+    """Give the tree with overlays on it, and hold that a second run changes nothing."""
+    changeset = make(files, *items)
+    assert not changeset.problems, "\n".join(map(str, changeset.problems))
+    assert all(verdict.state is State.APPLIED for verdict in changeset.after)
+    new = {**files, **changeset.files}
+    again = make(new, *items)
+    assert again.files == {}
+    assert [verdict.state for verdict in again.before] == [State.APPLIED] * len(items)
+    for file, data in changeset.files.items():
+        compile(data, file, "exec", dont_inherit=True)
+    return new
+
+
+def verdict(files: Files, item: Catalogued) -> Verdict:
+    """Give an overlay's verdict on a tree."""
+    return status(files.get, [item])[0]
+
+
+def becomes(before: str, edit: Edit, after: str) -> None:
+    """Hold that an edit makes `after` of `before`, byte for byte; `after` without marks is upstream's."""
+    old, new = module(before), module(after)
+    item = overlay(edit)
+    assert verdict(old, item).state is State.PENDING
+    assert applied(old, item)[FILE].decode() == new[FILE].decode()
+    merged = verdict(unmarked(new), item)
+    assert merged.state is State.MERGED, merged.because
+
+
+def unmarked(files: Files) -> Files:
+    """Take the marks off a tree."""
+    return {file: re.sub(rb" *# vpatch: [a-z-]+", b"", data) for file, data in files.items()}
+
+
+def drifts(source: str | Files, edit: Edit, says: str) -> None:
+    """Hold that an edit does not find its place, and says so."""
+    files = module(source) if isinstance(source, str) else source
+    changeset = make(files, overlay(edit))
+    assert changeset.before[0].state is State.DRIFTED, changeset.before[0].because
+    assert changeset.files == {}
+    told = "\n".join(map(str, changeset.problems))
+    assert says in told, told

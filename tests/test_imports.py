@@ -1,0 +1,152 @@
+"""Imports point one way, and what is slow, or an extra, or not ours to lean on, is imported where it may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import vpatch
+
+ROOT = Path(__file__).parents[1]
+TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
+
+# What may be imported by whom: every module only what stands above it. Those on one line do not import each other.
+LEVELS = (
+    ("errors", "cst", "elide"),
+    ("model",),
+    ("syntax",),
+    ("marks", "select"),
+    ("workspace",),
+    ("edits", "predicates", "judge"),
+    ("engine",),
+    ("catalogue", "report", "site", "release"),
+    ("change", "verify"),
+    ("testing", "cli", "vpatch"),
+    ("__main__",),
+)
+LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
+
+# Beyond the standard library: who may import what at all, and who of them when it is imported itself.
+EXTRAS = {"git": {"site.checkout"}, "requests": {"release"}, "urllib3": {"release"}, "pypi_simple": {"release"}}
+LATE = {"git", "rich", "libcst"}
+
+
+def modules(top: Path) -> dict[str, ast.Module]:
+    """Give every module below `top` by its name relative to it."""
+    found = {}
+    for path in sorted(top.rglob("*.py")):
+        name = ".".join(path.relative_to(top).with_suffix("").parts).removesuffix("__init__").strip(".")
+        found[name] = ast.parse(path.read_bytes())
+    return found
+
+
+def imports(node: ast.AST, *, late: bool) -> Iterator[str]:
+    """Give the names that a module imports, those inside functions only if `late`; not those for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+                yield from imports(ast.Module(orelse, []), late=late)
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom():
+                raise AssertionError("a relative import")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not late:
+                continue
+            case _:
+                yield from imports(child, late=late)
+
+
+OURS = modules(TOOL)
+
+
+def within(imported: str) -> str | None:
+    """Give the module of the tool that an import names, relative to the package; None for any other's."""
+    top, _, rest = imported.partition(".")
+    if top != "vpatch":
+        return None
+    while rest and rest not in OURS:
+        rest = rest.rpartition(".")[0]
+    return rest
+
+
+def part(name: str) -> str:
+    """Give the name that a module has in LEVELS."""
+    return name.partition(".")[0] or "vpatch"
+
+
+def test_every_module_has_a_level() -> None:
+    assert {part(name) for name in OURS} == LEVEL.keys()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_imports_point_one_way(name: str) -> None:
+    used = {found for imported in imports(OURS[name], late=True) if (found := within(imported)) is not None}
+    # A name of the package itself, `from vpatch import cst`, is the module of that name.
+    wrong = {other for other in used if part(other) != part(name) and LEVEL[part(other)] >= LEVEL[part(name)]}
+
+    assert not wrong
+
+
+def test_no_cycle_inside_a_package() -> None:
+    graph = {
+        name: {o for i in imports(tree, late=False) if (o := within(i)) and o != name} for name, tree in OURS.items()
+    }
+    done: set[str] = set()
+    while ready := {name for name in graph if name not in done and graph[name] <= done}:
+        done |= ready
+
+    # The package itself is what authors import; its modules import its other modules by their own names.
+    assert graph.keys() - done == set()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    runtime = {re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]}  # type: ignore[index]
+    tree = OURS[name]
+
+    early = {imported.partition(".")[0] for imported in imports(tree, late=False)} - sys.stdlib_module_names
+    anywhere = {imported.partition(".")[0] for imported in imports(tree, late=True)} - sys.stdlib_module_names
+    extras = {extra for extra, users in EXTRAS.items() if any(f"{name}.".startswith(f"{user}.") for user in users)}
+    assert "vpatch_overlays" not in anywhere
+    assert anywhere <= runtime | extras | {"vpatch"}
+    assert not early & LATE, "it is slow, or an extra: import it where it is needed"
+    assert not name.startswith("site") or early <= {"vpatch"}, "the writer leans on nothing"
+
+
+def test_an_extra_is_declared() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+
+    declared = (
+        " ".join(extras["fetch"] + extras["git"]).replace("gitpython", "git").replace("pypi-simple", "pypi_simple")
+    )
+    assert all(extra in declared for extra in EXTRAS)
+
+
+CONTENT_MODULES = modules(CONTENT)
+
+
+@pytest.mark.parametrize("name", CONTENT_MODULES)
+def test_overlays_lean_on_public_names_only(name: str) -> None:
+    used = list(imports(CONTENT_MODULES[name], late=True))
+    if name.startswith("companions"):  # they run inside vLLM, where there is no vpatch
+        allowed = sys.stdlib_module_names | {"vllm", "torch"}
+        assert {imported.partition(".")[0] for imported in used} <= allowed
+        return
+
+    assert [i for i in used if i.partition(".")[0] not in {"vpatch", *sys.stdlib_module_names}] == []
+    assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
+
+
+def test_public_names_are_there() -> None:
+    assert sorted(vpatch.__all__) == vpatch.__all__
+    assert all(hasattr(vpatch, name) for name in vpatch.__all__)

@@ -1,0 +1,149 @@
+"""A small distribution that is not ours ships an overlay: it is found, applied and taken away like ours."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Contents, Process, Ran, Trees
+
+SOURCE = Path(__file__).with_name("third_party")
+OURS, THEIRS = "turboquant-hybrid", "machine-names"
+INTERFACE = "vllm/platforms/interface.py"
+COMPANION = "vllm/_vpatch/machine_names.py"
+PACKAGE = "vpatch_machine_names"
+
+
+def install(source: Path, target: Path) -> None:
+    """Build and install a distribution into a folder, with what is in this environment already."""
+    options = ["--quiet", "--offline", "--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable]
+    command = [
+        str(Path(sys.executable).with_name("uv")),
+        "pip",
+        "install",
+        *options,
+        "--target",
+        str(target),
+        str(source),
+    ]
+    subprocess.run(command, check=True)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("third-party")
+    shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    install(folder / "source", folder / "target")
+    return folder / "target"
+
+
+class Both(Protocol):
+    def __call__(self, *arguments: str | Path) -> Ran: ...
+
+
+@pytest.fixture
+def both(process: Process, installed: Path) -> Both:
+    """Run the program in an environment that has both distributions."""
+    env = {"PYTHONPATH": str(installed), "SOURCE_DATE_EPOCH": "1700000000"}
+    return lambda *arguments: process(*arguments, env=env)
+
+
+def test_list_and_show(both: Both) -> None:
+    listed = {item["id"]: item for item in both("list", "--json").json["overlays"]}
+
+    assert listed[THEIRS]["origin"] == "vpatch-machine-names 1.2.3"
+    assert listed[OURS]["origin"].startswith("vpatch ")
+    assert f"{THEIRS}: Know a machine by its other names.\n" in both("list").out
+    shown = both("show", THEIRS).out
+    assert "from vpatch-machine-names 1.2.3\n\nKnow a machine by its other names, too.\n\nDebian says" in shown
+
+
+def test_alone(both: Both, linked: Trees, slim: Trees) -> None:
+    tree = linked("0.20.2")
+
+    ran = both("apply", tree, "--overlay", THEIRS, "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["changed"] == ["vllm-0.20.2.dist-info/RECORD", COMPANION, INTERFACE]
+    assert "machine = machine_name(platform.machine())  # vpatch: machine-names\n" in (tree / INTERFACE).read_text()
+    assert {i["id"]: i["state"] for i in both("status", tree, "--json").json["overlays"]} == {
+        OURS: "pending",
+        THEIRS: "applied",
+    }
+    assert both("verify", tree).code == 0
+    assert both("revert", tree, "--overlay", THEIRS).code == 0
+    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+def test_any_order_gives_the_same_bytes(both: Both, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+    orders = {
+        "at once": [[OURS, THEIRS]],
+        "ours first": [[OURS], [THEIRS]],
+        "theirs first": [[THEIRS], [OURS]],
+        "with a detour": [[THEIRS], [OURS], []],
+    }
+    results = []
+    for name, runs in orders.items():
+        tree = linked("0.20.2", name)
+        for ids in runs:
+            ran = both("apply", tree, *(word for name in ids for word in ("--overlay", name)))
+            assert (ran.code, ran.err) == (0, "")
+        results.append(contents(tree))
+
+    assert results == [results[0]] * len(orders)
+
+
+@pytest.mark.parametrize(("goes", "stays"), [(OURS, THEIRS), (THEIRS, OURS)])
+def test_one_goes_and_the_other_stays(
+    both: Both, linked: Trees, slim: Trees, contents: Callable[[Path], Contents], goes: str, stays: str
+) -> None:
+    alone, tree = linked("0.20.2", "alone"), linked("0.20.2", "both")
+    assert both("apply", alone, "--overlay", stays).code == 0
+    assert both("apply", tree).code == 0
+
+    assert both("revert", tree, "--overlay", goes).code == 0
+
+    assert contents(tree) == contents(alone)
+    assert both("verify", tree, "--overlay", stays).code == 0
+    assert both("revert", tree).code == 0
+    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+def test_their_distribution_goes_first(both: Both, process: Process, linked: Trees, slim: Trees) -> None:
+    """Nobody knows any more how to make their changes; they are kept until all goes."""
+    tree = linked("0.20.2")
+    assert both("apply", tree).code == 0
+
+    again = process("apply", tree, "--json")
+    assert (again.code, again.json["changed"]) == (0, [])
+    assert process("verify", tree).code == 0
+    ran = process("revert", tree, "--overlay", OURS)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("cannot keep: vllm/")
+    assert ran.err.endswith(f": {THEIRS} is in it, and is not installed\n")
+    assert both("verify", tree).code == 0
+    assert process("revert", tree).code == 0
+    subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+def test_two_distributions_with_one_id(process: Process, installed: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(SOURCE, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    (source / PACKAGE).rename(source / "vpatch_fork")
+    for file in (source / "pyproject.toml", source / "vpatch_fork/machine_names.py"):
+        text = file.read_text().replace("vpatch-machine-names", "vpatch-fork").replace(PACKAGE, "vpatch_fork")
+        file.write_text(text)
+    install(source, tmp_path / "target")
+
+    ran = process("list", env={"PYTHONPATH": f"{tmp_path / 'target'}:{installed}"})
+
+    assert (ran.code, ran.out) == (1, "")
+    origins = "vpatch-fork 1.2.3 and vpatch-machine-names 1.2.3 both ship it"
+    assert ran.err == f"overlay id taken: {THEIRS}: {origins}\n"

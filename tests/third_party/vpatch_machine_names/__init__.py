@@ -1,0 +1,1 @@
+"""An overlay that is not vpatch's own."""

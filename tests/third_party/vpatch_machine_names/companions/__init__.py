@@ -1,0 +1,1 @@
+"""The modules that the overlay adds to vLLM."""
