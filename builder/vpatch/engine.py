@@ -14,8 +14,6 @@ from vpatch.workspace import Parsed, Workspace
 
 Read = Callable[[str], bytes | None]
 
-SETTLED = frozenset({State.APPLIED, State.MERGED, State.NOT_APPLICABLE})
-
 
 @dataclass(frozen=True)
 class _Claim:
