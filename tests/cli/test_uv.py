@@ -1,0 +1,64 @@
+"""A vLLM that uv installed: its files are hard links into uv's cache, which every other environment shares."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.conftest import Program, Trees
+
+INFO = "vllm-0.20.2.dist-info"
+TARGET = "vllm/engine/arg_utils.py"
+
+
+def uv(cache: Path, *arguments: str | Path) -> None:
+    """Run uv with a cache of its own, and no index to ask."""
+    program = Path(sys.executable).with_name("uv")
+    settings = ("--quiet", "--no-config", "--offline", "--cache-dir", cache)
+    subprocess.run([program, *settings, *arguments], check=True)
+
+
+def wheel_of(tree: Path, target: Path) -> Path:
+    """Pack a fetched tree into a wheel again: the release's, less what is not Python."""
+    listed = csv.reader((tree / INFO / "RECORD").read_text("utf-8").splitlines())
+    rows = [row for row in listed if (tree / row[0]).is_file()]
+    with zipfile.ZipFile(target, "w") as archive, archive.open(f"{INFO}/RECORD", "w") as record:
+        record.write("".join(f"{','.join(row)}\n" for row in rows).encode())
+    with zipfile.ZipFile(target, "a") as archive:
+        for name, _, _ in rows:
+            if name != f"{INFO}/RECORD":
+                archive.write(tree / name, name)
+    return target
+
+
+def test_the_cache_keeps_its_bytes(
+    vpatch: Program, pristine: Trees, tmp_path: Path, contents: Callable[[Path], object]
+) -> None:
+    environment, cache = tmp_path / "environment", tmp_path / "cache"
+    wheel = wheel_of(pristine("0.20.2"), tmp_path / "vllm-0.20.2-py3-none-any.whl")
+    uv(cache, "venv", "--python", sys.executable, environment)
+    python = environment / "bin/python"
+    uv(cache, "pip", "install", "--python", python, "--no-deps", "--link-mode", "hardlink", wheel)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    others = {path for path in site.rglob("*") if path.is_file() and "vllm" not in path.relative_to(site).parts[0]}
+    before, installed = contents(cache), contents(site)
+    assert (site / TARGET).stat().st_nlink > 1
+
+    assert vpatch("apply", environment).code == 0
+    assert vpatch("verify", environment, "--python", python).code == 0
+    assert (site / TARGET).stat().st_nlink == 1
+    assert contents(cache) == before
+
+    assert vpatch("revert", environment).code == 0
+    assert contents(site) == installed
+
+    assert vpatch("apply", environment).code == 0
+    uv(cache, "pip", "uninstall", "--python", python, "vllm")
+    assert {path for path in site.rglob("*") if path.is_file()} == others
+    assert contents(cache) == before
