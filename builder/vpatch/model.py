@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vpatch.workspace import Workspace
 
 COMPANIONS = "vllm/_vpatch/"
+"""Where vpatch adds files. Whatever is in there is its own, and has no original."""
 
 Reach: TypeAlias = tuple[tuple[str, str | None], ...]
 """Files, each with the qualified name of the code that is looked at in it.

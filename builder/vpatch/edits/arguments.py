@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch import cst
-from vpatch.edits.census import marked
-from vpatch.marks import carrier, with_mark
+from vpatch.edits.census import marked, put_marked
+from vpatch.marks import carrier
 from vpatch.model import Finding, Found
 from vpatch.select import Lost, Source, block, expression, expressions, nearest, scopes
-from vpatch.syntax import Spot, along, same
+from vpatch.syntax import Spot, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,12 +57,6 @@ def _verdict(spots: Sequence[Spot], done: Sequence[Spot], source: Source, overla
         return Finding(Found.BEFORE, regions=regions)
     paths = (carrier(source.module, spot.path) for spot in done)
     return Finding(Found.AFTER, marked=frozenset(p for p in paths if marked(source, p, overlay)), regions=regions)
-
-
-def _mark(source: Source, spot: Spot, new: cst.CSTNode, overlay: str) -> Source:
-    source = source.put(spot.path, new)
-    path = carrier(source.module, spot.path)
-    return source.put(path, with_mark(along(source.module, path)[-1], overlay))
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,7 @@ class AddKeyword:
             index = next((i for i, a in enumerate(args) if a.star == "**"), len(args))
             opening = spot.node.whitespace_before_args  # type: ignore[attr-defined]
             joined = _join(args, index, self._argument().deep_clone(), opening)
-            source = _mark(source, spot, spot.node.with_changes(args=joined), overlay)
+            source = put_marked(source, spot.path, spot.node.with_changes(args=joined), overlay)
         files.put(self.file, source)
 
 
@@ -183,5 +177,5 @@ class AddParameter:
                     joined = _join(some, index, self._parameter().deep_clone(), opening)
                     params = params.with_changes(**{kind: joined})
                     break
-            source = _mark(source, spot, spot.node.with_changes(params=params), overlay)
+            source = put_marked(source, spot.path, spot.node.with_changes(params=params), overlay)
         files.put(self.file, source)

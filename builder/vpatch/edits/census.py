@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from vpatch.marks import marks_on
+from vpatch import cst
+from vpatch.marks import carrier, marks_on, with_mark
 from vpatch.model import Finding, Found
 from vpatch.select import Lost, Source
 from vpatch.syntax import Path, along
@@ -13,6 +14,13 @@ from vpatch.syntax import Path, along
 def marked(source: Source, path: Path, overlay: str) -> bool:
     """Tell whether the statement at `path` has the overlay's mark."""
     return overlay in marks_on(along(source.module, path)[-1])
+
+
+def put_marked(source: Source, path: Path, new: cst.CSTNode, overlay: str) -> Source:
+    """Put `new` in the place of the node at `path`, and the mark on the statement around it."""
+    source = source.put(path, new)
+    bearer = carrier(source.module, path)
+    return source.put(bearer, with_mark(along(source.module, bearer)[-1], overlay))
 
 
 def census(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch import cst
-from vpatch.edits.census import census, marked
-from vpatch.marks import carrier, with_mark
+from vpatch.edits.census import census, marked, put_marked
+from vpatch.marks import carrier
 from vpatch.select import expression, expressions, inside, nearest, scopes
 from vpatch.syntax import Spot, along
 
@@ -62,9 +62,8 @@ class ReplaceExpr:
         source = files.source(self.file)
         for spot in self._spots(files)[0]:
             parent = along(source.module, spot.path)[-2]
-            source = source.put(spot.path, _fitted(expression(self.new).deep_clone(), spot.node, parent))
-            path = carrier(source.module, spot.path)
-            source = source.put(path, with_mark(along(source.module, path)[-1], overlay))
+            new = _fitted(expression(self.new).deep_clone(), spot.node, parent)
+            source = put_marked(source, spot.path, new, overlay)
         files.put(self.file, source)
 
 

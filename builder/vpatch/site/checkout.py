@@ -13,7 +13,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
 from vpatch.model import COMPANIONS
 from vpatch.site import bytecode, disk
-from vpatch.site.kept import STAGED, sha256
+from vpatch.site.kept import STAGED, is_companion, sha256
 from vpatch.site.lock import locked
 from vpatch.site.model import Site
 from vpatch.site.store import is_pristine
@@ -157,7 +157,7 @@ class Checkout:
             disk.discard([disk.staged(target) for target in (*targets.values(), self._ledger)], made)
             raise
         later = "; the next run completes what this one began"
-        for file in sorted(todo, key=lambda file: (not file.startswith(COMPANIONS), file)):
+        for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
             target = self.site.root / file
             with disk.naming("cannot write", file, later):
                 disk.put(target) if file in targets else target.unlink()
@@ -188,9 +188,9 @@ class Checkout:
 
     def _unsafe(self, file: str, *, on_edits: bool) -> Iterator[Problem]:
         now, committed = self.site.read(file), self._committed(file)
-        if committed is None and not file.startswith(COMPANIONS):
+        if committed is None and not is_companion(file):
             yield Problem("unknown file", file, "git does not have it: there would be nothing to revert to")
-        elif now != committed and not marks_in(now or b"") and not (now is None and file.startswith(COMPANIONS)):
+        elif now != committed and not marks_in(now or b"") and not (now is None and is_companion(file)):
             yield Problem("dirty file", file, "it has uncommitted changes: commit or stash them, and run again")
         elif not on_edits and self._edited(file):
             yield Problem("edited after vpatch", file, "undo the edit, and run again; or `git checkout` the file")

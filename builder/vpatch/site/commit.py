@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
+from vpatch.model import COMPANIONS
 from vpatch.site import bytecode, disk, kept, listing
 from vpatch.site.disk import naming
 
@@ -132,7 +133,7 @@ def _remove_bytecode(site: Site, paths: Iterable[str], more: str = "") -> None:
 
 def _end(site: Site, plan: Plan) -> None:
     base = site.root / kept.folder(site)
-    companions = site.root / kept.COMPANIONS
+    companions = site.root / COMPANIONS
     if all(name.endswith(".pyc") for _, _, names in os.walk(companions) for name in names):
         disk.remove_tree(companions)
     if plan.ends:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.model import COMPANIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from vpatch.site.model import Site
 
 SCHEMA = 1
-COMPANIONS = "vllm/_vpatch/"
-"""Where vpatch adds files. Whatever is in there is its own, and has no original."""
 NAMES = frozenset({"originals", "provenance.json"})
 """What the folder holds when no run is under way."""
 STAGED = ".vpatch-new"

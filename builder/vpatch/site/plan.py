@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
+from vpatch.model import COMPANIONS
 from vpatch.site import bytecode, kept, links, listing
 from vpatch.site.file import Asked, File, judge
 
@@ -95,7 +96,7 @@ def decide(site: Site, asked: Asked, note: object) -> Plan:
         unclean=have.unclean,
     )
     if plan.work:
-        links.check(site, [*plan.files, *plan.removed, listing.path_of(site), kept.folder(site), kept.COMPANIONS])
+        links.check(site, [*plan.files, *plan.removed, listing.path_of(site), kept.folder(site), COMPANIONS])
     return plan
 
 
