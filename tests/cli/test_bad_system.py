@@ -229,18 +229,22 @@ def test_another_vpatch_at_work(
 def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patched: Trees) -> None:
     """At a random moment of the second half of the process: it plans, and then it writes."""
     tree = linked("0.20.2")
-    started = time.monotonic()
-    assert humbly("apply", tree).returncode == 0
-    whole = time.monotonic() - started
-    assert vpatch("revert", tree).code == 0
+    whole = 60.0
     chance = random.Random(20)  # noqa: S311 - for a test
     killed = 0
 
-    for _ in range(KILLS):
+    while killed < KILLS:
+        started = time.monotonic()
         with subprocess.Popen([*COMMAND, "apply", tree], stdout=DEVNULL, stderr=DEVNULL, env=UNWATCHED) as ran:
-            time.sleep(chance.uniform(0.5, 1.0) * whole)
-            ran.kill()
-        killed += ran.returncode == -signal.SIGKILL
+            try:
+                ran.wait(timeout=chance.uniform(0.5, 1.0) * whole)
+            except subprocess.TimeoutExpired:
+                ran.kill()
+        if ran.returncode == 0:  # too late: the machine is as fast as this
+            whole = time.monotonic() - started
+        else:
+            assert ran.returncode == -signal.SIGKILL
+            killed += 1
         for file in (*TARGETS, COMPANION):  # whole files only, the old or the new
             both = [root / file for root in (slim("0.20.2"), patched("0.20.2", HYBRID))]
             assert not (tree / file).exists() or (tree / file).read_bytes() in [
@@ -251,7 +255,6 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
             assert vpatch("verify", tree).code == 0
         assert vpatch("revert", tree).code == 0
         subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
-    assert killed > KILLS // 4
 
 
 def test_eight_at_once(vpatch: Program, linked: Trees, slim: Trees) -> None:
