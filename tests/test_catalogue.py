@@ -12,6 +12,8 @@ from vpatch.catalogue import GROUP, discover, select
 from vpatch.errors import Failure
 from vpatch.testing import Case, State
 
+from tests.releases import FACTS, RELEASES, fact, said
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -138,6 +140,10 @@ def test_an_unknown_id() -> None:
     )
 
 
+def test_the_facts_are_of_our_overlays() -> None:
+    assert FACTS.keys() == {item.id for item in OURS}
+
+
 @pytest.mark.parametrize("item", OURS, ids=lambda item: item.id)
 def test_our_overlays_have_their_cases(item: Catalogued) -> None:
     """A table with a case that is pending, one that is drifted, and, where a release has it, one that is merged."""
@@ -151,7 +157,7 @@ def test_our_overlays_have_their_cases(item: Catalogued) -> None:
 
     cases: tuple[Case, ...] = module.CASES
     wanted = {State.PENDING, State.DRIFTED}
-    wanted |= {State.MERGED} if any("merged" in text for text in item.overlay.releases.values()) else set()
+    wanted |= {State(fact(item.id, release)) for release in RELEASES} & {State.MERGED, State.NOT_APPLICABLE}
     assert {case.before for case in cases} >= wanted, f"{file.name}: CASES lack some of {sorted(wanted)}"
     # A case that is drifted proves nothing on a release that would be so anyway.
     assert all(case.replace or case.says for case in cases if case.before is State.DRIFTED)
@@ -163,5 +169,9 @@ def test_our_overlays_explain_themselves(item: Catalogued) -> None:
 
     assert overlay.summary.endswith(".")
     assert why
-    assert overlay.releases
+    for release in RELEASES:
+        (told,) = said(overlay.releases, release)
+        state, _, because = told.partition(": ")
+        assert state == fact(item.id, release)
+        assert because
     assert all("#" in link and link.count("/") == 1 for link in overlay.upstream)

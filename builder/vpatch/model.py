@@ -150,8 +150,9 @@ class Part:
 class Overlay:
     """One named set of source changes to vLLM. Its id is the name of its module, with hyphens.
 
-    `upstream` are the pull requests and issues behind it (`owner/repository#number`); `releases` says in a few words
-    what it does on which release, for `vpatch show`. An `opt_in` overlay is applied only when named.
+    `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` is for people: for
+    ranges of releases (version specifiers, `>=0.20,<0.21`) the state that the overlay has there, a colon, and why. An
+    `opt_in` overlay is applied only when named.
     """
 
     summary: str

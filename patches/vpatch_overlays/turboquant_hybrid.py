@@ -68,9 +68,9 @@ overlay = Overlay(
     summary="TurboQuant KV cache on hybrid (attention + Mamba) models.",
     upstream=("vllm-project/vllm#39931",),
     releases={
-        "0.18 and 0.19": "not applicable: there is no TurboQuant KV cache yet",
-        "0.20": "pending: hybrid models are refused, and the block size is computed from unquantised pages",
-        "0.21 and newer": "merged by #39931",
+        ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
+        ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantised pages",
+        ">=0.21": "merged: #39931",
     },
     parts=(
         Part(

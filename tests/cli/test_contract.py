@@ -301,6 +301,11 @@ def test_list_and_show(vpatch: Program) -> None:
     assert re.search(rf"^{HYBRID}: \S", vpatch("list").out, re.MULTILINE)
     shown = vpatch("show", HYBRID).out
     assert shown.startswith(f"{HYBRID}: ")
-    for told in ("from vpatch ", "https://github.com/vllm-project/vllm/pull/39931", "vLLM 0.20: pending", *TARGETS):
+    for told in (
+        "from vpatch ",
+        "https://github.com/vllm-project/vllm/pull/39931",
+        "vLLM >=0.20,<0.21: pending",
+        *TARGETS,
+    ):
         assert told in shown
     assert json.dumps(vpatch("list", "--json").json["overlays"]).count(HYBRID) == 1

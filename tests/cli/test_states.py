@@ -8,29 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.releases import FACTS, RELEASES, fact, pending
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import Program, Trees
 
 HYBRID = "turboquant-hybrid"
-FACTS = {
-    HYBRID: {
-        "0.18.0": "not_applicable",
-        "0.19.1": "not_applicable",
-        "0.20.0": "pending",
-        "0.20.1": "pending",
-        "0.20.2": "pending",
-        "0.21.0": "merged",
-        "0.23.0": "merged",
-        "0.24.0": "merged",
-        "0.28.0": "merged",
-        "0.31.0": "merged",
-        "0.33.0": "merged",
-    },
-}
-RELEASES = tuple(FACTS[HYBRID])
-PENDING = tuple(release for release, state in FACTS[HYBRID].items() if state == "pending")
 
 
 def states(vpatch: Program, tree: Path) -> dict[str, str]:
@@ -43,11 +28,11 @@ def states(vpatch: Program, tree: Path) -> dict[str, str]:
 def test_pristine(vpatch: Program, pristine: Trees, release: str) -> None:
     found = states(vpatch, pristine(release))
 
-    assert {name: found[name] for name in FACTS} == {name: facts[release] for name, facts in FACTS.items()}
-    assert "applied" not in found.values()
+    assert {name: found[name] for name in FACTS} == {name: fact(name, release) for name in FACTS}
+    assert not {"applied", "drifted", "conflict"} & set(found.values())
 
 
-@pytest.fixture(params=PENDING)
+@pytest.fixture(params=pending(HYBRID))
 def applied(request: pytest.FixtureRequest, vpatch: Program, linked: Trees) -> Path:
     tree = linked(request.param)
     assert vpatch("apply", tree, "--overlay", HYBRID).code == 0

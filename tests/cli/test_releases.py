@@ -1,0 +1,103 @@
+"""The whole way on every release: apply all default overlays, compile, again, verify, revert; in every order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.engine import plan
+
+from tests.releases import FACTS, RELEASES, fact
+
+if TYPE_CHECKING:
+    from vpatch.workspace import Parsed
+
+    from tests.conftest import Program, Trees
+
+    Contents = Callable[[Path], Mapping[str, bytes | None]]
+    Files = Mapping[str, bytes]
+
+DEFAULT = tuple(item.id for item in select(discover(), ()) if item.id in FACTS)
+
+
+def todo(release: str) -> tuple[str, ...]:
+    return tuple(overlay for overlay in DEFAULT if fact(overlay, release) == "pending")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents, release: str) -> None:
+    tree = linked(release)
+    before = contents(tree)
+
+    ran = vpatch("apply", tree, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    states = {item["id"]: item["state"] for item in ran.json["overlays"]}
+    wanted = {overlay: fact(overlay, release) for overlay in DEFAULT}
+    assert {overlay: states[overlay] for overlay in DEFAULT} == {
+        overlay: "applied" if state == "pending" else state for overlay, state in wanted.items()
+    }
+    changed = [file for file in ran.json["changed"] if file.endswith(".py")]
+    assert bool(changed) == bool(todo(release))
+    for file in changed:
+        compile((tree / file).read_bytes(), file, "exec", dont_inherit=True)
+
+    assert vpatch("apply", tree, "--json").json["changed"] == []
+    if changed:
+        assert vpatch("verify", tree).code == 0
+        assert vpatch("revert", tree).code == 0
+    assert contents(tree) == before
+
+
+def together(tree: Path, *steps: tuple[str, ...], parsed: Parsed) -> Files:
+    """Give the files that change when each step's overlays are applied at once, one step after the other."""
+    changes: dict[str, bytes] = {}
+
+    def read(file: str) -> bytes | None:
+        path = tree / file
+        return changes.get(file) or (path.read_bytes() if path.is_file() else None)
+
+    for step in steps:
+        changeset = plan(read, select(discover(), step), parsed)
+        assert not changeset.problems
+        assert changeset.files
+        changes |= changeset.files
+    return changes
+
+
+ORDERS = {
+    f"{release} {' '.join(order)}": pytest.param(
+        release, order, marks=() if order == tuple(reversed(todo(release))) else pytest.mark.matrix
+    )
+    for release in RELEASES
+    for order in permutations(todo(release))
+    if len(order) > 1 and order != todo(release)
+}
+
+
+@pytest.mark.parametrize(("release", "order"), ORDERS.values(), ids=ORDERS)
+def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tuple[str, ...]) -> None:
+    parsed: Parsed = {}
+    tree = slim(release)
+
+    assert together(tree, *((one,) for one in order), parsed=parsed) == together(tree, todo(release), parsed=parsed)
+
+
+@pytest.mark.parametrize("release", [release for release in RELEASES if len(todo(release)) > 1])
+def test_each_alone(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
+    """Taken away one by one, what is left is what it would be alone."""
+    tree = linked(release)
+    parsed: Parsed = {}
+    assert vpatch("apply", tree).code == 0
+    left = list(todo(release))
+    random.Random(release).shuffle(left)  # noqa: S311 - for a test
+
+    while len(left) > 1:
+        assert vpatch("revert", tree, "--overlay", left.pop()).code == 0
+        expected = together(slim(release), tuple(left), parsed=parsed)
+        assert {file: (tree / file).read_bytes() for file in expected} == expected
+    assert vpatch("revert", tree).code == 0

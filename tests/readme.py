@@ -1,0 +1,46 @@
+"""README's table of overlays, written from what the overlays say of themselves: `python -m tests.readme`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from vpatch.catalogue import discover
+from vpatch.model import Catalogued
+
+README = Path(__file__).parents[1] / "README.md"
+TABLE = re.compile(r"(?<=<!-- overlays -->\n).*?(?=<!-- /overlays -->)", re.DOTALL)
+
+
+def table() -> str:
+    """Give the table of our own overlays, in Markdown."""
+    ours = (item for item in discover() if item.origin.startswith("vpatch "))
+    return "\n".join(["| overlay | does | upstream | vLLM |", "|---|---|---|---|", *map(_row, ours), ""])
+
+
+def _row(item: Catalogued) -> str:
+    overlay = item.overlay
+    links = (
+        f"[{link.removeprefix('vllm-project/vllm')}](https://github.com/{link.replace('#', '/pull/')})"
+        for link in overlay.upstream
+    )
+    states = (f"{told.partition(':')[0]} {span.replace(',', ', ')}" for span, told in overlay.releases.items())
+    where = "; ".join(state for state in states if not state.startswith("not_applicable"))
+    name = f"`{item.id}`{' (opt-in)' if overlay.opt_in else ''}"
+    return f"| {name} | {overlay.summary.removesuffix('.')} | {', '.join(links)} | {where} |"
+
+
+def fresh(text: str) -> str:
+    """Give README's text with the table as it should be.
+
+    Raises:
+        ValueError: it has no place for a table, or several.
+    """
+    new, count = TABLE.subn(lambda _: table(), text)
+    if count != 1:
+        raise ValueError(f"README.md has {count} places for the table of overlays")
+    return new
+
+
+if __name__ == "__main__":
+    README.write_text(fresh(README.read_text()))
