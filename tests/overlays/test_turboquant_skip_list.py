@@ -1,0 +1,129 @@
+"""turboquant-skip-list on real releases: its states, what drifts, what it makes; and its companion."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from vpatch.testing import Case, State, check
+from vpatch_overlays.companions.turboquant_skip_list import skip_layer_order
+
+from tests.conftest import Contents, Program
+
+ARG_UTILS = "vllm/engine/arg_utils.py"
+CACHE = "vllm/config/cache.py"
+
+BRANCH = 'if resolved_cache_dtype.startswith("turboquant_"):'
+SPELLINGS = {
+    "0.20.2": "sorted(existing | set(boundary), key=lambda x: int(x))",
+    "0.21.0": "sorted(\n                existing | set(boundary), key=int\n            )",
+}
+
+CASES = (
+    *(
+        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
+        for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
+    ),
+    *(Case(release, State.PENDING, says="as in 0.20; 3 of 3") for release in ("0.20.0", "0.20.1", "0.20.2")),
+    *(
+        Case(release, State.PENDING, says="as in 0.21; 3 of 3")
+        for release in (
+            *("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1"),
+            *("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
+        )
+    ),
+    *(Case(release, State.MERGED, says="has no `sorted(..., key=...)`") for release in ("0.32.0", "0.33.0")),
+    Case(
+        "0.20.2",
+        State.DRIFTED,
+        replace={ARG_UTILS: ("key=lambda x: int(x)", "key=lambda x: float(x)")},
+        says="is not there; nearest, line 1689",
+    ),
+    Case("0.31.0", State.DRIFTED, replace={ARG_UTILS: ("key=int", "key=int, reverse=True")}, says="is not there"),
+    Case("0.24.0", State.DRIFTED, replace={ARG_UTILS: (BRANCH, "if turboquant:")}, says="no block `if resolved_cache"),
+    # A broken tree is never taken for one without the feature.
+    Case(
+        "0.19.1",
+        State.DRIFTED,
+        replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
+        says="CacheDType 0 times",
+    ),
+    # Half of upstream's change is not upstream's change.
+    Case(
+        "0.32.0",
+        State.DRIFTED,
+        replace={ARG_UTILS: ("layers) | set(boundary)\n", "layers) | set(boundary), key=int\n")},
+        says="no block `if resolved_cache",
+    ),
+    Case(
+        "0.31.0",
+        State.DRIFTED,
+        replace={ARG_UTILS: ("existing | set(boundary), key=int", "existing | set(boundary)")},
+        says="key=int)` is not there",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, pristine: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-skip-list", tree=pristine(case.release), scratch=tmp_path)
+
+
+@pytest.mark.parametrize("release", SPELLINGS)
+def test_only_the_key_changes(release: str, pristine: Callable[[str], Path], tmp_path: Path) -> None:
+    source = (pristine(release) / ARG_UTILS).read_text()
+    imported = "from vllm._vpatch.turboquant_skip_list import skip_layer_order"
+    new = source.replace(SPELLINGS[release], "sorted(existing | set(boundary), key=skip_layer_order)")
+    new = new.replace("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:")
+
+    case = Case(release, State.PENDING, result={ARG_UTILS: new})
+
+    check(case, "turboquant-skip-list", tree=pristine(release), scratch=tmp_path)
+
+
+def test_it_and_turboquant_hybrid_give_the_same_bytes_in_every_order(
+    vpatch: Program, linked: Callable[..., Path], contents: Callable[[Path], Contents]
+) -> None:
+    names = ("turboquant-hybrid", "turboquant-skip-list")
+    before = contents(linked("0.20.2", "before"))
+    found: list[Contents] = []
+    for runs in ([names], [[name] for name in names], [[name] for name in reversed(names)]):
+        tree = linked("0.20.2", f"tree{len(found)}")
+        for run in runs:
+            ran = vpatch("apply", *(f"--overlay={name}" for name in run), tree)
+            assert ran.code == 0, ran.out + ran.err
+        found.append({file: data for file, data in contents(tree).items() if file.startswith("vllm/")})
+        for name in names:
+            assert vpatch("revert", f"--overlay={name}", tree).code == 0
+        assert contents(tree) == before
+
+    assert found[0] == found[1] == found[2]
+    assert found[0][ARG_UTILS] != before[ARG_UTILS]
+
+
+def test_indices_come_first_and_by_number() -> None:
+    entries = ["sliding_window", "27", "", "9", "²", "٣", "-1", "chunked", "10", " 4 ", "+5", "1_1", "5.0", "9" * 5000]
+
+    found = sorted(entries, key=skip_layer_order)
+
+    assert found == ["-1", "٣", " 4 ", "+5", "9", "10", "1_1", "27", *sorted(found[8:])]
+    assert found[8:] == ["", "5.0", "9" * 5000, "chunked", "sliding_window", "²"]
+
+
+def test_a_list_of_indices_keeps_its_order() -> None:
+    rng = random.Random(31)  # noqa: S311 - it is to be repeatable
+    for count in range(1, 80):
+        entries = {str(index) for index in rng.sample(range(200), count)}
+
+        assert sorted(entries, key=skip_layer_order) == sorted(entries, key=int)
+
+
+def test_the_order_does_not_depend_on_that_of_a_set() -> None:
+    entries = ["3", "03", "+3", "³", "three"]
+
+    assert {tuple(sorted(order, key=skip_layer_order)) for order in permutations(entries)} == {
+        ("+3", "03", "3", "three", "³")
+    }
