@@ -1,0 +1,101 @@
+"""What turboquant-skip-list does to the configs of the real vLLM, and what its layers make of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cpu import models
+from tests.cpu.environment import interpreter, probe
+from tests.cpu.probe_skip_list import INDICES, NAMES, SKIPPED
+
+Trees = Callable[..., Path]
+
+ALWAYS = ("0.20.2", "0.31.0")
+MORE = ("0.21.0", "0.23.0", "0.24.0", "0.26.0")
+
+ORDERED = {
+    "none": "0 1 26 27",
+    "one": "0 1 5 26 27",
+    "several": "0 1 5 9 12 26 27",
+    "a name": "0 1 26 27 sliding_window",
+    "names and indices": "0 1 5 12 26 27 chunked sliding_window",
+}
+
+
+class Two(NamedTuple):
+    """What one thing is in each of the trees."""
+
+    stock: Any
+    patched: Any
+
+
+@pytest.fixture(
+    scope="module", params=[*ALWAYS, *(pytest.param(release, marks=pytest.mark.matrix) for release in MORE)]
+)
+def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Two:
+    release = request.param
+    # Before 0.21 hybrid models are refused without the other overlay.
+    overlays = ("turboquant-skip-list", *(("turboquant-hybrid",) if release < "0.21" else ()))
+    folder = models.write(tmp_path_factory.mktemp("models"))  # one for both: its path is part of a config
+
+    def look(tree: Path) -> dict[str, Any]:
+        home = tmp_path_factory.mktemp("home")
+        return probe(interpreter(release), "probe_skip_list", tree, home, str(folder))
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return Two(*pool.map(look, (pristine(release), patched(release, *overlays))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stock_dies_of_a_name(seen: Two, name: str) -> None:
+    kind, message = seen.stock["dense"][name]["error"]
+
+    assert kind == "ValueError"
+    assert message.startswith("invalid literal for int() with base 10: ")
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_list(seen: Two, name: str) -> None:
+    assert seen.patched["dense"][name]["skip_layers"] == ORDERED[name].split()
+
+
+def test_names_that_look_like_numbers(seen: Two) -> None:
+    found = seen.patched["dense"]["no integers"]["skip_layers"]
+
+    assert found == ["0", "1", "26", "27", "", "0x7", "5.0", "9" * 5000, "two", "²"]
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_have_the_order_and_the_hashes_of_stock(seen: Two, name: str) -> None:
+    assert "error" not in seen.stock["dense"][name]
+    assert seen.patched["dense"][name] == seen.stock["dense"][name]
+
+
+def test_every_list_has_hashes_of_its_own(seen: Two) -> None:
+    for name in ("hash", "cache hash"):
+        assert len({found[name] for found in seen.patched["dense"].values()}) == len(INDICES | NAMES)
+
+
+def test_a_hybrid_model_has_no_boundary_layers(seen: Two) -> None:
+    found = seen.patched["hybrid"]
+
+    assert found["a name"]["skip_layers"] == ["sliding_window"]
+    assert found["names and indices"]["skip_layers"] == ["5", "12", "chunked", "sliding_window"]
+    assert {seen.stock["hybrid"][name]["error"][0] for name in NAMES} <= {"ValueError", "NotImplementedError"}
+
+
+def test_a_name_skips_the_layers_that_it_names(seen: Two) -> None:
+    assert seen.stock["windowed"]["by name"]["error"][0] == "ValueError"
+    assert seen.patched["windowed"]["by index"] == seen.stock["windowed"]["by index"]
+
+    caches = seen.patched["windowed"]["by name"]["caches"]
+
+    assert caches == seen.stock["windowed"]["by index"]["caches"]
+    skipped = {name for name, (dtype, _) in caches.items() if dtype == "auto"}
+    assert skipped == {f"model.layers.{index}.self_attn.attn" for index in (*SKIPPED["by index"], "11")}
+    assert {dtype for dtype, _ in caches.values()} == {"auto", "turboquant_4bit_nc"}
