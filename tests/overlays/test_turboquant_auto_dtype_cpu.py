@@ -1,0 +1,91 @@
+"""What turboquant-auto-dtype does to the KV cache tensors of the real V1 runner, which has no device here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cpu import models
+from tests.cpu.environment import interpreter, probe
+from tests.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS
+
+Trees = Callable[..., Path]
+
+UNKNOWN = "Unknown TurboQuant cache dtype: 'auto'."
+
+# Bytes of one token in one head: of head size 256 in the hybrid models, 128 in the dense one.
+SLOTS = {
+    "hybrid": {"k8v4": 388, "4bit_nc": 262, "k3v4_nc": 230, "3bit_nc": 198},
+    "dense": {"k8v4": 196, "4bit_nc": 134, "k3v4_nc": 118, "3bit_nc": 102},
+}
+HEADS = {"35B": 2, "27B": 4, "dense": 8}
+
+
+class Three(NamedTuple):
+    """What one thing is in each of the trees."""
+
+    stock: Any
+    patched: Any
+    whole: Any
+
+
+# Beside each release the nearest that has no such defect: its shapes are the same.
+@pytest.fixture(
+    scope="module", params=[pytest.param(("0.25.1", "0.24.0"), marks=pytest.mark.matrix), ("0.26.0", "0.27.1")]
+)
+def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Three:
+    release, other = request.param
+    folder = models.write(tmp_path_factory.mktemp("models"))
+
+    def look(tree: Path) -> dict[str, Any]:
+        home = tmp_path_factory.mktemp("home")
+        return probe(interpreter(release), "probe_auto_dtype", tree, home, str(folder))
+
+    trees = (pristine(release), patched(release, "turboquant-auto-dtype"), pristine(other))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return Three(*pool.map(look, trees))
+
+
+@pytest.mark.parametrize("name", [*map(" ".join, (*HYBRID, *DENSE))])
+def test_stock_takes_turboquant_to_be_auto(seen: Three, name: str) -> None:
+    kind, message = seen.stock[name]["error"]
+
+    assert kind == "ValueError"
+    assert message.startswith(UNKNOWN)
+
+
+@pytest.mark.parametrize(("model", "dtype"), HYBRID)
+def test_tensors_of_a_hybrid_model(seen: Three, model: str, dtype: str) -> None:
+    found, slot = seen.patched[f"{model} {dtype}"], SLOTS["hybrid"][dtype.removeprefix("turboquant_")]
+
+    assert found["tensors"] == seen.whole[f"{model} {dtype}"]["tensors"]
+    assert found["tensors"]
+    for kind, shape, _, offset in found["tensors"].values():
+        assert (kind, shape[-1], offset) == ("torch.uint8", slot, 0)
+        assert HEADS[model] in shape[1:3]
+
+
+@pytest.mark.parametrize(("model", "dtype"), DENSE)
+def test_tensors_of_a_dense_model(seen: Three, model: str, dtype: str) -> None:
+    """Those of its skipped layers have the model's dtype."""
+    tensors, slot = seen.patched[f"{model} {dtype}"]["tensors"], SLOTS["dense"][dtype.removeprefix("turboquant_")]
+    skipped = {f"model.layers.{index}.self_attn.attn" for index in (0, 1, 26, 27)}
+
+    assert len(tensors) == 28
+    for name, (kind, shape, _, offset) in tensors.items():
+        assert offset == 0
+        if name in skipped:
+            assert kind == "torch.bfloat16"
+        else:
+            assert (kind, shape[-1]) == ("torch.uint8", slot)
+            assert HEADS[model] in shape[1:3]
+
+
+@pytest.mark.parametrize("name", [*map(" ".join, OTHERS)])
+def test_other_cache_dtypes_have_the_tensors_of_stock(seen: Three, name: str) -> None:
+    assert seen.stock[name]["tensors"]
+    assert seen.patched[name] == seen.stock[name]
