@@ -19,7 +19,8 @@ from vpatch.workspace import Parsed, Workspace
 from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants
 from tests.overlays.mutations import places
 
-SUBJECTS = (("0.20.2", "turboquant-hybrid"),)
+# A release, an overlay, and how many mutants of it to make.
+SUBJECTS = (("0.20.2", "turboquant-hybrid", 345),)
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Subject:
 
     item: Catalogued
     root: Path
+    count: int
     made: Changeset = field(init=False)
     parsed: Parsed = field(default_factory=dict)
 
@@ -52,10 +54,10 @@ class Subject:
                 yield Mutator(files.source(file), data.decode(), found)
 
 
-@pytest.fixture(scope="module", params=SUBJECTS, ids="-".join)
+@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda param: f"{param[0]}-{param[1]}")
 def subject(request: pytest.FixtureRequest, pristine: Callable[[str], Path]) -> Subject:
-    version, name = request.param
-    return Subject(select(discover(), (name,))[0], pristine(version))
+    version, name, count = request.param
+    return Subject(select(discover(), (name,))[0], pristine(version), count)
 
 
 def dump(text: str | bytes) -> str:
@@ -120,13 +122,13 @@ def run(subject: Subject, count: int, each: int, seed: int) -> tuple[Counter[str
 
 
 def test_a_mutant_is_patched_as_its_twin_or_drifts(subject: Subject) -> None:
-    outcomes, chosen = run(subject, count=345, each=3, seed=20)
+    outcomes, chosen = run(subject, subject.count, each=3, seed=20)
 
-    assert len(chosen) >= 300
+    assert len(chosen) >= 0.85 * subject.count
     assert {mutant.kind for mutant in chosen} == set(KINDS)
     assert sum(mutant.near for mutant in chosen) >= len(chosen) / 3
     assert outcomes["equal"] >= len(chosen) / 3
-    assert outcomes["drifted"] >= 30
+    assert outcomes["drifted"] >= len(chosen) / 12
     # Not comparable one to one: the order of statements that an edit looks for, and the place of an added import.
     assert sum(outcomes[kind] for kind in ("moved", "placed", "leaned")) <= len(chosen) / 20
 
@@ -134,7 +136,7 @@ def test_a_mutant_is_patched_as_its_twin_or_drifts(subject: Subject) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(5))
 def test_many_mutants(subject: Subject, seed: int) -> None:
-    run(subject, count=1500, each=6, seed=seed)
+    run(subject, 4 * subject.count, each=6, seed=seed)
 
 
 def made_by(subject: Subject, file: str) -> Counter[str]:
@@ -147,7 +149,7 @@ def made_by(subject: Subject, file: str) -> Counter[str]:
 
 def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there(subject: Subject) -> None:
     states, failures = Counter[State](), []
-    back = Subject(subject.item, subject.root)
+    back = Subject(subject.item, subject.root, subject.count)
     back.pristine, back.made = subject.patched, Changeset((), (), dict(subject.made.files), ())  # type: ignore[method-assign]
     for mutator in back.mutators():
         made = made_by(subject, mutator.file)
@@ -158,9 +160,11 @@ def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_t
             states[verdict.state] += 1
             left = Counter(ast.dump(p.node) for p in places(ast.parse(mutant.text).body))
             whole = made <= left and mutant.text.count(mark(subject.item.id)) >= marked
-            if verdict.state in {State.MERGED, State.NOT_APPLICABLE} or (verdict.state is State.APPLIED and not whole):
+            beside = mutant.fate == "equal"  # upstream's code, if only in a statement of which an expression is ours
+            wrong = verdict.state is State.APPLIED and not (whole or beside)
+            if verdict.state in {State.MERGED, State.NOT_APPLICABLE} or wrong:
                 failures.append(f"{mutant}: {verdict.state}")
 
     assert not failures, "\n".join(failures)
-    assert states[State.APPLIED] >= 20
-    assert states[State.DRIFTED] >= 10
+    assert states[State.APPLIED] >= states.total() / 5
+    assert states[State.DRIFTED] >= states.total() / 10
