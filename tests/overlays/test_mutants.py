@@ -20,7 +20,11 @@ from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants
 from tests.overlays.mutations import places
 
 # A release, an overlay, and how many mutants of it to make.
-SUBJECTS = (("0.20.2", "turboquant-hybrid", 345),)
+SUBJECTS = (
+    ("0.20.2", "turboquant-hybrid", 345),
+    ("0.21.0", "turboquant-skip-list", 60),
+    ("0.26.0", "turboquant-auto-dtype", 60),
+)
 
 
 @dataclass
