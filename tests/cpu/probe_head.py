@@ -1,0 +1,223 @@
+"""What a vLLM makes of output heads that compressed-tensors quantizes, as one JSON object on standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cpu import head_models
+from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNTARGETED, Head
+from tests.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
+from tests.cpu.platform import pretend_h100, single_rank
+
+PLAIN = Head("channel", 1000)
+MTP = {"Qwen3.5": "Qwen3_5MTP", "Qwen3-Next": "Qwen3NextMTP"}
+
+
+def engine_config(folder: Path, **options: Any) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+
+    fixed = {"skip_tokenizer_init": True, "max_model_len": 1024, "max_num_batched_tokens": 1024, "enforce_eager": True}
+    arguments = EngineArgs(model=str(folder), language_model_only=True, **fixed, **options)
+    return arguments.create_engine_config()
+
+
+def parsed(quantization: Any, mapped: bool = False) -> Any:
+    """Give a checkpoint's config as vLLM reads it for a head at `lm_head`, or `mapped` for a multimodal Qwen3.5."""
+    from vllm.model_executor.layers.quantization import get_quantization_config
+    from vllm.model_executor.model_loader.utils import configure_quant_config
+    from vllm.model_executor.models.qwen3_5 import Qwen3_5ForConditionalGeneration
+    from vllm.model_executor.models.qwen3_5_mtp import Qwen3_5MTP
+
+    config = get_quantization_config("compressed-tensors").from_config(json.loads(json.dumps(quantization)))
+    configure_quant_config(config, Qwen3_5ForConditionalGeneration if mapped else Qwen3_5MTP)
+    return config
+
+
+def loaded(found: dict[str, Any], head: Head) -> None:
+    """Load a head on every rank; say what it holds, and whether it multiplies right."""
+    import torch
+
+    tensors, found["ranks"] = checkpoint(head), []
+    hidden = torch.randn(3, head.hidden)
+    wanted = torch.nn.functional.pad(hidden @ reference(head, tensors).t(), (0, head.vocab))
+    for number in range(head.ranks):
+        with rank(number, head.ranks):
+            layer = build(head, parsed(head.quantization))
+            load(layer, tensors)
+            seen = compare(head, layer, tensors, number)
+            seen["geometry"] = geometry(layer)
+            if head.activations:
+                rows = logits(layer, hidden)[:, : seen["rows"]]
+                start = sum(other["rows"] for other in found["ranks"])
+                seen["logits"] = torch.allclose(rows, wanted[:, start : start + seen["rows"]], rtol=1e-4, atol=1e-3)
+            found["ranks"].append(seen)
+
+
+def geometry(layer: Any) -> list[Any]:
+    """Give the attributes by which kernels know a linear layer, and the size of the layer's weight."""
+    sizes = ("input_size", "input_size_per_partition", "output_size", "output_size_per_partition")
+    names = (*sizes, "output_partition_sizes", "prefix", "has_bias")
+    return [*(getattr(layer, name) for name in names), list(layer.weight.shape)]
+
+
+def cut(found: dict[str, Any], head: Head) -> None:
+    """Build a head on the first rank, where the others' trouble does not show."""
+    with rank(0, head.ranks):
+        build(head, parsed(head.quantization))
+
+
+def misshapen(found: dict[str, Any], head: Head, name: str, shape: tuple[int, ...]) -> None:
+    """Load a checkpoint with a tensor of the wrong shape."""
+    import torch
+
+    with rank(0, head.ranks):
+        layer = build(head, parsed(head.quantization))
+        load(layer, checkpoint(head) | {name: torch.ones(shape).to(layer.get_parameter(name).dtype)})
+
+
+def dispatched(found: dict[str, Any], quantization: Any) -> None:
+    """Say whether heads at both prefixes are quantized."""
+    for prefix in (BARE, MULTIMODAL):
+        layer = build(PLAIN, parsed(quantization, mapped=prefix == MULTIMODAL), prefix)
+        found[prefix] = [type(layer.quant_method).__name__, str(layer.weight.dtype)]
+
+
+def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int = 1, bias: bool = False) -> None:
+    """Give all that a plain head is, its loaded bytes included."""
+    import torch
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    torch.manual_seed(0)
+    weight, config = torch.randn(1000, 256).bfloat16(), quantization and parsed(quantization)
+    for number in range(ranks):
+        with rank(number, ranks):
+            for kind in (ParallelLMHead, VocabParallelEmbedding):
+                extra = {"bias": True} if bias and kind is ParallelLMHead else {}
+                layer = kind(1016, 256, org_num_embeddings=1000, quant_config=config, prefix="lm_head", **extra)
+                load(layer, {"weight": weight} | ({"bias": weight[:, 0]} if extra else {}))
+                found[f"{kind.__name__} {number}"] = {
+                    "method": type(layer.quant_method).__name__,
+                    "parameters": {name: digest(tensor) for name, tensor in layer.named_parameters()},
+                    "rows": layer.weight.count_nonzero(dim=1).bool().sum().item(),
+                }
+    short = torch.ones(999, 256)
+    for name, tensor in {"short": short, "scalar": torch.tensor(1.0)}.items():
+        try:
+            load(layer, {"weight": tensor})
+        except Exception as error:
+            found[name] = [type(error).__name__, str(error)]
+
+
+def packed(found: dict[str, Any]) -> None:
+    """Load a head that GPTQ packs, and a `g_idx` that every rank has whole."""
+    import torch
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    options = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": True, "checkpoint_format": "gptq"}
+    config = get_quantization_config("gptq").from_config(options)
+    layer = build(Head("gptq", 1024), config)
+    found["method"] = type(layer.quant_method).__name__
+    for name, parameter in layer.named_parameters():
+        tensor = torch.arange(parameter.numel()).reshape(parameter.shape).to(parameter.dtype)
+        try:
+            parameter.weight_loader(parameter, tensor)
+            found[name] = digest(parameter)
+        except Exception as error:
+            found[name] = [type(error).__name__, str(error)]
+
+
+def digest(tensor: Any) -> list[Any]:
+    """Give a tensor's type, shape and bytes in short."""
+    import torch
+
+    data = tensor.data.contiguous().view(torch.uint8).numpy().tobytes()
+    return [str(tensor.dtype), list(tensor.shape), hashlib.sha256(data).hexdigest()]
+
+
+def tied(found: dict[str, Any], quantization: Any) -> None:
+    """Tie a head to embeddings."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    layer = build(PLAIN, parsed(quantization))
+    embeddings = VocabParallelEmbedding(1000, 256)
+    found["tied"] = layer.tie_weights(embeddings) is layer and layer.weight is embeddings.weight
+
+
+def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
+    """Build a model (or of its MTP module the class `kind`), load a head into it, and let it compute logits."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.model_executor.models import ModelRegistry
+
+    config = engine_config(folder)
+    options = {"model_class": ModelRegistry.resolve_model_cls([kind], config.model_config)[0]} if kind else {}
+    quantized = json.loads((folder / "config.json").read_text())["quantization_config"] != head_models.BF16_HEAD
+    head = Head("block", head_models.VOCAB, hidden=head_models.HIDDEN)
+    tensors = checkpoint(head)
+    weight = reference(head, tensors) if quantized else tensors["weight"].float()
+    if not quantized:
+        tensors = {"weight": weight.bfloat16()}
+    with set_current_vllm_config(config):
+        made = initialize_model(config, **options)
+        layer = getattr(made, "language_model", made).lm_head
+        found["loaded"] = sorted(made.load_weights((f"lm_head.{name}", tensor) for name, tensor in tensors.items()))
+        found["dtype"] = str(layer.weight.dtype)
+        if quantized:
+            found["share"] = compare(head, layer, tensors, 0)
+            layer.quant_method.process_weights_after_loading(layer)
+        hidden = torch.randn(3, head.hidden).bfloat16()
+        got = made.compute_logits(hidden)
+    found["shape"] = list(got.shape)
+    found["logits"] = torch.allclose(got.float(), hidden.float() @ weight.t(), rtol=0.01, atol=0.05)
+
+
+def outcome(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
+    """Give what `act` found, and what it raised."""
+    found: dict[str, Any] = {}
+    try:
+        act(found, *arguments, **options)
+    except Exception as error:  # the tests say which errors are right
+        found["error"] = [type(error).__name__, str(error)]
+    return found
+
+
+def main(home: str) -> None:
+    """Do every case."""
+    with contextlib.redirect_stdout(sys.stderr):
+        pretend_h100()
+        import torch
+        from vllm.config import set_current_vllm_config
+
+        folders = head_models.write(Path(home))
+        config = engine_config(folders["Qwen3-Next"])  # a mixture of experts has more groups
+        with set_current_vllm_config(config):
+            single_rank(home)
+            stand_in()
+            found = {
+                "loaded": {name: outcome(loaded, head) for name, head in LOADED.items()},
+                "cut": {name: outcome(cut, head) for name, head in CUT.items()},
+                "misshapen": {name: outcome(misshapen, *case) for name, case in MISSHAPEN.items()},
+                "dispatched": {name: outcome(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
+                "tied": {name: outcome(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
+                "unquantized": {
+                    **{f"{name} TP2": outcome(unquantized, q, 2) for name, q in UNTARGETED.items()},
+                    **{f"no config TP{n}": outcome(unquantized, None, n) for n in (1, 2, 4)},
+                    "bias": outcome(unquantized, None, 2, bias=True),
+                    "GPTQ": outcome(packed),
+                },
+            }
+        torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
+        found["models"] = {name: outcome(model, folder) for name, folder in folders.items()}
+        found["models"] |= {kind: outcome(model, folders[name], kind) for name, kind in MTP.items()}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
