@@ -120,7 +120,9 @@ overlay = Overlay(
             shapes=(
                 Shape(
                     name="0.18",
-                    when=Not(Contains(CT, GET_METHOD, "ParallelLMHead")),
+                    when=Not(
+                        AnyOf(tuple(Contains(CT, GET_METHOD, n) for n in ("ParallelLMHead", "VocabParallelEmbedding")))
+                    ),
                     edits=(
                         EnsureImport(
                             CT, "from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead"
@@ -186,7 +188,7 @@ overlay = Overlay(
             shapes=(
                 Shape(
                     name="0.18",
-                    when=Not(Contains(VOCAB, LOAD, "loaded_weight.reshape(...)")),
+                    when=Not(Contains(VOCAB, LOAD, "loaded_weight.ndim")),
                     edits=(
                         InsertBefore(
                             VOCAB,

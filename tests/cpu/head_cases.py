@@ -109,7 +109,7 @@ MISSHAPEN: dict[str, tuple[Head, str, tuple[int, ...]]] = {
     "channel, two columns": (Head("channel", 1000), "weight_scale", (1000, 2)),
     "channel, flat": (Head("channel", 1000), "weight_scale", (1000,)),
     "weight, a row less": (Head("block", 1000), "weight", (999, 256)),
-    "weight, one column": (Head("block", 1000), "weight", (1000, 1)),
+    "weight, one column": (Head("channel", 1000), "weight", (1000, 1)),
     "weight, a column more": (Head("channel", 1000), "weight", (1000, 257)),
 }
 
@@ -128,3 +128,4 @@ UNTARGETED: dict[str, Any] = {
     },
     "target another": config(group("re:.*lm_heads", "embed_lm_head", "visual.lm_head", "lm_head.0", kind="channel")),
 }
+UNNAMED = [name for name in UNTARGETED if name.startswith(("target Linear", "target another"))]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cpu import head_models
-from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNTARGETED, Head
+from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
 from tests.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
 from tests.cpu.platform import pretend_h100, single_rank
 
@@ -63,7 +63,7 @@ def geometry(layer: Any) -> list[Any]:
     """Give the attributes by which kernels know a linear layer, and the size of the layer's weight."""
     sizes = ("input_size", "input_size_per_partition", "output_size", "output_size_per_partition")
     names = (*sizes, "output_partition_sizes", "prefix", "has_bias")
-    return [*(getattr(layer, name) for name in names), list(layer.weight.shape)]
+    return [*(getattr(layer, name, None) for name in names), list(layer.weight.shape)]
 
 
 def cut(found: dict[str, Any], head: Head) -> None:
@@ -88,30 +88,29 @@ def dispatched(found: dict[str, Any], quantization: Any) -> None:
         found[prefix] = [type(layer.quant_method).__name__, str(layer.weight.dtype)]
 
 
-def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int = 1, bias: bool = False) -> None:
-    """Give all that a plain head is, its loaded bytes included."""
+def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int, bias: bool = False) -> None:
+    """Give all that a plain head, and plain embeddings, are on every rank, the loaded bytes included."""
     import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     torch.manual_seed(0)
-    weight, config = torch.randn(1000, 256).bfloat16(), quantization and parsed(quantization)
+    tensors = {"weight": torch.randn(1000, 256).bfloat16()}
+    with_bias = tensors | {"bias": torch.randn(1000)}
+    wrong = {"a row less": torch.ones(999, 256), "one column": torch.ones(1000, 1), "scalar": torch.tensor(1.0)}
+    config = quantization and parsed(quantization)
     for number in range(ranks):
         with rank(number, ranks):
-            for kind in (ParallelLMHead, VocabParallelEmbedding):
-                extra = {"bias": True} if bias and kind is ParallelLMHead else {}
-                layer = kind(1016, 256, org_num_embeddings=1000, quant_config=config, prefix="lm_head", **extra)
-                load(layer, {"weight": weight} | ({"bias": weight[:, 0]} if extra else {}))
-                found[f"{kind.__name__} {number}"] = {
-                    "method": type(layer.quant_method).__name__,
-                    "parameters": {name: digest(tensor) for name, tensor in layer.named_parameters()},
-                    "rows": layer.weight.count_nonzero(dim=1).bool().sum().item(),
-                }
-    short = torch.ones(999, 256)
-    for name, tensor in {"short": short, "scalar": torch.tensor(1.0)}.items():
-        try:
-            load(layer, {"weight": tensor})
-        except Exception as error:
-            found[name] = [type(error).__name__, str(error)]
+            head = ParallelLMHead(1016, 256, bias, None, 1000, quant_config=config, prefix="lm_head")
+            embeddings = VocabParallelEmbedding(1016, 256, org_num_embeddings=1000, prefix="embed_tokens")
+            load(head, with_bias if bias else tensors)
+            load(embeddings, tensors)
+            for layer in (head, embeddings):
+                found[f"{type(layer).__name__} {number}"] = [
+                    type(layer.quant_method).__name__,
+                    {name: digest(tensor) for name, tensor in layer.named_parameters()},
+                ]
+            for name, tensor in wrong.items():
+                found[f"{name} {number}"] = outcome(lambda _, t=tensor: load(head, {"weight": t}))
 
 
 def packed(found: dict[str, Any]) -> None:
@@ -119,7 +118,8 @@ def packed(found: dict[str, Any]) -> None:
     import torch
     from vllm.model_executor.layers.quantization import get_quantization_config
 
-    options = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": True, "checkpoint_format": "gptq"}
+    options = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": True}
+    options |= {"checkpoint_format": "gptq", "modules_in_block_to_quantize": ["lm_head"]}
     config = get_quantization_config("gptq").from_config(options)
     layer = build(Head("gptq", 1024), config)
     found["method"] = type(layer.quant_method).__name__
@@ -207,7 +207,7 @@ def main(home: str) -> None:
                 "dispatched": {name: outcome(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "tied": {name: outcome(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "unquantized": {
-                    **{f"{name} TP2": outcome(unquantized, q, 2) for name, q in UNTARGETED.items()},
+                    **{name: outcome(unquantized, UNTARGETED[name], 2) for name in UNNAMED},
                     **{f"no config TP{n}": outcome(unquantized, None, n) for n in (1, 2, 4)},
                     "bias": outcome(unquantized, None, 2, bias=True),
                     "GPTQ": outcome(packed),

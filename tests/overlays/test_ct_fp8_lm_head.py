@@ -1,0 +1,93 @@
+"""ct-fp8-lm-head on real releases: its states, which parts of it upstream has, and what drifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.engine import status
+from vpatch.site.locate import locate
+from vpatch.site.store import SitePackages
+from vpatch.testing import Case, State, check
+
+LAYERS = "vllm/model_executor/layers/"
+VOCAB = f"{LAYERS}vocab_parallel_embedding.py"
+CT = f"{LAYERS}quantization/compressed_tensors/compressed_tensors.py"
+QWEN3_5 = "vllm/model_executor/models/qwen3_5.py"
+QWEN3_5_MTP = "vllm/model_executor/models/qwen3_5_mtp.py"
+QWEN3_NEXT = "vllm/model_executor/models/qwen3_next.py"
+
+ALWAYS = {"target-names", "qwen3-next", "block-scales", "tied-heads"}
+UP_TO_0_30 = ALWAYS | {"geometry"}
+UP_TO_0_27 = UP_TO_0_30 | {"tied-qwen3.5"}
+UP_TO_0_22 = UP_TO_0_27 | {"qwen3.5", "scalar-scales"}
+UP_TO_0_19 = UP_TO_0_22 | {"dispatch"}
+
+PENDING: dict[str, set[str]] = {
+    **dict.fromkeys(("0.18.0", "0.18.1", "0.19.0", "0.19.1"), UP_TO_0_19),
+    **dict.fromkeys(("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1"), UP_TO_0_22),
+    **dict.fromkeys(("0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1"), UP_TO_0_27),
+    **dict.fromkeys(("0.28.0", "0.29.0", "0.30.0"), UP_TO_0_30),
+    **dict.fromkeys(("0.31.0", "0.32.0", "0.33.0"), ALWAYS),
+}
+
+NO_QUANT_CONFIG = "config.hidden_size,\n            prefix=maybe_prefix("
+OTHER_CONFIG = "config.hidden_size,\n            quant_config=None,\n            prefix=maybe_prefix("
+
+
+def drifted(release: str, file: str, old: str, new: str, says: str) -> Case:
+    return Case(release, State.DRIFTED, replace={file: (old, new)}, says=says)
+
+
+CASES = (
+    *(Case(release, State.PENDING) for release in PENDING),
+    # Half of upstream's change is completed where the halves stand apart, and drifted where they make one.
+    Case(
+        "0.23.0",
+        State.PENDING,
+        replace={QWEN3_5: ("quant_config=self.quant_config,\n                    prefix=m", "prefix=m")},
+        says="qwen3.5: upstream's code is as in 0.18; 1 of 2 changes to make",
+    ),
+    drifted("0.20.2", CT, "isinstance(layer, ParallelLMHead)", "isinstance(layer, VocabParallelEmbedding)", "not as in"),
+    drifted("0.23.0", VOCAB, "loaded_weight = loaded_weight.reshape(1)", "return", "`loaded_weight.ndim`"),
+    drifted("0.31.0", VOCAB, "self.has_bias = bias", "self.biased = bias", "has `self.output_partition_sizes`"),
+    drifted("0.31.0", VOCAB, "self.output_partition_sizes = [", "self.sizes = [", "__init__ has `self.output_part"),
+    # The quantization config of something else.
+    drifted("0.33.0", QWEN3_NEXT, NO_QUANT_CONFIG, OTHER_CONFIG, "already has `quant_config=None"),
+    # Code that nobody looked at.
+    drifted("0.18.0", CT, "if isinstance(layer, Attention):", "if isinstance(layer, MLAAttention):", "is not there"),
+    drifted("0.33.0", CT, "def get_scheme_dict(", "def get_scheme_dicts(", "nearest: 'CompressedTensorsConfig.get_sche"),
+    drifted("0.33.0", CT, "if should_ignore_layer(", "if should_keep_layer(", "`if should_ignore_layer("),
+    drifted("0.33.0", VOCAB, "packed_dim = getattr(", "packed_dims = getattr(", "`packed_dim = getattr("),
+    drifted("0.33.0", VOCAB, "self.quant_method: QuantizeMethodBase = ", "self.quant_method = ", "QuantizeMethodBase"),
+    drifted("0.30.0", VOCAB, "self.embedding_dim = embedding_dim\n", "self.hidden = embedding_dim\n", "embedding_dim"),
+    drifted("0.22.1", VOCAB, "if output_dim is None:\n            assert", "if not output_dim:\n            assert", "if "),
+    drifted("0.23.0", VOCAB, 'self.quant_config.get_name() == "gguf"', "self.quant_config.gguf", "is not there"),
+    drifted("0.24.0", VOCAB, "return self.quant_method.tie_weights(self, ", "return self.tie(self, ", "tie_weights"),
+    drifted("0.27.1", QWEN3_5, "self.lm_head = self.model.embed_tokens", "self.lm_head = None", "embed_tokens"),
+    drifted("0.27.1", QWEN3_5_MTP, "if config.tie_word_embeddings:", "if config.tied:", "if config.tie_word_embeddings"),
+    drifted("0.28.0", QWEN3_5, "self.lm_head.tie_weights(self.model.", "self.lm_head.tie(self.model.", "line 344"),
+    drifted("0.33.0", VOCAB, "import torch\nimport", "import torch (\nimport", "not valid Python"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "ct-fp8-lm-head", tree=slim(case.release), scratch=tmp_path)
+
+
+@pytest.mark.parametrize("release", PENDING)
+def test_parts(release: str, slim: Callable[[str], Path]) -> None:
+    (verdict,) = status(SitePackages(locate(slim(release))).site.read, select(discover(), ("ct-fp8-lm-head",)))
+    states = {part.name: part.state for part in verdict.parts}
+
+    assert {name for name, state in states.items() if state is State.PENDING} == PENDING[release]
+    absent = {"tied-qwen3.5"} - PENDING[release]
+    assert {name for name, state in states.items() if state is State.NOT_APPLICABLE} == absent
+    assert all(states[name] is State.MERGED for name in states.keys() - PENDING[release] - absent)
+
+
+def test_every_release_is_in_the_table() -> None:
+    assert len(PENDING) == 23
