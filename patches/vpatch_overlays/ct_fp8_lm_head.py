@@ -82,7 +82,9 @@ def quant_config_of(name: str, heads: dict[str, str]) -> Part:
     call = "ParallelLMHead(...)"
     return Part(
         name=name,
-        merged=All(tuple(Contains(f, s, "ParallelLMHead(..., quant_config=..., prefix=...)") for f, s in heads.items())),
+        merged=All(
+            tuple(Contains(f, s, "ParallelLMHead(..., quant_config=..., prefix=...)") for f, s in heads.items())
+        ),
         shapes=(
             Shape(
                 name="0.18",

@@ -113,7 +113,15 @@ MISSHAPEN: dict[str, tuple[Head, str, tuple[int, ...]]] = {
     "weight, a column more": (Head("channel", 1000), "weight", (1000, 257)),
 }
 
-NAMES = (BARE, MULTIMODAL, "re:.*lm_head", "re:lm_head", r"re:^lm_head$", r"re:.*language_model\.lm_head$", "re:.*head.*")
+NAMES = (
+    BARE,
+    MULTIMODAL,
+    "re:.*lm_head",
+    "re:lm_head",
+    r"re:^lm_head$",
+    r"re:.*language_model\.lm_head$",
+    "re:.*head.*",
+)
 TARGETED: dict[str, Any] = {
     **{f"target {name}": config(group(name, kind="channel")) for name in NAMES},
     **{f"target Linear and {name}": config(nvfp4("Linear"), group(name, kind="channel")) for name in NAMES},

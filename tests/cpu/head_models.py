@@ -39,15 +39,16 @@ EXPERTS = {
 }
 VISION = {"model_type": "qwen3_5", "depth": 1, "hidden_size": 64, "num_heads": 2, "out_hidden_size": HIDDEN}
 
-INSIDE = ("re:.*visual.*", "re:.*linear_attn.*", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:^mtp.*")
+# Experts are not, unlike in the big model: how they are computed is chosen among kernels that are not here.
+INSIDE = ("re:.*visual.*", "re:.*linear_attn.*", "re:.*mlp.gate$", "re:.*mlp.experts.*", "re:.*shared_expert_gate$")
 
 
-def fp8_head(target: str = BARE, ignore: tuple[str, ...] = INSIDE) -> Any:
+def fp8_head(target: str = BARE) -> Any:
     """Give the quantization config of the `fp8-head` branch: NVFP4 inside, the head in FP8 blocks."""
-    return config(nvfp4("Linear"), group(target), ignore=ignore)
+    return config(nvfp4("Linear"), group(target), ignore=(*INSIDE, "re:^mtp.*"))
 
 
-BF16_HEAD = config(nvfp4("Linear"), ignore=(*INSIDE, BARE))
+BF16_HEAD = config(nvfp4("Linear"), ignore=(*INSIDE, "re:^mtp.*", BARE))
 
 
 def qwen3_5(quantization: Any, **text: Any) -> dict[str, Any]:
@@ -64,21 +65,36 @@ def qwen3_5(quantization: Any, **text: Any) -> dict[str, Any]:
 
 def qwen3_next(quantization: Any) -> dict[str, Any]:
     """Give a Qwen3-Next."""
-    return {
-        "architectures": ["Qwen3NextForCausalLM"],
-        "model_type": "qwen3_next",
-        "quantization_config": quantization,
-    } | SHARED | EXPERTS
+    return (
+        {
+            "architectures": ["Qwen3NextForCausalLM"],
+            "model_type": "qwen3_next",
+            "quantization_config": quantization,
+        }
+        | SHARED
+        | EXPERTS
+    )
+
+
+def qwen3(quantization: Any) -> dict[str, Any]:
+    """Give a dense Qwen3, one of the many models that pass their quantization config to the head."""
+    architecture = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "quantization_config": quantization}
+    return architecture | {name: value for name, value in SHARED.items() if not name.startswith(("layer_", "linear_"))}
 
 
 MODELS: dict[str, dict[str, Any]] = {
     "Qwen3.5": qwen3_5(fp8_head()),
     "Qwen3.5, re:": qwen3_5(fp8_head("re:.*lm_head")),
     "Qwen3-Next": qwen3_next(fp8_head()),
+    "Qwen3": qwen3(fp8_head()),
     "Qwen3.5, bf16 head": qwen3_5(BF16_HEAD),
     "Qwen3-Next, bf16 head": qwen3_next(BF16_HEAD),
     "Qwen3.5, tied": qwen3_5(fp8_head(), tie_word_embeddings=True),
-    "Qwen3.5, tied, bf16 head": qwen3_5(BF16_HEAD, tie_word_embeddings=True),
+    "Qwen3.5, tied, bf16": qwen3_5(BF16_HEAD, tie_word_embeddings=True),
+}
+MTP = {
+    **{f"{name}, MTP": (name, "Qwen3_5MTP") for name in MODELS if name.startswith("Qwen3.5")},
+    **{f"{name}, MTP": (name, "Qwen3NextMTP") for name in MODELS if name.startswith("Qwen3-Next")},
 }
 
 

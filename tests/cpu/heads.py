@@ -6,7 +6,9 @@ What they are compared with is computed here from the checkpoint's tensors alone
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from tests.cpu.head_cases import Head
@@ -51,8 +53,14 @@ class Reference:
 
 
 def stand_in() -> None:
-    """Put the reference in the place of the kernels."""
+    """Put the reference in the place of the kernels. To be called before vLLM lists its quantizations."""
     import torch
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+
+    # It is imported with all others, and wants a package that comes with a GPU.
+    humming = "vllm.model_executor.layers.quantization.humming"
+    sys.modules[humming] = ModuleType(humming)
+    sys.modules[humming].HummingConfig = QuantizationConfig  # type: ignore[attr-defined]
     from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
         compressed_tensors_w8a8_fp8,
         compressed_tensors_w8a16_fp8,
@@ -67,6 +75,7 @@ def stand_in() -> None:
         out.copy_((x.float() / scale).to(out.dtype))
 
     torch.ops._C.static_scaled_fp8_quant = quantize
+    torch.cuda.Event = object
 
 
 @contextlib.contextmanager

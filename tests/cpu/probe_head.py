@@ -16,7 +16,6 @@ from tests.cpu.heads import build, checkpoint, compare, load, logits, rank, refe
 from tests.cpu.platform import pretend_h100, single_rank
 
 PLAIN = Head("channel", 1000)
-MTP = {"Qwen3.5": "Qwen3_5MTP", "Qwen3-Next": "Qwen3NextMTP"}
 
 
 def engine_config(folder: Path, **options: Any) -> Any:
@@ -157,17 +156,19 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
     from vllm.model_executor.models import ModelRegistry
 
     config = engine_config(folder)
+    text = config.model_config.hf_text_config
     options = {"model_class": ModelRegistry.resolve_model_cls([kind], config.model_config)[0]} if kind else {}
     quantized = json.loads((folder / "config.json").read_text())["quantization_config"] != head_models.BF16_HEAD
-    head = Head("block", head_models.VOCAB, hidden=head_models.HIDDEN)
+    head = Head("block", text.vocab_size, hidden=text.hidden_size)
     tensors = checkpoint(head)
     weight = reference(head, tensors) if quantized else tensors["weight"].float()
     if not quantized:
         tensors = {"weight": weight.bfloat16()}
+    prefix = "model.language_model.embed_tokens" if text.tie_word_embeddings and not quantized else "lm_head"
     with set_current_vllm_config(config):
         made = initialize_model(config, **options)
         layer = getattr(made, "language_model", made).lm_head
-        found["loaded"] = sorted(made.load_weights((f"lm_head.{name}", tensor) for name, tensor in tensors.items()))
+        found["loaded"] = sorted(made.load_weights((f"{prefix}.{name}", tensor) for name, tensor in tensors.items()))
         found["dtype"] = str(layer.weight.dtype)
         if quantized:
             found["share"] = compare(head, layer, tensors, 0)
@@ -192,6 +193,7 @@ def main(home: str) -> None:
     """Do every case."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
+        stand_in()
         import torch
         from vllm.config import set_current_vllm_config
 
@@ -199,7 +201,6 @@ def main(home: str) -> None:
         config = engine_config(folders["Qwen3-Next"])  # a mixture of experts has more groups
         with set_current_vllm_config(config):
             single_rank(home)
-            stand_in()
             found = {
                 "loaded": {name: outcome(loaded, head) for name, head in LOADED.items()},
                 "cut": {name: outcome(cut, head) for name, head in CUT.items()},
@@ -215,7 +216,8 @@ def main(home: str) -> None:
             }
         torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
         found["models"] = {name: outcome(model, folder) for name, folder in folders.items()}
-        found["models"] |= {kind: outcome(model, folders[name], kind) for name, kind in MTP.items()}
+        mtp = head_models.MTP.items()
+        found["models"] |= {name: outcome(model, folders[main], kind) for name, (main, kind) in mtp}
     json.dump(found, sys.stdout)
 
 

@@ -50,7 +50,9 @@ CASES = (
         replace={QWEN3_5: ("quant_config=self.quant_config,\n                    prefix=m", "prefix=m")},
         says="qwen3.5: upstream's code is as in 0.18; 1 of 2 changes to make",
     ),
-    drifted("0.20.2", CT, "isinstance(layer, ParallelLMHead)", "isinstance(layer, VocabParallelEmbedding)", "not as in"),
+    drifted(
+        "0.20.2", CT, "isinstance(layer, ParallelLMHead)", "isinstance(layer, VocabParallelEmbedding)", "not as in"
+    ),
     drifted("0.23.0", VOCAB, "loaded_weight = loaded_weight.reshape(1)", "return", "`loaded_weight.ndim`"),
     drifted("0.31.0", VOCAB, "self.has_bias = bias", "self.biased = bias", "has `self.output_partition_sizes`"),
     drifted("0.31.0", VOCAB, "self.output_partition_sizes = [", "self.sizes = [", "__init__ has `self.output_part"),
@@ -58,16 +60,22 @@ CASES = (
     drifted("0.33.0", QWEN3_NEXT, NO_QUANT_CONFIG, OTHER_CONFIG, "already has `quant_config=None"),
     # Code that nobody looked at.
     drifted("0.18.0", CT, "if isinstance(layer, Attention):", "if isinstance(layer, MLAAttention):", "is not there"),
-    drifted("0.33.0", CT, "def get_scheme_dict(", "def get_scheme_dicts(", "nearest: 'CompressedTensorsConfig.get_sche"),
+    drifted(
+        "0.33.0", CT, "def get_scheme_dict(", "def get_scheme_dicts(", "nearest: 'CompressedTensorsConfig.get_sche"
+    ),
     drifted("0.33.0", CT, "if should_ignore_layer(", "if should_keep_layer(", "`if should_ignore_layer("),
     drifted("0.33.0", VOCAB, "packed_dim = getattr(", "packed_dims = getattr(", "`packed_dim = getattr("),
     drifted("0.33.0", VOCAB, "self.quant_method: QuantizeMethodBase = ", "self.quant_method = ", "QuantizeMethodBase"),
     drifted("0.30.0", VOCAB, "self.embedding_dim = embedding_dim\n", "self.hidden = embedding_dim\n", "embedding_dim"),
-    drifted("0.22.1", VOCAB, "if output_dim is None:\n            assert", "if not output_dim:\n            assert", "if "),
+    drifted(
+        "0.22.1", VOCAB, "if output_dim is None:\n            assert", "if not output_dim:\n            assert", "if "
+    ),
     drifted("0.23.0", VOCAB, 'self.quant_config.get_name() == "gguf"', "self.quant_config.gguf", "is not there"),
     drifted("0.24.0", VOCAB, "return self.quant_method.tie_weights(self, ", "return self.tie(self, ", "tie_weights"),
     drifted("0.27.1", QWEN3_5, "self.lm_head = self.model.embed_tokens", "self.lm_head = None", "embed_tokens"),
-    drifted("0.27.1", QWEN3_5_MTP, "if config.tie_word_embeddings:", "if config.tied:", "if config.tie_word_embeddings"),
+    drifted(
+        "0.27.1", QWEN3_5_MTP, "if config.tie_word_embeddings:", "if config.tied:", "if config.tie_word_embeddings"
+    ),
     drifted("0.28.0", QWEN3_5, "self.lm_head.tie_weights(self.model.", "self.lm_head.tie(self.model.", "line 344"),
     drifted("0.33.0", VOCAB, "import torch\nimport", "import torch (\nimport", "not valid Python"),
 )

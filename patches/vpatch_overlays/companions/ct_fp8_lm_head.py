@@ -41,16 +41,16 @@ def _named(prefix: str, patterns: Iterable[str]) -> str | None:
 
 def name_in_config(layer: torch.nn.Module, prefix: str | None, config: CompressedTensorsConfig) -> str | None:
     """Give the name by which `config` ignores or targets a head, `ignore` first; of any other layer `prefix` itself."""
+    if not prefix:
+        return prefix
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    if not prefix or not isinstance(layer, ParallelLMHead):
+    if not isinstance(layer, ParallelLMHead):
         return prefix
     return _named(prefix, config.ignore) or _named(prefix, config.target_scheme_map) or prefix
 
 
-def head_method(
-    config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: str
-) -> QuantizeMethodBase | None:
+def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: str) -> QuantizeMethodBase | None:
     """Give the method for a head, None for one that is not quantized; vllm-project/vllm#37291.
 
     Raises:

@@ -1,0 +1,211 @@
+"""What ct-fp8-lm-head does to the real vLLM, seen on the CPU: heads and whole models, built, loaded and multiplied.
+
+Everything is shown on a release as it is and on the same with the overlay, on a pretended GPU whose FP8 kernels are
+replaced by plain arithmetic. Several ranks are this one process, taking one part after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cpu import head_models
+from tests.cpu.environment import interpreter, probe
+from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
+
+Trees = Callable[..., Path]
+
+QUANTIZED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
+PLAIN = ["UnquantizedEmbeddingMethod", "torch.float32"]
+REFUSED = "quantizes {}, but the model ties it to the input embeddings, which are not quantized"
+
+# What upstream has: a head's scheme from 0.20, scalar scales from 0.23.
+NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.22")
+
+MODELS = [*head_models.MODELS, *head_models.MTP]
+TIED = [name for name in MODELS if "tied" in name and "bf16" not in name]
+BF16 = [name for name in MODELS if "bf16" in name]
+FP8 = [name for name in MODELS if name not in (*TIED, *BF16)]
+
+RELEASES = ("0.18.0", "0.20.2", "0.23.0")
+MORE = ("0.18.1", "0.19.0", "0.19.1", "0.20.0", "0.20.1", "0.21.0", "0.22.0", "0.22.1")
+
+
+class Two(NamedTuple):
+    """What one release's heads are, as released and with the overlay."""
+
+    release: str
+    stock: Any
+    patched: Any
+
+
+@pytest.fixture(scope="module", params=[*RELEASES, *(pytest.param(r, marks=pytest.mark.matrix) for r in MORE)])
+def seen(
+    request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory
+) -> Two:
+    release, python = request.param, interpreter()
+    trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = pool.map(lambda tree: probe(python, "probe_head", tree, tmp_path_factory.mktemp("home")), trees)
+        return Two(release, *found)
+
+
+def share(head: Head) -> tuple[int, int]:
+    """Give the rows that a rank has of the vocabulary, and of added tokens, with padding."""
+    rows = -(-head.vocab // head.padding) * head.padding
+    return rows // head.ranks, -(-head.added // head.padding) * head.padding // head.ranks
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_every_row_is_that_of_the_checkpoint(seen: Two, name: str) -> None:
+    head, found = LOADED[name], seen.patched["loaded"][name]
+    rows, added = share(head)
+
+    assert "error" not in found
+    assert len(found["ranks"]) == head.ranks
+    for number, rank in enumerate(found["ranks"]):
+        assert rank["rows"] == max(0, min(rows, head.vocab - number * rows))
+        assert rank["wrong"] == []
+        assert rank["padding"] == rows + added - rank["rows"]
+    assert sum(rank["rows"] for rank in found["ranks"]) == head.vocab
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_padding_is_zero_and_finite(seen: Two, name: str) -> None:
+    for rank in seen.patched["loaded"][name]["ranks"]:
+        assert rank["padding not zero"] == rank["scales not finite"] == 0
+        assert rank["least scale"] >= (0 if LOADED[name].kind == "channel" else 1 / 64)
+
+
+@pytest.mark.parametrize("name", [name for name, head in LOADED.items() if head.activations])
+def test_logits_are_those_of_the_dequantized_checkpoint(seen: Two, name: str) -> None:
+    assert [rank["logits"] for rank in seen.patched["loaded"][name]["ranks"]] == [True] * LOADED[name].ranks
+
+
+def test_a_rank_of_padding_has_scales(seen: Two) -> None:
+    *_, last = seen.patched["loaded"]["block, a rank of padding"]["ranks"]
+
+    assert (last["rows"], last["padding"], last["least scale"]) == (0, 128, 1)
+
+
+@pytest.mark.parametrize("name", ["tensor, static", "scalar, static"])
+def test_input_scales(seen: Two, name: str) -> None:
+    assert [rank["input scale"] for rank in seen.patched["loaded"][name]["ranks"]] == [[0.75], [0.75]]
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Two, name: str) -> None:
+    kind, stock = LOADED[name].kind, seen.stock["loaded"][name]
+    fails = kind == "block" or seen.release.startswith(NO_DISPATCH)
+    fails |= kind == "scalar" and seen.release.startswith(NO_SCALARS)
+
+    assert ("error" in stock) is fails
+    if not fails:
+        patched = seen.patched["loaded"][name]["ranks"]
+        assert [rank | {"geometry": []} for rank in stock["ranks"]] == [rank | {"geometry": []} for rank in patched]
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_geometry(seen: Two, name: str) -> None:
+    head = LOADED[name]
+    rows, total = sum(share(head)), sum(share(head)) * head.ranks
+
+    for rank in seen.patched["loaded"][name]["ranks"]:
+        sizes = [head.hidden, head.hidden, total, rows]
+        assert rank["geometry"] == [*sizes, [rows], "lm_head", False, [rows, head.hidden]]
+    for rank in seen.stock["loaded"][name]["ranks"]:
+        assert None in rank["geometry"]
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_rank_count_that_cuts_a_block_is_refused(seen: Two, name: str) -> None:
+    head = CUT[name]
+    kind, message = seen.patched["cut"][name]["error"]
+
+    assert kind == "ValueError"
+    assert f"Tensor parallelism of {head.ranks} cuts a block of lm_head" in message
+    assert f"its vocabulary of {head.vocab} tokens" in message
+    assert f"quantization block {list(head.block)}" in message
+    assert "vocabulary" not in str(seen.stock["cut"][name])
+
+
+@pytest.mark.parametrize("name", MISSHAPEN)
+def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
+    _, tensor, shape = MISSHAPEN[name]
+    kind, message = seen.patched["misshapen"][name]["error"]
+
+    assert kind == "ValueError"
+    assert f"A tensor of lm_head has the shape {list(shape)} in the checkpoint, not [" in message
+    assert "1000 tokens of 256 values" in message
+    assert seen.stock["misshapen"][name].get("error", ["loaded"])[0] != "ValueError"
+
+
+@pytest.mark.parametrize("name", TARGETED)
+def test_a_target_means_the_heads_of_all_models(seen: Two, name: str) -> None:
+    assert seen.patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}
+
+
+@pytest.mark.parametrize("name", UNTARGETED)
+def test_linear_is_no_head_and_ignore_comes_first(seen: Two, name: str) -> None:
+    assert seen.patched["dispatched"][name] == {BARE: PLAIN, MULTIMODAL: PLAIN}
+
+
+@pytest.mark.parametrize(("target", "prefix"), [("lm_head", MULTIMODAL), (MULTIMODAL, BARE)])
+def test_stock_finds_no_head_by_anothers_name(seen: Two, target: str, prefix: str) -> None:
+    assert seen.stock["dispatched"][f"target Linear and {target}"][prefix] == PLAIN
+
+
+@pytest.mark.parametrize("name", TARGETED)
+def test_a_quantized_head_is_not_tied(seen: Two, name: str) -> None:
+    kind, message = seen.patched["tied"][name]["error"]
+
+    assert kind == "ValueError"
+    assert REFUSED.format("lm_head") in message
+    assert "the model ties it" not in str(seen.stock["tied"][name])
+
+
+@pytest.mark.parametrize("name", UNTARGETED)
+def test_a_plain_head_is_tied(seen: Two, name: str) -> None:
+    assert seen.patched["tied"][name] == {"tied": True}
+
+
+@pytest.mark.parametrize("name", [*UNNAMED, "no config TP1", "no config TP2", "no config TP4", "bias", "GPTQ"])
+def test_other_heads_are_as_before_to_the_byte(seen: Two, name: str) -> None:
+    stock = seen.stock["unquantized"][name]
+
+    assert "error" not in stock
+    assert seen.patched["unquantized"][name] == stock
+
+
+@pytest.mark.parametrize("name", FP8)
+def test_a_model_loads_its_head_and_computes_logits(seen: Two, name: str) -> None:
+    found = seen.patched["models"][name]
+
+    assert "error" not in found
+    assert {parameter.rpartition(".")[2] for parameter in found["loaded"]} == {"weight", "weight_scale"}
+    assert found["dtype"] == "torch.float8_e4m3fn"
+    assert found["share"]["rows"] == head_models.VOCAB
+    assert found["share"]["wrong"] == []
+    assert found["logits"]
+    assert "error" in seen.stock["models"][name]
+
+
+@pytest.mark.parametrize("name", BF16)
+def test_a_model_with_a_plain_head_is_as_before(seen: Two, name: str) -> None:
+    stock = seen.stock["models"][name]
+
+    assert stock["logits"]
+    assert seen.patched["models"][name] == stock
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_model_that_ties_a_quantized_head_is_refused(seen: Two, name: str) -> None:
+    kind, message = seen.patched["models"][name]["error"]
+
+    assert kind == "ValueError"
+    assert REFUSED.format(BARE if "MTP" in name else MULTIMODAL) in message
+    assert "the model ties it" not in str(seen.stock["models"][name])
