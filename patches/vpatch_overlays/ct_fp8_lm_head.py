@@ -79,7 +79,7 @@ def ours(file: str, names: str, module: str = "ct_fp8_lm_head") -> EnsureImport:
 
 def quant_config_of(name: str, heads: dict[str, str]) -> Part:
     """Give the heads of a family of models the quantization config."""
-    call = "ParallelLMHead(...)"
+    call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     return Part(
         name=name,
         merged=All(

@@ -26,7 +26,7 @@ def engine_config(folder: Path, **options: Any) -> Any:
     return arguments.create_engine_config()
 
 
-def parsed(quantization: Any, mapped: bool = False) -> Any:
+def parsed(quantization: Any, *, mapped: bool = False) -> Any:
     """Give a checkpoint's config as vLLM reads it for a head at `lm_head`, or `mapped` for a multimodal Qwen3.5."""
     from vllm.model_executor.layers.quantization import get_quantization_config
     from vllm.model_executor.model_loader.utils import configure_quant_config
@@ -87,7 +87,7 @@ def dispatched(found: dict[str, Any], quantization: Any) -> None:
         found[prefix] = [type(layer.quant_method).__name__, str(layer.weight.dtype)]
 
 
-def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int, bias: bool = False) -> None:
+def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int, *, bias: bool = False) -> None:
     """Give all that a plain head, and plain embeddings, are on every rank, the loaded bytes included."""
     import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -109,7 +109,12 @@ def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int, bia
                     {name: digest(tensor) for name, tensor in layer.named_parameters()},
                 ]
             for name, tensor in wrong.items():
-                found[f"{name} {number}"] = outcome(lambda _, t=tensor: load(head, {"weight": t}))
+                found[f"{name} {number}"] = outcome(wrongly_loaded, head, tensor)
+
+
+def wrongly_loaded(found: dict[str, Any], layer: Any, tensor: Any) -> None:
+    """Load a weight of another shape."""
+    load(layer, {"weight": tensor})
 
 
 def packed(found: dict[str, Any]) -> None:
@@ -117,7 +122,7 @@ def packed(found: dict[str, Any]) -> None:
     import torch
     from vllm.model_executor.layers.quantization import get_quantization_config
 
-    options = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": True}
+    options: dict[str, Any] = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": True}
     options |= {"checkpoint_format": "gptq", "modules_in_block_to_quantize": ["lm_head"]}
     config = get_quantization_config("gptq").from_config(options)
     layer = build(Head("gptq", 1024), config)

@@ -135,7 +135,7 @@ def test_a_rank_count_that_cuts_a_block_is_refused(seen: Two, name: str) -> None
 
 @pytest.mark.parametrize("name", MISSHAPEN)
 def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
-    _, tensor, shape = MISSHAPEN[name]
+    *_, shape = MISSHAPEN[name]
     kind, message = seen.patched["misshapen"][name]["error"]
 
     assert kind == "ValueError"

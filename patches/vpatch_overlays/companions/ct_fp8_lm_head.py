@@ -105,7 +105,7 @@ def refuse_tied_target(config: QuantizationConfig | None, prefix: str) -> None:
 
 def _tied(prefix: str) -> ValueError:
     return ValueError(
-        f"The checkpoint's quantization config quantizes {prefix}, but the model ties it to the input embeddings, which "
-        "are not quantized. Set tie_word_embeddings to false if the checkpoint has a head of its own; else add the "
-        "head to the config's ignore list."
+        f"The checkpoint's quantization config quantizes {prefix}, but the model ties it to the input embeddings, "
+        "which are not quantized. Set tie_word_embeddings to false if the checkpoint has a head of its own; else add "
+        "the head to the config's ignore list."
     )

@@ -88,7 +88,7 @@ def _check(layer: ParallelLMHead, param: torch.nn.Parameter, loaded: torch.Tenso
     if tuple(loaded.shape) != wanted:
         block = getattr(layer, "weight_block_size", None)
         raise ValueError(
-            f"A tensor of {layer.prefix} has the shape {list(loaded.shape)} in the checkpoint, not {list(wanted)}: it has "
-            f"{layer.org_vocab_size} tokens of {layer.embedding_dim} values"
+            f"A tensor of {layer.prefix} has the shape {list(loaded.shape)} in the checkpoint, not {list(wanted)}: "
+            f"there are {layer.org_vocab_size} tokens of {layer.embedding_dim} values"
             + (f" in blocks of {list(block)}." if block else ".")
         )
