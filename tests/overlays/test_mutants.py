@@ -24,6 +24,10 @@ SUBJECTS = (
     ("0.20.2", "turboquant-hybrid", 345),
     ("0.21.0", "turboquant-skip-list", 60),
     ("0.26.0", "turboquant-auto-dtype", 60),
+    ("0.18.0", "ct-fp8-lm-head", 80),
+    ("0.20.2", "ct-fp8-lm-head", 80),
+    ("0.23.0", "ct-fp8-lm-head", 80),
+    ("0.33.0", "ct-fp8-lm-head", 80),
 )
 
 
