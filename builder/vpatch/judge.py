@@ -148,7 +148,8 @@ def _judge_part(
             problem = Problem("drifted", names[0], cause)
             return JudgedPart(replace(verdict, because=cause, problems=(problem,)), ())
         proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
-        reason = f"upstream has it ({', '.join(upstream)}): {proof}" if (upstream := item.overlay.upstream) else proof
+        links = ", ".join(part.upstream or item.overlay.upstream)
+        reason = f"upstream has it{links and f' ({links})'}: {proof}"
         return JudgedPart(replace(verdict, state=State.MERGED, because=reason), ())
 
     if ready:

@@ -137,13 +137,14 @@ class Part:
     """An atomic group of edits that upstream could merge on its own; `shapes` are listed newest first.
 
     `merged` holds where upstream has the change, `absent` where the feature or the defect does not exist, shown
-    positively.
+    positively. `upstream` says by what, where that is not simply what the overlay says.
     """
 
     name: str
     shapes: tuple[Shape, ...]
     merged: Predicate | None = None
     absent: Predicate | None = None
+    upstream: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,10 @@ INIT = "VocabParallelEmbedding.__init__"
 LOAD = "VocabParallelEmbedding.weight_loader"
 TIE = "ParallelLMHead.tie_weights"
 
+DISPATCHED = ("vllm-project/vllm#37291",)
+QWEN3_5_PASSES = ("vllm-project/vllm#42124",)
+KERNELS_READ = ("vllm-project/vllm#52543",)
+
 QWEN3_5 = {
     f"{MODELS}qwen3_5.py": "Qwen3_5ForCausalLMBase.__init__",
     f"{MODELS}qwen3_5_mtp.py": "Qwen3_5MTP.__init__",
@@ -82,6 +86,7 @@ def quant_config_of(name: str, heads: dict[str, str]) -> Part:
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     return Part(
         name=name,
+        upstream=QWEN3_5_PASSES if heads is QWEN3_5 else (),
         merged=All(
             tuple(Contains(f, s, "ParallelLMHead(..., quant_config=..., prefix=...)") for f, s in heads.items())
         ),
@@ -108,16 +113,17 @@ def refuse_tied(name: str, anchor: str) -> Shape:
 
 overlay = Overlay(
     summary="FP8 output heads (lm_head) of compressed-tensors checkpoints.",
-    upstream=("vllm-project/vllm#37291", "vllm-project/vllm#42124", "vllm-project/vllm#52543"),
+    upstream=(*DISPATCHED, *QWEN3_5_PASSES, *KERNELS_READ),
     releases={
-        "0.18 and 0.19": "pending: no quantized head reaches compressed-tensors",
-        "0.20 to 0.22": "pending: dispatch is merged (#37291); Qwen3.5 does not pass its config",
-        "0.23 to 0.30": "pending: Qwen3.5 and scalar scales are merged (#42124)",
-        "0.31 and newer": "pending: the geometry is merged; block scales, names, Qwen3-Next and tied heads are not",
+        ">=0.18,<0.20": "pending: no quantized head reaches compressed-tensors",
+        ">=0.20,<0.23": "pending: dispatch is merged (#37291); Qwen3.5 does not pass its config",
+        ">=0.23,<0.31": "pending: Qwen3.5 and scalar scales are merged (#42124)",
+        ">=0.31": "pending: the geometry is merged; block scales, names, Qwen3-Next and tied heads are not",
     },
     parts=(
         Part(
             name="dispatch",
+            upstream=DISPATCHED,
             merged=Contains(CT, GET_METHOD, "isinstance(layer, ParallelLMHead)"),
             shapes=(
                 Shape(
@@ -186,6 +192,7 @@ overlay = Overlay(
         ),
         Part(
             name="scalar-scales",
+            upstream=QWEN3_5_PASSES,
             merged=Contains(VOCAB, LOAD, "loaded_weight = loaded_weight.reshape(1)"),
             shapes=(
                 Shape(
@@ -205,6 +212,7 @@ overlay = Overlay(
         ),
         Part(
             name="geometry",
+            upstream=KERNELS_READ,
             merged=All(
                 (
                     Contains(VOCAB, INIT, "self.output_partition_sizes = ..."),

@@ -29,10 +29,10 @@ overlay = Overlay(
     summary="TurboQuant KV cache on the V1 model runner, hybrid models in particular.",
     upstream=("vllm-project/vllm#50533",),
     releases={
-        "0.18 and 0.19": "not applicable: there is no TurboQuant KV cache yet",
-        "0.20 to 0.24": "not applicable: the runner passes the cache dtype as it is",
-        "0.25 and 0.26": 'pending: the runner takes TurboQuant\'s cache dtype to be "auto"',
-        "0.27 and newer": "merged by #50533: TurboQuant has a quantisation mode of its own",
+        ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
+        ">=0.20,<0.25": "not_applicable: the runner passes the cache dtype as it is",
+        ">=0.25,<0.27": 'pending: the runner takes TurboQuant\'s cache dtype to be "auto"',
+        ">=0.27": "merged: #50533, TurboQuant has a quantisation mode of its own",
     },
     parts=(
         Part(

@@ -44,9 +44,9 @@ def sorts_by(key: str, since: str) -> Shape:
 overlay = Overlay(
     summary="TurboQuant with names, as `sliding_window`, in the list of layers to leave unquantised.",
     releases={
-        "0.18 and 0.19": "not applicable: there is no TurboQuant KV cache yet",
-        "0.20 to 0.31": "pending: the list is sorted by number",
-        "0.32 and newer": "merged: the list is sorted as text",
+        ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
+        ">=0.20,<0.32": "pending: the list is sorted by number",
+        ">=0.32": "merged: the list is sorted as text",
     },
     parts=(
         Part(
