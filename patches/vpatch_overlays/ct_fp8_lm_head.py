@@ -69,7 +69,8 @@ TIE_BEFORE_0_24 = """
 if self.quant_config and self.quant_config.get_name() == "gguf":
     return embed_tokens
 else:
-    ...
+    self.weight = embed_tokens.weight
+    return self
 """
 
 names = companion("vpatch_overlays.companions", "ct_fp8_lm_head")
