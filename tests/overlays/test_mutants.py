@@ -24,10 +24,9 @@ SUBJECTS = (
     ("0.20.2", "turboquant-hybrid", 345),
     ("0.21.0", "turboquant-skip-list", 60),
     ("0.26.0", "turboquant-auto-dtype", 60),
-    ("0.18.0", "ct-fp8-lm-head", 80),
-    ("0.20.2", "ct-fp8-lm-head", 80),
-    ("0.23.0", "ct-fp8-lm-head", 80),
-    ("0.33.0", "ct-fp8-lm-head", 80),
+    ("0.18.0", "ct-fp8-lm-head", 180),
+    *(pytest.param((v, "ct-fp8-lm-head", 180), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0")),
+    ("0.33.0", "ct-fp8-lm-head", 180),
 )
 
 
@@ -167,10 +166,9 @@ def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_t
             (verdict,) = status(read, [subject.item], dict(subject.parsed))
             states[verdict.state] += 1
             left = Counter(ast.dump(p.node) for p in places(ast.parse(mutant.text).body))
-            whole = made <= left and mutant.text.count(mark(subject.item.id)) >= marked
-            beside = mutant.fate == "equal"  # upstream's code, if only in a statement of which an expression is ours
-            wrong = verdict.state is State.APPLIED and not (whole or beside)
-            if verdict.state in {State.MERGED, State.NOT_APPLICABLE} or wrong:
+            # What no edit looks at may change, even in a statement that gained an argument.
+            whole = (made <= left or mutant.fate == "equal") and mutant.text.count(mark(subject.item.id)) >= marked
+            if verdict.state in {State.MERGED, State.NOT_APPLICABLE} or (verdict.state is State.APPLIED and not whole):
                 failures.append(f"{mutant}: {verdict.state}")
 
     assert not failures, "\n".join(failures)
