@@ -1,9 +1,9 @@
 """Output heads (`lm_head`) in FP8 that compressed-tensors checkpoints hold: block, channel and tensor scales.
 
 No release loads a head with block scales, not even 0.33; older ones miss more. A target `lm_head` is not found on
-multimodal models, whose head is `language_model.lm_head`; Qwen3-Next never gives its head the quantization config; and
-a quantized head that the config ties to the input embeddings computes garbage instead of being refused. Heads that are
-not quantized load as before. Quantized embeddings are not in this.
+multimodal models, whose head is `language_model.lm_head`; Qwen3-Next never gives its head the quantisation config; and
+a quantised head that the config ties to the input embeddings computes garbage instead of being refused. Heads that are
+not quantised load as before. Quantised embeddings are not in this.
 """
 
 from vpatch import (
@@ -83,7 +83,7 @@ def ours(file: str, names: str, module: str = "ct_fp8_lm_head") -> EnsureImport:
 
 
 def quant_config_of(name: str, heads: dict[str, str]) -> Part:
-    """Give the heads of a family of models the quantization config."""
+    """Give the heads of a family of models the quantisation config."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     return Part(
         name=name,
@@ -101,7 +101,7 @@ def quant_config_of(name: str, heads: dict[str, str]) -> Part:
 
 
 def refuse_tied(name: str, anchor: str) -> Shape:
-    """Refuse a quantized head where `ParallelLMHead.tie_weights` has this form."""
+    """Refuse a quantised head where `ParallelLMHead.tie_weights` has this form."""
     return Shape(
         name=name,
         edits=(
@@ -116,10 +116,10 @@ overlay = Overlay(
     summary="FP8 output heads (lm_head) of compressed-tensors checkpoints.",
     upstream=(*DISPATCHED, *QWEN3_5_PASSES, *KERNELS_READ),
     releases={
-        ">=0.18,<0.20": "pending: no quantized head reaches compressed-tensors",
-        ">=0.20,<0.23": "pending: dispatch is merged (#37291); Qwen3.5 does not pass its config",
-        ">=0.23,<0.31": "pending: Qwen3.5 and scalar scales are merged (#42124)",
-        ">=0.31": "pending: the geometry is merged; block scales, names, Qwen3-Next and tied heads are not",
+        ">=0.18,<0.20": "pending: no quantised head reaches compressed-tensors",
+        ">=0.20,<0.23": "pending: heads are dispatched (#37291), but Qwen3.5 does not pass its config",
+        ">=0.23,<0.31": "pending: Qwen3.5 passes its config and scalar scales load (#42124), but the rest is missing",
+        ">=0.31": "pending: block scales, target names, Qwen3-Next and tied heads are missing",
     },
     parts=(
         Part(

@@ -1,4 +1,4 @@
-"""Output heads as cases: how their weights are quantized and shared out, and what a config says of them."""
+"""Output heads as cases: how their weights are quantised and shared out, and what a config says of them."""
 
 from __future__ import annotations
 

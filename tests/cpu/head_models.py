@@ -44,7 +44,7 @@ INSIDE = ("re:.*visual.*", "re:.*linear_attn.*", "re:.*mlp.gate$", "re:.*mlp.exp
 
 
 def fp8_head(target: str = BARE) -> Any:
-    """Give the quantization config of the `fp8-head` branch: NVFP4 inside, the head in FP8 blocks."""
+    """Give the quantisation config of the `fp8-head` branch: NVFP4 inside, the head in FP8 blocks."""
     return config(nvfp4("Linear"), group(target), ignore=(*INSIDE, "re:^mtp.*"))
 
 
@@ -77,7 +77,7 @@ def qwen3_next(quantization: Any) -> dict[str, Any]:
 
 
 def qwen3(quantization: Any) -> dict[str, Any]:
-    """Give a dense Qwen3, one of the many models that pass their quantization config to the head."""
+    """Give a dense Qwen3, one of the many models that pass their quantisation config to the head."""
     architecture = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "quantization_config": quantization}
     return architecture | {name: value for name, value in SHARED.items() if not name.startswith(("layer_", "linear_"))}
 

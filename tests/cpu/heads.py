@@ -16,7 +16,7 @@ from tests.cpu.head_cases import Head
 Tensors = dict[str, Any]
 
 
-def dequantized(weight: Any, scale: Any, block: Sequence[int] | None) -> Any:
+def dequantised(weight: Any, scale: Any, block: Sequence[int] | None) -> Any:
     """Give weights [rows, H] with their scales: one for all, one a row, or one a block."""
     import torch
 
@@ -27,7 +27,7 @@ def dequantized(weight: Any, scale: Any, block: Sequence[int] | None) -> Any:
 
 
 class Reference:
-    """Stands in for the FP8 kernels, which want a GPU: dequantizes what it finds on the layer, and multiplies."""
+    """Stands in for the FP8 kernels, which want a GPU: dequantises what it finds on the layer, and multiplies."""
 
     def __init__(self, **options: Any) -> None:
         self.block = options.get("weight_group_shape")
@@ -40,12 +40,12 @@ class Reference:
 
     def apply_weights(self, layer: Any, x: Any, bias: Any = None) -> Any:
         weight = layer.weight if layer.weight_block_size else layer.weight.t()
-        return self.multiply(x, dequantized(weight, layer.weight_scale, layer.weight_block_size), bias)
+        return self.multiply(x, dequantised(weight, layer.weight_scale, layer.weight_block_size), bias)
 
     # Up to 0.19, for blocks.
     def apply(self, input: Any, weight: Any, weight_scale: Any, input_scale: Any, bias: Any) -> Any:  # noqa: A002
         assert input_scale is None
-        return self.multiply(input, dequantized(weight, weight_scale, self.block), bias)
+        return self.multiply(input, dequantised(weight, weight_scale, self.block), bias)
 
     def multiply(self, x: Any, weight: Any, bias: Any) -> Any:
         logits = x.float() @ weight.t()
@@ -53,7 +53,7 @@ class Reference:
 
 
 def stand_in() -> None:
-    """Put the reference in the place of the kernels. To be called before vLLM lists its quantizations."""
+    """Put the reference in the place of the kernels. To be called before vLLM lists its quantisations."""
     import torch
     from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
@@ -71,10 +71,10 @@ def stand_in() -> None:
             if hasattr(module, name):
                 setattr(module, name, Reference)
 
-    def quantize(out: Any, x: Any, scale: Any, *_: Any) -> None:
+    def quantise(out: Any, x: Any, scale: Any, *_: Any) -> None:
         out.copy_((x.float() / scale).to(out.dtype))
 
-    torch.ops._C.static_scaled_fp8_quant = quantize
+    torch.ops._C.static_scaled_fp8_quant = quantise
     torch.cuda.Event = object
 
 
@@ -108,8 +108,8 @@ def checkpoint(head: Head) -> Tensors:
 
 
 def reference(head: Head, tensors: Tensors) -> Any:
-    """Give the dequantized weights of a checkpoint, [V, H]."""
-    return dequantized(tensors["weight"], tensors["weight_scale"], head.block if head.kind == "block" else None)
+    """Give the dequantised weights of a checkpoint, [V, H]."""
+    return dequantised(tensors["weight"], tensors["weight_scale"], head.block if head.kind == "block" else None)
 
 
 def build(head: Head, config: Any, prefix: str = "lm_head") -> Any:
@@ -142,7 +142,7 @@ def compare(head: Head, layer: Any, tensors: Tensors, number: int) -> dict[str, 
     """
     share = -(-head.vocab // head.padding) * head.padding // head.ranks
     wanted = reference(head, tensors)[number * share : (number + 1) * share]
-    got = dequantized(layer.weight, layer.weight_scale, head.block if head.kind == "block" else None)
+    got = dequantised(layer.weight, layer.weight_scale, head.block if head.kind == "block" else None)
     rows = len(wanted)
     return {
         "rows": rows,

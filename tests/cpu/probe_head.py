@@ -1,4 +1,4 @@
-"""What a vLLM makes of output heads that compressed-tensors quantizes, as one JSON object on standard output."""
+"""What a vLLM makes of output heads that compressed-tensors quantises, as one JSON object on standard output."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def misshapen(found: dict[str, Any], head: Head, name: str, shape: tuple[int, ..
 
 
 def dispatched(found: dict[str, Any], quantization: Any) -> None:
-    """Say whether heads at both prefixes are quantized."""
+    """Say whether heads at both prefixes are quantised."""
     for prefix in (BARE, MULTIMODAL):
         layer = build(PLAIN, parsed(quantization, mapped=prefix == MULTIMODAL), prefix)
         found[prefix] = [type(layer.quant_method).__name__, str(layer.weight.dtype)]
 
 
-def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int, *, bias: bool = False) -> None:
+def unquantised(found: dict[str, Any], quantization: Any | None, ranks: int, *, bias: bool = False) -> None:
     """Give all that a plain head, and plain embeddings, are on every rank, the loaded bytes included."""
     import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -163,19 +163,19 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
     config = engine_config(folder)
     text = config.model_config.hf_text_config
     options = {"model_class": ModelRegistry.resolve_model_cls([kind], config.model_config)[0]} if kind else {}
-    quantized = json.loads((folder / "config.json").read_text())["quantization_config"] != head_models.BF16_HEAD
+    quantised = json.loads((folder / "config.json").read_text())["quantization_config"] != head_models.BF16_HEAD
     head = Head("block", text.vocab_size, hidden=text.hidden_size)
     tensors = checkpoint(head)
-    weight = reference(head, tensors) if quantized else tensors["weight"].float()
-    if not quantized:
+    weight = reference(head, tensors) if quantised else tensors["weight"].float()
+    if not quantised:
         tensors = {"weight": weight.bfloat16()}
-    prefix = "model.language_model.embed_tokens" if text.tie_word_embeddings and not quantized else "lm_head"
+    prefix = "model.language_model.embed_tokens" if text.tie_word_embeddings and not quantised else "lm_head"
     with set_current_vllm_config(config):
         made = initialize_model(config, **options)
         layer = getattr(made, "language_model", made).lm_head
         found["loaded"] = sorted(made.load_weights((f"{prefix}.{name}", tensor) for name, tensor in tensors.items()))
         found["dtype"] = str(layer.weight.dtype)
-        if quantized:
+        if quantised:
             found["share"] = compare(head, layer, tensors, 0)
             layer.quant_method.process_weights_after_loading(layer)
         hidden = torch.randn(3, head.hidden).bfloat16()
@@ -212,10 +212,10 @@ def main(home: str) -> None:
                 "misshapen": {name: outcome(misshapen, *case) for name, case in MISSHAPEN.items()},
                 "dispatched": {name: outcome(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "tied": {name: outcome(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
-                "unquantized": {
-                    **{name: outcome(unquantized, UNTARGETED[name], 2) for name in UNNAMED},
-                    **{f"no config TP{n}": outcome(unquantized, None, n) for n in (1, 2, 4)},
-                    "bias": outcome(unquantized, None, 2, bias=True),
+                "unquantised": {
+                    **{name: outcome(unquantised, UNTARGETED[name], 2) for name in UNNAMED},
+                    **{f"no config TP{n}": outcome(unquantised, None, n) for n in (1, 2, 4)},
+                    "bias": outcome(unquantised, None, 2, bias=True),
                     "GPTQ": outcome(packed),
                 },
             }

@@ -56,7 +56,7 @@ CASES = (
     drifted("0.23.0", VOCAB, "loaded_weight = loaded_weight.reshape(1)", "return", "`loaded_weight.ndim`"),
     drifted("0.31.0", VOCAB, "self.has_bias = bias", "self.biased = bias", "has `self.output_partition_sizes`"),
     drifted("0.31.0", VOCAB, "self.output_partition_sizes = [", "self.sizes = [", "__init__ has `self.output_part"),
-    # The quantization config of something else.
+    # The quantisation config of something else.
     drifted("0.33.0", QWEN3_NEXT, NO_QUANT_CONFIG, OTHER_CONFIG, "already has `quant_config=None"),
     # Code that nobody looked at.
     drifted("0.18.0", CT, "if isinstance(layer, Attention):", "if isinstance(layer, MLAAttention):", "is not there"),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vpatch_overlays.companions.ct_fp8_lm_head import is_quantized, name_in_config, refuse_tied_target, spellings
+from vpatch_overlays.companions.ct_fp8_lm_head import is_quantised, name_in_config, refuse_tied_target, spellings
 from vpatch_overlays.companions.ct_fp8_lm_head_weights import cut, set_geometry
 
 
@@ -55,8 +55,8 @@ def test_the_geometry_is_that_of_one_rank() -> None:
 
 
 @pytest.mark.parametrize("layer", [SimpleNamespace(), SimpleNamespace(scheme=None)])
-def test_a_head_without_a_scheme_is_not_quantized(layer: Any) -> None:
-    assert not is_quantized(layer)
+def test_a_head_without_a_scheme_is_not_quantised(layer: Any) -> None:
+    assert not is_quantised(layer)
 
 
 @pytest.mark.parametrize("prefix", [None, ""])
@@ -68,5 +68,5 @@ def test_a_layer_without_a_name_has_none_in_the_config(prefix: str | None) -> No
 
 
 @pytest.mark.parametrize("config", [None, SimpleNamespace(get_name=lambda: "fp8")])
-def test_other_quantizations_may_tie_their_head(config: Any) -> None:
+def test_other_quantisations_may_tie_their_head(config: Any) -> None:
     refuse_tied_target(config, "lm_head")

@@ -19,9 +19,9 @@ from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGE
 
 Trees = Callable[..., Path]
 
-QUANTIZED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
+QUANTISED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
 PLAIN = ["UnquantizedEmbeddingMethod", "torch.float32"]
-REFUSED = "quantizes {}, but the model ties it to the input embeddings, which are not quantized"
+REFUSED = "quantises {}, but the model ties it to the input embeddings, which are not quantised"
 
 # What upstream has: a head's scheme from 0.20, scalar scales from 0.23.
 NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.22")
@@ -82,7 +82,7 @@ def test_padding_is_zero_and_finite(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, head in LOADED.items() if head.activations])
-def test_logits_are_those_of_the_dequantized_checkpoint(seen: Two, name: str) -> None:
+def test_logits_are_those_of_the_dequantised_checkpoint(seen: Two, name: str) -> None:
     assert [rank["logits"] for rank in seen.patched["loaded"][name]["ranks"]] == [True] * LOADED[name].ranks
 
 
@@ -129,7 +129,7 @@ def test_a_rank_count_that_cuts_a_block_is_refused(seen: Two, name: str) -> None
     assert kind == "ValueError"
     assert f"Tensor parallelism of {head.ranks} cuts a block of lm_head" in message
     assert f"its vocabulary of {head.vocab} tokens" in message
-    assert f"quantization block {list(head.block)}" in message
+    assert f"quantisation block {list(head.block)}" in message
     assert "vocabulary" not in str(seen.stock["cut"][name])
 
 
@@ -146,7 +146,7 @@ def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETED)
 def test_a_target_means_the_heads_of_all_models(seen: Two, name: str) -> None:
-    assert seen.patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}
+    assert seen.patched["dispatched"][name] == {BARE: QUANTISED, MULTIMODAL: QUANTISED}
 
 
 @pytest.mark.parametrize("name", UNTARGETED)
@@ -160,7 +160,7 @@ def test_stock_finds_no_head_by_anothers_name(seen: Two, target: str, prefix: st
 
 
 @pytest.mark.parametrize("name", TARGETED)
-def test_a_quantized_head_is_not_tied(seen: Two, name: str) -> None:
+def test_a_quantised_head_is_not_tied(seen: Two, name: str) -> None:
     kind, message = seen.patched["tied"][name]["error"]
 
     assert kind == "ValueError"
@@ -175,10 +175,10 @@ def test_a_plain_head_is_tied(seen: Two, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*UNNAMED, "no config TP1", "no config TP2", "no config TP4", "bias", "GPTQ"])
 def test_other_heads_are_as_before_to_the_byte(seen: Two, name: str) -> None:
-    stock = seen.stock["unquantized"][name]
+    stock = seen.stock["unquantised"][name]
 
     assert "error" not in stock
-    assert seen.patched["unquantized"][name] == stock
+    assert seen.patched["unquantised"][name] == stock
 
 
 @pytest.mark.parametrize("name", FP8)
@@ -203,7 +203,7 @@ def test_a_model_with_a_plain_head_is_as_before(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_a_model_that_ties_a_quantized_head_is_refused(seen: Two, name: str) -> None:
+def test_a_model_that_ties_a_quantised_head_is_refused(seen: Two, name: str) -> None:
     kind, message = seen.patched["models"][name]["error"]
 
     assert kind == "ValueError"

@@ -1,4 +1,4 @@
-"""An output head (`lm_head`) that the config of a compressed-tensors checkpoint quantizes: is it meant, and may it be?
+"""An output head (`lm_head`) that the config of a compressed-tensors checkpoint quantises: is it meant, and may it be?
 
 Imported by `vocab_parallel_embedding.py` and `compressed_tensors.py`, which import one another: nothing of vLLM at
 module level.
@@ -51,7 +51,7 @@ def name_in_config(layer: torch.nn.Module, prefix: str | None, config: Compresse
 
 
 def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: str) -> QuantizeMethodBase | None:
-    """Give the method for a head, None for one that is not quantized; vllm-project/vllm#37291.
+    """Give the method for a head, None for one that is not quantised; vllm-project/vllm#37291.
 
     Raises:
         ValueError, NotImplementedError: the scheme that targets the head cannot be had.
@@ -70,7 +70,7 @@ def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: 
     return None if layer.scheme is None else CompressedTensorsLinearMethod(config)
 
 
-def is_quantized(layer: ParallelLMHead) -> bool:
+def is_quantised(layer: ParallelLMHead) -> bool:
     """Tell whether a head's weights are those of a compressed-tensors scheme."""
     if getattr(layer, "scheme", None) is None:
         return False
@@ -82,17 +82,17 @@ def is_quantized(layer: ParallelLMHead) -> bool:
 
 
 def refuse_tied_head(layer: ParallelLMHead) -> None:
-    """Refuse to tie a quantized head to embeddings that are not: its scheme would read them as FP8.
+    """Refuse to tie a quantised head to embeddings that are not: its scheme would read them as FP8.
 
     Raises:
-        ValueError: it is quantized.
+        ValueError: it is quantised.
     """
-    if is_quantized(layer):
+    if is_quantised(layer):
         raise _tied(layer.prefix)
 
 
 def refuse_tied_target(config: QuantizationConfig | None, prefix: str) -> None:
-    """Refuse a config that quantizes the head at `prefix`, for a model that uses its embeddings instead of a head.
+    """Refuse a config that quantises the head at `prefix`, for a model that uses its embeddings instead of a head.
 
     Raises:
         ValueError: it targets the head, and does not ignore it.
@@ -105,7 +105,7 @@ def refuse_tied_target(config: QuantizationConfig | None, prefix: str) -> None:
 
 def _tied(prefix: str) -> ValueError:
     return ValueError(
-        f"The checkpoint's quantization config quantizes {prefix}, but the model ties it to the input embeddings, "
-        "which are not quantized. Set tie_word_embeddings to false if the checkpoint has a head of its own; else add "
+        f"The checkpoint's quantisation config quantises {prefix}, but the model ties it to the input embeddings, "
+        "which are not quantised. Set tie_word_embeddings to false if the checkpoint has a head of its own; else add "
         "the head to the config's ignore list."
     )

@@ -17,7 +17,7 @@ PADDING = 1.0
 
 
 def set_geometry(layer: VocabParallelEmbedding, prefix: str) -> None:
-    """Give a layer the attributes by which quantized kernels know a linear layer; as vLLM 0.31 has them."""
+    """Give a layer the attributes by which quantised kernels know a linear layer; as vLLM 0.31 has them."""
     layer.input_size = layer.input_size_per_partition = layer.embedding_dim
     layer.output_size = layer.num_embeddings_padded
     layer.output_size_per_partition = layer.num_embeddings_padded // layer.tp_size
@@ -36,16 +36,16 @@ def refuse_cut_blocks(layer: ParallelLMHead) -> None:
     Raises:
         ValueError: it would.
     """
-    from vllm._vpatch.ct_fp8_lm_head import is_quantized
+    from vllm._vpatch.ct_fp8_lm_head import is_quantised
 
-    if not is_quantized(layer) or not (block := getattr(layer.scheme, "weight_block_size", None)):
+    if not is_quantised(layer) or not (block := getattr(layer.scheme, "weight_block_size", None)):
         return
     for rows in (layer.org_vocab_size_padded, layer.num_embeddings_padded):
         if cut(rows, layer.tp_size, block[0]):
             raise ValueError(
                 f"Tensor parallelism of {layer.tp_size} cuts a block of {layer.prefix}: its vocabulary of "
                 f"{layer.org_vocab_size} tokens ({rows} with padding) makes {rows // layer.tp_size} rows a rank, which "
-                f"is no multiple of the {block[0]} rows of a quantization block {list(block)}."
+                f"is no multiple of the {block[0]} rows of a quantisation block {list(block)}."
             )
 
 
@@ -59,9 +59,9 @@ def load(layer: ParallelLMHead, param: torch.nn.Parameter, loaded: torch.Tensor)
         ValueError: the checkpoint's tensor has another number of rows or columns than the vocabulary, the hidden size
             and the blocks make.
     """
-    from vllm._vpatch.ct_fp8_lm_head import is_quantized
+    from vllm._vpatch.ct_fp8_lm_head import is_quantised
 
-    if not is_quantized(layer):
+    if not is_quantised(layer):
         return False
     from vllm.model_executor.parameter import (
         BlockQuantScaleParameter,
