@@ -22,9 +22,7 @@ ASKED_ON_IMPORT = (
 
 def pretend_h100() -> None:
     """Make this process believe in an H100. To be called once, before anything else imports vLLM."""
-    # torchvision declares operators of its compiled half, which wants the torch that it was built with.
-    for name in ("_meta_registrations", "_autograd_registrations"):
-        _stand_in(f"torchvision.{name}")
+    without_compiled_torchvision()
     for name in ("_C", "_C_stable_libtorch", "_moe_C"):
         _stand_in(f"vllm.{name}")
     flash = {
@@ -85,6 +83,12 @@ def pretend_h100() -> None:
 
     registry._run_in_subprocess = lambda look: look()  # another process would not know of the H100
     torch_utils._aux_stream = object()  # else a stream is made
+
+
+def without_compiled_torchvision() -> None:
+    """Let torchvision be imported. It declares operators of its compiled half, which wants the torch of its build."""
+    for name in ("_meta_registrations", "_autograd_registrations"):
+        _stand_in(f"torchvision.{name}")
 
 
 def single_rank(folder: str) -> None:

@@ -47,8 +47,8 @@ def run(python: Path, file: Path, tree: Path, home: Path) -> tuple[Counter[str],
     """Run a file of vLLM's tests against a tree: how many had which outcome, and the names of those that failed."""
     report = home / "report.xml"
     # Not this project's settings: a cache below it is still below it.
-    plain = ("--noconftest", "-c", os.devnull, f"--rootdir={home}", "-p", "no:cacheprovider", f"--junitxml={report}")
-    command = [str(python), "-m", "pytest", *plain, str(file)]
+    plain = ("--noconftest", "-c", os.devnull, f"--rootdir={home}", "-pno:cacheprovider", f"--junitxml={report}")
+    command = [str(python), "-m", "pytest", "-ptests.cpu.plugin", *plain, str(file)]
     ran = subprocess.run(command, cwd=home, env=environ(tree, home), capture_output=True, text=True, check=False)
     assert ran.returncode in (0, 1), f"{file.name} on {tree}:\n{ran.stdout[-8000:]}{ran.stderr[-2000:]}"
 
