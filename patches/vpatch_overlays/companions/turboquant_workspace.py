@@ -1,0 +1,73 @@
+"""What TurboQuant attention takes of vLLM's shared workspace; vllm-project/vllm#44053."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadataBuilder
+    from vllm.v1.worker.workspace import WorkspaceManager
+
+    Tensors: TypeAlias = list[torch.Tensor]
+    Wanted: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+
+logger = logging.getLogger(__name__)
+
+
+def reserve_workspace(
+    builder: TurboQuantMetadataBuilder, manager: WorkspaceManager, longest_chunk_by_decode: int
+) -> None:
+    """Make the workspace of one rank as large as decode and continuation prefill will want it.
+
+    Both use it from its beginning, one after the other: it grows to the larger of the two. Decode takes its partial
+    results for `max_num_seqs` requests. A continuation prefill, of a chunk of more than `longest_chunk_by_decode`
+    tokens, takes keys and values of all tokens of the longest context but one, in whole blocks of the builder's size.
+
+    Raises:
+        AssertionError: the workspace is locked, and smaller than that.
+    """
+    import torch
+    from vllm.utils.math_utils import round_up
+
+    config, spec = builder.vllm_config, builder.kv_cache_spec
+    model, scheduler = config.model_config, config.scheduler_config
+
+    rows = (scheduler.max_num_seqs, model.get_num_attention_heads(config.parallel_config))
+    splits = config.attention_config.tq_max_kv_splits_for_cuda_graph
+    manager.get_simultaneous(
+        ((*rows, splits, spec.head_size + 1), torch.float32),
+        ((*rows, spec.head_size), model.dtype),
+        (rows, torch.float32),
+    )
+    if scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens > longest_chunk_by_decode:
+        tokens = round_up(max(0, model.max_model_len - 1), spec.block_size)
+        cached = ((1, spec.num_kv_heads, tokens, spec.head_size), torch.float16)
+        manager.get_simultaneous(cached, cached)
+
+
+def scratch(manager: WorkspaceManager | None, device: torch.device, *wanted: Wanted) -> Tensors:
+    """Give tensors to compute in, one for each shape and dtype in `wanted`.
+
+    They are views into the workspace, and alias what an earlier call gave. Where there is no workspace (`manager` is
+    None), or it is locked and was not reserved for this, they are the caller's own.
+    """
+    import torch
+
+    if manager is not None:
+        try:
+            views: Tensors = manager.get_simultaneous(*wanted)
+        except AssertionError:
+            if not manager.is_locked():
+                raise
+            _say_that_it_is_too_small()
+        else:
+            return views
+    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in wanted]
+
+
+@cache
+def _say_that_it_is_too_small() -> None:
+    logger.warning("TurboQuant needs more than the reserved workspace and allocates: memory use may exceed its budget.")

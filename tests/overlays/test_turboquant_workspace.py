@@ -1,0 +1,126 @@
+"""turboquant-workspace on real releases: its states, and what drifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.engine import plan
+from vpatch.testing import Case, State, check
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+CACHE = "vllm/config/cache.py"
+
+THRESHOLD_SET = "self._init_reorder_batch_threshold(1, supports_spec_as_decode=False)\n"
+RESERVES = "        self._reserve_workspace()\n"
+MANAGER = "current_workspace_manager().get_simultaneous"
+
+CASES = (
+    *(
+        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
+        for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
+    ),
+    *(Case(release, State.PENDING, says="as in 0.20; 6 of 6 changes") for release in ("0.20.0", "0.20.1", "0.20.2")),
+    # Its imports are there.
+    *(
+        Case(release, State.PENDING, says="as in 0.21; 6 of 7 changes")
+        for release in ("0.21.0", "0.22.0", "0.22.1", "0.23.0")
+    ),
+    *(
+        Case(release, State.MERGED, says="upstream has it (vllm-project/vllm#44053): ")
+        for release in (
+            *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
+            *("0.32.0", "0.33.0"),
+        )
+    ),
+    Case(
+        "0.20.2",
+        State.DRIFTED,
+        replace={ATTENTION: ("k_buf.shape[2] < alloc_len", "k_buf.shape[2] != alloc_len")},
+        says='`k_buf = getattr(layer, "_tq_k_dequant_buf", None)` is not there',
+    ),
+    Case(
+        "0.20.2",
+        State.DRIFTED,
+        replace={ATTENTION: ("def _continuation_prefill(", "def _continue_prefill(")},
+        says="nearest: 'TurboQuantAttentionImpl._continue_prefill'",
+    ),
+    Case("0.20.2", State.DRIFTED, replace={ATTENTION: ("import math\n", "import math (\n")}, says="not valid Python"),
+    Case(
+        "0.20.2",
+        State.DRIFTED,
+        replace={ATTENTION: ("import math\n", "import math\nfrom scipy import scratch\n")},
+        says="'scratch' is already bound",
+    ),
+    # Somebody reserves in a way of his own.
+    Case(
+        "0.20.2",
+        State.DRIFTED,
+        replace={ATTENTION: (THRESHOLD_SET, f"{THRESHOLD_SET}        {MANAGER}(((1 << 30,), torch.uint8))\n")},
+        says=f"TurboQuantMetadataBuilder has `{MANAGER}(...)`",
+    ),
+    Case(
+        "0.21.0",
+        State.DRIFTED,
+        replace={ATTENTION: ("((B, Hq, S, D + 1), torch.float32),", "((B, Hq, S, D + 2), torch.float32),")},
+        says=f"`{MANAGER}(",
+    ),
+    Case(
+        "0.23.0",
+        State.DRIFTED,
+        replace={ATTENTION: ("        self._init_reorder_batch_threshold(1", "        self._init_threshold(1")},
+        says="`self._init_reorder_batch_threshold(...)` is not there",
+    ),
+    # A broken tree is never taken for one without the feature.
+    Case(
+        "0.19.1",
+        State.DRIFTED,
+        replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
+        says="CacheDType 0 times",
+    ),
+    # Half of upstream's change is not upstream's change.
+    Case(
+        "0.21.0",
+        State.DRIFTED,
+        replace={ATTENTION: (THRESHOLD_SET, THRESHOLD_SET + RESERVES)},
+        says="TurboQuantMetadataBuilder.__init__ has `self._reserve_workspace()`",
+    ),
+    Case(
+        "0.24.0",
+        State.DRIFTED,
+        replace={ATTENTION: (RESERVES, "")},
+        says="'_reserve_workspace' is defined already",
+    ),
+    Case(
+        "0.26.0",
+        State.DRIFTED,
+        replace={ATTENTION: (f"{MANAGER}(\n            (cache_buf_shape", "print(\n            (cache_buf_shape")},
+        says="'_reserve_workspace' is defined already",
+    ),
+    Case(
+        "0.28.0",
+        State.DRIFTED,
+        replace={ATTENTION: (f"k_buf, v_buf = {MANAGER}(", "k_buf, v_buf = self._buffers(")},
+        says="'_reserve_workspace' is defined already",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-workspace", tree=slim(case.release), scratch=tmp_path)
+
+
+def test_it_and_hybrid_change_different_files(slim: Callable[[str], Path]) -> None:
+    def read(file: str) -> bytes | None:
+        path = slim("0.20.2") / file
+        return path.read_bytes() if path.is_file() else None
+
+    def made(*overlays: str) -> Mapping[str, bytes]:
+        return plan(read, select(discover(), overlays)).files
+
+    hybrid, workspace = made("turboquant-hybrid"), made("turboquant-workspace")
+    assert not hybrid.keys() & workspace.keys()
+    assert made("turboquant-hybrid", "turboquant-workspace") == {**hybrid, **workspace}
