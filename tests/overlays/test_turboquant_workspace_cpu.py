@@ -1,0 +1,157 @@
+"""What turboquant-workspace does to the real vLLM, seen on the CPU: what is reserved, and what attention computes.
+
+On each release the same is done to the tree as released and to the patched one. The kernels are vLLM's own, run by
+Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cpu import models, upstream
+from tests.cpu.environment import interpreter, probe
+from tests.cpu.probe_workspace import RESERVED, RUNS
+
+Trees = Callable[..., Path]
+
+MIB = 1 << 20
+BYTES = {
+    "35B": 512 * MIB,
+    "35B TP2": 256 * MIB,
+    "35B TP4": 256 * MIB,  # there are two heads of keys and values
+    "27B": 1024 * MIB,
+    "27B TP2": 512 * MIB,
+    "27B TP4": 256 * MIB,
+    "cache's block": 2 * 2 * 64 * 4096 * 256 * 2,
+    "1 tokens": 16 * 32 * 129 * 4 + 16 * 128 * 2 + 256,  # 16 * 4 bytes take 256
+    "1001 tokens": 2 * 8 * 1008 * 128 * 2,
+    "1009 tokens": 2 * 8 * 1008 * 128 * 2,
+    "1010 tokens": 2 * 8 * 1024 * 128 * 2,
+    "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4),
+    "chunks of 128": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4),
+    "chunks of 129": 512 * MIB,
+    "no chunks": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4),
+}
+LOCKED = "Workspace is locked but allocation from 'turboquant_attn.py:"
+
+# What is reserved does not serve these, in 0.24 neither: there they meet the locked workspace.
+FORGOTTEN = {"no chunks", "second micro-batch"}
+
+UPSTREAM_TESTS = "tests/quantization/test_turboquant.py"
+ON_GPU = 17
+RESERVATION = {
+    "test_metadata_builder_reserves_decode_and_continuation_prefill_workspace",
+    "test_metadata_builder_skips_continuation_prefill_when_disabled",
+}
+
+
+class Two(NamedTuple):
+    """What one thing is in a tree as released, and in the patched one."""
+
+    stock: Any
+    patched: Any
+
+    @classmethod
+    def of(cls, do: Callable[..., Any], *arguments: Any) -> Two:
+        """Do something with both, at once."""
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            return cls(*pool.map(do, *arguments))
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return interpreter()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *("0.20.2", "0.21.0", "0.23.0"),
+        *(pytest.param(v, marks=pytest.mark.matrix) for v in ("0.20.0", "0.20.1", "0.22.0", "0.22.1")),
+    ],
+)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def seen(release: str, python: Path, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Two:
+    folder = models.write(tmp_path_factory.mktemp("models"))
+
+    def look(tree: Path) -> dict[str, Any]:
+        return probe(python, "probe_workspace", tree, tmp_path_factory.mktemp("home"), str(folder))
+
+    return Two.of(look, (pristine(release), patched(release, "turboquant-workspace")))
+
+
+def grows(release: str) -> bool:
+    """Tell whether a release has buffers in each layer instead of sharing the workspace."""
+    return release.startswith("0.20.")
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_bytes_reserved(seen: Two, name: str) -> None:
+    assert seen.stock["reserved"][name] == 0
+    assert seen.patched["reserved"][name] == BYTES[name]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_stock_meets_the_locked_workspace_or_grows(seen: Two, release: str, name: str) -> None:
+    stock = seen.stock["runs"][name]
+
+    if not grows(release):
+        assert stock["errors"]
+        assert all(error.startswith(LOCKED) for error in stock["errors"])
+    elif name != "decode":
+        assert stock["buffers"][-1].keys() - stock["buffers"][0].keys() == {"_tq_k_dequant_buf", "_tq_v_dequant_buf"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_patched_does_neither(seen: Two, name: str) -> None:
+    patched = seen.patched["runs"][name]
+
+    assert patched["errors"] == []
+    assert patched["left"] == patched["reserved"] > 0
+    assert all(buffers == patched["buffers"][0] for buffers in patched["buffers"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_attention_is_that_of_stock(seen: Two, name: str) -> None:
+    stock, patched = ([floats(output) for output in found["runs"][name]["outputs"]] for found in seen)
+
+    assert len(stock) == len(patched) == len(RUNS[name].steps)
+    for one, other in zip(stock, patched, strict=True):
+        assert any(one)
+        assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))  # false for what is not a number
+
+
+def test_all_but_what_upstream_forgot_fits_in_the_reservation(seen: Two) -> None:
+    assert {name for name, found in seen.patched["runs"].items() if found["told"]} == FORGOTTEN
+
+
+def test_upstreams_own_tests(release: str, python: Path, pristine: Trees, patched: Trees, tmp_path: Path) -> None:
+    """Those of 0.24.0 are those of 0.21.0, and two for the reservation. On 0.20 they also want turboquant-hybrid."""
+    file = upstream.fetch("0.24.0", UPSTREAM_TESTS)
+    before = patched(release, "turboquant-hybrid") if grows(release) else pristine(release)
+    after = patched(release, *(("turboquant-hybrid",) if grows(release) else ()), "turboquant-workspace")
+    homes = [tmp_path / name for name in Two._fields]
+    for home in homes:
+        home.mkdir()
+
+    ran = Two.of(lambda tree, home: upstream.run(python, file, tree, home), (before, after), homes)
+
+    assert ran.stock == (Counter(passed=104, failure=2, skipped=ON_GPU), RESERVATION)
+    assert ran.patched == (Counter(passed=106, skipped=ON_GPU), set())
+
+
+def floats(encoded: str) -> array[float]:
+    """Give the numbers of an output."""
+    return array("f", b64decode(encoded))
