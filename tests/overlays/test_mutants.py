@@ -22,6 +22,9 @@ from tests.overlays.mutations import places
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
     ("0.20.2", "turboquant-hybrid", 345),
+    ("0.20.2", "turboquant-workspace", 120),
+    ("0.21.0", "turboquant-workspace", 90),
+    ("0.23.0", "turboquant-workspace", 60),
     ("0.21.0", "turboquant-skip-list", 60),
     ("0.26.0", "turboquant-auto-dtype", 60),
     ("0.18.0", "ct-fp8-lm-head", 180),
@@ -161,7 +164,8 @@ def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_t
     for mutator in back.mutators():
         made = made_by(subject, mutator.file)
         marked = subject.made.files[mutator.file].decode().count(mark(subject.item.id))
-        for mutant in mutants(mutator, 30, 1, 7):
+        # Every region takes its share first: enough, that there is something besides.
+        for mutant in mutants(mutator, max(30, 8 * len(mutator.regions)), 1, 7):
             read = subject.with_file(subject.patched, mutant.file, mutant.text)
             (verdict,) = status(read, [subject.item], dict(subject.parsed))
             states[verdict.state] += 1
