@@ -1,4 +1,4 @@
-"""A virtual environment in which vLLM's own Python code runs without a GPU; built on first use, kept in `.cache/`."""
+"""Virtual environments in which vLLM's own Python code runs without a GPU; built on first use, kept in `.cache/`."""
 
 from __future__ import annotations
 
@@ -10,40 +10,60 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / ".cache"
-REQUIREMENTS = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
+SHARED = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
+GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # from which release on, newest first
 
 OURS = ("VLLM_", "HF_", "PYTHON", "PYTEST_", "TRITON_", "CUDA_")
 
 
-def interpreter() -> Path:
-    """Give the Python of the environment; build it if it is not there, or not whole.
+def interpreter(release: str) -> Path:
+    """Give the Python in which a release of vLLM ("0.20.2") runs; build its environment if it is not whole.
+
+    There are two, with what differs (transformers 4 or 5) in front of what they share (torch).
 
     Raises:
         RuntimeError: it cannot be built, for instance because a requirement has no wheel for this Python.
     """
-    key = hashlib.sha256(f"{sys.implementation.cache_tag} {platform.machine()} {sys.base_prefix}".encode())
-    for name, *_ in REQUIREMENTS:
+    own = next(file for since, file in GENERATIONS.items() if Version(release) >= Version(since))
+    return _build((own,), over=_build(*SHARED)) / "bin" / "python"
+
+
+def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
+    """Give a virtual environment with what the files require; it also sees the packages of the one it is `over`."""
+    key = hashlib.sha256(
+        f"{sys.implementation.cache_tag} {platform.machine()} {sys.base_prefix} {over and over.name}".encode()
+    )
+    for name, *_ in requirements:
         key.update((HERE / name).read_bytes())
     home = CACHE / f"cpu-{key.hexdigest()[:12]}"
-    python, whole = home / "bin" / "python", home / "whole"
     CACHE.mkdir(exist_ok=True)
     with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not whole.exists():
+        if not (home / "whole").exists():
             shutil.rmtree(home, ignore_errors=True)  # what an interrupted build left
             _do(sys.executable, "-m", "venv", str(home))
-            for name, *options in REQUIREMENTS:
+            if over:
+                packages = _packages(home)
+                (packages / "shared.pth").write_text(os.path.relpath(_packages(over), packages))
+            for name, *options in requirements:
                 # Wheels only: a source distribution would want compilers, and fail later and less clearly.
                 install = ("install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:")
-                _do(str(python), "-m", "pip", *install, *options, "--requirement", str(HERE / name))
-            whole.touch()
-    return python
+                _do(str(home / "bin/python"), "-m", "pip", *install, *options, "--requirement", str(HERE / name))
+            (home / "whole").touch()
+    return home
+
+
+def _packages(environment: Path) -> Path:
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
 
 
 def environ(tree: Path, home: Path) -> dict[str, str]:

@@ -22,11 +22,12 @@ ASKED_ON_IMPORT = (
 
 def pretend_h100() -> None:
     """Make this process believe in an H100. To be called once, before anything else imports vLLM."""
-    without_compiled_torchvision()
+    stand_in_for_torchvision()
     for name in ("_C", "_C_stable_libtorch", "_moe_C"):
         _stand_in(f"vllm.{name}")
     flash = {
         "flash_attn_varlen_func": None,
+        "compile_flash_attn_varlen_func_from_specs": None,
         "get_scheduler_metadata": None,
         "fa_version_unsupported_reason": lambda _version, _device=None: None,
         "is_fa_version_supported": lambda version, _device=None: version == 2,
@@ -85,10 +86,18 @@ def pretend_h100() -> None:
     torch_utils._aux_stream = object()  # else a stream is made
 
 
-def without_compiled_torchvision() -> None:
-    """Let torchvision be imported. It declares operators of its compiled half, which wants the torch of its build."""
-    for name in ("_meta_registrations", "_autograd_registrations"):
+def stand_in_for_torchvision() -> None:
+    """Let torchvision be imported without its compiled half, which wants the torch that it was built with."""
+    for name in ("_meta_registrations", "_autograd_registrations"):  # they declare operators of that half
         _stand_in(f"torchvision.{name}")
+
+
+def use_cpu() -> None:
+    """Put vLLM's own platform for the CPU under it. To be called once, before anything else imports vLLM."""
+    import vllm.platforms
+    from vllm.platforms.cpu import CpuPlatform
+
+    vllm.platforms._current_platform = CpuPlatform()
 
 
 def single_rank(folder: str) -> None:

@@ -1,5 +1,5 @@
 """A pytest plugin under which vLLM's own tests import what they need."""
 
-from tests.cpu.platform import without_compiled_torchvision
+from tests.cpu.platform import stand_in_for_torchvision
 
-without_compiled_torchvision()
+stand_in_for_torchvision()

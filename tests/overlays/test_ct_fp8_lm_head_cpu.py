@@ -47,7 +47,7 @@ class Two(NamedTuple):
 def seen(
     request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory
 ) -> Two:
-    release, python = request.param, interpreter()
+    release, python = request.param, interpreter(request.param)
     trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(lambda tree: probe(python, "probe_head", tree, tmp_path_factory.mktemp("home")), trees)

@@ -84,7 +84,7 @@ class Three(NamedTuple):
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return interpreter()
+    return interpreter("0.21.0")
 
 
 @pytest.fixture(

@@ -68,7 +68,7 @@ class Two(NamedTuple):
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return interpreter()
+    return interpreter("0.21.0")
 
 
 @pytest.fixture(

@@ -1,0 +1,53 @@
+"""The real vLLM code, release by release, in the environment that is meant for it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from vpatch.catalogue import discover
+
+from tests.cpu.environment import ROOT, interpreter
+from tests.cpu.table import BEGIN, END, EXERCISED, FILE, RELEASES, hindrances
+
+OFTEN = {"0.20.2", "0.21.0", "0.24.0", "0.33.0"}
+
+
+@pytest.mark.parametrize(
+    "release", [pytest.param(one, marks=[] if one in OFTEN else pytest.mark.matrix) for one in RELEASES]
+)
+def test_the_table_says_what_can_be_imported(release: str) -> None:
+    found = hindrances(release)
+    said = {row[0]: row[1 + RELEASES.index(release)] for row in _rows()}
+
+    for name, hindrance in found.items():
+        cell = said[f"`{name.removeprefix('vllm.')}`"]
+        assert cell == {None: "yes", "absent": "-"}.get(hindrance, f"no: {hindrance}"), name
+
+
+def test_the_table_has_a_row_for_every_module_that_an_overlay_changes() -> None:
+    parts = [part for item in discover() for part in item.overlay.parts]
+    files = {edit.file for part in parts for shape in part.shapes for edit in shape.edits}
+    modules = {file.removesuffix(".py").replace("/", ".") for file in files if "/_vpatch/" not in file}
+
+    assert modules
+    assert modules <= EXERCISED.keys()
+
+
+def test_the_table_names_tests_that_there_are() -> None:
+    for name, row in zip(EXERCISED, _rows(), strict=True):
+        assert row[0] == f"`{name.removeprefix('vllm.')}`"
+        assert row[-1] == (", ".join(f"`{test}`" for test in EXERCISED[name]) or "only imported")
+        assert all((ROOT / "tests" / test).is_file() for test in EXERCISED[name])
+
+
+def test_there_is_one_environment_up_to_0_23_and_one_from_0_24_on() -> None:
+    pythons = [interpreter(release) for release in RELEASES]
+
+    assert [one != other for one, other in pairwise(pythons)] == [False, False, True, False, False]
+
+
+def _rows() -> list[list[str]]:
+    _, _, rest = FILE.read_text().partition(BEGIN)
+    lines = rest.partition(END)[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
