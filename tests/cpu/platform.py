@@ -92,14 +92,6 @@ def stand_in_for_torchvision() -> None:
         _stand_in(f"torchvision.{name}")
 
 
-def use_cpu() -> None:
-    """Put vLLM's own platform for the CPU under it. To be called once, before anything else imports vLLM."""
-    import vllm.platforms
-    from vllm.platforms.cpu import CpuPlatform
-
-    vllm.platforms._current_platform = CpuPlatform()
-
-
 def single_rank(folder: str) -> None:
     """Make the process groups of tensor parallelism 1; wants a current config."""
     from vllm.distributed import parallel_state

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, NamedTuple
 
 import requests
 from pypi_simple import DistributionPackage, NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning
@@ -23,43 +24,65 @@ from vpatch.release.settings import read_settings
 from tests.cpu.environment import CACHE, environ
 
 
+class Case(NamedTuple):
+    """What a test came to; a module that cannot be imported counts as one, of its own name."""
+
+    name: str
+    outcome: str  # passed, failure, error or skipped
+    reason: str
+
+
 def fetch(version: str, path: str) -> Path:
-    """Give one file of a release's source distribution, a path below its top folder; kept in `.cache/`."""
-    kept = CACHE / "upstream" / version / path
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with kept.with_suffix(".lock").open("w") as lock:
+    """Give one file of the tests in a release's source distribution, beside all the others; kept in `.cache/`.
+
+    Args:
+        version: the release.
+        path: a path below the top folder, which starts with `tests/`.
+    """
+    top = CACHE / "upstream" / f"vllm-{version}"
+    top.parent.mkdir(parents=True, exist_ok=True)
+    with (top.parent / f"{top.name}.lock").open("w") as lock, TemporaryDirectory(dir=top.parent) as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            part = kept.with_suffix(".part")
-            with part.open("w+b") as archive:
+        if not top.exists():
+            with TemporaryFile(dir=folder) as archive:
                 _download(version, archive)
                 archive.seek(0)
                 with tarfile.open(fileobj=archive) as members:
-                    member = members.extractfile(f"vllm-{version}/{path}")
-                    assert member, f"vllm {version} has no {path}"
-                    data = member.read()
-            part.write_bytes(data)
-            part.rename(kept)
-    return kept
+                    tests = [member for member in members if member.name.startswith(f"{top.name}/tests/")]
+                    members.extractall(folder, tests, filter="data")
+            (Path(folder) / top.name).rename(top)
+    assert (top / path).is_file(), f"vllm {version} has no {path}"
+    return top / path
+
+
+def cases(python: Path, files: Sequence[Path], tree: Path, home: Path) -> list[Case]:
+    """Run files of one release's tests against a tree. They may write to `home`, an empty folder."""
+    report = home / "report.xml"
+    top = next(parent for parent in files[0].parents if parent.parent == CACHE / "upstream")
+    # Not this project's settings: a cache below it is still below it.
+    plain = ("-c", os.devnull, f"--rootdir={top}", "-p", "no:cacheprovider", f"--junitxml={report}")
+    command = [str(python), "-m", "tests.cpu.on_cpu", "--continue-on-collection-errors", *plain, *map(str, files)]
+    ran = subprocess.run(command, cwd=home, env=environ(tree, home), capture_output=True, text=True, check=False)
+    assert ran.returncode in (0, 1), f"{files} on {tree}:\n{ran.stdout[-8000:]}{ran.stderr[-2000:]}"
+    return [_case(element) for element in ET.parse(report).iter("testcase")]  # noqa: S314 - written by the process above
 
 
 def run(python: Path, file: Path, tree: Path, home: Path) -> tuple[Counter[str], set[str]]:
     """Run a file of vLLM's tests against a tree: how many had which outcome, and the names of those that failed."""
-    report = home / "report.xml"
-    # Not this project's settings: a cache below it is still below it.
-    plain = ("--noconftest", "-c", os.devnull, f"--rootdir={home}", "-pno:cacheprovider", f"--junitxml={report}")
-    command = [str(python), "-m", "pytest", "-ptests.cpu.plugin", *plain, str(file)]
-    ran = subprocess.run(command, cwd=home, env=environ(tree, home), capture_output=True, text=True, check=False)
-    assert ran.returncode in (0, 1), f"{file.name} on {tree}:\n{ran.stdout[-8000:]}{ran.stderr[-2000:]}"
+    found = cases(python, [file], tree, home)
+    failing = {case.name.rpartition("::")[2] for case in found if case.outcome in ("error", "failure")}
+    return Counter(case.outcome for case in found), failing
 
-    outcomes: Counter[str] = Counter()
-    failing: set[str] = set()
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by the process above
-        tags = {child.tag for child in case}
-        outcome = next((tag for tag in ("error", "failure", "skipped") if tag in tags), "passed")
-        outcomes[outcome] += 1
-        failing |= {case.get("name", "")} if outcome in ("error", "failure") else set()
-    return outcomes, failing
+
+def _case(element: ET.Element) -> Case:
+    name = "::".join(filter(None, (element.get("classname"), element.get("name"))))
+    for outcome in ("error", "failure", "skipped"):
+        if (child := element.find(outcome)) is not None:
+            told = child.get("message", "")
+            if outcome == "error":  # the message says only in which phase
+                told = next((line[1:] for line in (child.text or "").splitlines() if line.startswith("E  ")), told)
+            return Case(name, outcome, told.strip().partition("\n")[0])
+    return Case(name, "passed", "")
 
 
 def _download(version: str, archive: IO[bytes]) -> None:
