@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 from vpatch.catalogue import discover
@@ -24,10 +25,17 @@ def _row(item: Catalogued) -> str:
         f"[{link.removeprefix('vllm-project/vllm')}](https://github.com/{link.replace('#', '/pull/')})"
         for link in overlay.upstream
     )
-    states = (f"{told.partition(':')[0]} {span.replace(',', ', ')}" for span, told in overlay.releases.items())
-    where = "; ".join(state for state in states if not state.startswith("not_applicable"))
+    ranges = groupby(overlay.releases.items(), key=lambda told: told[1].partition(":")[0])
+    where = "; ".join(
+        f"{state} {_whole([span for span, _ in told])}" for state, told in ranges if state != "not_applicable"
+    )
     name = f"`{item.id}`{' (opt-in)' if overlay.opt_in else ''}"
     return f"| {name} | {overlay.summary.removesuffix('.')} | {', '.join(links)} | {where} |"
+
+
+def _whole(spans: list[str]) -> str:
+    """Give the range that adjacent ranges make together."""
+    return ", ".join([*spans[0].split(",")[:1], *spans[-1].split(",")[1:]])
 
 
 def fresh(text: str) -> str:

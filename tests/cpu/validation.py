@@ -22,35 +22,11 @@ from vpatch.site.store import SitePackages
 from tests.conftest import tree_of
 from tests.cpu import upstream
 from tests.cpu.environment import ROOT, interpreter
+from tests.releases import RELEASES
 
 DOCUMENT = ROOT / "docs/validation.md"
 OVERLAY = "ct-fp8-lm-head"
-NEWEST = "0.33.0"
-RELEASES = [
-    "0.18.0",
-    "0.18.1",
-    "0.19.0",
-    "0.19.1",
-    "0.20.0",
-    "0.20.1",
-    "0.20.2",
-    "0.21.0",
-    "0.22.0",
-    "0.22.1",
-    "0.23.0",
-    "0.24.0",
-    "0.25.0",
-    "0.25.1",
-    "0.26.0",
-    "0.27.0",
-    "0.27.1",
-    "0.28.0",
-    "0.29.0",
-    "0.30.0",
-    "0.31.0",
-    "0.32.0",
-    "0.33.0",
-]
+NEWEST = RELEASES[-1]
 FILES = (
     "tests/kernels/core/test_vocab_parallel_embedding.py",
     "tests/kernels/quantization/test_quantized_embedding.py",
