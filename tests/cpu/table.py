@@ -12,27 +12,35 @@ FILE = ROOT / "tests/README.md"
 BEGIN, END = "<!-- table: written by `python -m tests.cpu.table` -->\n", "<!-- end -->\n"
 
 RELEASES = ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0")
-HYBRID = "overlays/test_turboquant_hybrid_cpu.py"
-EXERCISED = {
-    "vllm.engine.arg_utils": (HYBRID, "test_cpu_environments.py"),
-    "vllm.model_executor.layers.attention.attention": (HYBRID,),
-    "vllm.model_executor.layers.logits_processor": (),
-    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors": (),
-    "vllm.model_executor.layers.quantization.compressed_tensors.schemes": (),
-    "vllm.model_executor.layers.quantization.turboquant.config": (HYBRID,),
-    "vllm.model_executor.layers.vocab_parallel_embedding": (HYBRID,),
-    "vllm.model_executor.models.qwen3_5": (HYBRID,),
-    "vllm.model_executor.models.qwen3_5_mtp": (),
-    "vllm.model_executor.models.qwen3_next": (HYBRID,),
-    "vllm.model_executor.models.qwen3_next_mtp": (),
-    "vllm.platforms.interface": (HYBRID,),
-    "vllm.v1.attention.backends.turboquant_attn": (HYBRID,),
-    "vllm.v1.worker.gpu.model_runner": (),
-    "vllm.v1.worker.gpu_model_runner": (),
-    "vllm.v1.worker.gpu_worker": (),
-    "vllm.v1.worker.workspace": (),
+RUNS = {
+    "auto-dtype": ("overlays/test_turboquant_auto_dtype_cpu.py", ("0.24.0", "0.26.0")),
+    "config": ("test_cpu_environments.py", RELEASES),
+    "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
+    "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
+    "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
+    "workspace": ("overlays/test_turboquant_workspace_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0")),
 }
-SAID = {None: "yes", "absent": "-"}
+"""Tests that run vLLM's code, each with a short name and the releases on which they do."""
+
+EXERCISED = {
+    "vllm.engine.arg_utils": ("auto-dtype", "config", "head", "hybrid", "skip-list", "workspace"),
+    "vllm.model_executor.layers.attention.attention": ("auto-dtype", "hybrid", "skip-list", "workspace"),
+    "vllm.model_executor.layers.logits_processor": ("head",),
+    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors": ("head",),
+    "vllm.model_executor.layers.quantization.compressed_tensors.schemes": ("head",),
+    "vllm.model_executor.layers.quantization.turboquant.config": ("auto-dtype", "hybrid", "skip-list", "workspace"),
+    "vllm.model_executor.layers.vocab_parallel_embedding": ("head", "hybrid"),
+    "vllm.model_executor.models.qwen3_5": ("auto-dtype", "head", "hybrid"),
+    "vllm.model_executor.models.qwen3_5_mtp": ("head",),
+    "vllm.model_executor.models.qwen3_next": ("head", "hybrid"),
+    "vllm.model_executor.models.qwen3_next_mtp": ("head",),
+    "vllm.platforms.interface": ("auto-dtype", "config", "hybrid"),
+    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "workspace"),
+    "vllm.v1.worker.gpu.model_runner": (),
+    "vllm.v1.worker.gpu_model_runner": ("auto-dtype",),
+    "vllm.v1.worker.gpu_worker": (),
+    "vllm.v1.worker.workspace": ("workspace",),
+}
 
 
 def hindrances(release: str) -> dict[str, str | None]:
@@ -44,13 +52,20 @@ def hindrances(release: str) -> dict[str, str | None]:
     return modules
 
 
+def cell(name: str, release: str, hindrance: str | None) -> str:
+    """Give what the table says of a module of a release."""
+    if hindrance:
+        return "-" if hindrance == "absent" else f"no: {hindrance}"
+    return ", ".join(test for test in EXERCISED[name] if release in RUNS[test][1]) or "imported"
+
+
 def table(found: dict[str, dict[str, str | None]]) -> str:
     """Give the table, from what hinders the modules of each release."""
-    lines = [f"| module | {' | '.join(found)} | run by |", "|---" * (len(found) + 2) + "|"]
-    for name, tests in EXERCISED.items():
-        cells = [SAID.get(modules[name], f"no: {modules[name]}") for modules in found.values()]
-        run_by = ", ".join(f"`{test}`" for test in tests) or "only imported"
-        lines.append(f"| `{name.removeprefix('vllm.')}` | {' | '.join(cells)} | {run_by} |")
+    lines = [f"| module | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+    for name in EXERCISED:
+        cells = (cell(name, release, modules[name]) for release, modules in found.items())
+        lines.append(f"| `{name.removeprefix('vllm.')}` | {' | '.join(cells)} |")
+    lines += ["", *(f"- {name}: `{file}`" for name, (file, _) in RUNS.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from vpatch.catalogue import discover
+from vpatch.catalogue import discover, select
 from vpatch.change import apply
 from vpatch.site.locate import locate
 from vpatch.site.store import SitePackages
@@ -43,45 +43,40 @@ Cases = dict[str, upstream.Case]
 
 
 class Beside(NamedTuple):
-    """The same tests on both trees of a release; no patched ones without the overlay."""
+    """The same tests on both trees of a release."""
 
     stock: Cases
-    patched: Cases | None
+    patched: Cases
 
 
 def beside(release: str) -> Beside:
     """Run the tests on a release."""
-    chosen = [item for item in discover() if item.id == OVERLAY]
     with tempfile.TemporaryDirectory() as folder:
         stock = _cases(release, tree_of(release), Path(folder) / "stock")
-        if not chosen:
-            return Beside(stock, None)
         patched = Path(folder) / "patched"
         shutil.copytree(tree_of(release), patched)
-        changeset, _ = apply(SitePackages(locate(patched)), tuple(chosen))
+        changeset, _ = apply(SitePackages(locate(patched)), select(discover(), (OVERLAY,)))
         assert not changeset.problems
         return Beside(stock, _cases(release, patched, Path(folder) / "home"))
 
 
 def changes(found: Beside) -> list[str]:
     """Say which tests come to something else on the patched tree, as "test: outcome -> outcome"."""
-    patched = found.patched or {}
-    names = sorted(found.stock.keys() | patched.keys()) if patched else []
-    outcomes = {name: [_outcome(cases, name) for cases in (found.stock, patched)] for name in names}
+    names = sorted(found.stock.keys() | found.patched.keys())
+    outcomes = {name: [_outcome(cases, name) for cases in found] for name in names}
     return [f"`{name}`: {before} -> {after}" for name, (before, after) in outcomes.items() if before != after]
 
 
 def row(release: str, found: Beside) -> str:
     """Give a release's row: how many passed, failed, were skipped, and could not run."""
-    cells = (_counts(cases) if cases is not None else "-" for cases in found)
-    return f"| {release} | {' | '.join(cells)} |"
+    return f"| {release} | {' | '.join(map(_counts, found))} |"
 
 
 def reasons(found: dict[str, Beside]) -> list[str]:
-    """Say why tests do not pass on stock code, each reason once with its releases."""
+    """Say why tests do not pass on patched code, each reason once with its releases."""
     where: dict[tuple[str, str, str], list[str]] = {}
-    for release, (stock, _) in found.items():
-        for case in stock.values():
+    for release, (_, patched) in found.items():
+        for case in patched.values():
             if case.outcome != "passed":
                 reason = re.sub(r" \(/\S+\)", "", case.reason)[:160].replace("|", "\\|")
                 key = (case.name.partition("[")[0], case.outcome, reason)
@@ -113,7 +108,7 @@ def document(found: dict[str, Beside]) -> str:
             "",
             *(differing or ["Nothing."]),
             "",
-            "## What does not pass on stock code, and why",
+            "## What does not pass on patched code, and why",
             "",
             "| test | outcome | reason | vLLM |",
             "|---|---|---|---|",

@@ -103,6 +103,17 @@ def test_bytes_reserved(seen: Two, name: str) -> None:
     assert seen.patched["reserved"][name] == BYTES[name]
 
 
+def test_upstream_reserves_the_same_and_forgets_the_same(pristine: Trees, tmp_path: Path) -> None:
+    folder, home = tmp_path / "models", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    models.write(folder)
+    found = probe(interpreter("0.24.0"), "probe_workspace", pristine("0.24.0"), home, str(folder))
+
+    assert found["reserved"] == BYTES
+    assert {name for name, run in found["runs"].items() if run["errors"]} == FORGOTTEN
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_stock_meets_the_locked_workspace_or_grows(seen: Two, release: str, name: str) -> None:
     stock = seen.stock["runs"][name]

@@ -1,0 +1,26 @@
+"""The newest release's own tests of heads and compressed-tensors, on older ones; all results: docs/validation.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cpu import validation
+from tests.releases import RELEASES
+
+OFTEN = "0.20.2"
+TESTS = {
+    f"tests.model_executor.test_qwen3_5_quantization::test_{model}_lm_head_receives_quant_config"
+    for model in ("qwen3_5", "qwen3_5_mtp")
+}
+
+
+@pytest.mark.parametrize(
+    "release", [OFTEN, *(pytest.param(one, marks=pytest.mark.matrix) for one in RELEASES if one != OFTEN)]
+)
+def test_upstreams_own_tests(release: str) -> None:
+    stock, patched = validation.beside(release)
+
+    failing = {name for name in TESTS if stock[name].outcome != "passed"}
+    assert failing == (TESTS if release < "0.23" else set())
+    assert {patched[name].outcome for name in TESTS} == {"passed"}
+    assert not {name for name, case in stock.items() if case.outcome == "passed" != patched[name].outcome}
