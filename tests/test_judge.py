@@ -84,7 +84,8 @@ def test_the_first_shape_that_fits_is_taken() -> None:
     assert (part.state, part.shape) == (State.PENDING, "1.0")
     (part,) = verdict(module("x = y\nw = a\n"), item).parts
     assert (part.state, part.shape) == (State.PENDING, "2.0")
-    assert verdict(module("x = z\n"), item).because == "the code is as the overlay would make it, without its marks"
+    because = "upstream has it: the code is as the overlay would make it, without its marks"
+    assert verdict(module("x = z\n"), item).because == because
     assert applied(module("x = a\n"), item)[FILE] == b"x = z  # vpatch: demo\n"
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Contents, Program, Trees
 
+HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 INTERFACE = "vllm/platforms/interface.py"
@@ -45,7 +47,10 @@ def all_of_it(data: bytes) -> bytes:
 ODD = (bom, crlf, latin_1, no_last_newline, all_of_it)
 
 
-@pytest.mark.parametrize("spoil", ODD, ids=lambda spoil: spoil.__name__)
+CASES = {spoil.__name__: (spoil, (HYBRID,)) for spoil in ODD} | {"all_of_it, every default overlay": (all_of_it, ())}
+
+
+@pytest.mark.parametrize(("spoil", "overlays"), CASES.values(), ids=CASES)
 def test_odd_and_valid(
     vpatch: Program,
     tree: Path,
@@ -53,22 +58,27 @@ def test_odd_and_valid(
     slim: Trees,
     contents: Callable[[Path], Contents],
     spoil: Callable[[bytes], bytes],
+    overlays: tuple[str, ...],
 ) -> None:
-    for file in TARGETS:
+    goal, only = patched("0.20.2", *overlays), [f"--overlay={name}" for name in overlays]
+    sources = [file for file in contents(tree) if file.endswith(".py")]
+    targets = [file for file in sources if (tree / file).read_bytes() != (goal / file).read_bytes()]
+    assert set(TARGETS) <= set(targets)
+    for file in targets:
         data = spoil((tree / file).read_bytes())
         (tree / file).unlink()
         (tree / file).write_bytes(data)
     before = contents(tree)
 
-    ran = vpatch("apply", tree, "--json")
+    ran = vpatch("apply", tree, *only, "--json")
 
     assert (ran.code, ran.err) == (0, "")
-    assert ran.json["overlays"][0]["state"] == "applied"
+    assert {item["id"]: item["state"] for item in ran.json["overlays"]}[HYBRID] == "applied"
     # An overlay adds no line that ends otherwise, and no text that is encoded otherwise, than those around it.
-    for file in TARGETS:
-        assert (tree / file).read_bytes() == spoil((patched("0.20.2", "turboquant-hybrid") / file).read_bytes())
-    assert vpatch("verify", tree, "--json").json["problems"] == []
-    assert vpatch("apply", tree, "--json").json["changed"] == []
+    for file in targets:
+        assert (tree / file).read_bytes() == spoil((goal / file).read_bytes())
+    assert vpatch("verify", tree, *only, "--json").json["problems"] == []
+    assert vpatch("apply", tree, *only, "--json").json["changed"] == []
     assert vpatch("revert", tree).code == 0
     assert contents(tree) == before
 
@@ -82,7 +92,7 @@ def test_symlinks_are_refused(vpatch: Program, linked: Trees, contents: Callable
         (tree / file).symlink_to(elsewhere / file.replace("/", "-"))
     before, there = contents(tree), contents(elsewhere)
 
-    ran = vpatch("apply", tree)
+    ran = vpatch("apply", tree, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines() == [
@@ -98,7 +108,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(vpatch: Program, linked: Trees
     (tree / "vllm/platforms").rename(elsewhere)
     (tree / "vllm/platforms").symlink_to(elsewhere)
 
-    ran = vpatch("apply", tree)
+    ran = vpatch("apply", tree, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"symlinked folder: {INTERFACE}: it leads out of the tree, to {elsewhere}\n"
@@ -135,5 +145,5 @@ def test_modes_are_kept(vpatch: Program, copied: Path, mode: int) -> None:
         (copied / file).chmod(mode)
 
     for command in ("apply", "revert"):
-        assert vpatch(command, copied).code == 0
+        assert vpatch(command, copied, *ONLY).code == 0
         assert {(copied / file).stat().st_mode & 0o7777 for file in TARGETS} == {mode}

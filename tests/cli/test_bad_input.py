@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.conftest import Contents, Program, Trees
 
 HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 INTERFACE = "vllm/platforms/interface.py"
@@ -163,7 +164,7 @@ def test_a_file_that_no_overlay_fits(
     before = contents(tree) if readable else None
 
     for command in ("status", "diff", "apply"):
-        ran = vpatch(command, tree, "--json")
+        ran = vpatch(command, tree, *ONLY, "--json")
 
         assert ran.code == 1, command
         begin, cause = BROKEN[harm]
@@ -179,7 +180,7 @@ def test_one_problem_does_not_hide_another(vpatch: Program, linked: Trees) -> No
     torn_target(tree)
     (tree / ARG_UTILS).unlink()
 
-    told = vpatch("apply", tree).err
+    told = vpatch("apply", tree, *ONLY).err
 
     assert [f"drifted: {file}" in told for file in TARGETS] == [True] * 3
 
@@ -222,7 +223,7 @@ def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> No
         tree = linked(release, release)
         (tree / file).unlink()
 
-        ran = vpatch("status", tree, "--json")
+        ran = vpatch("status", tree, *ONLY, "--json")
 
         assert ran.code == 1
         assert ran.json["overlays"][0]["state"] == "drifted"

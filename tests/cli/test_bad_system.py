@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.conftest import Contents, Process, Program, Trees
 
 HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 INFO = "vllm-0.20.2.dist-info"
 COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
@@ -46,7 +47,7 @@ root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root may mount, or
 
 def humbly(command: str, tree: Path) -> subprocess.CompletedProcess[str]:
     """Run the program with the rights of an ordinary user."""
-    return subprocess.run([*HUMBLE, *COMMAND, command, tree], capture_output=True, text=True, check=False)
+    return subprocess.run([*HUMBLE, *COMMAND, command, tree, *ONLY], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_somebody_elses_tree(given_away: Path, contents: Callable[[Path], Conten
 @root_only
 def test_somebody_elses_applied_tree(vpatch: Program, given_away: Path) -> None:
     """What is as asked already needs no right to write."""
-    assert vpatch("apply", given_away).code == 0
+    assert vpatch("apply", given_away, *ONLY).code == 0
     assert {(given_away / file).stat().st_uid for file in WRITTEN} == {NOBODY}
 
     ran = humbly("apply", given_away)
@@ -154,16 +155,16 @@ def test_a_read_only_file_system(
     before = contents(tree)
     subprocess.run(["mount", "-o", "remount,ro", tree], check=True)
 
-    refused = process("apply", tree)
+    refused = process("apply", tree, *ONLY)
 
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == f"cannot write: {INFO}/vpatch: read-only file system\n"
-    assert process("apply", "--check", tree).code == 1
+    assert process("apply", "--check", tree, *ONLY).code == 1
     assert contents(tree) == before
     subprocess.run(["mount", "-o", "remount,rw", tree], check=True)
-    assert process("apply", tree).code == 0
+    assert process("apply", tree, *ONLY).code == 0
     subprocess.run(["mount", "-o", "remount,ro", tree], check=True)
-    again = process("apply", tree, "--json")
+    again = process("apply", tree, *ONLY, "--json")
     assert (again.code, again.json["changed"]) == (0, [])
 
 
@@ -180,14 +181,14 @@ def test_a_full_disk(
 
     for room in (1, 3, 12, 48):  # blocks
         os.truncate(ballast, ballast.stat().st_size - 4096 * room)
-        ran = process("apply", tree)
+        ran = process("apply", tree, *ONLY)
 
         assert (ran.code, ran.out) == (1, "")
         assert all(line.startswith("cannot write: ") for line in ran.err.splitlines())
         assert all(line.endswith(": no space left on device") for line in ran.err.splitlines())
         assert {k: v for k, v in contents(tree).items() if k != "ballast"} == before
     ballast.unlink()
-    assert process("apply", tree).code == 0
+    assert process("apply", tree, *ONLY).code == 0
 
 
 def test_files_may_not_be_as_large(linked: Trees, contents: Callable[[Path], Contents]) -> None:
@@ -195,7 +196,7 @@ def test_files_may_not_be_as_large(linked: Trees, contents: Callable[[Path], Con
     before = contents(tree)
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    command = [*COMMAND, "apply", str(tree)]
+    command = [*COMMAND, "apply", str(tree), *ONLY]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit, env=UNWATCHED)
 
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -211,19 +212,19 @@ def test_another_vpatch_at_work(
     """The clock runs fast here: the real patience is half a minute."""
     tree = linked("0.20.2")
     if command == "revert":
-        vpatch("apply", tree)
+        vpatch("apply", tree, *ONLY)
     before = contents(tree)
     clock = itertools.count(step=10)
     fast = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
 
     with lock(locate(tree)):
         monkeypatch.setattr("vpatch.site.lock.time", fast)
-        ran = vpatch(command, tree)
+        ran = vpatch(command, tree, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"another vpatch is at work: {tree}: it did not end in 30 seconds\n"
     assert contents(tree) == before
-    assert vpatch(command, tree).code == 0
+    assert vpatch(command, tree, *ONLY).code == 0
 
 
 def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patched: Trees) -> None:
@@ -235,7 +236,7 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
 
     while killed < KILLS:
         started = time.monotonic()
-        with subprocess.Popen([*COMMAND, "apply", tree], stdout=DEVNULL, stderr=DEVNULL, env=UNWATCHED) as ran:
+        with subprocess.Popen([*COMMAND, "apply", tree, *ONLY], stdout=DEVNULL, stderr=DEVNULL, env=UNWATCHED) as ran:
             try:
                 ran.wait(timeout=chance.uniform(0.5, 1.0) * whole)
             except subprocess.TimeoutExpired:
@@ -251,8 +252,8 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
                 path.read_bytes() for path in both if path.exists()
             ]
         if chance.random() < 0.3:
-            assert vpatch("apply", tree).code == 0
-            assert vpatch("verify", tree).code == 0
+            assert vpatch("apply", tree, *ONLY).code == 0
+            assert vpatch("verify", tree, *ONLY).code == 0
         assert vpatch("revert", tree).code == 0
         subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
@@ -260,13 +261,13 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
 def test_eight_at_once(vpatch: Program, linked: Trees, slim: Trees) -> None:
     """One does the work, the others wait for it and find it done."""
     tree = linked("0.20.2")
-    command = [*COMMAND, "apply", str(tree), "--json"]
+    command = [*COMMAND, "apply", str(tree), *ONLY, "--json"]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(8)]
     told = [one.communicate(timeout=120) for one in runs]
 
     assert [one.returncode for one in runs] == [0] * 8
     assert {err for _, err in told} == {b""}
     assert sorted(json.loads(out)["changed"] for out, _ in told) == [[]] * 7 + [sorted(WRITTEN)]
-    assert vpatch("verify", tree).code == 0
+    assert vpatch("verify", tree, *ONLY).code == 0
     assert vpatch("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)

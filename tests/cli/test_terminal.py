@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.conftest import Process, Program, Trees
 
 HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
 ESCAPE = "\x1b["
 BASH = r"""
 eval "$(_VPATCH_COMPLETE=bash_source vpatch)"
@@ -52,7 +53,7 @@ def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdou
 
 
 def test_a_pipe_gets_plain_lines(process: Process, pristine: Trees) -> None:
-    ran = process("status", pristine("0.20.2"), env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
+    ran = process("status", pristine("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"{HYBRID}: pending: boundary-layers: upstream's code is as in 0.20; ")
@@ -61,7 +62,7 @@ def test_a_pipe_gets_plain_lines(process: Process, pristine: Trees) -> None:
 
 
 def test_a_terminal_gets_a_table_with_colour(pristine: Trees) -> None:
-    seen = on_terminal("status", pristine("0.20.2"))
+    seen = on_terminal("status", pristine("0.20.2"), *ONLY)
 
     assert ESCAPE in seen
     head, *rows = seen.splitlines()
