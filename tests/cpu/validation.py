@@ -73,10 +73,10 @@ def row(release: str, found: Beside) -> str:
 
 
 def reasons(found: dict[str, Beside]) -> list[str]:
-    """Say why tests do not pass on patched code, each reason once with its releases."""
+    """Say why tests do not pass on stock code, each reason once with its releases."""
     where: dict[tuple[str, str, str], list[str]] = {}
-    for release, (_, patched) in found.items():
-        for case in patched.values():
+    for release, (stock, _) in found.items():
+        for case in stock.values():
             if case.outcome != "passed":
                 reason = re.sub(r" \(/\S+\)", "", case.reason)[:160].replace("|", "\\|")
                 key = (case.name.partition("[")[0], case.outcome, reason)
@@ -108,7 +108,7 @@ def document(found: dict[str, Beside]) -> str:
             "",
             *(differing or ["Nothing."]),
             "",
-            "## What does not pass on patched code, and why",
+            "## What does not pass on stock code, and why",
             "",
             "| test | outcome | reason | vLLM |",
             "|---|---|---|---|",

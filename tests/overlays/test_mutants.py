@@ -27,9 +27,9 @@ SUBJECTS = (
     ("0.23.0", "turboquant-workspace", 60),
     ("0.21.0", "turboquant-skip-list", 60),
     ("0.26.0", "turboquant-auto-dtype", 60),
-    ("0.18.0", "ct-fp8-lm-head", 180),
-    *(pytest.param((v, "ct-fp8-lm-head", 180), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0")),
-    ("0.33.0", "ct-fp8-lm-head", 180),
+    ("0.18.0", "ct-fp8-lm-head", 345),
+    *(pytest.param((v, "ct-fp8-lm-head", 345), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0")),
+    ("0.33.0", "ct-fp8-lm-head", 345),
 )
 
 
@@ -134,7 +134,7 @@ def run(subject: Subject, count: int, each: int, seed: int) -> tuple[Counter[str
 def test_a_mutant_is_patched_as_its_twin_or_drifts(subject: Subject) -> None:
     outcomes, chosen = run(subject, subject.count, each=3, seed=20)
 
-    assert len(chosen) >= 0.85 * subject.count
+    assert len(chosen) >= 0.8 * subject.count
     assert {mutant.kind for mutant in chosen} == set(KINDS)
     assert sum(mutant.near for mutant in chosen) >= len(chosen) / 3
     assert outcomes["equal"] >= len(chosen) / 3

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.conftest import Process, Program, Trees
 
 HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
 COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 ARG_UTILS = "vllm/engine/arg_utils.py"
@@ -67,7 +68,7 @@ def clean(root: Path) -> bool:
 
 
 def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
-    applied = vpatch("apply", clone, "--json")
+    applied = vpatch("apply", clone, *ONLY, "--json")
 
     assert (applied.code, applied.err) == (0, "")
     assert applied.json["vllm"] == "0.20.2"
@@ -76,9 +77,9 @@ def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
         assert (clone / file).read_bytes() == (patched("0.20.2", HYBRID) / file).read_bytes()
     changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in sorted(CHANGED[1:]))
     assert sorted(git(clone, "status", "--porcelain").splitlines()) == sorted(changed.splitlines())
-    assert vpatch("status", clone, "--json").json["overlays"][0]["state"] == "applied"
-    assert vpatch("apply", clone, "--json").json["changed"] == []
-    assert vpatch("verify", clone).code == 0
+    assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
+    assert vpatch("verify", clone, *ONLY).code == 0
 
     reverted = vpatch("revert", clone, "--json")
 
@@ -90,9 +91,9 @@ def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
 def test_a_worktree_and_one_overlay(vpatch: Program, clone: Path, tmp_path: Path) -> None:
     git(clone, "worktree", "add", "-q", str(tmp_path / "tree"))
 
-    assert vpatch("apply", tmp_path / "tree").code == 0
+    assert vpatch("apply", tmp_path / "tree", *ONLY).code == 0
     assert clean(clone)
-    assert vpatch("revert", tmp_path / "tree", "--overlay", HYBRID).code == 0
+    assert vpatch("revert", tmp_path / "tree", *ONLY).code == 0
     assert clean(tmp_path / "tree")
 
 
@@ -101,7 +102,7 @@ def test_a_dirty_file(vpatch: Program, clone: Path) -> None:
         (clone / file).write_bytes((clone / file).read_bytes() + b"# somebody\n")
     before = git(clone, "diff")
 
-    ran = vpatch("apply", clone)
+    ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     cause = "it has uncommitted changes: commit or stash them, and run again"
@@ -114,7 +115,7 @@ def test_a_dirty_file_that_is_not_touched(vpatch: Program, clone: Path) -> None:
     (clone / "vllm/__init__.py").write_text("dirty = 1\n")
     (clone / "vllm/new.py").write_text("unknown = 1\n")
 
-    assert vpatch("apply", clone).code == 0
+    assert vpatch("apply", clone, *ONLY).code == 0
     assert vpatch("revert", clone).code == 0
     assert git(clone, "status", "--porcelain") == " M vllm/__init__.py\n?? vllm/new.py\n"
 
@@ -123,7 +124,7 @@ def test_an_unknown_file(vpatch: Program, clone: Path) -> None:
     git(clone, "rm", "-q", "--cached", CONFIG)
     git(clone, "commit", "-q", "-m", "forget it")
 
-    ran = vpatch("apply", clone)
+    ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"unknown file: {CONFIG}: git does not have it: there would be nothing to revert to\n"
@@ -141,18 +142,18 @@ def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
     before = {file: (clone / file).read_bytes() for file in FILES}
     assert b"\r\n" in before[CONFIG]
 
-    assert vpatch("apply", clone).code == 0
+    assert vpatch("apply", clone, *ONLY).code == 0
     assert (clone / CONFIG).read_bytes().count(b"\n") == (clone / CONFIG).read_bytes().count(b"\r\n")
-    assert vpatch("apply", clone, "--json").json["changed"] == []
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
     assert vpatch("revert", clone).code == 0
 
     assert {file: (clone / file).read_bytes() for file in FILES} == before
     assert clean(clone)
 
 
-@pytest.mark.parametrize("only", [(), ("--overlay", HYBRID)])
+@pytest.mark.parametrize("only", [(), ONLY])
 def test_edited_after_vpatch(vpatch: Program, clone: Path, only: tuple[str, ...]) -> None:
-    vpatch("apply", clone)
+    vpatch("apply", clone, *ONLY)
     (clone / INTERFACE).write_bytes((clone / INTERFACE).read_bytes() + b"# somebody\n")
     before = git(clone, "diff")
 
@@ -165,10 +166,10 @@ def test_edited_after_vpatch(vpatch: Program, clone: Path, only: tuple[str, ...]
 
 def test_an_edit_survives_another_apply(vpatch: Program, clone: Path, pristine: Trees) -> None:
     """That vpatch wrote the file again does not make the edit in it vpatch's own."""
-    vpatch("apply", clone)
+    vpatch("apply", clone, *ONLY)
     (clone / CONFIG).write_bytes(b"somebody = 1\n" + (clone / CONFIG).read_bytes())
     (clone / INTERFACE).write_bytes((pristine("0.20.2") / INTERFACE).read_bytes())
-    assert vpatch("apply", clone, "--json").json["changed"] == [INTERFACE]
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == [INTERFACE]
 
     ran = vpatch("revert", clone)
 
@@ -179,12 +180,12 @@ def test_an_edit_survives_another_apply(vpatch: Program, clone: Path, pristine: 
 
 
 def test_committed(vpatch: Program, clone: Path) -> None:
-    vpatch("apply", clone)
+    vpatch("apply", clone, *ONLY)
     git(clone, "add", "-A")
     git(clone, "commit", "-q", "-m", "patched")
 
-    assert vpatch("status", clone, "--json").json["overlays"][0]["state"] == "applied"
-    assert vpatch("apply", clone, "--json").json["changed"] == []
+    assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
     ran = vpatch("revert", clone)
 
     assert (ran.code, ran.out) == (1, "")
@@ -196,7 +197,7 @@ def test_committed(vpatch: Program, clone: Path) -> None:
 @pytest.mark.parametrize("ledger", ["{", "[1]", None])
 def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledger: str | None) -> None:
     """Then nobody knows whether somebody edited it: nothing is lost, and git can do it."""
-    vpatch("apply", clone)
+    vpatch("apply", clone, *ONLY)
     (clone / ".git/vpatch.json").unlink()
     if ledger is not None:
         (clone / ".git/vpatch.json").write_text(ledger)
@@ -241,7 +242,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
     desired = plan(locate(clone).read, select(discover(), (HYBRID,))).files
-    assert command == "apply" or vpatch("apply", clone).code == 0
+    assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in CHANGED[1:]}
 
     for step in itertools.count(1):
@@ -258,8 +259,8 @@ def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_
             assert (tree / file).read_bytes() in (old, (patched("0.20.2", HYBRID) / file).read_bytes())
         if step % 6 == 0:
             again = shutil.copytree(tree, tmp_path / "again" / str(step), symlinks=True)
-            assert vpatch("apply", again).code == 0
-            assert vpatch("verify", again).code == 0
+            assert vpatch("apply", again, *ONLY).code == 0
+            assert vpatch("verify", again, *ONLY).code == 0
             assert not list((again / "vllm").rglob(".*"))
             assert vpatch("revert", again).code == 0
             assert clean(again)
@@ -278,7 +279,7 @@ def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.M
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "stage", full)
-    ran = vpatch("apply", clone)
+    ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines() == [f"cannot write: {file}: no space left on device" for file in (CONFIG, INTERFACE)]
@@ -296,7 +297,7 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
 
     with monkeypatch.context() as fault:
         fault.setattr(disk, "put", refused)
-        ran = vpatch("apply", clone)
+        ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     if name == "vpatch.json":
@@ -305,7 +306,7 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
     else:
         cause = "input/output error; the next run completes what this one began"
         assert ran.err == f"cannot write: {INTERFACE}: {cause}\n"
-    assert vpatch("apply", clone).code == 0
+    assert vpatch("apply", clone, *ONLY).code == 0
     assert vpatch("revert", clone).code == 0
     assert clean(clone)
 
@@ -320,11 +321,11 @@ def test_without_gitpython(process: Process, clone: Path, tmp_path: Path) -> Non
         assert (ran.code, ran.out) == (1, "")
         cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
         assert ran.err == f"cannot read the checkout: {clone}: {cause}\n"
-    assert process("status", clone, env={"PYTHONPATH": str(tmp_path / "blocker")}).code == 0
+    assert process("status", clone, *ONLY, env={"PYTHONPATH": str(tmp_path / "blocker")}).code == 0
 
 
 def test_without_git(process: Process, clone: Path, tmp_path: Path) -> None:
-    ran = process("apply", clone, env={"PATH": str(tmp_path)})
+    ran = process("apply", clone, *ONLY, env={"PATH": str(tmp_path)})
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"cannot read the checkout: {clone}: ")
@@ -339,7 +340,7 @@ def test_no_repository(vpatch: Program, clone: Path, *, init: bool) -> None:
     else:
         (clone / ".git").mkdir()
 
-    ran = vpatch("apply", clone)
+    ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"git fails: {clone}: {'' if init else 'there is a .git, and yet no repository'}")
