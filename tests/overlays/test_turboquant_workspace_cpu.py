@@ -74,8 +74,8 @@ def python() -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        *("0.20.2", "0.21.0", "0.23.0"),
-        *(pytest.param(v, marks=pytest.mark.matrix) for v in ("0.20.0", "0.20.1", "0.22.0", "0.22.1")),
+        *("0.20.2", "0.21.0"),
+        *(pytest.param(v, marks=pytest.mark.matrix) for v in ("0.20.0", "0.20.1", "0.22.0", "0.22.1", "0.23.0")),
     ],
 )
 def release(request: pytest.FixtureRequest) -> str:
