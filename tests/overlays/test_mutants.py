@@ -26,7 +26,7 @@ SUBJECTS = (
     ("0.21.0", "turboquant-workspace", 90),
     pytest.param(("0.23.0", "turboquant-workspace", 60), marks=pytest.mark.matrix),
     ("0.21.0", "turboquant-skip-list", 60),
-    ("0.26.0", "turboquant-auto-dtype", 60),
+    pytest.param(("0.26.0", "turboquant-auto-dtype", 60), marks=pytest.mark.matrix),  # gpu_model_runner.py is large
     ("0.18.0", "ct-fp8-lm-head", 345),
     *(pytest.param((v, "ct-fp8-lm-head", 345), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0", "0.33.0")),
 )
