@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -103,6 +104,14 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
 def tree(tmp_path: Path) -> Path:
     """A copy of pristine 0.20.2 for one test to do with as it likes."""
     return shutil.copytree(tree_of("0.20.2"), tmp_path / "site-packages")
+
+
+@pytest.fixture
+def heeding_interrupts() -> Iterator[None]:
+    """Let children heed SIGINT, which they do not where a shell started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -82,12 +82,12 @@ def ours(file: str, names: str, module: str = "ct_fp8_lm_head") -> EnsureImport:
     return EnsureImport(file, f"from vllm._vpatch.{module} import {names}")
 
 
-def quant_config_of(name: str, heads: dict[str, str]) -> Part:
+def quant_config_of(name: str, heads: dict[str, str], upstream: tuple[str, ...] = ()) -> Part:
     """Give the heads of a family of models the quantisation config."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     return Part(
         name=name,
-        upstream=QWEN3_5_PASSES if heads is QWEN3_5 else (),
+        upstream=upstream,
         merged=All(
             tuple(Contains(f, s, "ParallelLMHead(..., quant_config=..., prefix=...)") for f, s in heads.items())
         ),
@@ -163,7 +163,7 @@ overlay = Overlay(
                 ),
             ),
         ),
-        quant_config_of("qwen3.5", QWEN3_5),
+        quant_config_of("qwen3.5", QWEN3_5, QWEN3_5_PASSES),
         quant_config_of("qwen3-next", QWEN3_NEXT),
         Part(
             name="block-scales",

@@ -237,6 +237,7 @@ def opened(process: int) -> set[str]:
     return found
 
 
+@pytest.mark.usefixtures("heeding_interrupts")
 def test_interrupt(tree: Path, contents: Callable[[Path], Contents]) -> None:
     before, site = contents(tree), locate(tree)
     info = str(tree / str(site.dist_info))

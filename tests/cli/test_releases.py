@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.catalogue import discover, select
 from vpatch.engine import plan
+from vpatch.site.locate import locate
 
 from tests.releases import FACTS, RELEASES, fact
 
@@ -56,10 +57,10 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents
 def together(tree: Path, *steps: tuple[str, ...], parsed: Parsed) -> Files:
     """Give the files that change when each step's overlays are applied at once, one step after the other."""
     changes: dict[str, bytes] = {}
+    site = locate(tree)
 
     def read(file: str) -> bytes | None:
-        path = tree / file
-        return changes.get(file) or (path.read_bytes() if path.is_file() else None)
+        return changes.get(file) or site.read(file)
 
     for step in steps:
         changeset = plan(read, select(discover(), step), parsed)

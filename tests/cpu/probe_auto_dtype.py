@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cpu.platform import pretend_h100, single_rank
-from tests.cpu.probe_hybrid import engine_config, outcome
+from tests.cpu.probing import engine_config, layers_of, outcome
 
 BUDGET = 1 << 30
 
@@ -24,21 +24,12 @@ def tensors(found: dict[str, Any], model: str, dtype: str) -> None:
     """Take a model to the tensors of its layers by the methods of the runner, on a runner that has no device."""
     import torch
     from vllm.config import set_current_vllm_config
-    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-    from vllm.model_executor.models import ModelRegistry
-    from vllm.platforms import current_platform
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.utils import prepare_kernel_block_sizes
 
     config = engine_config(model, kv_cache_dtype=dtype, enforce_eager=True, language_model_only=True)
-    kind, _ = ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
-    with set_current_vllm_config(config), torch.device("meta"):
-        kind(vllm_config=config)
-    current_platform.update_block_size_for_backend(config)
-    layers = config.compilation_config.static_forward_context
-    caching = {name: layer for name, layer in layers.items() if isinstance(layer, AttentionLayerBase)}
-    specs = {name: layer.get_kv_cache_spec(config) for name, layer in caching.items()}
+    specs = {name: layer.get_kv_cache_spec(config) for name, layer in layers_of(config).items()}
     found["specs"] = sorted({type(spec).__name__ for spec in specs.values()})
     (kv_cache,) = get_kv_cache_configs(config, [specs], [BUDGET])
 

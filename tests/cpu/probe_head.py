@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.cpu import head_models
 from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
 from tests.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
 from tests.cpu.platform import pretend_h100, single_rank
+from tests.cpu.probing import attempt
 
 PLAIN = Head("channel", 1000)
 
@@ -109,7 +109,7 @@ def unquantised(found: dict[str, Any], quantization: Any | None, ranks: int, *, 
                     {name: digest(tensor) for name, tensor in layer.named_parameters()},
                 ]
             for name, tensor in wrong.items():
-                found[f"{name} {number}"] = outcome(wrongly_loaded, head, tensor)
+                found[f"{name} {number}"] = attempt(wrongly_loaded, head, tensor)
 
 
 def wrongly_loaded(found: dict[str, Any], layer: Any, tensor: Any) -> None:
@@ -184,16 +184,6 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
     found["logits"] = torch.allclose(got.float(), hidden.float() @ weight.t(), rtol=0.01, atol=0.05)
 
 
-def outcome(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
-    """Give what `act` found, and what it raised."""
-    found: dict[str, Any] = {}
-    try:
-        act(found, *arguments, **options)
-    except Exception as error:  # the tests say which errors are right
-        found["error"] = [type(error).__name__, str(error)]
-    return found
-
-
 def main(home: str) -> None:
     """Do every case."""
     with contextlib.redirect_stdout(sys.stderr):
@@ -207,22 +197,22 @@ def main(home: str) -> None:
         with set_current_vllm_config(config):
             single_rank(home)
             found = {
-                "loaded": {name: outcome(loaded, head) for name, head in LOADED.items()},
-                "cut": {name: outcome(cut, head) for name, head in CUT.items()},
-                "misshapen": {name: outcome(misshapen, *case) for name, case in MISSHAPEN.items()},
-                "dispatched": {name: outcome(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
-                "tied": {name: outcome(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
+                "loaded": {name: attempt(loaded, head) for name, head in LOADED.items()},
+                "cut": {name: attempt(cut, head) for name, head in CUT.items()},
+                "misshapen": {name: attempt(misshapen, *case) for name, case in MISSHAPEN.items()},
+                "dispatched": {name: attempt(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
+                "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "unquantised": {
-                    **{name: outcome(unquantised, UNTARGETED[name], 2) for name in UNNAMED},
-                    **{f"no config TP{n}": outcome(unquantised, None, n) for n in (1, 2, 4)},
-                    "bias": outcome(unquantised, None, 2, bias=True),
-                    "GPTQ": outcome(packed),
+                    **{name: attempt(unquantised, UNTARGETED[name], 2) for name in UNNAMED},
+                    **{f"no config TP{n}": attempt(unquantised, None, n) for n in (1, 2, 4)},
+                    "bias": attempt(unquantised, None, 2, bias=True),
+                    "GPTQ": attempt(packed),
                 },
             }
         torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
-        found["models"] = {name: outcome(model, folder) for name, folder in folders.items()}
+        found["models"] = {name: attempt(model, folder) for name, folder in folders.items()}
         mtp = head_models.MTP.items()
-        found["models"] |= {name: outcome(model, folders[main], kind) for name, (main, kind) in mtp}
+        found["models"] |= {name: attempt(model, folders[main], kind) for name, (main, kind) in mtp}
     json.dump(found, sys.stdout)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.cpu import boundary, models
 from tests.cpu.dump import plain
 from tests.cpu.platform import GIB, pretend_h100, single_rank
+from tests.cpu.probing import engine_config, layers_of, outcome
 
 FOUR_BIT = "turboquant_4bit_nc"
 DTYPES = ("4bit_nc", "k8v4", "k3v4_nc", "3bit_nc")
@@ -54,24 +54,11 @@ WHOLE: dict[str, tuple[str, Options]] = {
 }
 
 
-def engine_config(model: str, **arguments: Any) -> Any:
-    """Make the config as `vllm serve MODEL --kv-cache-dtype ...` does."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    fixed = {"skip_tokenizer_init": True, "max_model_len": 8192, "max_num_batched_tokens": 8192}
-    return EngineArgs(**{"model": model} | fixed | arguments).create_engine_config()
-
-
 def sized(found: dict[str, Any], model: str, then: str | None = None, **arguments: Any) -> None:
     """Take a model through config, layers, block size and KV cache groups, by the code that serves it.
 
     `then` is a cache dtype to go on with once the config is made.
     """
-    import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-    from vllm.model_executor.models import ModelRegistry
-    from vllm.platforms import current_platform
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
     # Eager, and text only: what is compiled and the vision tower want the operators that are not here.
@@ -79,15 +66,10 @@ def sized(found: dict[str, Any], model: str, then: str | None = None, **argument
     cache = config.cache_config
     cache.cache_dtype = then or cache.cache_dtype
     found["skip_layers"] = cache.kv_cache_dtype_skip_layers
-    kind, _ = ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
-    with set_current_vllm_config(config), torch.device("meta"):
-        kind(vllm_config=config)
-    current_platform.update_block_size_for_backend(config)
+    layers = layers_of(config)
     found["block_size"] = cache.block_size
     found["padded"] = cache.mamba_page_size_padded
-    layers = config.compilation_config.static_forward_context
-    caching = {name: layer for name, layer in layers.items() if isinstance(layer, AttentionLayerBase)}
-    specs = {name: layer.get_kv_cache_spec(config) for name, layer in caching.items()}
+    specs = {name: layer.get_kv_cache_spec(config) for name, layer in layers.items()}
     found["layers"] = counted((type(spec).__name__, spec.page_size_bytes) for spec in specs.values())
     config.validate_block_size()
     (kv_cache,) = get_kv_cache_configs(config, [specs], [8 * GIB])
@@ -120,35 +102,6 @@ def whole(found: dict[str, Any], model: str, **arguments: Any) -> None:
 def counted(items: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
     """Give how many there are of each, as JSON would have it."""
     return [[count, *item] for item, count in sorted(Counter(items).items())]
-
-
-def outcome(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
-    """Give what `act` found, and what it raised and logged about TurboQuant."""
-    found: dict[str, Any] = {}
-    with logged() as lines:
-        try:
-            act(found, *arguments, **options)
-        except Exception as error:  # the tests say which errors are right
-            found["error"] = [type(error).__name__, str(error)]
-    found["log"] = [line for line in lines if line.startswith("TQ")]
-    return found
-
-
-@contextlib.contextmanager
-def logged() -> Iterator[list[str]]:
-    """Collect what vLLM's loggers say."""
-    lines: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    handler = Handler()
-    logging.getLogger("vllm").addHandler(handler)
-    try:
-        yield lines
-    finally:
-        logging.getLogger("vllm").removeHandler(handler)
 
 
 def main(home: str, folder: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cpu.platform import pretend_h100, single_rank
-from tests.cpu.probe_hybrid import engine_config, outcome
+from tests.cpu.probing import engine_config, layers_of, outcome
 
 # The dense model has 28 layers: 0, 1, 26 and 27 are added.
 INDICES = {
@@ -63,17 +63,8 @@ def listed(found: dict[str, Any], model: str, skip: list[str]) -> None:
 
 def layered(found: dict[str, Any], model: str, skip: list[str]) -> None:
     """Give what every layer keeps in its cache."""
-    import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.model_executor.models import ModelRegistry
-    from vllm.platforms import current_platform
-
     config = configured(model, skip)
-    kind, _ = ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
-    with set_current_vllm_config(config), torch.device("meta"):
-        kind(vllm_config=config)
-    current_platform.update_block_size_for_backend(config)
-    layers = config.compilation_config.static_forward_context
+    layers = layers_of(config)
     found["caches"] = {
         name: [layer.kv_cache_dtype, str(layer.get_kv_cache_spec(config))] for name, layer in layers.items()
     }

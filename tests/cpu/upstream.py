@@ -11,6 +11,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -72,6 +73,15 @@ def run(python: Path, file: Path, tree: Path, home: Path) -> tuple[Counter[str],
     found = cases(python, [file], tree, home)
     failing = {case.name.rpartition("::")[2] for case in found if case.outcome in ("error", "failure")}
     return Counter(case.outcome for case in found), failing
+
+
+def beside(python: Path, file: Path, trees: Sequence[Path], scratch: Path) -> list[tuple[Counter[str], set[str]]]:
+    """Run a file of vLLM's tests against several trees; give of each what `run` gives."""
+    homes = [scratch / str(number) for number in range(len(trees))]
+    for home in homes:
+        home.mkdir()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(lambda tree, home: run(python, file, tree, home), trees, homes))
 
 
 def _case(element: ET.Element) -> Case:

@@ -245,16 +245,11 @@ def test_boundary_layers(seen: Three) -> None:
 def test_upstreams_own_tests(release: str, trees: Three, patched: Trees, python: Path, tmp_path: Path) -> None:
     """Where `fixed` passes, 0.21.0, the patched tree does, with this overlay alone and with all."""
     file = upstream.fetch("0.21.0", UPSTREAM_TESTS)
-    homes = [tmp_path / name for name in (*Three._fields, "all")]
-    for home in homes:
-        home.mkdir()
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        *ran, with_all = pool.map(
-            lambda tree, home: upstream.run(python, file, tree, home), (*trees, patched(release)), homes
-        )
 
-    assert ran[0] == (Counter(passed=97, failure=7, skipped=ON_GPU), FAIL_BEFORE)
-    assert ran[1] == ran[2] == with_all == (Counter(passed=104, skipped=ON_GPU), set())
+    stock, *others = upstream.beside(python, file, (*trees, patched(release)), tmp_path)
+
+    assert stock == (Counter(passed=97, failure=7, skipped=ON_GPU), FAIL_BEFORE)
+    assert others == [(Counter(passed=104, skipped=ON_GPU), set())] * 3
 
 
 def _without_a_later_removed_line(found: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from vpatch.catalogue import discover, select
 from vpatch.engine import plan
+from vpatch.site.locate import locate
 from vpatch.testing import Case, State, check
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
@@ -114,9 +115,7 @@ def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
 
 
 def test_it_and_hybrid_change_different_files(slim: Callable[[str], Path]) -> None:
-    def read(file: str) -> bytes | None:
-        path = slim("0.20.2") / file
-        return path.read_bytes() if path.is_file() else None
+    read = locate(slim("0.20.2")).read
 
     def made(*overlays: str) -> Mapping[str, bytes]:
         return plan(read, select(discover(), overlays)).files

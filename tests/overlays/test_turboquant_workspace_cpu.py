@@ -153,11 +153,8 @@ def test_upstreams_own_tests(release: str, python: Path, pristine: Trees, patche
     file = upstream.fetch("0.24.0", UPSTREAM_TESTS)
     before = patched(release, "turboquant-hybrid") if grows(release) else pristine(release)
     after = patched(release, *(("turboquant-hybrid",) if grows(release) else ()), "turboquant-workspace")
-    homes = [tmp_path / name for name in Two._fields]
-    for home in homes:
-        home.mkdir()
 
-    ran = Two.of(lambda tree, home: upstream.run(python, file, tree, home), (before, after), homes)
+    ran = Two(*upstream.beside(python, file, (before, after), tmp_path))
 
     assert ran.stock == (Counter(passed=104, failure=2, skipped=ON_GPU), RESERVATION)
     assert ran.patched == (Counter(passed=106, skipped=ON_GPU), set())

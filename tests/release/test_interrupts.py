@@ -53,6 +53,7 @@ def interrupt(child: subprocess.Popen[str], number: signal.Signals) -> str:
     return errors
 
 
+@pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize("where", ["writing", "reading"])
 def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path, where: str) -> None:
     before = sorted(tmp_path.iterdir())

@@ -1,0 +1,66 @@
+"""What the probes share: a config and layers made as vLLM makes them, and what came of an attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def engine_config(model: str, **arguments: Any) -> Any:
+    """Make the config as `vllm serve MODEL --kv-cache-dtype ...` does."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    fixed = {"skip_tokenizer_init": True, "max_model_len": 8192, "max_num_batched_tokens": 8192}
+    return EngineArgs(**{"model": model} | fixed | arguments).create_engine_config()
+
+
+def layers_of(config: Any) -> dict[str, Any]:
+    """Build a model without memory, settle the block size, and give its layers that have a KV cache or state."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.platforms import current_platform
+
+    kind, _ = ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
+    with set_current_vllm_config(config), torch.device("meta"):
+        kind(vllm_config=config)
+    current_platform.update_block_size_for_backend(config)
+    layers = config.compilation_config.static_forward_context
+    return {name: layer for name, layer in layers.items() if isinstance(layer, AttentionLayerBase)}
+
+
+def attempt(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
+    """Give what `act` found, and what it raised."""
+    found: dict[str, Any] = {}
+    try:
+        act(found, *arguments, **options)
+    except Exception as error:  # the tests say which errors are right
+        found["error"] = [type(error).__name__, str(error)]
+    return found
+
+
+def outcome(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
+    """Give what `act` found, and what it raised and logged about TurboQuant."""
+    with logged() as lines:
+        found = attempt(act, *arguments, **options)
+    return found | {"log": [line for line in lines if line.startswith("TQ")]}
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[str]]:
+    """Collect what vLLM's loggers say."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Handler()
+    logging.getLogger("vllm").addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("vllm").removeHandler(handler)
