@@ -17,6 +17,7 @@ FACTS: Mapping[str, Mapping[str, str]] = {
     "turboquant-auto-dtype": {"<0.25": "not_applicable", ">=0.25,<0.27": "pending", ">=0.27": "merged"},
     "turboquant-hybrid": {"<0.20": "not_applicable", ">=0.20,<0.21": "pending", ">=0.21": "merged"},
     "turboquant-skip-list": {"<0.20": "not_applicable", ">=0.20,<0.32": "pending", ">=0.32": "merged"},
+    "turboquant-tiles": {"<0.20": "not_applicable", ">=0.20": "pending"},
     "turboquant-workspace": {"<0.20": "not_applicable", ">=0.20,<0.24": "pending", ">=0.24": "merged"},
 }
 

@@ -106,12 +106,15 @@ def size(manager: Any) -> int:
 def builder(vllm_config: Any, num_kv_heads: int, head_size: int, blocks: tuple[int, int | None], device: str) -> Any:
     """Make the metadata builder as the model runner does; `blocks` are the cache's and the kernels' block size."""
     import torch
+    from vllm.v1 import kv_cache_interface
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
-    from vllm.v1.kv_cache_interface import TQFullAttentionSpec
     from vllm.v1.worker.utils import AttentionGroup
 
     heads = {"num_kv_heads": num_kv_heads, "head_size": head_size, "head_size_v": head_size}
-    spec = TQFullAttentionSpec(block_size=blocks[0], dtype=torch.uint8, tq_slot_size=102, **heads)
+    if own := getattr(kv_cache_interface, "TQFullAttentionSpec", None):  # up to 0.27
+        spec = own(block_size=blocks[0], dtype=torch.uint8, tq_slot_size=102, **heads)
+    else:
+        spec = kv_cache_interface.FullAttentionSpec(block_size=blocks[0], dtype=torch.uint8, **heads)
     group = AttentionGroup(TurboQuantAttentionBackend, ["layer"], spec, 0)
     group.create_metadata_builders(vllm_config, torch.device(device), kernel_block_size=blocks[1])
     return group.get_metadata_builder()

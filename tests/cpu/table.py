@@ -18,28 +18,35 @@ RUNS = {
     "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
     "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
     "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
+    "tiles": ("overlays/test_turboquant_tiles_cpu.py", RELEASES),
     "workspace": ("overlays/test_turboquant_workspace_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0")),
 }
 """Tests that run vLLM's code, each with a short name and the releases on which they do."""
 
 EXERCISED = {
-    "vllm.engine.arg_utils": ("auto-dtype", "config", "head", "hybrid", "skip-list", "workspace"),
+    "vllm.engine.arg_utils": ("auto-dtype", "config", "head", "hybrid", "skip-list", "tiles", "workspace"),
     "vllm.model_executor.layers.attention.attention": ("auto-dtype", "hybrid", "skip-list", "workspace"),
     "vllm.model_executor.layers.logits_processor": ("head",),
     "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors": ("head",),
     "vllm.model_executor.layers.quantization.compressed_tensors.schemes": ("head",),
-    "vllm.model_executor.layers.quantization.turboquant.config": ("auto-dtype", "hybrid", "skip-list", "workspace"),
+    "vllm.model_executor.layers.quantization.turboquant.config": (
+        "auto-dtype",
+        "hybrid",
+        "skip-list",
+        "tiles",
+        "workspace",
+    ),
     "vllm.model_executor.layers.vocab_parallel_embedding": ("head", "hybrid"),
     "vllm.model_executor.models.qwen3_5": ("auto-dtype", "head", "hybrid"),
     "vllm.model_executor.models.qwen3_5_mtp": ("head",),
     "vllm.model_executor.models.qwen3_next": ("head", "hybrid"),
     "vllm.model_executor.models.qwen3_next_mtp": ("head",),
     "vllm.platforms.interface": ("auto-dtype", "config", "hybrid"),
-    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "workspace"),
+    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "tiles", "workspace"),
     "vllm.v1.worker.gpu.model_runner": (),
     "vllm.v1.worker.gpu_model_runner": ("auto-dtype",),
     "vllm.v1.worker.gpu_worker": (),
-    "vllm.v1.worker.workspace": ("workspace",),
+    "vllm.v1.worker.workspace": ("tiles", "workspace"),
 }
 
 

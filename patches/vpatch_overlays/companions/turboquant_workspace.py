@@ -25,6 +25,7 @@ def reserve_workspace(
     Both use it from its beginning, one after the other: it grows to the larger of the two. Decode takes its partial
     results for `max_num_seqs` requests. A continuation prefill, of a chunk of more than `longest_chunk_by_decode`
     tokens, takes keys and values of all tokens of the longest context but one, in whole blocks of the builder's size.
+    With the overlay `turboquant-tiles` it takes nothing.
 
     Raises:
         AssertionError: the workspace is locked, and smaller than that.
@@ -42,10 +43,20 @@ def reserve_workspace(
         ((*rows, spec.head_size), model.dtype),
         (rows, torch.float32),
     )
+    if _in_tiles():
+        return
     if scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens > longest_chunk_by_decode:
         tokens = round_up(max(0, model.max_model_len - 1), spec.block_size)
         cached = ((1, spec.num_kv_heads, tokens, spec.head_size), torch.float16)
         manager.get_simultaneous(cached, cached)
+
+
+def _in_tiles() -> bool:
+    try:
+        from vllm._vpatch.turboquant_tiles import in_tiles
+    except ModuleNotFoundError:  # that overlay is not applied
+        return False
+    return bool(in_tiles())
 
 
 def scratch(manager: WorkspaceManager | None, device: torch.device, *wanted: Wanted) -> Tensors:

@@ -1,0 +1,213 @@
+"""TurboQuant's continuation prefill, one tile of the cached tokens at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl, TurboQuantMetadata
+
+TILE = 16_384  # tokens; keys and values take 32 MiB in fp16 with two heads of size 256
+BLOCK = 128  # tokens; any block size that the kernels take
+
+
+def in_tiles() -> bool:
+    """Tell whether attention to a part of the keys can be had with its log-sum-exp: flash attention on CUDA."""
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends import turboquant_attn
+
+    return bool(turboquant_attn._HAS_FLASH_ATTN and current_platform.is_cuda())
+
+
+def continue_in_tiles(
+    impl: TurboQuantAttentionImpl,
+    query: torch.Tensor,
+    key_chunk: torch.Tensor,
+    val_chunk: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    cached_len: int,
+    Pi: torch.Tensor,  # noqa: N803 - upstream's name
+    centroids: torch.Tensor,
+) -> torch.Tensor:
+    """Attend from a chunk of a prompt to itself, causally, and to all of the prompt that is cached.
+
+    Partial results are merged by their log-sum-exp (section 2.2 of https://www.arxiv.org/pdf/2501.01005).
+
+    Args:
+        impl: the layer's attention.
+        query: (chunk, heads, head size), fp16 or bf16.
+        key_chunk: (chunk, KV heads, head size), of the query's dtype, as `val_chunk`.
+        val_chunk: the values of the chunk.
+        kv_cache: (blocks, block size, KV heads, slot bytes), uint8.
+        block_table: (1, blocks of a request).
+        cached_len: how many tokens before the chunk are cached, at least 1.
+        Pi: the rotation of keys, (head size, head size).
+        centroids: of the quantised keys.
+
+    Returns:
+        (chunk, heads, head size), of the query's dtype.
+    """
+    import torch
+    from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
+
+    block_size = kv_cache.shape[1]
+    tile = max(1, TILE // block_size) * block_size
+    buffers = torch.empty(2, min(tile, cached_len), *key_chunk.shape[1:], dtype=torch.float16, device=query.device)
+    output, lse = _attend(impl, query, key_chunk, val_chunk, causal=True)
+    for start in range(0, cached_len, tile):
+        part = buffers[:, : cached_len - start]
+        _dequantise(impl, kv_cache, block_table[:, start // block_size :], centroids, part)
+        keys, values = _as_attended(impl, part, Pi, query.dtype)
+        cached_output, cached_lse = _attend(impl, query, keys, values, causal=False)
+        del keys, values
+        merged, merged_lse = torch.empty_like(output), torch.empty_like(lse)
+        merge_attn_states(merged, cached_output, cached_lse, output, lse, merged_lse)
+        output, lse = merged, merged_lse
+    return output
+
+
+def _dequantise(
+    impl: TurboQuantAttentionImpl,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    centroids: torch.Tensor,
+    part: torch.Tensor,
+) -> None:
+    """Fill `part`, (2, tokens, KV heads, head size), with the keys, still rotated, and values of the first tokens."""
+    from vllm.triton_utils import triton
+    from vllm.v1.attention.ops.triton_turboquant_decode import _tq_full_dequant_kv, _use_fp8_e4b15
+
+    (keys, values), config = part, impl.tq_config
+    tokens, heads, head_size = keys.shape
+    _tq_full_dequant_kv[(tokens, heads)](
+        kv_cache,
+        block_table,
+        centroids,
+        keys,
+        values,
+        0,  # there is one request
+        *(keys.stride(1), keys.stride(0)),
+        0,
+        *(values.stride(1), values.stride(0)),
+        *(kv_cache.stride(0), kv_cache.stride(1), kv_cache.stride(2)),
+        block_table.stride(0),
+        HEAD_DIM=head_size,
+        BLOCK_SIZE=kv_cache.shape[1],
+        NUM_KV_HEADS=heads,
+        MSE_BYTES=impl._mse_bytes,
+        KPS=config.key_packed_size,
+        VQB=config.effective_value_quant_bits,
+        VAL_DATA_BYTES=impl._val_data_bytes,
+        MSE_BITS=config.key_mse_bits,
+        KEY_FP8=int(config.key_fp8),
+        BLOCK_D=triton.next_power_of_2(head_size),
+        NORM_CORRECTION=int(config.norm_correction),
+        FP8_E4B15=_use_fp8_e4b15(kv_cache.device.index or 0),
+        num_warps=4,
+    )
+
+
+def _as_attended(
+    impl: TurboQuantAttentionImpl, part: torch.Tensor, rotation: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give keys, rotated back, and values, both (tokens, KV heads, head size), in the dtype of the query."""
+    keys, values = part
+    if not impl.tq_config.key_fp8:
+        keys = keys @ rotation.to(keys.dtype)  # symmetric: its own inverse
+    return keys.to(dtype), values.to(dtype)
+
+
+def _attend(
+    impl: TurboQuantAttentionImpl, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give attention's output, (tokens, heads, head size), and its log-sum-exp, (heads, tokens), in float32."""
+    from vllm.v1.attention.backends import turboquant_attn
+
+    version = {} if impl.fa_version is None else {"fa_version": impl.fa_version}
+    output, lse = turboquant_attn.flash_attn_varlen_func(
+        q=query,
+        k=keys,
+        v=values,
+        cu_seqlens_q=_bounds(query),
+        cu_seqlens_k=_bounds(keys),
+        max_seqlen_q=len(query),
+        max_seqlen_k=len(keys),
+        softmax_scale=impl.scale,
+        causal=causal,
+        return_softmax_lse=True,
+        **version,
+    )
+    return output, lse
+
+
+def _bounds(tokens: torch.Tensor) -> torch.Tensor:
+    """Give the bounds of the only sequence, made on the device: no copy to it that would have to be waited for."""
+    import torch
+
+    return torch.arange(0, 2 * len(tokens), len(tokens), dtype=torch.int32, device=tokens.device)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a request may become, in tokens, and how many requests run at once."""
+
+    max_model_len: int
+    max_num_seqs: int
+
+    @classmethod
+    def of(cls, config: VllmConfig) -> Limits:
+        """Read them from vLLM's configuration; without a model, as in tests of the backend, one tile is the longest."""
+        model = config.model_config
+        return cls(model.max_model_len if model else TILE, config.scheduler_config.max_num_seqs)
+
+
+def rehearse(
+    impl: TurboQuantAttentionImpl, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> None:
+    """Do once, with a cache of one block, what takes most memory: continuations of this many tokens, and a decode.
+
+    vLLM sizes the KV cache by what a forward pass without one allocates. Attention has nothing to do in it, so that
+    neither what a continuation allocates nor what decode takes of the shared workspace is counted.
+
+    Args:
+        impl: the layer's attention.
+        layer: the layer.
+        query: of the longest batch, (tokens, heads * head size).
+        key: (tokens, KV heads * head size), as `value`.
+        value: the values of the batch.
+    """
+    import torch
+    from vllm.v1.attention.backends.turboquant_attn import _CONTINUATION_DECODE_THRESHOLD, TurboQuantMetadata
+
+    def metadata(requests: int, length: int, context: int) -> TurboQuantMetadata:
+        """Describe requests that go on by `length` tokens to `context`, all of which are in the one block."""
+        whole = torch.full((requests,), context, dtype=torch.int32, device=query.device)
+        return TurboQuantMetadata(
+            seq_lens=whole,
+            slot_mapping=whole,  # nothing is stored
+            block_table=torch.zeros(requests, -(-context // BLOCK), dtype=torch.int32, device=query.device),
+            query_start_loc=torch.arange(requests + 1, dtype=torch.int32, device=query.device) * length,
+            num_actual_tokens=requests * length,
+            max_query_len=length,
+            max_seq_len=max(context, impl._limits.max_model_len),  # some releases keep a tensor of this length
+            is_prefill=length > 1,
+        )
+
+    tokens = len(query)
+    queries = query.view(tokens, impl.num_heads, impl.head_size)
+    keys, values = (part.view(tokens, impl.num_kv_heads, impl.head_size) for part in (key, value))
+    impl._ensure_on_device(layer, query.device)
+    fixed = layer._tq_Pi, layer._tq_centroids, layer._tq_PiT
+    slot = impl.tq_config.slot_size_aligned
+    cache = torch.zeros(1, BLOCK, impl.num_kv_heads, slot, dtype=torch.uint8, device=query.device)
+
+    cached = min(TILE, impl._limits.max_model_len)
+    # Those of few tokens use another kernel, which takes more for each.
+    for length in {tokens, min(tokens, _CONTINUATION_DECODE_THRESHOLD)}:
+        impl._prefill_attention(queries, keys, values, cache, metadata(1, length, cached + length), *fixed, layer=layer)
+    requests = min(tokens, impl._limits.max_num_seqs)
+    impl._decode_attention(queries[:requests], cache, metadata(requests, 1, 1), *fixed, layer)

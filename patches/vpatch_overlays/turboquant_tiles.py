@@ -1,0 +1,118 @@
+"""TurboQuant's continuation prefill in tiles: memory that no longer grows with the context, and is counted.
+
+To go on with a prompt of which a part is cached, TurboQuant dequantises all of that part: for Qwen3.6-27B at 262,144
+tokens 1 GiB, and 2 GiB more of copies, which memory profiling does not see. The KV cache is then sized as if they were
+free, and a long prompt ends in "out of memory".
+
+Here the cached part is dequantised 16,384 tokens at a time. A chunk attends to each such tile and to itself, and vLLM's
+own `merge_attn_states` puts the results together. The largest continuation and the largest decode are gone through once
+while vLLM profiles memory, so that the KV cache is sized around what they take: on both model runners, with and without
+CUDA graphs, with `kv_cache_memory_bytes`, and whether chunked prefill is on or not.
+
+Opt-in, since it goes beyond upstream and sums in another order: results differ as much as between two attention
+kernels. Without flash attention, and on ROCm and XPU, where there is no log-sum-exp to merge by, all stays as it is.
+The second micro-batch of dual batch overlap decodes in a workspace of its own, which is not counted.
+"""
+
+from vpatch import (
+    All,
+    AnyOf,
+    Contains,
+    EnsureImport,
+    InsertAfter,
+    InsertBefore,
+    Lists,
+    Not,
+    Overlay,
+    Part,
+    Shape,
+    Takes,
+    companion,
+)
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+KERNELS = "vllm/v1/attention/ops/triton_turboquant_decode.py"
+MERGE = "vllm/v1/attention/ops/merge_attn_states.py"
+CACHE_CONFIG = "vllm/config/cache.py"
+
+BUILDER = "TurboQuantMetadataBuilder"
+RESERVE_WORKSPACE = f"{BUILDER}._reserve_workspace"
+INIT = "TurboQuantAttentionImpl.__init__"
+FORWARD = "TurboQuantAttentionImpl.forward"
+CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"
+
+# With a cache still to be made, this is the run that it is sized by.
+COUNTED = """
+if in_tiles() and attn_metadata is None and kv_cache.numel() == 0:
+    rehearse(self, layer, query, key, value)
+"""
+
+TILED = """
+if in_tiles():
+    return continue_in_tiles(self, query, key_chunk, val_chunk, kv_cache, block_table, cached_len, Pi, centroids)
+"""
+
+NOT_IN_THE_WORKSPACE = """
+if in_tiles():
+    return
+"""
+
+tiles = (
+    EnsureImport(ATTENTION, "from vllm._vpatch.turboquant_tiles import Limits, continue_in_tiles, in_tiles, rehearse"),
+    InsertAfter(ATTENTION, INIT, anchor="self.max_num_kv_splits = ...", new="self._limits = Limits.of(vllm_config)"),
+    InsertBefore(ATTENTION, FORWARD, anchor="if attn_metadata is None:\n    return output.fill_(0)", new=COUNTED),
+    InsertBefore(ATTENTION, CONTINUATION, anchor="q_len, Hq, D = query.shape", new=TILED),
+    companion("vpatch_overlays.companions", "turboquant_tiles"),
+)
+
+# That of `turboquant-workspace` asks by itself whether there are tiles.
+reserved_by_upstream = Contains(ATTENTION, BUILDER, "current_workspace_manager().get_simultaneous(...)")
+no_turboquant = Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*"))
+
+# What the companion module calls by name.
+calls = All(
+    (
+        *(
+            Takes(KERNELS, "_tq_full_dequant_kv", name)
+            for name in ("K_out_ptr", "V_out_ptr", "NORM_CORRECTION", "FP8_E4B15")
+        ),
+        *(Takes(MERGE, "merge_attn_states", name) for name in ("prefix_lse", "suffix_lse", "output_lse")),
+    )
+)
+
+overlay = Overlay(
+    summary="TurboQuant's continuation prefill in tiles of 16,384 tokens, counted when the KV cache is sized.",
+    upstream=("vllm-project/vllm#43878", "vllm-project/vllm#40420"),
+    releases={
+        ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
+        ">=0.20,<0.24": "pending: all that is cached of a prompt is dequantised at once",
+        ">=0.24": "pending: so it is, in a workspace that is reserved when the KV cache has been sized",
+    },
+    opt_in=True,
+    parts=(
+        Part(
+            name="tiles",
+            merged=Contains(ATTENTION, CONTINUATION, "merge_attn_states(...)"),
+            absent=no_turboquant,
+            shapes=(Shape(name="0.20", when=calls, edits=tiles),),
+        ),
+        Part(
+            name="reservation",
+            absent=AnyOf((no_turboquant, Not(reserved_by_upstream))),
+            shapes=(
+                Shape(
+                    name="0.24",
+                    when=reserved_by_upstream,
+                    edits=(
+                        InsertBefore(
+                            ATTENTION,
+                            RESERVE_WORKSPACE,
+                            anchor="reserve_continuation_prefill = ...",
+                            new=NOT_IN_THE_WORKSPACE,
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

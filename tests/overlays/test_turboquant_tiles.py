@@ -1,0 +1,123 @@
+"""turboquant-tiles on real releases: its states, what drifts, and how it goes together with turboquant-workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.engine import plan
+from vpatch.site.locate import locate
+from vpatch.testing import Case, State, check
+
+from tests.releases import RELEASES, fact, pending
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+KERNELS = "vllm/v1/attention/ops/triton_turboquant_decode.py"
+MERGE = "vllm/v1/attention/ops/merge_attn_states.py"
+CACHE = "vllm/config/cache.py"
+
+SHAPE = "        q_len, Hq, D = query.shape\n"
+IDLE = "        if attn_metadata is None:\n            return output.fill_(0)\n"
+SPLITS = "        self.max_num_kv_splits = ("
+
+CASES = (
+    *(
+        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
+        for release in RELEASES
+        if fact("turboquant-tiles", release) == "not_applicable"
+    ),
+    *(
+        Case(
+            release,
+            State.PENDING,
+            says="1 of 1 changes to make"
+            if fact("turboquant-workspace", release) == "merged"
+            else "5 of 5 changes to make",
+        )
+        for release in pending("turboquant-tiles")
+    ),
+    Case(
+        "0.20.2",
+        State.DRIFTED,
+        replace={ATTENTION: (SHAPE, "        q_len, Hq, D = tuple(query.shape)\n")},
+        says="`q_len, Hq, D = query.shape` is not there",
+    ),
+    Case(
+        "0.21.0",
+        State.DRIFTED,
+        replace={ATTENTION: (IDLE, IDLE.replace("attn_metadata is None", "not attn_metadata"))},
+        says="`if attn_metadata is None",
+    ),
+    Case(
+        "0.26.0",
+        State.DRIFTED,
+        replace={ATTENTION: (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"))},
+        says="`self.max_num_kv_splits = ...` is not there",
+    ),
+    # The companion module calls these by name.
+    Case(
+        "0.33.0",
+        State.DRIFTED,
+        replace={KERNELS: ("    V_out_ptr,  # [B, Hk, max_seq, D] float16\n", "    Values_ptr,\n")},
+        says="_tq_full_dequant_kv does not take V_out_ptr",
+    ),
+    Case(
+        "0.24.0",
+        State.DRIFTED,
+        replace={MERGE: ("    output_lse: torch.Tensor | None = None,\n", "")},
+        says="merge_attn_states does not take output_lse",
+    ),
+    # What is reserved would stay so: it is not left unsaid.
+    Case(
+        "0.24.0",
+        State.DRIFTED,
+        replace={ATTENTION: ("        reserve_continuation_prefill = (", "        reserve_all = (")},
+        says="`reserve_continuation_prefill = ...` is not there",
+    ),
+    Case(
+        "0.19.1",
+        State.DRIFTED,
+        replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
+        says="CacheDType 0 times",
+    ),
+    # Should upstream do it one day, a person has to look.
+    Case(
+        "0.33.0",
+        State.DRIFTED,
+        replace={ATTENTION: (SHAPE, f"{SHAPE}        merge_attn_states(query, query, Pi, query, Pi)\n")},
+        says="upstream seems to have it (TurboQuantAttentionImpl._continuation_prefill has `merge_attn_states(...)`)",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-tiles", tree=slim(case.release), scratch=tmp_path)
+
+
+def test_it_is_opt_in() -> None:
+    assert "turboquant-tiles" not in {item.id for item in select(discover(), ())}
+
+
+@pytest.mark.parametrize("release", ["0.20.2", "0.23.0"])
+def test_it_and_workspace_in_any_order(slim: Callable[[str], Path], release: str) -> None:
+    """Both change the same functions: how they do so must not depend on which was there first."""
+    site, both = locate(slim(release)), ("turboquant-tiles", "turboquant-workspace")
+    made = []
+    for order in (*permutations(both), both):
+        changes: dict[str, bytes] = {}
+
+        def read(file: str, changes: dict[str, bytes] = changes) -> bytes | None:
+            return changes.get(file) or site.read(file)
+
+        for step in [order] if order is both else [(one,) for one in order]:
+            changeset = plan(read, select(discover(), step))
+            assert not changeset.problems
+            changes |= changeset.files
+        made.append(changes)
+
+    assert made[0] == made[1] == made[2]
+    assert made[0].keys() == {ATTENTION, *(f"vllm/_vpatch/turboquant_{name}.py" for name in ("tiles", "workspace"))}

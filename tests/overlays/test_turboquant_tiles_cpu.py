@@ -1,0 +1,104 @@
+"""What turboquant-tiles does to the real vLLM, seen on the CPU: what attention computes, and what memory it takes.
+
+On each release the same is done to the tree as released and to the patched one. The kernels are vLLM's own, run by
+Triton's interpreter; PyTorch stands in for flash attention.
+"""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64decode
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from packaging.version import Version
+
+from tests.cpu import models
+from tests.cpu.environment import interpreter, probe
+from tests.cpu.probe_tiles import CASES, CHUNK, MAX_MODEL_LEN, PEAKS
+from tests.releases import pending
+
+Trees = Callable[..., Path]
+
+DEFAULT = ("0.20.2", "0.33.0")
+DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
+
+
+class Two(NamedTuple):
+    """What one thing is in a tree as released, and in the patched one."""
+
+    stock: Any
+    patched: Any
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *DEFAULT,
+        *(pytest.param(v, marks=pytest.mark.matrix) for v in pending("turboquant-tiles") if v not in DEFAULT),
+    ],
+)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Two:
+    folder = models.write(tmp_path_factory.mktemp("models"))
+    own = ("turboquant-workspace",) if Version(release) < Version("0.24") else ()
+
+    def look(tree: Path) -> dict[str, Any]:
+        return probe(interpreter(release), "probe_tiles", tree, tmp_path_factory.mktemp("home"), str(folder))
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return Two(*pool.map(look, (pristine(release), patched(release, "turboquant-tiles", *own))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_that_of_stock(seen: Two, name: str) -> None:
+    stock, tiled = (array("f", b64decode(found["outputs"][name])) for found in seen)
+
+    assert len(stock) == len(tiled) == CASES[name].chunk * CASES[name].heads[0] * CASES[name].head_size
+    assert max(map(abs, stock)) > 0.1
+    assert all(abs(a - b) <= 2e-3 for a, b in zip(stock, tiled, strict=True))  # false for what is not a number
+
+
+def test_memory_does_not_grow_with_the_context(seen: Two) -> None:
+    stock, tiled = ([found["peaks"][str(cached)] for cached in PEAKS] for found in seen)
+
+    assert stock[-1] > 4 * stock[0]
+    assert max(tiled) <= 1.05 * tiled[0]
+
+
+def test_what_a_continuation_takes_is_counted_when_the_cache_is_sized(seen: Two) -> None:
+    assert max(seen.stock["peaks"][str(cached)] for cached in PEAKS) > 0 == seen.stock["peaks"]["counted"]
+    peaks = seen.patched["peaks"]
+    longest = max(peaks[str(cached)] for cached in PEAKS)
+    assert longest <= peaks["counted"] <= 1.05 * longest
+
+
+def test_nothing_is_rehearsed_once_there_is_a_cache(seen: Two) -> None:
+    assert seen.patched["peaks"]["idle"] == seen.stock["peaks"]["idle"] == 0
+
+
+def test_the_pass_that_sizes_the_cache_gives_what_it_gave(seen: Two) -> None:
+    assert seen.stock["zeros"]
+    assert seen.patched["zeros"]
+
+
+def test_decode_has_its_part_of_the_workspace_before_the_cache_is_sized(seen: Two, release: str) -> None:
+    assert seen.stock["workspace"] == 0
+    assert bool(seen.patched["workspace"]) == (Version(release) >= Version("0.21"))  # before, each layer has its own
+
+
+def test_the_workspace_keeps_no_place_for_the_context(seen: Two, release: str) -> None:
+    assert seen.patched["reserved"] == DECODE
+    if Version(release) >= Version("0.24"):
+        assert seen.stock["reserved"]["35B"] > 15 * DECODE["35B"]
+
+
+def test_the_longest_case_is_the_longest_there_can_be() -> None:
+    assert max(case.cached + case.chunk for case in CASES.values()) == MAX_MODEL_LEN == PEAKS[-1] + CHUNK
