@@ -1,0 +1,167 @@
+"""What holds a claim against what was measured: each function gives the figures, and whether they are as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tests.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle, of_series
+from tests.gpu.models import STRATEGIES
+from tests.gpu.scenarios import PATCHED, STOCK, TILES
+
+FAMILIES = ("dense", "hyb")
+
+NOISE = 0.06
+"""Mean difference in nats that FlashAttention 2 against 3 alone makes; measured where no quantised key was read."""
+QUANTISED = {2048: 0.30, 128: 0.50}
+"""Bound on the mean that TurboQuant 4bit_nc against bf16 may make, by chunk; stock 0.21.0: 0.21 and 0.37."""
+HEAD = {"block": 0.25, "channel": 0.18, "tensor": 0.18}
+"""Bound on the mean that an FP8 head against itself dequantised may make; quantised activations alone: 0.15."""
+SHIFTED = 3.0
+"""What block scales in the wrong place come to at least."""
+SLACK_MIB = 64
+GROWTH_MIB = 1024
+"""Device memory that stock 0.20 takes at least for itself in the course of longer and longer prompts."""
+PREFILL, DECODE = 0.95, 0.98
+UPSTREAM_TESTS = 121
+WARM = 40000
+"""The first prompt of more than two tiles: from its end on, device memory is not to grow."""
+
+
+def serves(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
+    """Every prompt is answered."""
+    wanted = [n for action, lengths in PROBES[probe].steps if action in ("serve", "watched") for n in lengths]
+    answered = [event["prompt"] for event in here.events(tree, probe, "prompt")]
+    yield Figure(answered == wanted, f"{probe}: prompts of {', '.join(f'{n:,}' for n in answered)} tokens")
+    error = here.result(tree, probe)["error"]
+    if error:
+        yield Figure(holds=False, text=error)
+
+
+def dies(here: Evidence, _: Runs, tree: str, probe: str, of: str) -> Iterator[Figure]:
+    """It dies, and of what."""
+    error = here.result(tree, probe)["error"]
+    yield Figure(bool(error) and of in error, f"{probe}: {(error or 'it does not')[:160]}")
+
+
+def layout(here: Evidence, runs: Runs, tree: str, probe: str) -> Iterator[Figure]:
+    """Blocks and tokens of the KV cache are those of stock 0.21."""
+    merged = of_series(runs, "0.21")
+    ours, theirs = (
+        {**one.result(t, probe), **one.events(t, probe, "block_size")[0]} for one, t in ((here, tree), (merged, STOCK))
+    )
+    for name in ("block_size", "kv_blocks", "kv_tokens"):
+        mine, other = ours.get(name), theirs.get(name)
+        yield Figure(mine is not None and mine == other, f"{name} {mine}, stock {merged.release} {other}")
+
+
+def same(here: Evidence, _: Runs, probes: tuple[str, ...]) -> Iterator[Figure]:
+    """Log-probabilities are those of stock, to the bit."""
+    for probe in probes:
+        largest = max(gap["max"] for gap in here.gaps(PATCHED, probe, STOCK, probe))
+        yield Figure(largest == 0, f"{probe}: largest {largest:.4f}")
+
+
+def close(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]], bound: float) -> Iterator[Figure]:
+    """Log-probabilities are near those of a reference, in each part of each prompt."""
+    for probe, reference in probes.items():
+        for gap in here.gaps(tree, probe, *reference):
+            text = f"{probe}, {gap['length']:,} tokens, {gap['part']}: {gap['mean']:.4f} (largest {gap['max']:.3f})"
+            yield Figure(gap["mean"] <= bound, text)
+
+
+def quantised(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
+    """Log-probabilities with a TurboQuant cache are as near those with bf16 as it is known to be."""
+    for family in FAMILIES:
+        for probe, reference in ((f"{family} tq", f"{family} auto"), (f"{family} tq 128", f"{family} auto 128")):
+            for gap in here.gaps(tree, probe, STOCK, reference):
+                bound = QUANTISED[PROBES[probe].chunk]
+                yield Figure(gap["mean"] <= bound, f"{probe}, {gap['part']}: {gap['mean']:.3f}")
+
+
+def heads(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """FP8 heads load, and are near themselves dequantised."""
+    for strategy, bound in HEAD.items():
+        for family in FAMILIES:
+            name = f"{family} {strategy}"
+            for gap in here.gaps(PATCHED, f"{name} fp8", STOCK, f"{name} bf16"):
+                yield Figure(gap["mean"] <= bound, f"{name}: {gap['mean']:.3f}")
+
+
+def shifted(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """A head whose block scales are one block off is seen to be wrong: what `heads` says can be broken."""
+    for family in FAMILIES:
+        for gap in here.gaps(PATCHED, f"{family} block shifted", STOCK, f"{family} block bf16"):
+            yield Figure(gap["mean"] > SHIFTED, f"{family}: {gap['mean']:.2f}")
+
+
+def refused_heads(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Stock code does not load a head with block scales."""
+    for family in FAMILIES:
+        error = here.result(STOCK, f"{family} {STRATEGIES[0]} fp8")["error"]
+        yield Figure(bool(error) and "Error" in error, f"{family}: {(error or 'it does')[:160]}")
+
+
+def layer_buffers(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """No layer keeps buffers of its own, as those of stock do."""
+    for tree in (PATCHED, STOCK):
+        largest = max(event["layer_buffers_mib"] for event in here.events(tree, "dense", "prompt"))
+        yield Figure((largest > 0) == (tree == STOCK), f"{tree} {largest:,} MiB")
+
+
+def flat(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Device memory in use does not grow after the first long prompt, while that of stock does grow."""
+    for tree in (TILES, PATCHED, STOCK):
+        start, *later = here.events(tree, "dense", "used_mib")
+        warm = [event["used_mib"] for event in later if event.get("prompt", 0) >= WARM or "prefill" in event]
+        if len(warm) < 2:
+            raise Unfit(f"dense, {tree}: {here.result(tree, 'dense')['error'] or 'too few prompts'}")
+        since_start, since_warm = max(warm) - start["used_mib"], max(warm) - warm[0]
+        holds = {TILES: since_warm <= SLACK_MIB, STOCK: since_start > GROWTH_MIB}.get(tree)
+        yield Figure(holds, f"{tree} {since_start:+,} MiB since the start, {since_warm:+,} since {WARM:,} tokens")
+
+
+def sizing(here: Evidence, _: Runs, ours: str, control: str, beside: tuple[str, ...] = ()) -> Iterator[Figure]:
+    """Device memory at its peak is over the budget by no more than with a bf16 cache."""
+    (auto,) = here.events(STOCK, control, "peak_minus_budget_mib")
+    limit = auto["peak_minus_budget_mib"] + SLACK_MIB
+    whole = here.events(STOCK, control, "prompt")[-1]["prompt"] == 131000
+    yield Figure(whole, f"bf16 {auto['peak_minus_budget_mib']:+,} MiB")
+    (tiles,) = here.events(TILES, ours, "peak_minus_budget_mib")
+    whole = here.events(TILES, ours, "prompt")[-1]["prompt"] == 131000
+    yield Figure(whole and tiles["peak_minus_budget_mib"] <= limit, f"tiles {tiles['peak_minus_budget_mib']:+,} MiB")
+    for tree in beside:
+        result = here.result(tree, ours)
+        peaks = [f"{e['peak_minus_budget_mib']:+,} MiB" for e in result["events"] if "peak_minus_budget_mib" in e]
+        died = [result["error"][:80]] if result["error"] else []
+        yield Figure(holds=None, text=" ".join([tree, *peaks, *died]))
+
+
+def prefill(here: Evidence, _: Runs, probe: str) -> Iterator[Figure]:
+    """A long prompt takes hardly longer than with the cache dequantised in one piece."""
+    tiles, whole = (middle(here.events(tree, probe, "prefill")[0]["tokens_per_s"]) for tree in (TILES, PATCHED))
+    text = f"tiles {tiles:,.0f} tokens/s, in one piece {whole:,.0f}: {tiles / whole:.3f}"
+    yield Figure(tiles >= PREFILL * whole, text)
+
+
+def decode(here: Evidence, runs: Runs, series: str) -> Iterator[Figure]:
+    """Decoding is as fast as that of a stock release, at each context and batch."""
+    there = of_series(runs, series)
+    points = [
+        {(e["context"], e["batch"]): middle(e["tokens_per_s"]) for e in one.events(tree, "decode", "batch")}
+        for one, tree in ((here, PATCHED), (there, STOCK))
+    ]
+    if points[0].keys() != points[1].keys():
+        raise Unfit("decode: not the same contexts and batches")
+    for context, batch in points[0]:
+        ours, theirs = (rates[context, batch] for rates in points)
+        text = f"batch {batch} at {context:,}: {ours:,.0f} tokens/s, stock {there.release} {theirs:,.0f}"
+        yield Figure(ours >= DECODE * theirs, text)
+
+
+def upstream(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
+    """Upstream's tests pass, all of them."""
+    for one in (tree, STOCK):
+        (found,) = here.events(one, "upstream", "tests")
+        passed = found["tests"] - found["failed"] - found["skipped"]
+        holds = (passed == found["tests"] >= UPSTREAM_TESTS) if one == tree else None
+        yield Figure(holds, f"{one} {passed} of {found['tests']} pass")

@@ -1,0 +1,44 @@
+"""How far apart the log-probabilities of a prompt's tokens are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+LAST = 4096
+"""Of a long prompt, these see all that was cached: every tile."""
+LONG = 16384
+
+Saved = Mapping[str, Sequence[float]]
+
+
+def gaps(ours: Saved, theirs: Saved, chunk: int) -> Iterator[dict[str, Any]]:
+    """Give the differences for the parts of a prompt, in nats.
+
+    Args:
+        ours: "prompt", a log-probability for each token but the first, and "top", the likeliest token there.
+        theirs: the same of the reference.
+        chunk: how many tokens one step took: those of the first chunk attend to keys and values as they were
+            computed, later ones read the KV cache.
+
+    Raises:
+        ValueError: the two are not of one prompt.
+    """
+    length = len(ours["prompt"])
+    parts = {"first": slice(0, chunk), "later": slice(chunk, None)}
+    if length > LONG:
+        parts["last"] = slice(length - LAST, None)
+    for part, where in parts.items():
+        pairs = list(zip(ours["prompt"], theirs["prompt"], strict=True))[where]
+        if not pairs:
+            continue
+        apart = [abs(a - b) for a, b in pairs]
+        same = [a == b for a, b in zip(ours["top"][where], theirs["top"][where], strict=True)]
+        yield {
+            "part": part,
+            "tokens": len(pairs),
+            "mean": round(fmean(apart), 6),
+            "max": max(apart),
+            "same_top": round(fmean(same), 4),
+        }
