@@ -1,4 +1,4 @@
-"""What holds a claim against what was measured: each function gives the figures, and whether they are as they should."""
+"""What holds a claim against what was measured: each gives the figures, and whether they are as they should."""
 
 from __future__ import annotations
 
