@@ -1,6 +1,6 @@
 """vLLM's newest tests of quantised language model heads, on every release: what stock and patched code make of them.
 
-`python -m tests.cpu.validation` writes docs/validation.md; with releases as arguments, it prints their part.
+`python -m tests.cpu.validation` writes its part of docs/validation.md; with releases as arguments, it prints theirs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from vpatch.change import apply
 from vpatch.site.locate import locate
 from vpatch.site.store import SitePackages
 
+from tests.blocks import put
 from tests.conftest import tree_of
 from tests.cpu import upstream
 from tests.cpu.environment import ROOT, interpreter
@@ -88,27 +89,27 @@ def reasons(found: dict[str, Beside]) -> list[str]:
 
 
 def document(found: dict[str, Beside]) -> str:
-    """Give docs/validation.md."""
+    """Give this part of docs/validation.md."""
     differing = [f"- {release}: {change}" for release, one in found.items() for change in changes(one)]
     return "\n".join(
         [
-            "# Upstream's own tests, stock beside patched",
+            "## Upstream's own tests, stock beside patched",
             "",
             f"`{OVERLAY}`: what the tests of vLLM {NEWEST} that have to do with language model heads and compressed",
             "tensors come to on the CPU, unchanged, taken from its source distribution.",
             "",
-            "`python -m tests.cpu.validation` writes this file. Counts: passed, failed, could not run (an import or a",
+            "`python -m tests.cpu.validation` writes this part. Counts: passed, failed, could not run (an import or a",
             "fixture that there is not), skipped.",
             "",
             "| vLLM | stock | patched |",
             "|---|---|---|",
             *(row(release, one) for release, one in found.items()),
             "",
-            "## What the overlay changes",
+            "### What the overlay changes",
             "",
             *(differing or ["Nothing."]),
             "",
-            "## What does not pass on stock code, and why",
+            "### What does not pass on stock code, and why",
             "",
             "| test | outcome | reason | vLLM |",
             "|---|---|---|---|",
@@ -119,14 +120,13 @@ def document(found: dict[str, Beside]) -> str:
 
 
 def main(*releases: str) -> None:
-    """Run the tests on the releases; on all of them, write the document."""
+    """Run the tests on the releases; on all of them, write this part of the document."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = dict(zip(releases or RELEASES, pool.map(beside, releases or RELEASES), strict=True))
     if releases:
         sys.stdout.write(document(found))
     else:
-        DOCUMENT.parent.mkdir(exist_ok=True)
-        DOCUMENT.write_text(document(found))
+        DOCUMENT.write_text(put(DOCUMENT.read_text(), "cpu", document(found)))
 
 
 def _cases(release: str, tree: Path, home: Path) -> Cases:
