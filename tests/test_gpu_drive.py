@@ -78,6 +78,20 @@ def test_nothing_starts_that_could_outlast_the_deadline(stand: Stand) -> None:
     assert session.unrun({"results": [result]}) == ["one, stock"]
 
 
+def test_upstreams_tests_are_counted(tmp_path: Path) -> None:
+    tests, logs = tmp_path / "upstream", tmp_path / "logs"
+    tests.mkdir()
+    logs.mkdir()
+    code = "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pytest.skip('no')\n"
+    (tests / "test_upstream.py").write_text(code)
+    where = trees.Trees("0.20.2", {STOCK: tmp_path / "tree"}, {}, {})
+    run = drive.Run(where, tmp_path, logs, 1, tests, math.inf)
+    (result,) = drive.run_all(run, [(STOCK, SCENARIOS["upstream"][0])], lambda _: None)
+
+    assert result["events"] == [{"tests": 3, "failed": 1, "skipped": 1, "names": ["test_b"]}]
+    assert (result["ok"], result["error"][:14]) == (False, "exit status 1:")
+
+
 def test_names_of_probes_tell_them_apart() -> None:
     probes = [probe for some in SCENARIOS.values() for probe in some]
     names = {probe.name for probe in probes}

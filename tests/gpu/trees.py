@@ -69,8 +69,7 @@ def copy(site: Path, tree: Path) -> None:
     """Copy vLLM and its dist-info, with hard links where the file system can: vpatch and Python replace files."""
     shutil.rmtree(tree, ignore_errors=True)
     for top in (site / "vllm", _info(site)):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(top, tree / top.name, symlinks=True, ignore=ignored, copy_function=_link)
+        shutil.copytree(top, tree / top.name, symlinks=True, copy_function=_link)
 
 
 def version(site: Path) -> str:
