@@ -168,8 +168,19 @@ def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path) 
     assert made.overlays[PATCHED]["turboquant-hybrid"] == "applied"
     assert (made.folders[STOCK] / changed).samefile(site / changed)
     assert (made.folders[PATCHED] / changed).read_bytes() != (site / changed).read_bytes()
-    assert (TILES in made.folders) != (TILES in made.missing)
     assert trees.make(site, tmp_path / "trees") == made
+
+
+@pytest.mark.parametrize(("opt_in", "there"), [("turboquant-skip-list", True), ("no-such-overlay", False)])
+def test_tiles_are_there_where_vpatch_has_them(
+    linked: Pristine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opt_in: str, *, there: bool
+) -> None:
+    monkeypatch.setattr(trees, "OPT_IN", opt_in)
+    made = trees.make(linked("0.20.2"), tmp_path / "trees")
+
+    assert made.missing == ({} if there else {TILES: "this vpatch has no overlay no-such-overlay"})
+    assert (made.overlays.get(TILES, {}).get(opt_in) == "applied") is there
+    assert (TILES in made.folders) is there
 
 
 def test_a_vpatch_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def make(site: Path, where: Path) -> Trees:
     Raises:
         RuntimeError: vpatch does not run in this interpreter, or refuses.
     """
-    listed = {item["id"] for item in _vpatch("list")["overlays"]}
+    listed = [item["id"] for item in _vpatch("list")["overlays"]]
     wanted: dict[str, list[Sequence[str]]] = {STOCK: [], PATCHED: [()]}
     missing = {}
     if OPT_IN in listed:
@@ -62,7 +62,9 @@ def make(site: Path, where: Path) -> Trees:
         copy(site, folders[name])
         for options in applications:
             _vpatch("apply", str(folders[name]), *options)
-    return Trees(version(site), folders, {name: _states(folder) for name, folder in folders.items()}, missing)
+    asked = {TILES: listed}  # of an opt-in overlay, `status` speaks only where it is named
+    states = {name: _states(folder, asked.get(name, [])) for name, folder in folders.items()}
+    return Trees(version(site), folders, states, missing)
 
 
 def copy(site: Path, tree: Path) -> None:
@@ -91,8 +93,9 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _states(tree: Path) -> dict[str, str]:
-    return {item["id"]: item["state"] for item in _vpatch("status", str(tree))["overlays"]}
+def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
+    options = [word for name in asked for word in ("--overlay", name)]
+    return {item["id"]: item["state"] for item in _vpatch("status", str(tree), *options)["overlays"]}
 
 
 def _vpatch(command: str, *arguments: str) -> dict[str, Any]:
