@@ -4,10 +4,10 @@ To go on with a prompt of which a part is cached, TurboQuant dequantises all of 
 tokens 1 GiB, and 2 GiB more of copies, which memory profiling does not see. The KV cache is then sized as if they were
 free, and a long prompt ends in "out of memory".
 
-Here the cached part is dequantised 16,384 tokens at a time. A chunk attends to each such tile and to itself, and vLLM's
-own `merge_attn_states` puts the results together. The largest continuation and the largest decode are gone through once
-while vLLM profiles memory, so that the KV cache is sized around what they take: on both model runners, with and without
-CUDA graphs, with `kv_cache_memory_bytes`, and whether chunked prefill is on or not.
+Here the cached part is dequantised 16,384 tokens at a time. A chunk attends to each such tile, to the last one together
+with itself, and vLLM's own `merge_attn_states` puts the results together. The largest continuation and the largest
+decode are gone through once while vLLM profiles memory, so that the KV cache is sized around what they take: on both
+model runners, with and without CUDA graphs, with `kv_cache_memory_bytes`, and whether chunked prefill is on or not.
 
 Opt-in, since it goes beyond upstream and sums in another order: results differ as much as between two attention
 kernels. Without flash attention, and on ROCm and XPU, where there is no log-sum-exp to merge by, all stays as it is.

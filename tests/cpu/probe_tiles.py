@@ -43,7 +43,7 @@ CASES = {
     "few tokens": Case(TILE + 7, chunk=THRESHOLD),
     "long": Case(MAX_MODEL_LEN - CHUNK),
 }
-PEAKS = (TILE, 2 * TILE, 2 * TILE + 1, MAX_MODEL_LEN - CHUNK)
+PEAKS = (2 * TILE, 2 * TILE + 1, 3 * TILE, MAX_MODEL_LEN - CHUNK)
 
 
 def flash_attention(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl, TurboQuantMetadata
+
+    Result: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+    """Attention's output, (tokens, heads, head size), and its log-sum-exp, (heads, tokens), in float32."""
 
 TILE = 16_384  # tokens; keys and values take 32 MiB in fp16 with two heads of size 256
 BLOCK = 128  # tokens; any block size that the kernels take
@@ -35,7 +39,8 @@ def continue_in_tiles(
 ) -> torch.Tensor:
     """Attend from a chunk of a prompt to itself, causally, and to all of the prompt that is cached.
 
-    Partial results are merged by their log-sum-exp (section 2.2 of https://www.arxiv.org/pdf/2501.01005).
+    The last tile goes together with the chunk: up to one tile the arithmetic is that of one piece. Beyond, results are
+    merged by their log-sum-exp (section 2.2 of https://www.arxiv.org/pdf/2501.01005).
 
     Args:
         impl: the layer's attention.
@@ -52,21 +57,22 @@ def continue_in_tiles(
         (chunk, heads, head size), of the query's dtype.
     """
     import torch
-    from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
 
     block_size = kv_cache.shape[1]
     tile = max(1, TILE // block_size) * block_size
     buffers = torch.empty(2, min(tile, cached_len), *key_chunk.shape[1:], dtype=torch.float16, device=query.device)
-    output, lse = _attend(impl, query, key_chunk, val_chunk, causal=True)
-    for start in range(0, cached_len, tile):
+    last = (cached_len - 1) // tile * tile
+
+    def result(start: int) -> Result:
+        """Attend to the tile that starts there."""
         part = buffers[:, : cached_len - start]
         _dequantise(impl, kv_cache, block_table[:, start // block_size :], centroids, part)
-        keys, values = _as_attended(impl, part, Pi, query.dtype)
-        cached_output, cached_lse = _attend(impl, query, keys, values, causal=False)
-        del keys, values
-        merged, merged_lse = torch.empty_like(output), torch.empty_like(lse)
-        merge_attn_states(merged, cached_output, cached_lse, output, lse, merged_lse)
-        output, lse = merged, merged_lse
+        after = slice(None if start == last else 0)  # all of the chunk, or nothing
+        keys = _joined(part[0], None if impl.tq_config.key_fp8 else Pi, key_chunk[after])
+        values = _joined(part[1], None, val_chunk[after])
+        return _attend(impl, query, keys, values, causal=start == last)
+
+    output, _ = reduce(_merged, map(result, range(0, cached_len, tile)))
     return output
 
 
@@ -111,20 +117,20 @@ def _dequantise(
     )
 
 
-def _as_attended(
-    impl: TurboQuantAttentionImpl, part: torch.Tensor, rotation: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give keys, rotated back, and values, both (tokens, KV heads, head size), in the dtype of the query."""
-    keys, values = part
-    if not impl.tq_config.key_fp8:
-        keys = keys @ rotation.to(keys.dtype)  # symmetric: its own inverse
-    return keys.to(dtype), values.to(dtype)
+def _joined(cached: torch.Tensor, rotation: torch.Tensor | None, chunk: torch.Tensor) -> torch.Tensor:
+    """Give what is cached, rotated back, and a chunk after it: (tokens, KV heads, head size), of the chunk's dtype."""
+    if rotation is not None:
+        cached = cached @ rotation.to(cached.dtype)  # symmetric: its own inverse
+    joined = chunk.new_empty(len(cached) + len(chunk), *chunk.shape[1:])
+    joined[: len(cached)] = cached
+    joined[len(cached) :] = chunk
+    return joined
 
 
 def _attend(
     impl: TurboQuantAttentionImpl, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, causal: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give attention's output, (tokens, heads, head size), and its log-sum-exp, (heads, tokens), in float32."""
+) -> Result:
+    """Attend to some keys; `causal`: the last of them are those of the query's tokens."""
     from vllm.v1.attention.backends import turboquant_attn
 
     version = {} if impl.fa_version is None else {"fa_version": impl.fa_version}
@@ -141,6 +147,16 @@ def _attend(
         return_softmax_lse=True,
         **version,
     )
+    return output, lse
+
+
+def _merged(earlier: Result, later: Result) -> Result:
+    """Give the result of attention to the keys of two results."""
+    import torch
+    from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
+
+    output, lse = (torch.empty_like(part) for part in later)
+    merge_attn_states(output, *earlier, *later, lse)
     return output, lse
 
 
@@ -205,7 +221,7 @@ def rehearse(
     slot = impl.tq_config.slot_size_aligned
     cache = torch.zeros(1, BLOCK, impl.num_kv_heads, slot, dtype=torch.uint8, device=query.device)
 
-    cached = min(TILE, impl._limits.max_model_len)
+    cached = min(2 * TILE, impl._limits.max_model_len)  # with a third tile the first result is gone
     # Those of few tokens use another kernel, which takes more for each.
     for length in {tokens, min(tokens, _CONTINUATION_DECODE_THRESHOLD)}:
         impl._prefill_attention(queries, keys, values, cache, metadata(1, length, cached + length), *fixed, layer=layer)
