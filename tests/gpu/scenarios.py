@@ -58,10 +58,13 @@ class Probe:
 def quality(family: str) -> list[Probe]:
     """Give the probes of what a prompt's log-probabilities are: KV cache types, chunk sizes, trees."""
     tq, auto, tq128, auto128 = (f"{family} {kind}" for kind in ("tq", "auto", "tq 128", "auto 128"))
+    other_kernel = {**EAGER, "attention_config": {"flash_attn_version": 2}}
     wide = f"{family} tq 8192"
     longest = (6144, 24000)
     return [
         Probe(auto, family, "auto", (("logprobs", (6144,)),), EAGER, (STOCK, PATCHED), references=((STOCK, auto),)),
+        Probe(f"{auto} 2", family, "auto", (("logprobs", (6144,)),), other_kernel, (STOCK,),
+              references=((STOCK, auto),)),
         Probe(tq, family, TQ, (("logprobs", longest),), EAGER,
               references=((STOCK, tq), (STOCK, auto), (PATCHED, tq))),
         Probe(auto128, family, "auto", (("logprobs", (3072,)),), SMALL_CHUNKS, (STOCK,)),
