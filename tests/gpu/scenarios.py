@@ -62,8 +62,8 @@ def quality(family: str) -> list[Probe]:
     wide = f"{family} tq 8192"
     longest = (6144, 24000)
     return [
-        Probe(auto, family, "auto", (("logprobs", (6144,)),), EAGER, (STOCK, PATCHED), references=((STOCK, auto),)),
-        Probe(f"{auto} 2", family, "auto", (("logprobs", (6144,)),), other_kernel, (STOCK,),
+        Probe(auto, family, "auto", (("logprobs", longest),), EAGER, (STOCK, PATCHED), references=((STOCK, auto),)),
+        Probe(f"{auto} 2", family, "auto", (("logprobs", longest),), other_kernel, (STOCK,),
               references=((STOCK, auto),)),
         Probe(tq, family, TQ, (("logprobs", longest),), EAGER,
               references=((STOCK, tq), (STOCK, auto), (PATCHED, tq))),
@@ -130,8 +130,10 @@ SCENARIOS: Mapping[str, list[Probe]] = {
 }  # fmt: skip
 """The most important first."""
 
-WARM_UP = Probe("warm-up", "hyb8", "auto", (("serve", (64,)),), trees=(STOCK,), limit_s=200)
-"""Compiles the delta net's kernels, which every hybrid model then finds."""
+WARM_UP = Probe("warm-up", "hyb8", "auto", (("serve", (64, 128, 2048, 8320, 10240, 24000)),), LARGE_CHUNKS, (STOCK,),
+                limit_s=200)  # fmt: skip
+"""Compiles the delta net's kernels and chooses among them, for whole prompts and continued ones, as every hybrid model
+then finds them."""
 
 
 def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, Any]:

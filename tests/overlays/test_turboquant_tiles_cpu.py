@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from tests.cpu import models
 from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_tiles import CASES, CHUNK, MAX_MODEL_LEN, PEAKS
+from tests.cpu.probe_tiles import CASES, MAX_MODEL_LEN, PEAKS, TILE
 from tests.releases import pending
 
 Trees = Callable[..., Path]
@@ -69,7 +69,7 @@ def test_attention_is_that_of_stock(seen: Two, name: str) -> None:
 def test_memory_does_not_grow_with_the_context(seen: Two) -> None:
     stock, tiled = ([found["peaks"][str(cached)] for cached in PEAKS] for found in seen)
 
-    assert stock[-1] > 2 * stock[0]
+    assert stock[-1] > 1.4 * stock[0]
     assert max(tiled) <= 1.05 * tiled[0]
 
 
@@ -101,4 +101,4 @@ def test_the_workspace_keeps_no_place_for_the_context(seen: Two, release: str) -
 
 
 def test_the_longest_case_is_the_longest_there_can_be() -> None:
-    assert max(case.cached + case.chunk for case in CASES.values()) == MAX_MODEL_LEN == PEAKS[-1] + CHUNK
+    assert max(case.cached + case.chunk for case in CASES.values()) == MAX_MODEL_LEN == PEAKS[-1] + TILE

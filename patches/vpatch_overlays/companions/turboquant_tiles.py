@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -61,19 +60,18 @@ def continue_in_tiles(
     block_size = kv_cache.shape[1]
     tile = max(1, TILE // block_size) * block_size
     buffers = torch.empty(2, min(tile, cached_len), *key_chunk.shape[1:], dtype=torch.float16, device=query.device)
+    room = buffers.shape[1] + len(query)
     last = (cached_len - 1) // tile * tile
-
-    def result(start: int) -> Result:
-        """Attend to the tile that starts there."""
+    merged: Result | None = None
+    for start in range(0, cached_len, tile):
         part = buffers[:, : cached_len - start]
         _dequantise(impl, kv_cache, block_table[:, start // block_size :], centroids, part)
-        after = slice(None if start == last else 0)  # all of the chunk, or nothing
-        keys = _joined(part[0], None if impl.tq_config.key_fp8 else Pi, key_chunk[after])
-        values = _joined(part[1], None, val_chunk[after])
-        return _attend(impl, query, keys, values, causal=start == last)
-
-    output, _ = reduce(_merged, map(result, range(0, cached_len, tile)))
-    return output
+        chunk = (key_chunk, val_chunk) if start == last else (key_chunk[:0], val_chunk[:0])
+        result = _attend(impl, query, *_joined(impl, part, Pi, chunk, room), causal=start == last)
+        merged = result if merged is None else _merged(merged, result)
+        del result  # not to be held while the next one is made
+    assert merged is not None  # noqa: S101 - something is cached
+    return merged[0]
 
 
 def _dequantise(
@@ -117,13 +115,24 @@ def _dequantise(
     )
 
 
-def _joined(cached: torch.Tensor, rotation: torch.Tensor | None, chunk: torch.Tensor) -> torch.Tensor:
-    """Give what is cached, rotated back, and a chunk after it: (tokens, KV heads, head size), of the chunk's dtype."""
-    if rotation is not None:
-        cached = cached @ rotation.to(cached.dtype)  # symmetric: its own inverse
-    joined = chunk.new_empty(len(cached) + len(chunk), *chunk.shape[1:])
-    joined[: len(cached)] = cached
-    joined[len(cached) :] = chunk
+def _joined(
+    impl: TurboQuantAttentionImpl,
+    part: torch.Tensor,
+    rotation: torch.Tensor,
+    chunk: tuple[torch.Tensor, torch.Tensor],
+    room: int,
+) -> torch.Tensor:
+    """Give cached keys, rotated back, and values, each with those of a chunk after them, in the dtype of the chunk.
+
+    There is `room` for so many tokens, used or not: allocations of different sizes would fragment the memory.
+    """
+    keys, values = part
+    if not impl.tq_config.key_fp8:
+        keys = keys @ rotation.to(keys.dtype)  # symmetric: its own inverse
+    joined = chunk[0].new_empty(2, room, *keys.shape[1:])[:, : len(keys) + len(chunk[0])]
+    for whole, cached, new in zip(joined, (keys, values), chunk, strict=True):
+        whole[: len(cached)] = cached
+        whole[len(cached) :] = new
     return joined
 
 
