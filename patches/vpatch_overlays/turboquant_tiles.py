@@ -52,6 +52,15 @@ if in_tiles():
     return continue_in_tiles(self, query, key_chunk, val_chunk, kv_cache, block_table, cached_len, Pi, centroids)
 """
 
+SPLITS = "self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
+
+UPSTREAMS_GATE = """
+reserve_continuation_prefill = (
+    scheduler_config.enable_chunked_prefill
+    and scheduler_config.max_num_batched_tokens > _CONTINUATION_DECODE_THRESHOLD
+)
+"""
+
 NOT_IN_THE_WORKSPACE = """
 if in_tiles():
     return
@@ -59,14 +68,20 @@ if in_tiles():
 
 tiles = (
     EnsureImport(ATTENTION, "from vllm._vpatch.turboquant_tiles import Limits, continue_in_tiles, in_tiles, rehearse"),
-    InsertAfter(ATTENTION, INIT, anchor="self.max_num_kv_splits = ...", new="self._limits = Limits.of(vllm_config)"),
+    InsertAfter(ATTENTION, INIT, anchor=SPLITS, new="self._limits = Limits.of(vllm_config)"),
     InsertBefore(ATTENTION, FORWARD, anchor="if attn_metadata is None:\n    return output.fill_(0)", new=COUNTED),
     InsertBefore(ATTENTION, CONTINUATION, anchor="q_len, Hq, D = query.shape", new=TILED),
     companion("vpatch_overlays.companions", "turboquant_tiles"),
 )
 
-# That of `turboquant-workspace` asks by itself whether there are tiles.
 reserved_by_upstream = Contains(ATTENTION, BUILDER, "current_workspace_manager().get_simultaneous(...)")
+# That of `turboquant-workspace` asks by itself whether there are tiles.
+not_reserved = AnyOf(
+    (
+        Not(Contains(ATTENTION, f"{BUILDER}.__init__", "self._reserve_workspace()")),
+        Contains(ATTENTION, RESERVE_WORKSPACE, "reserve_workspace(self, current_workspace_manager(), ...)"),
+    )
+)
 no_turboquant = Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*"))
 
 # What the companion module calls by name.
@@ -98,7 +113,7 @@ overlay = Overlay(
         ),
         Part(
             name="reservation",
-            absent=AnyOf((no_turboquant, Not(reserved_by_upstream))),
+            absent=AnyOf((no_turboquant, All((Not(reserved_by_upstream), not_reserved)))),
             shapes=(
                 Shape(
                     name="0.24",
@@ -107,7 +122,7 @@ overlay = Overlay(
                         InsertBefore(
                             ATTENTION,
                             RESERVE_WORKSPACE,
-                            anchor="reserve_continuation_prefill = ...",
+                            anchor=UPSTREAMS_GATE,
                             new=NOT_IN_THE_WORKSPACE,
                         ),
                     ),

@@ -138,7 +138,7 @@ def test_json_of_states(vpatch: Program, tree: Path) -> None:
 
     def states(*arguments: str | Path) -> tuple[int, dict[str, str]]:
         ran = vpatch(*arguments, "--json")
-        return ran.code, {item["id"]: item["state"] for item in ran.json["overlays"] if item["id"] in FACTS}
+        return ran.code, {item["id"]: item["state"] for item in ran.json["overlays"] if item["id"] in default}
 
     assert states("diff", tree) == (0, before)
     assert states("apply", "--check", tree) == (1, before)

@@ -27,8 +27,8 @@ SUBJECTS = (
     pytest.param(("0.23.0", "turboquant-workspace", 60), marks=pytest.mark.matrix),
     ("0.21.0", "turboquant-skip-list", 60),
     pytest.param(("0.26.0", "turboquant-auto-dtype", 60), marks=pytest.mark.matrix),  # gpu_model_runner.py is large
-    ("0.24.0", "turboquant-tiles", 60),
-    pytest.param(("0.20.2", "turboquant-tiles", 60), marks=pytest.mark.matrix),
+    ("0.24.0", "turboquant-tiles", 100),
+    pytest.param(("0.20.2", "turboquant-tiles", 120), marks=pytest.mark.matrix),
     ("0.18.0", "ct-fp8-lm-head", 345),
     *(pytest.param((v, "ct-fp8-lm-head", 345), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0", "0.33.0")),
 )

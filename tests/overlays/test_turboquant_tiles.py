@@ -55,7 +55,7 @@ CASES = (
         "0.26.0",
         State.DRIFTED,
         replace={ATTENTION: (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"))},
-        says="`self.max_num_kv_splits = ...` is not there",
+        says="`self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph` is not there",
     ),
     # The companion module calls these by name.
     Case(
@@ -75,7 +75,7 @@ CASES = (
         "0.24.0",
         State.DRIFTED,
         replace={ATTENTION: ("        reserve_continuation_prefill = (", "        reserve_all = (")},
-        says="`reserve_continuation_prefill = ...` is not there",
+        says="`reserve_continuation_prefill = (` is not there",
     ),
     Case(
         "0.19.1",

@@ -23,7 +23,7 @@ from tests.releases import pending
 
 Trees = Callable[..., Path]
 
-DEFAULT = ("0.20.2", "0.33.0")
+DEFAULT = ("0.33.0",)
 DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
 
 
