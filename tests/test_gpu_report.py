@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import report
-from tests.gpu.claims import CLAIMS
+from tests.gpu.claims import CLAIMS, verdicts
+from tests.gpu.evidence import HOLDS, SKIPPED, gather, read
 from tests.gpu_runs import RELEASES, good
 
 
@@ -16,6 +17,13 @@ def test_the_part_about_gpus_is_fresh() -> None:
     text = report.DOCUMENT.read_text()
 
     assert text == report.fresh(text), "run `python -m tests.gpu.report`"
+
+
+def test_nothing_that_was_recorded_breaks_a_claim() -> None:
+    found = verdicts(gather(read(sorted(report.RESULTS.glob("*.json")))))
+
+    assert {verdict.state for verdict in found} == {HOLDS, SKIPPED}
+    assert [(v.claim.id, v.release) for v in found if v.state == SKIPPED] == [("sizing-eager", "0.21.0")]
 
 
 def test_what_was_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"
 
 # With a cache still to be made, this is the run that it is sized by.
 COUNTED = """
-if in_tiles() and attn_metadata is None and kv_cache.numel() == 0:
+if attn_metadata is None and kv_cache.numel() == 0 and in_tiles():
     rehearse(self, layer, query, key, value)
 """
 
