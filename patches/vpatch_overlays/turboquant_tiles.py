@@ -7,11 +7,13 @@ free, and a long prompt ends in "out of memory".
 Here the cached part is dequantised 16,384 tokens at a time. A chunk attends to each such tile, to the last one together
 with itself, and vLLM's own `merge_attn_states` puts the results together. The largest continuation and the largest
 decode are gone through once while vLLM profiles memory, so that the KV cache is sized around what they take: on both
-model runners, with and without CUDA graphs, with `kv_cache_memory_bytes`, and whether chunked prefill is on or not.
+model runners, with and without CUDA graphs, and whether chunked prefill is on or not. With `kv_cache_memory_bytes` the
+size is yours; what decode takes of the workspace is there before the cache all the same.
 
 Opt-in, since it goes beyond upstream and sums in another order: results differ as much as between two attention
 kernels. Without flash attention, and on ROCm and XPU, where there is no log-sum-exp to merge by, all stays as it is.
-The second micro-batch of dual batch overlap decodes in a workspace of its own, which is not counted.
+With dual batch overlap the V1 runner profiles half a batch at a time, and so half of a continuation is counted. A size
+that vLLM stored before (`VLLM_ENABLE_STARTUP_PLAN`, from 0.26 on) does not count it: delete the plan after `apply`.
 """
 
 from vpatch import (
@@ -41,9 +43,9 @@ INIT = "TurboQuantAttentionImpl.__init__"
 FORWARD = "TurboQuantAttentionImpl.forward"
 CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"
 
-# With a cache still to be made, this is the run that it is sized by.
+# With a cache still to be made, this is the run that it is sized by. Layers that use another's cache have no key.
 COUNTED = """
-if attn_metadata is None and kv_cache.numel() == 0 and in_tiles():
+if attn_metadata is None and kv_cache.numel() == 0 and key is not None and in_tiles():
     rehearse(self, layer, query, key, value)
 """
 

@@ -14,8 +14,11 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
+
+from packaging.version import Version
 
 from tests.cpu.platform import pretend_h100
 from tests.cpu.probe_workspace import RESERVED, config, reserved, size, workspace
@@ -136,11 +139,37 @@ class Layer:
         fixed = (self.cache, metadata, held._tq_Pi, held._tq_centroids, held._tq_PiT)
         return partial(self.impl._prefill_attention, *self.chunk(), *fixed, layer=held)
 
-    def idle(self, cache: Any) -> Callable[[], Any]:
-        """Give a pass in which attention has nothing to do, as that by which vLLM sizes a cache that is empty yet."""
+    def beside_a_decode(self) -> Callable[[], Any]:
+        """Give a batch of as many tokens as a chunk has, of which the first is another request's decode."""
+        import torch
+        from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
+
+        tokens, context = self.case.chunk, self.case.cached + self.case.chunk - 1
+        metadata = TurboQuantMetadata(
+            seq_lens=torch.tensor([2, context]),
+            slot_mapping=torch.zeros(tokens),
+            block_table=torch.arange(self.blocks, dtype=torch.int32).expand(2, -1).contiguous(),
+            query_start_loc=torch.tensor([0, 1, tokens]),
+            num_actual_tokens=tokens,
+            max_query_len=tokens - 1,
+            max_seq_len=context,
+            is_prefill=True,
+            num_decodes=1,
+            num_decode_tokens=1,
+        )
+        query, key, value = (part.flatten(1) for part in self.chunk())
+        stored = self.cache.transpose(1, 2) if Version(version("vllm")) >= Version("0.26") else self.cache
+        return partial(self.impl.forward, self.module, query, key, value, stored, metadata, torch.zeros_like(query))
+
+    def idle(self, cache: Any, *, shares: bool = False) -> Callable[[], Any]:
+        """Give a pass in which attention has nothing to do, as that by which vLLM sizes a cache that is empty yet.
+
+        Layers that share another's cache are given no keys.
+        """
         import torch
 
-        query, key, value = (part.flatten(1) for part in self.chunk())
+        query, *stored = (part.flatten(1) for part in self.chunk())
+        key, value = (None, None) if shares else stored
         return partial(self.impl.forward, self.module, query, key, value, cache, None, torch.full_like(query, 7))
 
 
@@ -157,6 +186,7 @@ def peaks() -> dict[str, int]:
 
     longest = layer(0)
     found = {"counted": peak(longest.idle(torch.tensor([]))), "idle": peak(longest.idle(longest.cache))}
+    found["beside a decode"] = peak(layer(PEAKS[-1]).beside_a_decode())
     return found | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}
 
 
@@ -185,7 +215,8 @@ def main(home: str, folder: str) -> None:
         found: dict[str, Any] = {}
         with set_current_vllm_config(made):
             manager = workspace("cpu")
-            found["zeros"] = bool((Layer(CASES["long"]).idle(torch.tensor([]))() == 0).all())
+            passes = [Layer(CASES["long"]).idle(torch.tensor([]), shares=shares) for shares in (False, True)]
+            found["zeros"] = [bool((do() == 0).all()) for do in passes]
             found["workspace"] = size(manager)
             outputs = {name: Layer(case).continuation()() for name, case in CASES.items()}
             found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}

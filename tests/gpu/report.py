@@ -22,6 +22,8 @@ models: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). KV cac
 is about bf16. Log-probabilities in nats, of the tokens of random prompts. One GPU, one process, CUDA graphs but no
 torch.compile; log-probabilities without graphs, so that stock 0.21 runs as well.
 
+Both model runners are in it: on 0.26.0 the dense model runs on V2, everything else on V1.
+
 On 0.20.2 a hybrid model's log-probabilities differ from process to process, also in the first chunk, which no overlay's
 code computes: by 0.04 on average in one run, by nothing in another. There nothing is said of their being exactly equal.
 

@@ -76,8 +76,8 @@ def test_memory_does_not_grow_with_the_context(seen: Two) -> None:
 def test_what_a_continuation_takes_is_counted_when_the_cache_is_sized(seen: Two) -> None:
     assert max(seen.stock["peaks"][str(cached)] for cached in PEAKS) > 0 == seen.stock["peaks"]["counted"]
     peaks = seen.patched["peaks"]
-    longest = max(peaks[str(cached)] for cached in PEAKS)
-    assert longest <= peaks["counted"] <= 1.05 * longest
+    assert max(peaks[str(cached)] for cached in PEAKS) < peaks["beside a decode"]
+    assert peaks["beside a decode"] <= peaks["counted"] <= 1.05 * peaks["beside a decode"]
 
 
 def test_nothing_is_rehearsed_once_there_is_a_cache(seen: Two) -> None:
@@ -85,8 +85,7 @@ def test_nothing_is_rehearsed_once_there_is_a_cache(seen: Two) -> None:
 
 
 def test_the_pass_that_sizes_the_cache_gives_what_it_gave(seen: Two) -> None:
-    assert seen.stock["zeros"]
-    assert seen.patched["zeros"]
+    assert seen.stock["zeros"] == seen.patched["zeros"] == [True, True]
 
 
 def test_decode_has_its_part_of_the_workspace_before_the_cache_is_sized(seen: Two, release: str) -> None:

@@ -38,8 +38,9 @@ def continue_in_tiles(
 ) -> torch.Tensor:
     """Attend from a chunk of a prompt to itself, causally, and to all of the prompt that is cached.
 
-    The last tile goes together with the chunk: up to one tile the arithmetic is that of one piece. Beyond, results are
-    merged by their log-sum-exp (section 2.2 of https://www.arxiv.org/pdf/2501.01005).
+    The last tile goes together with the chunk: up to one tile the arithmetic is that of one piece, as it is from 0.21
+    on (0.20 rotates in float32). Beyond, results are merged by their log-sum-exp (section 2.2 of
+    https://www.arxiv.org/pdf/2501.01005).
 
     Args:
         impl: the layer's attention.
@@ -230,9 +231,11 @@ def rehearse(
     slot = impl.tq_config.slot_size_aligned
     cache = torch.zeros(1, BLOCK, impl.num_kv_heads, slot, dtype=torch.uint8, device=query.device)
 
+    mixed = torch.empty_like(queries)  # where decodes are in the same batch, they and this go into one tensor
     cached = min(2 * TILE, impl._limits.max_model_len)  # with a third tile the first result is gone
     # Those of few tokens use another kernel, which takes more for each.
     for length in {tokens, min(tokens, _CONTINUATION_DECODE_THRESHOLD)}:
         impl._prefill_attention(queries, keys, values, cache, metadata(1, length, cached + length), *fixed, layer=layer)
+    del mixed
     requests = min(tokens, impl._limits.max_num_seqs)
     impl._decode_attention(queries[:requests], cache, metadata(requests, 1, 1), *fixed, layer)
