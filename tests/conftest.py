@@ -68,14 +68,6 @@ def tree_of(version: str) -> Path:
     return target
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together, when several processes share the work, what shares a module's fixtures for one release."""
-    for item in items:
-        chosen = getattr(item, "callspec", None)
-        group = [repr(chosen.params[name]) for name in ("subject", "release") if chosen and name in chosen.params]
-        item.add_marker(pytest.mark.xdist_group(" ".join([item.nodeid.partition("::")[0], *group])))
-
-
 @pytest.fixture(scope="session")
 def pristine() -> Trees:
     """`pristine("0.20.2")`: that release as it is on the package index. Not to be changed."""

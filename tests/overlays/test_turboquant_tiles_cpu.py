@@ -19,11 +19,12 @@ from packaging.version import Version
 from tests.cpu import models
 from tests.cpu.environment import interpreter, probe
 from tests.cpu.probe_tiles import CASES, MAX_MODEL_LEN, PEAKS, TILE
+from tests.cpu.table import RELEASES
 from tests.releases import pending
 
 Trees = Callable[..., Path]
 
-DEFAULT = ("0.33.0",)
+DEFAULT = RELEASES[-1:]
 DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
 
 
