@@ -25,14 +25,23 @@ LEVELS = (
     ("edits", "predicates", "judge"),
     ("engine",),
     ("catalogue", "report", "site", "release"),
-    ("change", "verify"),
+    ("change", "verify", "image"),
     ("testing", "cli", "vpatch"),
     ("__main__",),
 )
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 # Beyond the standard library: who may import what at all, and who of them when it is imported itself.
-EXTRAS = {"git": {"site.checkout"}, "requests": {"release"}, "urllib3": {"release"}, "pypi_simple": {"release"}}
+EXTRAS = {
+    "git": {"site.checkout"},
+    "requests": {"release", "image"},
+    "urllib3": {"release", "image.registry"},
+    "pypi_simple": {"release"},
+    "docker": {"image"},
+    "oras": {"image.registry"},
+    "elftools": {"image.cuda"},
+    "zstandard": {"image.registry"},
+}
 LATE = {"git", "rich", "libcst"}
 
 
@@ -126,8 +135,9 @@ def test_an_extra_is_declared() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
 
-    declared = (
-        " ".join(extras["fetch"] + extras["git"]).replace("gitpython", "git").replace("pypi-simple", "pypi_simple")
+    names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
+    declared = " ".join(
+        names.get(re.split("[>=]", one)[0], one) for name in ("fetch", "git", "image") for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)
 
