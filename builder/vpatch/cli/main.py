@@ -20,6 +20,8 @@ _COMMANDS = {
     "verify": "look",
     "list": "catalogue",
     "show": "catalogue",
+    "build": "image",
+    "test": "image",
 }
 
 

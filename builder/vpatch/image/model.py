@@ -67,13 +67,15 @@ class Files(Protocol):
 class Base:
     """An image to build on.
 
-    `digest` is that of its manifest, or its ID where it came from no registry. `config` is an OCI image configuration:
-    `architecture`, `os`, `config` (`Env`, `Labels`, ...), `rootfs`, `history`.
+    `id` is the digest of its configuration. `config` is that, as the OCI image specification has it: `architecture`,
+    `os`, `config` (`Env`, `Labels`, ...), `rootfs`, `history`. `digest` is that of its manifest, empty for an image
+    that was made in the engine and came from no registry.
     """
 
     ref: str
-    digest: str
+    id: str
     config: Mapping[str, Any]
+    digest: str = ""
 
     @property
     def env(self) -> dict[str, str]:

@@ -1,0 +1,109 @@
+"""The commands for images: build, test, inspect."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import click
+
+from vpatch.cli.bar import bar
+from vpatch.cli.options import chosen, complete_overlay, not_applicable, reported
+from vpatch.image.build import Built, Order
+from vpatch.image.model import Tested
+from vpatch.report import Report
+
+
+@click.command("build")
+@click.option("--base", metavar="IMAGE", help="The image to build on: a tag, or better a digest.")
+@click.option(
+    "--overlay",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    shell_complete=complete_overlay,
+    help="Only this overlay (repeatable). Default: every one that is not opt-in.",
+)
+@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name of the new image (repeatable). Default: none.")
+@click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
+@click.option("--platform", metavar="OS/ARCH", help="For which platform, as linux/amd64.")
+@click.option("--python", metavar="PATH", help="The interpreter inside the image. Default: python3 on its PATH.")
+@click.option("--no-test", is_flag=True, help="Don't test the new image.")
+@click.option("--gpus", is_flag=True, help="Give the tests all GPUs, and serve a small model too.")
+@reported
+def build_command(
+    base: str | None,
+    ids: tuple[str, ...],
+    tags: tuple[str, ...],
+    *,
+    push: bool,
+    platform: str | None,
+    python: str | None,
+    no_test: bool,
+    gpus: bool,
+) -> Report:
+    """Build a patched image: the base, and one layer with the changed files.
+
+    Prints the image's ID, or repository@digest once pushed. Needs a Docker engine. A tag is set last: an image that
+    fails a test gets none.
+    """
+    from vpatch.image.engine.build import build
+
+    if base is None:
+        raise click.UsageError("name an image with --base")
+    if push and not tags:
+        raise click.UsageError("--push needs a --tag: the name to push to")
+    # Containers and half-made images go, however this ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    named = tuple(name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in tags)
+    order = Order(base, platform, python, named, push, not no_test, gpus)
+    with bar(f"pulling {base}") as progress:
+        built = build(order, chosen(ids), progress)
+    return _report(built, ids)
+
+
+@click.command("test")
+@click.argument("image")
+@click.option("--gpus", is_flag=True, help="Give the tests all GPUs, and serve a small model too.")
+@reported
+def test_command(image: str, *, gpus: bool) -> Report:
+    """Test a patched IMAGE again, inside containers of it that have no network."""
+    from vpatch.image.engine.build import test
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with bar(f"pulling {image}") as progress:
+        base, tests = test(image, progress, gpus=gpus)
+    extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": _as_json(tests)}
+    return Report("test", extra=extra, lines=_lines(tests), failed=_failed(tests))
+
+
+def _report(built: Built, ids: tuple[str, ...]) -> Report:
+    problems = [*built.problems, *not_applicable(built.verdicts, ids, built.base.ref)]
+    for line in (*built.notes, *_lines(built.tests)):
+        click.echo(line, err=True)
+    layer = built.layer
+    extra = {
+        "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
+        "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
+        "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
+        "tests": _as_json(built.tests),
+        "notes": list(built.notes),
+    }
+    lines = [built.image] if built.image else []
+    failed = _failed(built.tests)
+    return Report(
+        "build", built.root, built.vllm, built.verdicts, problems=problems, extra=extra, lines=lines, failed=failed
+    )
+
+
+def _failed(tests: Sequence[Tested]) -> bool:
+    return any(test.ok is False for test in tests)
+
+
+def _as_json(tests: Sequence[Tested]) -> list[dict[str, object]]:
+    return [{"name": test.name, "ok": test.ok, "because": test.because} for test in tests]
+
+
+def _lines(tests: Sequence[Tested]) -> list[str]:
+    words = {True: "passed", False: "FAILED", None: "not run"}
+    return [f"{test.name}: {words[test.ok]}: {test.because}" for test in tests]

@@ -1,0 +1,63 @@
+"""What to build, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vpatch.errors import Failure, Problem
+from vpatch.image.model import Base, Layer, Tested
+from vpatch.model import Verdict
+
+
+@dataclass(frozen=True)
+class Order:
+    """An image to build.
+
+    `base` is its name, `platform` as `linux/amd64` (None: the engine's own, or amd64 in a registry), `python` an
+    interpreter inside the image (None: the one on its PATH). `tags` are full names. `push` sends them to their
+    registries. `architectures`, as `sm_120`, must be served by the base's compiled extensions.
+    """
+
+    base: str
+    platform: str | None = None
+    python: str | None = None
+    tags: tuple[str, ...] = ()
+    push: bool = False
+    test: bool = True
+    gpus: bool = False
+    architectures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of an order.
+
+    `image` is the ID, or `repository@digest` once pushed; the base's own where there was nothing to do, which `notes`
+    says. `layer` is None then.
+    """
+
+    base: Base
+    image: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    layer: Layer | None = None
+    root: str | None = None
+    vllm: str | None = None
+    tests: tuple[Tested, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def nothing_to_do(order: Order, base: Base, verdicts: Sequence[Verdict]) -> str:
+    """Say that the base is as asked already.
+
+    Raises:
+        Failure: it should get a tag; the base's image keeps the names that it has.
+    """
+    states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in verdicts)
+    if order.tags:
+        cause = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
+        raise Failure(Problem("nothing to build", base.ref, cause))
+    return f"nothing to build: {base.ref}: {states}"

@@ -1,0 +1,80 @@
+"""The tests of an image: those that need a container of it, and those that its files alone can answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vpatch.errors import Failure, Problem
+from vpatch.image.config import LABEL
+from vpatch.image.inside import files as inside
+from vpatch.image.model import Base, Files, Tested
+
+_NO_CONTAINER = "not run: it needs a container"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What an image's label says of it; `text` is the label, `root` and `python` are absolute inside the image."""
+
+    text: str
+    root: str
+    dist_info: str
+    python: str
+    overlays: tuple[Mapping[str, Any], ...]
+    files: tuple[str, ...]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of the modules that overlays change or add."""
+        paths = [path.removesuffix(".py").removesuffix("/__init__") for path in self.files if path.endswith(".py")]
+        return tuple(path.replace("/", ".") for path in paths)
+
+    @property
+    def applied(self) -> frozenset[str]:
+        """The ids of the overlays that are in the image, by vpatch or upstream."""
+        return frozenset(str(one["id"]) for one in self.overlays if one["state"] in ("applied", "merged"))
+
+
+def provenance_of(base: Base) -> Provenance:
+    """Read an image's label.
+
+    Raises:
+        Failure: it has none, or one that vpatch did not write.
+    """
+    text = base.labels.get(LABEL)
+    if text is None:
+        raise Failure(Problem("not patched", base.ref, f"the image has no label {LABEL}"))
+    try:
+        said = json.loads(text)
+        info = f"vllm-{said['vllm']}.dist-info"
+        overlays, files = tuple(said["overlays"]), tuple(said["files"])
+        return Provenance(text, str(said["root"]), info, str(said["python"]), overlays, files)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(Problem("cannot read provenance", base.ref, f"not what vpatch writes: {error}")) from error
+
+
+class Rooted:
+    """The files of an image, seen from the folder that holds `vllm/`."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files, self._root = files, root.strip("/")
+
+    def read(self, path: str) -> bytes | None:
+        """Give a file's bytes, None where there is none."""
+        return self._files.read(f"{self._root}/{path}")
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Give the names in a folder."""
+        return self._files.names(f"{self._root}/{folder}")
+
+
+def on_files(files: Files, said: Provenance) -> Iterator[Tested]:
+    """Test an image without a container: the tests that need one are told as not run."""
+    tree = Rooted(files, said.root)
+    yield from (Tested(*answer) for answer in inside.checks(tree, said.dist_info, said.text))
+    yield Tested("interpreter", None, _NO_CONTAINER)
+    yield Tested("imports", None, _NO_CONTAINER)
+    yield from (Tested(f"probe {name}", None, _NO_CONTAINER) for name in sorted(said.applied))

@@ -1,0 +1,1 @@
+"""Build and test with a Docker engine, or one that speaks its API."""

@@ -1,0 +1,89 @@
+"""Find the image to build on in the engine, and get it where it is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from docker.errors import ImageNotFound
+
+from vpatch.errors import Failure, Problem
+from vpatch.image.engine.client import naming
+from vpatch.image.model import Base
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+    from vpatch.release.transfer import Progress
+
+# What the engine says of an image beside its configuration, and what the configuration calls it.
+_FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}
+
+
+def resolve(client: DockerClient, ref: str, platform: str | None = None, progress: Progress | None = None) -> Base:
+    """Give the image that `ref` names, pulled where the engine lacks it.
+
+    Raises:
+        Failure: it is not there, private, of another platform, or there is no space for it.
+    """
+    found = _inspected(client, ref)
+    if found is None or (platform and platform != _platform(found)):
+        _pull(client, ref, platform, progress)
+        found = _inspected(client, ref)
+    if found is None:
+        raise Failure(Problem("no such image", ref, "the engine pulled it, and does not know it"))
+    if platform and platform != _platform(found):
+        raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
+    config = {ours: found[theirs] for theirs, ours in _FIELDS.items() if found.get(theirs)}
+    config |= {"config": found["Config"], "rootfs": {"type": "layers", "diff_ids": found["RootFS"]["Layers"]}}
+    if history := _history(client, found):
+        config["history"] = history
+    return Base(ref, found["Id"], config, _digest(found, ref))
+
+
+def platform_of(base: Base) -> str:
+    """Give the platform that an image is for, `linux/amd64`."""
+    return f"{base.config.get('os')}/{base.config.get('architecture')}"
+
+
+def _inspected(client: DockerClient, ref: str) -> dict[str, Any] | None:
+    with naming("cannot read", ref):
+        try:
+            return dict(client.api.inspect_image(ref))
+        except ImageNotFound:
+            return None
+
+
+def _platform(found: dict[str, Any]) -> str:
+    return f"{found['Os']}/{found['Architecture']}"
+
+
+def _digest(found: dict[str, Any], ref: str) -> str:
+    """Give the digest of its manifest, empty for an image that came from no registry."""
+    name = ref.partition("@")[0].rpartition(":")[0] or ref
+    digests = dict(pair.rpartition("@")[::2] for pair in found.get("RepoDigests") or ())
+    return str(next((digest for repo, digest in digests.items() if repo == name), next(iter(digests.values()), "")))
+
+
+def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give the history in the form of a configuration, none where the engine's does not tell which step has a layer."""
+    with naming("cannot read", found["Id"]):
+        steps = list(reversed(client.api.history(found["Id"])))
+    if sum(step["Size"] > 0 for step in steps) != len(found["RootFS"]["Layers"]):
+        return []
+    return [{"created_by": step["CreatedBy"], **({} if step["Size"] else {"empty_layer": True})} for step in steps]
+
+
+def _pull(client: DockerClient, ref: str, platform: str | None, progress: Progress | None) -> None:
+    sizes: dict[str, tuple[int, int]] = {}
+    with naming("cannot pull", ref):
+        for line in client.api.pull(ref, platform=platform, stream=True, decode=True):
+            if "error" in line:
+                raise Failure(Problem(*_refused(ref, str(line["error"]))))
+            detail = line.get("progressDetail") or {}
+            if progress and line.get("status") == "Downloading" and detail.get("total"):
+                sizes[line["id"]] = (detail["current"], detail["total"])
+                progress(sum(now for now, _ in sizes.values()), sum(total for _, total in sizes.values()))
+
+
+def _refused(ref: str, text: str) -> tuple[str, str, str]:
+    return ("no space left" if "no space left" in text else "cannot pull"), ref, text.lower()

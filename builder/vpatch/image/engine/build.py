@@ -1,0 +1,91 @@
+"""Build an image in an engine: find, compute, load, test, tag, push; in that order, so that no tag is ever wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vpatch.image import checks, config
+from vpatch.image.build import Built, Order, nothing_to_do
+from vpatch.image.engine.base import resolve
+from vpatch.image.engine.client import engine
+from vpatch.image.engine.container import ContainerFiles
+from vpatch.image.engine.containers import container, run_of_its_own
+from vpatch.image.engine.inside import Inside
+from vpatch.image.engine.load import discard, load, tag
+from vpatch.image.engine.push import push
+from vpatch.image.engine.tests import in_container
+from vpatch.image.find import find
+from vpatch.image.model import Base, Tested
+from vpatch.image.patch import Patch, patch
+from vpatch.model import Catalogued
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+    from vpatch.release.transfer import Progress
+
+
+def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
+    """Build what is ordered.
+
+    Raises:
+        Failure: it cannot be built; the engine is as it was, but for a base that was pulled.
+    """
+    with engine() as client, run_of_its_own() as owner:
+        base = resolve(client, order.base, order.platform, progress)
+        with container(client, base.id, owner, ["true"], []) as made:
+            files = ContainerFiles(client, made)
+            workdir = (base.config["config"] or {}).get("WorkingDir") or ""
+            vllm = find(files, base.env, base.ref, python=order.python, workdir=workdir)
+            found = patch(files, vllm, base, overlays)
+        built = Built(base, base.id, found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version)
+        if found.changeset.problems:
+            return replace(built, image="", problems=found.changeset.problems)
+        if found.layer is None:
+            return replace(built, notes=(nothing_to_do(order, base, found.changeset.after),))
+        return _made(client, order, built, found, owner)
+
+
+def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner: str) -> Built:
+    base, layer = built.base, found.layer
+    assert layer is not None  # noqa: S101 - for mypy; the caller looked
+    settings = config.revised(base, layer, config.labels(base, base.ref, found.provenance))
+    image, diff_id, new = load(client, base, settings, layer, owner)
+    done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))
+    if diff_id != layer.diff_id:
+        note = "the engine takes no single layer: this one is of its own making, and its diffID is not reproducible"
+        done = replace(done, notes=(note,))
+    keep = False
+    try:
+        if order.test:
+            done = replace(done, tests=_tested(client, replace(base, config=settings), image, owner, gpus=order.gpus))
+        keep = all(test.ok is not False for test in done.tests)
+        if not keep:
+            return replace(done, image="")
+        for name in order.tags:
+            tag(client, image, name)
+        return replace(done, image=push(client, order.tags)) if order.push else done
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if new and not keep:
+            discard(client, image)
+
+
+def test(ref: str, progress: Progress | None = None, *, gpus: bool = False) -> tuple[Base, tuple[Tested, ...]]:
+    """Test an image that was patched before.
+
+    Raises:
+        Failure: it is not there, not patched, or the engine refuses.
+    """
+    with engine() as client, run_of_its_own() as owner:
+        base = resolve(client, ref, None, progress)
+        return base, _tested(client, base, base.id, owner, gpus=gpus)
+
+
+def _tested(client: DockerClient, image: Base, which: str, owner: str, *, gpus: bool) -> tuple[Tested, ...]:
+    said = checks.provenance_of(image)
+    return tuple(in_container(Inside(client, which, said.python, owner, gpus), said))

@@ -1,0 +1,55 @@
+"""Containers that live no longer than this run, even where it is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from docker.errors import DockerException
+
+from vpatch.image.engine.client import naming
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+OWNER = "io.vpatch.run"
+"""The label of our containers: which run they belong to."""
+
+
+@contextmanager
+def run_of_its_own() -> Iterator[str]:
+    """Give a name for this run's containers. A second process removes those that are left when this one is gone."""
+    owner = uuid.uuid4().hex
+    command = [sys.executable, "-m", "vpatch.image.engine.reap", owner]
+    reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield owner
+    finally:
+        # Told that all is well, it ends at once; where this process dies, it hears the end of the pipe instead.
+        with suppress(BrokenPipeError):
+            reaper.communicate(b"done\n")
+
+
+@contextmanager
+def container(
+    client: DockerClient, image: str, owner: str, entrypoint: Sequence[str], command: Sequence[str], **settings: Any
+) -> Iterator[str]:
+    """Create a container without a network; give its ID. It is removed at the end, running or not.
+
+    Raises:
+        Failure: the engine refuses.
+    """
+    limits = client.api.create_host_config(network_mode="none", **settings)
+    with naming("cannot create a container", image):
+        made = client.api.create_container(
+            image, list(command), entrypoint=list(entrypoint), host_config=limits, labels={OWNER: owner}
+        )["Id"]
+    try:
+        yield str(made)
+    finally:
+        with suppress(DockerException):
+            client.api.remove_container(made, force=True, v=True)

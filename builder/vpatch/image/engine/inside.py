@@ -1,0 +1,66 @@
+"""Run a script in a container of an image, by the image's own interpreter, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+from vpatch.image.engine.client import naming
+from vpatch.image.engine.containers import container
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a script ended: its exit code, None where it took longer than it may, and what it printed."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Where scripts run: an image, its interpreter, and whether GPUs are given to it."""
+
+    client: DockerClient
+    image: str
+    python: str
+    owner: str
+    gpus: bool = False
+
+    def run(self, script: str, arguments: Sequence[str] = (), *, seconds: int) -> Ran:
+        """Run a script as `python -c`.
+
+        Raises:
+            Failure: the engine refuses.
+        """
+        settings: dict[str, Any] = {}
+        if self.gpus:
+            settings["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
+        command = ["-c", script, *arguments]
+        with (
+            container(self.client, self.image, self.owner, [self.python], command, **settings) as made,
+            naming("cannot run", self.image),
+        ):
+            self.client.api.start(made)
+            try:
+                code = self.client.api.wait(made, timeout=seconds)["StatusCode"]
+            except (requests.ConnectionError, requests.ReadTimeout):  # either, depending on the kind of socket
+                code = None
+            out, err = (
+                self.client.api.logs(made, stdout=one, stderr=not one).decode("utf-8", "replace")
+                for one in (True, False)
+            )
+            return Ran(code, out, err)
+
+
+def script(name: str) -> str:
+    """Give the source of a script in `vpatch.image.inside`."""
+    return (files("vpatch.image.inside") / f"{name}.py").read_text("utf-8")

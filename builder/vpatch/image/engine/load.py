@@ -1,0 +1,105 @@
+"""Bring a new image into the engine: its configuration and its one layer. It gets no tag here."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from docker.errors import DockerException
+
+from vpatch.errors import Failure, Problem
+from vpatch.image.config import serialise
+from vpatch.image.engine.client import naming
+from vpatch.image.engine.commit import commit
+from vpatch.image.layer import digest
+from vpatch.image.model import Base, Layer
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+
+class Loaded(NamedTuple):
+    """The ID of an image, the diffID of its last layer, and whether it was not there before."""
+
+    image: str
+    diff_id: str
+    new: bool
+
+
+def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> Loaded:
+    """Make the image.
+
+    The archive holds the new layer only: the engine has the others. An engine that insists on all of them, as stores
+    of containerd's may, gets the files by way of a container instead, and then the layer is of its making.
+
+    Args:
+        client: the engine.
+        base: the image to build on.
+        config: the new image's configuration.
+        layer: the new layer.
+        owner: the value of the label that a container of this run has.
+
+    Raises:
+        Failure: the engine refuses both ways.
+    """
+    wanted = config["rootfs"]["diff_ids"]
+    content = serialise(config)
+    known = _layers(client, digest(content))
+    try:
+        if known != wanted:
+            client.api.load_image(_archive(content, wanted, layer))
+        if _layers(client, digest(content)) == wanted:
+            return Loaded(digest(content), layer.diff_id, new=known is None)
+    except DockerException as error:
+        if "no space left" in str(error):
+            with naming("cannot load", base.ref):
+                raise
+    return Loaded(*commit(client, base, config, layer, owner), new=True)
+
+
+def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
+    """Make an archive as of `docker save`, in which all layers but the last are named, and not there."""
+    names = [f"{diff_id.removeprefix('sha256:')}.tar" for diff_id in diff_ids]
+    image = f"{digest(config).removeprefix('sha256:')}.json"
+    manifest = [{"Config": image, "RepoTags": None, "Layers": names}]
+    members = {image: config, names[-1]: layer.blob, "manifest.json": json.dumps(manifest).encode()}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _layers(client: DockerClient, image: str) -> list[str] | None:
+    try:
+        return list(client.api.inspect_image(image)["RootFS"]["Layers"])
+    except DockerException:
+        return None
+
+
+def discard(client: DockerClient, image: str) -> None:
+    """Take away an image that no tag points at; one that has a tag stays.
+
+    Raises:
+        Failure: the engine refuses.
+    """
+    with naming("cannot remove", image):
+        if not client.api.inspect_image(image)["RepoTags"]:
+            client.api.remove_image(image)
+
+
+def tag(client: DockerClient, image: str, name: str) -> None:
+    """Let a tag point at an image.
+
+    Raises:
+        Failure: the engine refuses.
+    """
+    repository, _, label = name.rpartition(":")
+    with naming("cannot tag", name):
+        if not client.api.tag(image, repository, label):
+            raise Failure(Problem("cannot tag", name, "the engine does not say why"))

@@ -1,0 +1,31 @@
+"""`python -m vpatch.image.engine.reap OWNER`: when the process at the other end of stdin dies, its containers go."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+
+# A container that was being created when the process died may come to be a little later.
+_LOOKS, _PAUSE = 4, 0.5
+
+
+def main(owner: str) -> None:
+    """Wait for the end of stdin; remove what is left of the run `owner` unless it said that it is done."""
+    if sys.stdin.read() == "done\n":
+        return
+    import docker
+    from docker.errors import DockerException
+
+    from vpatch.image.engine.containers import OWNER
+
+    client = docker.from_env()
+    for _ in range(_LOOKS):
+        with suppress(DockerException):
+            for left in client.api.containers(all=True, filters={"label": f"{OWNER}={owner}"}):
+                client.api.remove_container(left["Id"], force=True, v=True)
+        time.sleep(_PAUSE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,161 @@
+"""Compute what a patched image has that its base has not: one layer, and what is said of it. Nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import PurePosixPath
+from typing import Any
+
+from vpatch.engine import plan
+from vpatch.errors import Failure, Problem
+from vpatch.image import layer
+from vpatch.image.find import Vllm
+from vpatch.image.model import Base, Entry, Files, Kind, Layer
+from vpatch.marks import marks_in
+from vpatch.model import Catalogued, Changeset, Verdict
+from vpatch.site import kept, record
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What overlays make of an image: the changeset, and, where something changes, the layer and its provenance.
+
+    `provenance` is the JSON that lies in the dist-info and that the image is labelled with.
+    """
+
+    changeset: Changeset
+    layer: Layer | None = None
+    provenance: str = ""
+
+
+def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued]) -> Patch:
+    """Compute the layer that puts overlays on an image.
+
+    Raises:
+        Failure: something in the image cannot be read or replaced.
+    """
+    changeset = plan(lambda file: _module(files, vllm, file), overlays)
+    if changeset.problems or not changeset.files:
+        return Patch(changeset)
+    rows = record.parse(files.read(f"{vllm.root}/{vllm.record}") or b"")
+    said = _provenance(files, vllm, changeset)
+    provenance = f"{vllm.dist_info}/vpatch/provenance.json"
+    new = {**changeset.files, provenance: said.encode()}
+    revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
+    contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
+    contents[f"{vllm.root}/{vllm.record}"] = revised.serialise()
+    entries = _entries(files, vllm, contents)
+    made = layer.make(contents, entries, _bytecode(files, contents), epoch(base.config.get("created")))
+    return Patch(changeset, made, said)
+
+
+def epoch(created: str | None) -> int:
+    """Give the time that new files get, in seconds: SOURCE_DATE_EPOCH, or else when the base was made.
+
+    Raises:
+        Failure: SOURCE_DATE_EPOCH is set and not a number of seconds.
+    """
+    said = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if said:
+        if not said.isdecimal():
+            raise Failure(Problem("bad SOURCE_DATE_EPOCH", said, "not a number of seconds"))
+        return int(said)
+    return max(0, int(datetime.fromisoformat(created).timestamp())) if created else 0
+
+
+def now() -> str:
+    """Give the time of the build, or SOURCE_DATE_EPOCH, as RFC 3339."""
+    said = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(said) if said else None))
+
+
+def _module(files: Files, vllm: Vllm, file: str) -> bytes | None:
+    return files.read(f"{vllm.root}/{file}")
+
+
+def overlay_of(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]:
+    """Give what provenance says of an overlay."""
+    touched = [file for file in sorted(changed) if verdict.id in marks_in(changed[file])]
+    return {"id": verdict.id, "state": verdict.state, "because": verdict.because, "files": touched}
+
+
+def _provenance(files: Files, vllm: Vllm, changeset: Changeset) -> str:
+    """Say what was changed. An earlier layer of vpatch's is part of it."""
+    earlier = earlier_provenance(files, vllm)
+    known: dict[str, Any] = dict(earlier.get("files", {}))
+    for path, content in changeset.files.items():
+        old = _module(files, vllm, path)
+        before = known[path]["before"] if path in known else None if old is None else kept.sha256(old)
+        known[path] = {"before": before, "after": [kept.sha256(content)]}
+    contents = {path: changeset.files.get(path) or _module(files, vllm, path) or b"" for path in known}
+    overlays = {one["id"]: one for one in earlier.get("overlays", ())}
+    overlays |= {verdict.id: overlay_of(verdict, contents) for verdict in changeset.after}
+    said = {
+        "schema": SCHEMA,
+        "vpatch": version("vpatch"),
+        "vllm": vllm.version,
+        "root": f"/{vllm.root}",
+        "python": vllm.python,
+        "overlays": [overlays[name] for name in sorted(overlays)],
+        "files": {path: known[path] for path in sorted(known)},
+    }
+    return json.dumps(said, separators=(",", ":"))
+
+
+def earlier_provenance(files: Files, vllm: Vllm) -> dict[str, Any]:
+    """Give what an earlier vpatch said in the dist-info, empty where there was none.
+
+    Raises:
+        Failure: it is not what vpatch writes.
+    """
+    path = f"{vllm.root}/{vllm.dist_info}/vpatch/provenance.json"
+    content = files.read(path)
+    try:
+        said = json.loads(content) if content is not None else {}
+        return {"overlays": list(said.get("overlays", ())), "files": dict(said.get("files", {}))}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Failure(Problem("cannot read provenance", f"/{path}", f"not what vpatch writes: {error}")) from error
+
+
+def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:
+    """Give mode and owner of what the layer holds: as in the base; what is new there, as RECORD and its folder.
+
+    Raises:
+        Failure: a folder or file is a link, which a layer would replace.
+    """
+    folders = sorted({str(parent) for path in contents for parent in PurePosixPath(path).parents} - {"."})
+    model = f"{vllm.root}/{vllm.record}"
+    found: list[Entry] = []
+    problems: list[Problem] = []
+    for path, kind in (*((f, Kind.FOLDER) for f in folders), *((f, Kind.FILE) for f in sorted(contents))):
+        like = model if kind is Kind.FILE else str(PurePosixPath(model).parent)
+        here = files.entry(path)
+        if here is not None and here.kind is not kind:
+            problems.append(Problem("cannot replace", f"/{path}", f"it is a {here.kind.value}, not a {kind.value}"))
+        if here is None and (old := files.entry(like)) is not None:
+            here = Entry(path, kind, old.mode, old.uid, old.gid, 0)
+        found += [] if here is None else [here]
+    if problems:
+        raise Failure(*problems)
+    return found
+
+
+def _bytecode(files: Files, contents: Collection[str]) -> list[str]:
+    """Give the compiled twins of the modules that change: the times of layers make old bytecode look right."""
+    modules = [PurePosixPath(path) for path in contents if path.endswith(".py")]
+    caches = {module.parent / "__pycache__" for module in modules}
+    listed = {cache: files.names(str(cache)) for cache in sorted(caches)}
+    return sorted(
+        str(module.parent / "__pycache__" / name)
+        for module in modules
+        for name in listed[module.parent / "__pycache__"]
+        if name.startswith(f"{module.stem}.") and name.endswith(".pyc")
+    )
