@@ -68,11 +68,11 @@ def build_command(
 @reported
 def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
-    from vpatch.image.engine.build import test
+    from vpatch.image.engine.build import tested
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with bar(f"pulling {image}") as progress:
-        base, tests = test(image, progress, gpus=gpus)
+        base, tests = tested(image, progress, gpus=gpus)
     extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": _as_json(tests)}
     return Report("test", extra=extra, lines=_lines(tests), failed=_failed(tests))
 

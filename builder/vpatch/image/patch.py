@@ -22,6 +22,9 @@ from vpatch.model import Catalogued, Changeset, Verdict
 from vpatch.site import kept, record
 
 SCHEMA = 1
+# Not where the writer of site-packages keeps its own: an image holds no originals, they are in the base.
+PROVENANCE = "vpatch-image.json"
+"""The name, in the dist-info, of what an image says of itself."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued]) 
         return Patch(changeset)
     rows = record.parse(files.read(f"{vllm.root}/{vllm.record}") or b"")
     said = _provenance(files, vllm, changeset)
-    provenance = f"{vllm.dist_info}/vpatch/provenance.json"
-    new = {**changeset.files, provenance: said.encode()}
+    new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
     contents[f"{vllm.root}/{vllm.record}"] = revised.serialise()
@@ -116,7 +118,7 @@ def earlier_provenance(files: Files, vllm: Vllm) -> dict[str, Any]:
     Raises:
         Failure: it is not what vpatch writes.
     """
-    path = f"{vllm.root}/{vllm.dist_info}/vpatch/provenance.json"
+    path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
     content = files.read(path)
     try:
         said = json.loads(content) if content is not None else {}

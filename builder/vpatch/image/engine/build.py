@@ -75,7 +75,7 @@ def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner:
             discard(client, image)
 
 
-def test(ref: str, progress: Progress | None = None, *, gpus: bool = False) -> tuple[Base, tuple[Tested, ...]]:
+def tested(ref: str, progress: Progress | None, *, gpus: bool) -> tuple[Base, tuple[Tested, ...]]:
     """Test an image that was patched before.
 
     Raises:

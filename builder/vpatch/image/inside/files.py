@@ -62,7 +62,7 @@ def checks(tree: Tree, dist_info: str, said: str) -> Iterator[tuple[str, bool | 
     """Compare a tree with what provenance says; give each check with its answer and the reason."""
     files: dict[str, Any] = json.loads(said)["files"]
     modules = [path for path in files if path.endswith(".py")]
-    provenance = f"{dist_info}/vpatch/provenance.json"
+    provenance = f"{dist_info}/vpatch-image.json"
     wrong = [path for path in files if _sha256(tree.read(path)) not in files[path]["after"]]
     wrong += [] if tree.read(provenance) == said.encode() else [provenance]
     yield "files", not wrong, _told(wrong, "is not what was built", f"{len(files)} files are as planned")

@@ -1,0 +1,99 @@
+"""A stand-in for vllm/vllm-openai: this machine's own Python, and real vLLM sources where that image has them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+SITE = "usr/local/lib/python3.12/dist-packages"
+ENTRYPOINT = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
+CONFIG: Mapping[str, object] = {
+    "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "CUDA_VERSION=13.0.2"],
+    "Entrypoint": ENTRYPOINT,
+    "WorkingDir": "/vllm-workspace",
+    "Labels": {"maintainer": "nobody"},
+}
+_ASK = """
+import json, site, sys, sysconfig
+print(json.dumps([sys.executable, sys.prefix, sysconfig.get_path("stdlib"), site.getsitepackages()[0]]))
+"""
+_LEFT_OUT = (
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
+    "site-packages",
+    "dist-packages",
+    "config-*",
+)
+
+
+def python_root(root: Path) -> None:
+    """Lay out the interpreter below `root` as below `/`, with the shared libraries that it needs."""
+    asked = subprocess.run([sys._base_executable, "-c", _ASK], check=True, capture_output=True, text=True)  # type: ignore[attr-defined]
+    executable, prefix, stdlib, packages = json.loads(asked.stdout)
+    home = "/usr" if prefix == "/usr" else "/usr/local"
+
+    def moved(path: str) -> Path:
+        return root / re.sub(rf"^{re.escape(prefix)}(?=/)", home, path).lstrip("/")
+
+    for name in ("tmp", "proc", "sys", "dev", "etc", "root", "run", "bin", "vllm-workspace"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "tmp").chmod(0o1777)
+    shutil.copytree(stdlib, moved(stdlib), ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    binary = root / home.strip("/") / "bin" / Path(executable).resolve().name
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(Path(executable).resolve(), binary)
+    binary.with_name("python3").symlink_to(binary.name)
+    shutil.copy2(Path("/bin/sh").resolve(), root / "bin/sh")
+    places: set[str] = set()
+    for program in (binary, root / "bin/sh", *moved(stdlib).glob("lib-dynload/*.so")):
+        for library in _libraries(program):
+            target = moved(library)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(Path(library).resolve(), target)
+            places.add(str(Path("/", target.parent.relative_to(root))))
+    # The tree lies where Ubuntu's Python 3.12 looks; this one is told of it.
+    moved(packages).mkdir(parents=True, exist_ok=True)
+    (moved(packages) / "zz-vllm.pth").write_text(f"/{SITE}\n")
+    (root / "etc/ld.so.conf").write_text("".join(f"{place}\n" for place in sorted(places)))
+    subprocess.run(["/sbin/ldconfig", "-r", root], check=True)
+
+
+def _libraries(program: Path) -> Iterator[str]:
+    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    yield from re.findall(r"(/\S+) \(0x", told)
+
+
+def archive(path: Path, *parts: tuple[Path, str], edit: Callable[[tarfile.TarInfo], None] | None = None) -> Path:
+    """Write a tar of folders, each at a place in the image; `edit` may change a member on the way."""
+
+    def seen(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        if edit:
+            edit(member)
+        return member
+
+    with tarfile.open(path, "w") as tar:
+        for folder, at in parts:
+            tar.add(folder, at or ".", filter=seen)
+    return path
+
+
+def imported(client: object, tar: Path, name: str, config: Mapping[str, object] = CONFIG) -> str:
+    """Make an image of one layer from a tar; give its ID."""
+    changes = [f"ENV {pair}" for pair in config["Env"]]  # type: ignore[attr-defined]
+    changes += [f"ENTRYPOINT {json.dumps(config['Entrypoint'])}", f"WORKDIR {config['WorkingDir']}"]
+    changes += [f"LABEL {key}={value}" for key, value in config["Labels"].items()]  # type: ignore[attr-defined]
+    repository, _, tag = name.rpartition(":")
+    said = client.api.import_image_from_file(str(tar), repository, tag, changes=changes)  # type: ignore[attr-defined]
+    return str(json.loads(said.splitlines()[-1])["status"])

@@ -1,0 +1,215 @@
+"""`vpatch build` with a real engine: what the new image has that its base has not."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.engine import plan
+from vpatch.image.engine.inside import Inside
+
+from tests.conftest import Process, Program, Ran
+from tests.image.conftest import BASE
+from tests.image.standin import CONFIG, ENTRYPOINT, SITE
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+INFO = f"{SITE}/vllm-0.20.2.dist-info"
+
+
+@pytest.fixture(scope="module")
+def changed(pristine: Callable[[str], Path]) -> dict[str, bytes]:
+    """What the default overlays make of the release, computed beside the image."""
+    tree = pristine("0.20.2")
+    read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
+    return dict(plan(read, select(discover(), ())).files)
+
+
+@pytest.fixture(scope="module")
+def built(process: Process, engine_address: str, base: str) -> Ran:
+    return process("build", "--base", base, "--tag", "try:built", "--json", env={"DOCKER_HOST": engine_address})
+
+
+def saved_layer(client: docker.DockerClient, image: str) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    """Give the members of an image's last layer, as the engine itself saves it, with their bytes."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
+        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
+        layer = whole.extractfile(manifest["Layers"][-1])
+        assert layer
+        members = {}
+        with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                members[member.name] = (member, file.read() if file else b"")
+        return members
+
+
+def run(client: docker.DockerClient, image: str, code: str) -> str:
+    ran = Inside(client, image, "python3", "the-tests").run(code, seconds=60)
+    assert ran.code == 0, ran.err
+    return ran.out
+
+
+def hash_of(client: docker.DockerClient, image: str) -> str:
+    path = f"/{SITE}/vllm/engine/arg_utils.py"
+    return run(client, image, f"import hashlib; print(hashlib.sha256(open({path!r}, 'rb').read()).hexdigest())").strip()
+
+
+def test_the_only_new_layer_holds_what_changed(
+    built: Ran, engine: docker.DockerClient, changed: dict[str, bytes]
+) -> None:
+    assert built.code == 0, built.err
+    said = built.json
+    old, new = (engine.api.inspect_image(name)["RootFS"]["Layers"] for name in (BASE, "try:built"))
+    assert new == [*old, said["layer"]["diff_id"]]
+
+    members = saved_layer(engine, "try:built")
+    files = {name: data for name, (member, data) in members.items() if member.isfile()}
+    expected = {f"{SITE}/{path}": data for path, data in changed.items()}
+    extra = {f"{INFO}/RECORD", f"{INFO}/vpatch-image.json"}
+    assert sorted(files) == sorted({*expected, *extra}) == said["layer"]["files"]
+    for path, data in expected.items():
+        assert files[path] == data
+    folders = {name for name, (member, _) in members.items() if member.isdir()}
+    assert folders == {str(parent) for name in files for parent in Path(name).parents} - {"."}
+
+
+def test_the_layer_is_small(built: Ran, engine: docker.DockerClient) -> None:
+    members = saved_layer(engine, "try:built")
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, (member, data) in members.items():
+            if not name.endswith("/RECORD"):
+                tar.addfile(member, io.BytesIO(data))
+
+    assert len(gzip.compress(out.getvalue())) <= 120 * 1024
+    assert built.json["layer"]["bytes"] <= (120 + 140) * 1024
+
+
+def test_the_json_is_that_of_the_contract(built: Ran) -> None:
+    said = built.json
+
+    assert {"schema", "command", "base", "image", "layer", "overlays", "tests"} <= said.keys()
+    assert (said["command"], said["vllm"], said["base"]["ref"]) == ("build", "0.20.2", BASE)
+    assert said["image"]["ref"] == said["image"]["digest"]
+    assert {one["id"]: one["state"] for one in said["overlays"]} == {
+        "ct-fp8-lm-head": "applied",
+        "turboquant-auto-dtype": "not_applicable",
+        "turboquant-hybrid": "applied",
+        "turboquant-skip-list": "applied",
+        "turboquant-workspace": "applied",
+    }
+    assert {test["name"]: test["ok"] for test in said["tests"]}.items() >= dict.fromkeys(
+        ("files", "compile", "bytecode", "record", "interpreter"), True
+    ).items()
+
+
+def test_what_the_base_runs_stays(built: Ran, engine: docker.DockerClient) -> None:
+    old, new = (engine.api.inspect_image(name)["Config"] for name in (BASE, "try:built"))
+
+    assert new["Entrypoint"] == ENTRYPOINT
+    assert new["Env"] == CONFIG["Env"]
+    ours = {key for key in new["Labels"] if key.startswith(("io.vpatch.", "org.opencontainers.image."))}
+    assert {key: value for key, value in new["Labels"].items() if key not in ours} == old["Labels"]
+    unchanged = old.keys() - {"Labels", "Hostname", "Image"}
+    assert {key: new[key] for key in unchanged} == {key: old[key] for key in unchanged}
+
+
+def test_the_labels_are_the_provenance_in_the_image(built: Ran, engine: docker.DockerClient) -> None:
+    labels = engine.api.inspect_image("try:built")["Config"]["Labels"]
+    inside = run(engine, "try:built", f"print(open('/{INFO}/vpatch-image.json').read(), end='')")
+    said = json.loads(inside)
+
+    assert labels["io.vpatch.overlays"] == inside
+    assert labels["org.opencontainers.image.base.name"].endswith(BASE)
+    assert labels["org.opencontainers.image.version"].startswith("0.20.2-vpatch")
+    assert labels["org.opencontainers.image.source"].startswith("https://")
+    assert {"org.opencontainers.image.created", "org.opencontainers.image.revision"} <= labels.keys()
+    assert said["python"] in ("/usr/bin/python3", "/usr/local/bin/python3")
+    assert [one["id"] for one in said["overlays"] if one["state"] == "applied"]
+    hashes = said["files"]["vllm/engine/arg_utils.py"]
+    assert [hash_of(engine, "try:built")] == hashes["after"]
+    assert hash_of(engine, BASE) == hashes["before"]
+
+
+def test_no_tool_is_left_in_the_image(built: Ran, engine: docker.DockerClient) -> None:
+    code = "import importlib.util as u; print([u.find_spec(n) for n in ('libcst', 'vpatch', 'click')])"
+
+    assert run(engine, "try:built", code) == "[None, None, None]\n"
+
+
+def test_it_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
+    ran = vpatch("test", "try:built", "--json")
+
+    assert ran.code == 0, ran.err
+    assert ran.json["tests"] == built.json["tests"]
+
+
+def test_twice_built_has_the_same_layer(
+    built: Ran, vpatch: Program, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    again = vpatch("build", "--base", base, "--json", "--no-test")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    fixed = [vpatch("build", "--base", base, "--json", "--no-test").json for _ in range(2)]
+
+    assert again.json["layer"]["diff_id"] == built.json["layer"]["diff_id"]
+    assert fixed[0]["image"] == fixed[1]["image"], "with SOURCE_DATE_EPOCH, all of it"
+    assert fixed[0]["layer"]["diff_id"] != again.json["layer"]["diff_id"]
+
+
+def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, left: Callable[[], Any]) -> None:
+    before = left()
+    ran = vpatch("build", "--base", "try:built")
+
+    assert ran.code == 0
+    assert ran.out == f"{built.json['image']['ref']}\n"
+    assert "nothing to build" in ran.err
+    assert "turboquant-hybrid is applied" in ran.err
+    assert left() == before
+
+    tagged = vpatch("build", "--base", "try:built", "--tag", "try:again")
+    assert tagged.code == 1
+    assert "nothing to build" in tagged.err
+    assert left() == before
+
+
+def test_one_overlay_and_then_the_others(vpatch: Program, engine: docker.DockerClient, base: str) -> None:
+    assert vpatch("build", "--base", base, "--overlay", "turboquant-hybrid", "--tag", "try:first").code == 0
+    ran = vpatch("build", "--base", "try:first", "--tag", "try:second", "--json")
+
+    assert ran.code == 0, ran.err
+    said = json.loads(engine.api.inspect_image("try:second")["Config"]["Labels"]["io.vpatch.overlays"])
+    assert len([one for one in said["overlays"] if one["state"] == "applied"]) == 4
+    assert said["files"]["vllm/engine/arg_utils.py"]["before"] == hash_of(engine, base)
+
+
+def test_a_tree_out_of_the_image_is_one_for_every_command(
+    built: Ran, engine: docker.DockerClient, vpatch: Program, tmp_path: Path, pristine: Callable[[str], Path]
+) -> None:
+    import shutil
+
+    tree = shutil.copytree(pristine("0.20.2"), tmp_path / "tree")
+    for name, (member, data) in saved_layer(engine, "try:built").items():
+        if member.isfile():
+            target = tree / name.removeprefix(f"{SITE}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.write_bytes(data)
+    before = hashlib.sha256((tree / "vllm-0.20.2.dist-info/RECORD").read_bytes()).hexdigest()
+
+    assert vpatch("verify", tree).code == 0
+    applied = vpatch("apply", tree, "--json")
+    assert (applied.code, applied.json["changed"]) == (0, [])
+    assert hashlib.sha256((tree / "vllm-0.20.2.dist-info/RECORD").read_bytes()).hexdigest() == before
+    reverted = vpatch("revert", tree)
+    assert reverted.code == 1
+    assert "keeps no original" in reverted.err
