@@ -28,8 +28,8 @@ def docker_engine(folder: Path) -> Iterator[str]:
     `host`.
     """
     socket = folder / "sock"
-    places = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
-    quiet = ["--bridge=none", "--iptables=false", "--ip-masq=false", "-H", f"unix://{socket}"]
+    places = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
+    quiet = ["--bridge=none", "--iptables=false", "--ip-masq=false", f"--host=unix://{socket}"]
     with (folder / "log").open("wb") as log:
         started = subprocess.Popen(["dockerd", *places, *quiet], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from vpatch.errors import Failure, Problem
 from vpatch.image.model import Entry, Files, Kind
 
-_MINORS = range(9, 16)
+_MINORS = range(10, 15)  # those of the Pythons that vLLM's releases name
 # Virtual environments and conda, where images by custom have them; others are found by PATH.
 _CUSTOMARY = ("opt/venv", "opt/conda", "usr/local", "usr")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from docker.errors import ImageNotFound
+import requests
+from docker.errors import DockerException, ImageNotFound
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.engine.client import naming
+from vpatch.image.engine.client import naming, said
 from vpatch.image.model import Base
 
 if TYPE_CHECKING:
@@ -75,15 +77,23 @@ def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]
 
 def _pull(client: DockerClient, ref: str, platform: str | None, progress: Progress | None) -> None:
     sizes: dict[str, tuple[int, int]] = {}
-    with naming("cannot pull", ref):
+    try:
         for line in client.api.pull(ref, platform=platform, stream=True, decode=True):
             if "error" in line:
-                raise Failure(Problem(*_refused(ref, str(line["error"]))))
+                raise _refused(ref, str(line["error"]).lower())
             detail = line.get("progressDetail") or {}
             if progress and line.get("status") == "Downloading" and detail.get("total"):
                 sizes[line["id"]] = (detail["current"], detail["total"])
                 progress(sum(now for now, _ in sizes.values()), sum(total for _, total in sizes.values()))
+    except (DockerException, requests.RequestException) as error:
+        raise _refused(ref, said(error)) from error
 
 
-def _refused(ref: str, text: str) -> tuple[str, str, str]:
-    return ("no space left" if "no space left" in text else "cannot pull"), ref, text.lower()
+def _refused(ref: str, text: str) -> Failure:
+    if "no space left" in text:
+        return Failure(Problem("no space left", ref, text))
+    if re.search(r"denied|unauthorized|authentication required|no basic auth", text):
+        return Failure(Problem("no such image", ref, f"it is private, or not there; docker login may help: {text}"))
+    if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
+        return Failure(Problem("no such image", ref, text))
+    return Failure(Problem("cannot pull", ref, text))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import APIError, DockerException
 
 from vpatch.errors import Failure, Problem
 
@@ -53,19 +53,11 @@ def naming(what: str, where: str) -> Iterator[None]:
     try:
         yield
     except (DockerException, requests.RequestException) as error:
-        raise Failure(Problem(*_said(what, where, error))) from error
+        text = said(error)
+        raise Failure(Problem("no space left" if "no space left" in text else what, where, text)) from error
 
 
-def _said(what: str, where: str, error: Exception) -> tuple[str, str, str]:
+def said(error: Exception) -> str:
+    """Give the first line of what the engine says, in lower case."""
     text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
-    if "no space left" in text.lower():
-        return "no space left", where, f"the engine's disk is full: {_first(text)}"
-    if isinstance(error, ImageNotFound) or "manifest unknown" in text or "not found" in text:
-        return "no such image", where, _first(text)
-    if re.search(r"denied|unauthorized|authentication required", text):
-        return "no such image", where, f"it is private, or not there: {_first(text)}"
-    return what, where, _first(text)
-
-
-def _first(text: str) -> str:
     return (text.strip().splitlines() or ["no reason given"])[0].lower()

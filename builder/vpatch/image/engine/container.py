@@ -33,16 +33,22 @@ class ContainerFiles:
     def entry(self, path: str) -> Entry | None:
         """Say what is at `path`, by the first header of its archive: the engine's own short answer has no owner."""
         if path not in self._entries:
-            with self._archive(path) as archive:
-                first = None if archive is None else archive.next()
+            first = None
+            if not self._is_below_nothing(path):
+                with self._archive(path) as archive:
+                    first = None if archive is None else archive.next()
             self._entries[path] = None if first is None else _entry(path, first)
         return self._entries[path]
 
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes."""
         if path not in self._contents:
-            with self._archive(path) as archive:
-                self._contents[path] = None if archive is None else self._only(path, archive)
+            self._contents[path] = None
+            if not self._is_below_nothing(path):
+                with self._archive(path) as archive:
+                    self._contents[path] = None if archive is None else self._only(path, archive)
+            if self._contents[path] is None:
+                self.entry(str(PurePosixPath(path).parent))
         return self._contents[path]
 
     def names(self, folder: str) -> tuple[str, ...]:
@@ -51,6 +57,10 @@ class ContainerFiles:
         with self._archive(folder) as archive:
             members = () if archive is None else (PurePosixPath(member.name) for member in archive)
             return tuple(sorted(m.name for m in members if len(m.parts) == 2 and m.parts[0] == at))
+
+    def _is_below_nothing(self, path: str) -> bool:
+        """Whether a folder above is known not to be there: each question costs the engine a mount."""
+        return any(self._entries.get(str(above), self) is None for above in PurePosixPath(path).parents)
 
     def _only(self, path: str, archive: tarfile.TarFile) -> bytes:
         member = archive.next()

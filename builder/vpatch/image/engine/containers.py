@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 OWNER = "io.vpatch.run"
 """The label of our containers: which run they belong to."""
 
+DONE = b"done\n"
+"""What a run tells the process that removes its containers, when there are none left."""
+
 
 @contextmanager
 def run_of_its_own() -> Iterator[str]:
@@ -26,12 +29,17 @@ def run_of_its_own() -> Iterator[str]:
     owner = uuid.uuid4().hex
     command = [sys.executable, "-m", "vpatch.image.engine.reap", owner]
     reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    # It hears the end of the pipe when this process dies, or when a container may have come to be that nobody named.
+    last = b""
     try:
         yield owner
+        last = DONE
+    except Exception:
+        last = DONE
+        raise
     finally:
-        # Told that all is well, it ends at once; where this process dies, it hears the end of the pipe instead.
         with suppress(BrokenPipeError):
-            reaper.communicate(b"done\n")
+            reaper.communicate(last)
 
 
 @contextmanager

@@ -1,0 +1,245 @@
+"""Whatever is wrong with a base or an engine: nothing is built, nothing is left over, and the error says why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from tests.conftest import Program
+from tests.image.dockerd import docker_engine
+from tests.image.standin import SITE, archive, imported
+
+Left = Callable[[], Any]
+Small = Callable[..., str]
+
+
+# Docker's library forgets the socket that it could not connect.
+UNCONNECTED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@UNCONNECTED
+def test_no_engine(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    ran = vpatch("build", "--base", "vllm/vllm-openai:v0.20.2")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("no engine: docker engine: no such file or directory")
+    assert "--registry" in ran.err
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@UNCONNECTED
+def test_an_engine_that_does_not_let_us_in(
+    vpatch: Program, monkeypatch: pytest.MonkeyPatch, engine: docker.DockerClient, tmp_path: Path
+) -> None:
+    address = os.environ["DOCKER_HOST"]
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    vpatch("build", "--base", "x")  # imports all: nobody may not read every folder that Python is in
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with nobody():
+        ran = vpatch("build", "--base", "vllm/vllm-openai:v0.20.2")
+
+    assert ran.code == 1
+    assert ran.err.startswith("no permission: docker engine: permission denied")
+
+
+def test_a_base_without_vllm(vpatch: Program, small: Small, left: Left) -> None:
+    small("try:none", (Path(__file__).parent, "opt/venv/lib/python3.12/site-packages/other"))
+    before = left()
+    ran = vpatch("build", "--base", "try:none")
+
+    assert ran.code == 1
+    assert ran.err.startswith("no vllm: try:none: looked in ")
+    assert "/opt/venv/lib/python3.12/site-packages, " in ran.err
+    assert left() == before
+
+
+def test_a_base_with_two(vpatch: Program, small: Small, left: Left) -> None:
+    folders = ("opt/venv/lib/python3.12/site-packages", "usr/lib/python3.12/site-packages")
+    small("try:two", ("0.20.2", folders[0]), ("0.21.0", folders[1]))
+    before = left()
+    ran = vpatch("build", "--base", "try:two", "--json")
+
+    assert ran.code == 1
+    (problem,) = ran.json["problems"]
+    assert problem["what"] == "more than one vllm"
+    assert all(f"/{folder}/vllm" in problem["cause"] for folder in folders)
+    assert left() == before
+
+
+def test_an_overlay_that_drifts(vpatch: Program, small: Small, left: Left, linked: Callable[..., Path]) -> None:
+    tree = linked("0.20.2")
+    victim = tree / "vllm/engine/arg_utils.py"
+    text = victim.read_text().replace("if model_config.is_hybrid:", "if not model_config.is_attention_free:")
+    victim.unlink()
+    victim.write_text(text)
+    small("try:drift", (tree, SITE))
+    before = left()
+    ran = vpatch("build", "--base", "try:drift", "--tag", "try:never", "--json")
+
+    assert ran.code == 1
+    assert ran.json["image"] is ran.json["layer"] is None
+    assert {one["id"]: one["state"] for one in ran.json["overlays"]}["turboquant-hybrid"] == "drifted"
+    assert "vllm/engine/arg_utils.py" in {problem["file"] for problem in ran.json["problems"]}
+    assert left() == before
+
+
+def test_an_overlay_that_was_named_and_does_not_apply(vpatch: Program, base: str, left: Left) -> None:
+    before = left()
+    ran = vpatch("build", "--base", base, "--overlay", "turboquant-auto-dtype")
+
+    assert ran.code == 1
+    assert "not applicable" in ran.err
+    assert left() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("vllm/engine/arg_utils.py", "symbolic link"), ("vllm/engine", "symbolic link")]
+)
+def test_a_link_in_the_tree_is_refused(
+    vpatch: Program, small: Small, left: Left, linked: Callable[..., Path], path: str, kind: str
+) -> None:
+    tree = linked("0.20.2")
+    elsewhere = tree / f"{path}.real"
+    (tree / path).rename(elsewhere)
+    (tree / path).symlink_to(elsewhere.name)
+    small("try:link", (tree, SITE))
+    before = left()
+    ran = vpatch("build", "--base", "try:link")
+
+    assert ran.code == 1
+    assert f"/{SITE}/{path}: " in ran.err
+    assert kind in ran.err
+    assert left() == before
+
+
+def test_an_image_that_fails_its_tests_keeps_no_tag(vpatch: Program, small: Small, left: Left) -> None:
+    small("try:other", ("0.20.2", "usr/lib/python3.12/site-packages"), python=True)  # which it does not import
+    before = left()
+    ran = vpatch("build", "--base", "try:other", "--tag", "try:never", "--json")
+
+    assert ran.code == 1
+    assert ran.json["image"] is None
+    assert [test["name"] for test in ran.json["tests"] if test["ok"] is False] == ["interpreter"]
+    assert "interpreter: FAILED: vllm/" in ran.err
+    assert left() == before
+    assert vpatch("build", "--base", "try:other", "--tag", "try:untested", "--no-test").code == 0
+
+
+def test_an_interpreter_that_does_not_run(vpatch: Program, small: Small, left: Left) -> None:
+    small("try:broken", ("0.20.2", SITE))  # its python3 is an empty file
+    before = left()
+    ran = vpatch("build", "--base", "try:broken", "--tag", "try:never")
+
+    assert ran.code == 1
+    assert ran.err.startswith("cannot run: ")
+    assert left() == before
+
+
+def test_an_image_that_was_there_before_survives_its_failing_twin(
+    vpatch: Program, small: Small, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    small("try:broken", ("0.20.2", SITE))
+    assert vpatch("build", "--base", "try:broken", "--tag", "try:untested", "--no-test").code == 0
+    before = left()
+
+    assert vpatch("build", "--base", "try:broken").code == 1
+    assert left() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "name an image with --base"),
+        (("--base", "x", "--push"), "--push needs a --tag"),
+    ],
+)
+def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
+    ran = vpatch("build", *arguments)
+
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_base_that_nobody_patched_cannot_be_tested(vpatch: Program, base: str, left: Left) -> None:
+    before = left()
+    ran = vpatch("test", base)
+
+    assert ran.code == 1
+    assert ran.err == f"not patched: {base}: the image has no label io.vpatch.overlays\n"
+    assert left() == before
+
+
+def test_a_label_that_vpatch_did_not_write(vpatch: Program, engine: docker.DockerClient, small: Small) -> None:
+    small("try:label", ("0.20.2", SITE))
+    made = engine.api.create_container("try:label", ["true"])["Id"]
+    engine.api.commit(made, "try", "label", changes=["LABEL io.vpatch.overlays=hello"])
+    engine.api.remove_container(made)
+    ran = vpatch("test", "try:label")
+
+    assert ran.code == 1
+    assert ran.err.startswith("cannot read provenance: try:label: not what vpatch writes")
+
+
+@pytest.mark.parametrize("said", ["yesterday", "-5"])
+def test_a_source_date_epoch_that_is_none(
+    vpatch: Program, base: str, left: Left, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
+    before = left()
+    ran = vpatch("build", "--base", base)
+
+    assert ran.code == 1
+    assert ran.err == f"bad SOURCE_DATE_EPOCH: {said}: not a number of seconds\n"
+    assert left() == before
+
+
+def test_no_space_left(
+    vpatch: Program, slim: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreter: Path
+) -> None:
+    disk = tmp_path / "d"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], check=True)
+    try:
+        with docker_engine(disk) as address:
+            client = docker.DockerClient(base_url=address)
+            root = tmp_path / "root"
+            (root / "usr/bin").mkdir(parents=True)
+            (root / "usr/bin/python3").touch()
+            imported(client, archive(tmp_path / "base.tar", (root, ""), (slim("0.20.2"), SITE)), "try:full")
+            before = (client.api.containers(all=True), client.api.images(all=True))
+            fill(disk / "ballast")
+            monkeypatch.setenv("DOCKER_HOST", address)
+            ran = vpatch("build", "--base", "try:full", "--tag", "try:never")
+            (disk / "ballast").unlink()
+
+            assert ran.code == 1
+            assert ran.err.startswith("no space left: ")
+            assert (client.api.containers(all=True), client.api.images(all=True)) == before
+            client.close()
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(ballast: Path) -> None:
+    """Leave no more than what the engine needs to answer."""
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 16)):
+            continue
+    os.truncate(ballast, ballast.stat().st_size - (96 << 10))

@@ -1,0 +1,138 @@
+"""Which vLLM an image's interpreter would import, told from files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image.find import Vllm, find
+
+from tests.image.folder import FolderFiles
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def install(top: Path, site: str, version: str = "0.20.2", info: str = "") -> None:
+    (top / site / "vllm").mkdir(parents=True)
+    (top / site / "vllm/__init__.py").touch()
+    (top / site / "vllm/_version.py").write_text(f"__version__ = version = '{version}'\n")
+    (top / site / (info or f"vllm-{version}.dist-info")).mkdir()
+    (top / site / (info or f"vllm-{version}.dist-info") / "RECORD").touch()
+
+
+def interpreter(top: Path, path: str, to: str = "") -> None:
+    (top / path).parent.mkdir(parents=True, exist_ok=True)
+    if to:
+        (top / path).symlink_to(to)
+    else:
+        (top / path).touch()
+
+
+def found(top: Path, python: str | None = None, workdir: str = "", **env: str) -> Vllm:
+    return find(FolderFiles(top), {"PATH": PATH, **env}, "the-image", python=python, workdir=workdir)
+
+
+@pytest.mark.parametrize(
+    ("site", "python", "env"),
+    [
+        ("usr/local/lib/python3.12/dist-packages", "usr/bin/python3", {}),
+        ("usr/local/lib/python3.12/site-packages", "usr/local/bin/python3", {}),
+        ("usr/lib/python3/dist-packages", "usr/bin/python3", {}),
+        ("opt/venv/lib/python3.12/site-packages", "opt/venv/bin/python3", {"PATH": f"/opt/venv/bin:{PATH}"}),
+        ("opt/conda/lib/python3.11/site-packages", "opt/conda/bin/python", {"PATH": f"/opt/conda/bin:{PATH}"}),
+        ("srv/env/lib/python3.13/site-packages", "srv/env/bin/python3", {"PATH": f"/srv/env/bin:{PATH}"}),
+        ("srv/env/lib/python3.13/site-packages", "usr/bin/python3", {"VIRTUAL_ENV": "/srv/env"}),
+        ("workspace/vllm-source", "usr/bin/python3", {"PYTHONPATH": "/workspace/vllm-source"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_layouts(tmp_path: Path, site: str, python: str, env: dict[str, str]) -> None:
+    install(tmp_path, site)
+    interpreter(tmp_path, python)
+
+    assert found(tmp_path, **env) == Vllm(site, "vllm-0.20.2.dist-info", f"/{python}")
+
+
+def test_the_folder_in_which_a_server_starts_counts(tmp_path: Path) -> None:
+    install(tmp_path, "workspace")
+    interpreter(tmp_path, "usr/bin/python3")
+
+    assert found(tmp_path, workdir="/workspace").root == "workspace"
+
+
+def test_an_image_without_a_path_has_the_default_one(tmp_path: Path) -> None:
+    install(tmp_path, "usr/local/lib/python3.12/dist-packages")
+    interpreter(tmp_path, "usr/bin/python3")
+
+    assert find(FolderFiles(tmp_path), {}, "the-image").python == "/usr/bin/python3"
+
+
+def test_two_are_an_error_that_names_both(tmp_path: Path) -> None:
+    install(tmp_path, "usr/local/lib/python3.12/dist-packages", "0.20.2")
+    install(tmp_path, "opt/venv/lib/python3.12/site-packages", "0.21.0")
+    interpreter(tmp_path, "usr/bin/python3", "python3.12")
+    interpreter(tmp_path, "opt/venv/bin/python3", "/usr/bin/python3.12")
+    (tmp_path / "opt/venv/pyvenv.cfg").touch()
+
+    with pytest.raises(Failure, match="more than one vllm: the-image") as caught:
+        found(tmp_path)
+    assert "/opt/venv/lib/python3.12/site-packages/vllm" in str(caught.value)
+    assert "/usr/local/lib/python3.12/dist-packages/vllm" in str(caught.value)
+    assert "--python" in str(caught.value)
+    assert found(tmp_path, python="/opt/venv/bin/python3").version == "0.21.0"
+    assert found(tmp_path, python="/usr/bin/python3").version == "0.20.2"
+
+
+def test_an_interpreter_that_is_a_link_stands_for_where_it_leads(tmp_path: Path) -> None:
+    install(tmp_path, "opt/conda/lib/python3.11/site-packages")
+    interpreter(tmp_path, "opt/conda/bin/python3.11")
+    interpreter(tmp_path, "usr/bin/python3", "../../opt/conda/bin/python3.11")
+
+    assert found(tmp_path, python="/usr/bin/python3").root == "opt/conda/lib/python3.11/site-packages"
+
+
+def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+    interpreter(tmp_path, "usr/bin/python3", "python")
+    interpreter(tmp_path, "usr/bin/python", "python3")
+
+    with pytest.raises(Failure, match="no vllm"):
+        found(tmp_path, python="/usr/bin/python3")
+
+
+def test_a_dist_info_that_is_named_otherwise(tmp_path: Path) -> None:
+    # setup.py adds the CUDA version to the name of some wheels, but not to _version.py.
+    install(tmp_path, "usr/lib/python3.12/site-packages", info="vllm-0.20.2+cu129.dist-info")
+    interpreter(tmp_path, "usr/bin/python3")
+
+    assert found(tmp_path).dist_info == "vllm-0.20.2+cu129.dist-info"
+
+
+@pytest.mark.parametrize(("infos", "error"), [((), "no dist-info"), (("1", "2"), "vllm-1.dist-info and vllm-2")])
+def test_none_or_two_dist_infos(tmp_path: Path, infos: tuple[str, ...], error: str) -> None:
+    site = tmp_path / "usr/lib/python3.12/site-packages"
+    (site / "vllm").mkdir(parents=True)
+    (site / "vllm/__init__.py").touch()
+    for info in infos:
+        (site / f"vllm-{info}.dist-info").mkdir()
+    interpreter(tmp_path, "usr/bin/python3")
+
+    with pytest.raises(Failure, match=error):
+        found(tmp_path)
+
+
+def test_no_vllm(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib/python3.12").mkdir(parents=True)
+
+    with pytest.raises(Failure, match=r"no vllm: the-image: looked in /usr/lib/python3\.12/site-packages"):
+        found(tmp_path)
+
+
+def test_no_python_at_all(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="no site-packages at all"):
+        found(tmp_path)
+    install(tmp_path, "usr/lib/python3.12/site-packages")
+    with pytest.raises(Failure, match="no interpreter: the-image: no python3 on its PATH"):
+        found(tmp_path)
+    with pytest.raises(Failure, match="there is no /usr/bin/python3 in the image"):
+        found(tmp_path, python="/usr/bin/python3")

@@ -1,0 +1,69 @@
+"""Stopped in the middle: no tag points at a half-made image, and no container is left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import docker
+import pytest
+
+Left = Callable[[], Any]
+
+WHILE_READING, WHILE_TESTING = "created", "running"
+PATIENCE = 60
+
+
+@pytest.fixture
+def under_way(engine: docker.DockerClient, base: str) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """`under_way("running")`: a build whose container is in that state right now."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(state: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "vpatch", "build", "--base", base, "--tag", "try:never"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        started.append(process)
+        while not engine.api.containers(all=True, filters={"label": "io.vpatch.run", "status": state}):
+            assert process.poll() is None, "it is over"
+            time.sleep(0.005)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("state", [WHILE_READING, WHILE_TESTING])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(under_way: Callable[[str], Any], left: Left, state: str, number: int) -> None:
+    before = left()
+    process = under_way(state)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 130
+    assert err.endswith(b"interrupted\n")
+    assert left() == before
+
+
+@pytest.mark.parametrize("state", [WHILE_READING, WHILE_TESTING])
+def test_killed(under_way: Callable[[str], Any], left: Left, engine: docker.DockerClient, state: str) -> None:
+    containers, _ = left()
+    process = under_way(state)
+    process.kill()
+    process.wait()
+    for _ in range(PATIENCE * 10):
+        if left()[0] == containers:
+            break
+        time.sleep(0.1)
+
+    assert left()[0] == containers
+    assert not engine.api.images("try:never")
