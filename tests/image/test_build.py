@@ -134,7 +134,7 @@ def test_the_labels_are_the_provenance_in_the_image(built: Ran, engine: docker.D
     assert labels["org.opencontainers.image.version"].startswith("0.20.2-vpatch")
     assert labels["org.opencontainers.image.source"].startswith("https://")
     assert {"org.opencontainers.image.created", "org.opencontainers.image.revision"} <= labels.keys()
-    assert said["python"] in ("/usr/bin/python3", "/usr/local/bin/python3")
+    assert said["python"] is None
     assert [one["id"] for one in said["overlays"] if one["state"] == "applied"]
     hashes = said["files"]["vllm/engine/arg_utils.py"]
     assert [hash_of(engine, "try:built")] == hashes["after"]

@@ -17,7 +17,10 @@ _NO_CONTAINER = "not run: it needs a container"
 
 @dataclass(frozen=True)
 class Provenance:
-    """What an image's label says of it; `text` is the label, `root` and `python` are absolute inside the image."""
+    """What an image's label says of it; `text` is the label, `root` is absolute inside the image.
+
+    `python` is the interpreter that was asked for, or the one on the image's PATH.
+    """
 
     text: str
     root: str
@@ -51,7 +54,7 @@ def provenance_of(base: Base) -> Provenance:
         said = json.loads(text)
         info = f"vllm-{said['vllm']}.dist-info"
         overlays, files = tuple(said["overlays"]), tuple(said["files"])
-        return Provenance(text, str(said["root"]), info, str(said["python"]), overlays, files)
+        return Provenance(text, str(said["root"]), info, str(said["python"] or "python3"), overlays, files)
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(Problem("cannot read provenance", base.ref, f"not what vpatch writes: {error}")) from error
 

@@ -25,12 +25,11 @@ class Vllm:
     """A vLLM in an image.
 
     `root` is the folder that holds `vllm/`, relative to the image's root, `dist_info` the name of its `*.dist-info`
-    there; `python` is the path, absolute inside the image, of the interpreter that imports it.
+    there.
     """
 
     root: str
     dist_info: str
-    python: str
 
     @property
     def version(self) -> str:
@@ -57,13 +56,8 @@ def find(files: Files, env: Mapping[str, str], name: str, *, python: str | None 
         Failure: there is none, or more than one.
     """
     if python:
-        interpreter: str | None = _inside(python)
-        if files.entry(_inside(python)) is None:
-            raise Failure(Problem("no interpreter", name, f"there is no {python} in the image"))
-        prefixes = _prefixes_of(files, _inside(python))
-        folders = list(_site_folders(files, prefixes))
+        folders = list(_site_folders(files, _prefixes_of(files, _inside(python))))
     else:
-        interpreter = _interpreter(files, env)
         folders = [*_from_variables(env, workdir), *_site_folders(files, _prefixes(files, env))]
     # The interpreter takes the first, but a second one is a trap for whoever looks into the image.
     found = [folder for folder in dict.fromkeys(folders) if files.entry(f"{folder}/vllm/__init__.py") is not None]
@@ -73,9 +67,7 @@ def find(files: Files, env: Mapping[str, str], name: str, *, python: str | None 
     if len(found) > 1 and not python:
         both = " and ".join(f"/{folder}/vllm" for folder in found)
         raise Failure(Problem("more than one vllm", name, f"{both}: name an interpreter in the image with --python"))
-    if interpreter is None:
-        raise Failure(Problem("no interpreter", name, "no python3 on its PATH; name one with --python"))
-    return Vllm(found[0], _dist_info(files, found[0], name), f"/{interpreter}")
+    return Vllm(found[0], _dist_info(files, found[0], name))
 
 
 def _inside(path: str) -> str:
@@ -84,11 +76,6 @@ def _inside(path: str) -> str:
 
 def _path(env: Mapping[str, str]) -> list[str]:
     return [_inside(folder) for folder in env.get("PATH", _DEFAULT_PATH).split(":") if folder.startswith("/")]
-
-
-def _interpreter(files: Files, env: Mapping[str, str]) -> str | None:
-    here = (f"{folder}/{name}" for name in ("python3", "python") for folder in _path(env))
-    return next((path for path in here if files.entry(path) is not None), None)
 
 
 def _prefixes(files: Files, env: Mapping[str, str]) -> list[str]:

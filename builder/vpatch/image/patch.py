@@ -39,8 +39,8 @@ class Patch:
     provenance: str = ""
 
 
-def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued]) -> Patch:
-    """Compute the layer that puts overlays on an image.
+def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], python: str | None = None) -> Patch:
+    """Compute the layer that puts overlays on an image; `python` is the interpreter inside it that was asked for.
 
     Raises:
         Failure: something in the image cannot be read or replaced.
@@ -49,7 +49,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued]) 
     if changeset.problems or not changeset.files:
         return Patch(changeset)
     rows = record.parse(files.read(f"{vllm.root}/{vllm.record}") or b"")
-    said = _provenance(files, vllm, changeset)
+    said = _provenance(files, vllm, changeset, python)
     new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
@@ -89,7 +89,7 @@ def overlay_of(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]
     return {"id": verdict.id, "state": verdict.state, "because": verdict.because, "files": touched}
 
 
-def _provenance(files: Files, vllm: Vllm, changeset: Changeset) -> str:
+def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
     """Say what was changed. An earlier layer of vpatch's is part of it."""
     earlier = earlier_provenance(files, vllm)
     known: dict[str, Any] = dict(earlier.get("files", {}))
@@ -105,7 +105,7 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset) -> str:
         "vpatch": version("vpatch"),
         "vllm": vllm.version,
         "root": f"/{vllm.root}",
-        "python": vllm.python,
+        "python": python,
         "overlays": [overlays[name] for name in sorted(overlays)],
         "files": {path: known[path] for path in sorted(known)},
     }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
 from vpatch.image.build import Built, Order, nothing_to_do
 from vpatch.image.engine.base import resolve
@@ -39,7 +40,9 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             files = ContainerFiles(client, made)
             workdir = (base.config["config"] or {}).get("WorkingDir") or ""
             vllm = find(files, base.env, base.ref, python=order.python, workdir=workdir)
-            found = patch(files, vllm, base, overlays)
+            if order.python and files.entry(order.python.strip("/")) is None:
+                raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
+            found = patch(files, vllm, base, overlays, order.python)
         built = Built(base, base.id, found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version)
         if found.changeset.problems:
             return replace(built, image="", problems=found.changeset.problems)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.image.checks import provenance_of
 from vpatch.image.engine.client import naming
 from vpatch.image.engine.containers import container
 from vpatch.image.layer import WHITEOUT
@@ -30,7 +31,7 @@ def commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: L
     settings = config["config"]
     code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
     command = ["-c", code, *(f"/{path}" for path in layer.removed)]
-    python = _python(settings)
+    python = provenance_of(Base(base.ref, base.id, config)).python
     with container(client, base.id, owner, [python], command) as made, naming("cannot commit", base.ref):
         client.api.put_archive(made, "/", _files_of(layer))
         if layer.removed:
@@ -41,14 +42,6 @@ def commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: L
         # The container's own command must not become the image's.
         image = str(client.api.commit(made, conf=settings)["Id"])
         return image, str(client.api.inspect_image(image)["RootFS"]["Layers"][-1])
-
-
-def _python(settings: Mapping[str, Any]) -> str:
-    import json
-
-    from vpatch.image.config import LABEL
-
-    return str(json.loads(settings["Labels"][LABEL])["python"])
 
 
 def _files_of(layer: Layer) -> bytes:
