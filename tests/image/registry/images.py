@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ TYPES = {
         "application/vnd.oci.image.index.v1+json",
     ),
 }
-PACKS = {
+PACKS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda data: gzip.compress(data, mtime=0),
     # What eStargz makes: a member for each piece.
     "members": lambda data: b"".join(gzip.compress(data[at : at + 700], mtime=0) for at in range(0, len(data), 700)),

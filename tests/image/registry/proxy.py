@@ -26,7 +26,7 @@ class Fault:
     method: str
     path: str  # a regular expression
     status: int = 0
-    spoil: str = ""  # cut, corrupt, longer, short, or hang up
+    spoil: str = ""  # cut, corrupt, longer, short, stall or hang up
     times: int = 1 << 30
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -56,6 +56,7 @@ class Proxy:
         self.identity = ""  # an identity token
         self.closed: set[str] = set()  # repositories for which no token is any good
         self.uses = 1 << 30  # requests that a token is good for
+        self.end = threading.Event()
         self.tokens: dict[str, tuple[set[str], list[None]]] = {}
 
     def fail(self, method: str, path: str, **how: Any) -> None:
@@ -93,6 +94,10 @@ class Handler(BaseHTTPRequestHandler):
         self.proxy.asked.append(self.seen)
         fault = self.proxy.fault(self.command, self.path)
         if fault and fault.spoil == "hang up":
+            self.close_connection = True
+        elif fault and fault.spoil == "stall":
+            self.swallow()
+            self.proxy.end.wait()
             self.close_connection = True
         elif fault and fault.status:
             self.swallow()
@@ -191,5 +196,6 @@ def proxying(behind: str, address: str = "127.0.0.1") -> Iterator[Proxy]:
         try:
             yield proxy
         finally:
+            proxy.end.set()
             server.shutdown()
             thread.join()

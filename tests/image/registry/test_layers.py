@@ -87,6 +87,12 @@ def test_reads_a_layer_however_it_is_packed(put: Put, pack: str) -> None:
     assert heard[-1] == (files.bytes_read, files.bytes_read)
 
 
+def test_a_tar_may_have_a_root_and_be_padded(put: Put) -> None:
+    image = put(tar(("./", None), ("./a.py", b"a")) + bytes(1 << 20), pack="gzip")
+
+    assert whole(image).names("") == ("a.py",)
+
+
 def test_upper_layers_decide(put: Put) -> None:
     bottom = tar(
         ("a", None), ("a/x.py", b"old"), ("a/y.py", b"y"), ("a/z", None), ("a/z/deep.py", b""),

@@ -12,6 +12,7 @@ import pytest
 import requests
 from vpatch.errors import Failure
 from vpatch.image.model import Layer
+from vpatch.image.registry import session
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.push import Pushed, push, tag
@@ -209,6 +210,23 @@ def test_tokens_that_expire_while_it_copies(proxy: Proxy, elsewhere: Proxy, base
 
     assert open_image(ref).digest == pushed.digest
     assert elsewhere.count("GET", "/token") > 3
+
+
+def test_a_repository_that_may_be_written_before_it_can_be_read(proxy: Proxy, base: Base) -> None:
+    image = base(proxy.host)
+    proxy.fail("HEAD", "/blobs/", status=403, times=1)
+
+    pushed, ref = send(image, f"{proxy.host}/push/first:y")
+
+    assert pushed.mounted == 2
+    assert open_image(replace(ref, digest=pushed.digest)).layers
+
+
+def test_a_registry_that_never_puts_a_blob_away(proxy: Proxy, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "COMMIT", 0.3)
+    proxy.fail("PUT", "/uploads/", spoil="stall")
+
+    assert refusal(lambda: send(base(), f"{proxy.host}/push/stalls:y")).endswith(": no answer within 0.3 s")
 
 
 def test_who_may_not_read_the_base_there_sends_it(proxy: Proxy, base: Base) -> None:

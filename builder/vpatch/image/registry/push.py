@@ -16,7 +16,7 @@ from vpatch.image.model import Layer
 from vpatch.image.registry.descriptors import NEW_LAYER, OCI, Descriptor, digest_of, stream
 from vpatch.image.registry.pulled import RemoteImage, read_manifest
 from vpatch.image.registry.reference import Reference
-from vpatch.image.registry.repository import Repository, persist
+from vpatch.image.registry.repository import RefusedError, Repository, persist
 from vpatch.release.transfer import Progress
 
 
@@ -109,9 +109,11 @@ class _Sender:
             self._hear(len(data))
 
     def _has(self, blob: Descriptor) -> bool:
-        answer = self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404))
-        if answer.status_code == requests.codes.ok:
-            return True
+        # A repository that is still to come may not let itself be read: what is sent there says if it can be.
+        with suppress(RefusedError):
+            answer = self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404))
+            if answer.status_code == requests.codes.ok:
+                return True
         self._planned += blob.size
         return False
 

@@ -32,6 +32,10 @@ class PassingError(Failure):
     """A failure that another try may not meet."""
 
 
+class RefusedError(Failure):
+    """The user may not do that."""
+
+
 class Repository:
     """The repository of `ref`, for what `doing` says when it fails: `cannot read`, `cannot push`."""
 
@@ -52,6 +56,7 @@ class Repository:
         """Give the answer, to be closed; `path` is relative to the repository or an address that the registry gave.
 
         Raises:
+            RefusedError: a 401 or a 403.
             PassingError: a server that is busy or gone, in the middle of what can be begun anew.
             Failure: no answer, or one that is not of `expect`; a 404 means `missing`.
         """
@@ -64,6 +69,8 @@ class Repository:
             answer = self._session.request(method, url, data=data, headers=headers, stream=stream)
         except DeniedError as error:
             raise self._told(error.status, str(error)) from None
+        except requests.ReadTimeout as error:
+            raise self.failure(f"no answer within {sessions.patience(method):g} s", again=again) from error
         except (OSError, ValueError) as error:  # ValueError: addresses that urllib3 and requests refuse
             raise self.failure(cause(error), again=again) from error
         if answer.status_code in expect:
@@ -83,7 +90,8 @@ class Repository:
     def _told(self, status: int, why: str, *, again: bool = False) -> Failure:
         log_in = f"log in with {login_command(self.ref.host)}"
         if status in (requests.codes.unauthorized, requests.codes.forbidden):
-            return self._session.login.unfound or self.failure(f"private, or not there: {log_in}")
+            refused = self._session.login.unfound or self.failure(f"private, or not there: {log_in}")
+            return RefusedError(*refused.problems)
         if status == requests.codes.too_many_requests:
             return self.failure(f"too many requests: wait, or {log_in}")
         return self.failure(why or f"its token server answers {status}", again=again)

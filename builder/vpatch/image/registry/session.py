@@ -20,6 +20,7 @@ from vpatch.release import causes
 BACKOFF = 0.2  # seconds, doubled with each try
 RETRIES = 3
 BUSY = (429, 500, 502, 503, 504)
+COMMIT = 600.0  # seconds in which a registry must have put away a blob that it was sent, which may be of gigabytes
 
 # What oras wraps around it sleeps for minutes, also when the user is simply not let in.
 _do_request = inspect.unwrap(Registry.do_request)
@@ -29,8 +30,13 @@ class _Timed(HTTPAdapter):
     """An adapter that waits for no server for ever: oras gives no time limit."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        options["timeout"] = causes.TIMEOUT
+        options["timeout"] = (causes.TIMEOUT, patience(request.method))
         return super().send(request, *arguments, **options)
+
+
+def patience(method: str | None) -> float:
+    """Give the seconds of silence after which a registry counts as gone."""
+    return COMMIT if method == "PUT" else causes.TIMEOUT
 
 
 class Session:

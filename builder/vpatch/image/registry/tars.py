@@ -7,6 +7,7 @@ import hashlib
 import io
 import tarfile
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -37,15 +38,16 @@ def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool]) -> tuple[Vi
         # In blocks: a layer's extensions are passed over by reading them.
         with tarfile.open(fileobj=tar, mode="r|", bufsize=BLOCK) as members:
             view = _read_members(members, keep)
-        while tar.read(BLOCK):
-            continue
+        _drain(iter(lambda: tar.read(BLOCK), b""))
     except (tarfile.TarError, zlib.error, zstandard.ZstdError, EOFError, OSError, ValueError, OverflowError) as error:
-        for _ in blob:  # bytes that are not what their digest says are told as that
-            continue
+        _drain(blob)  # bytes that are not what their digest says are told as that
         raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
-    for _ in blob:
-        continue
+    _drain(blob)
     return view, f"sha256:{tar.digest.hexdigest()}"
+
+
+def _drain(rest: Iterator[bytes]) -> None:
+    deque(rest, maxlen=0)
 
 
 def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
@@ -79,8 +81,8 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
 
 def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     if not member.islnk():
-        if file := tar.extractfile(member):
-            view.contents[entry.path] = file.read()
+        file = tar.extractfile(member)
+        view.contents[entry.path] = file.read() if file else b""
         return
     source = _inside(member.linkname)
     source = view.linked.get(source, source)
