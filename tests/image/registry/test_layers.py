@@ -238,7 +238,7 @@ def test_the_last_of_two_entries_counts(put: Put) -> None:
         ([("..", None)], "would leave the tree: .."),
         ([("a", "/etc"), ("a/passwd", b"")], "would leave the tree: a/passwd is below a, no folder"),
         ([("a/passwd", b""), ("a", "..")], "would leave the tree: a/passwd is below a, no folder"),
-        ([("a", "/etc"), ("a/b/passwd", b""), ("a", None)], "would leave the tree: a/b/passwd is below a, no folder"),
+        ([("a", "/etc"), ("a/b/passwd", b""), ("a", None)], "would leave the tree: a/b is below a, no folder"),
         ([("a", b""), ("a/b", b"")], "would leave the tree: a/b is below a, no folder"),
         ([hard("a", "/etc/passwd")], "would leave the tree: /etc/passwd"),
         ([hard("a", "../etc/passwd")], "would leave the tree: ../etc/passwd"),

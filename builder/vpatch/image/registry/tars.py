@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import zstandard
 
 from vpatch.image.model import Entry, Kind
-from vpatch.image.registry.view import View, above
+from vpatch.image.registry.view import View
 
 BLOCK = 1 << 18
 _MARK = ".wh."
@@ -73,9 +73,10 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
                 solid.add(path)
             if entry.kind is Kind.FILE and keep(entry):
                 _keep(view, entry, tar, member)
-    for path in view.entries:
-        if through := solid.intersection(above(path)):
-            raise BadLayerError(f"has an entry that would leave the tree: {path} is below {min(through)}, no folder")
+    if through := solid & view.children.keys():
+        path = min(through)
+        below = min(view.children[path])
+        raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below {path}, no folder")
     return view
 
 
