@@ -1,15 +1,17 @@
-"""What the tests of images stand on: an engine, a base in it, and the program talking to it."""
+"""What the tests of images stand on: an engine, a base in it, registries, all their own and stopped at the end."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import docker
 import pytest
 
 from tests.image.dockerd import docker_engine, missing
+from tests.image.registries import serving
 from tests.image.standin import SITE, archive, imported, python_root
 
 BASE = "vllm/vllm-openai:v0.20.2"
@@ -98,3 +100,16 @@ def left(engine: docker.DockerClient) -> Callable[[], tuple[list[str], list[obje
         return containers, list(images)
 
     return look
+
+
+@pytest.fixture(scope="session")
+def start_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """`start_registry("auth: ...")`: one more registry, with more configuration; gives `host:port`."""
+    with ExitStack() as running:
+        yield lambda more: running.enter_context(serving(tmp_path_factory.mktemp("registry"), more))
+
+
+@pytest.fixture(scope="session")
+def registry(start_registry: Callable[[str], str]) -> str:
+    """A registry that lets everybody do everything, as `host:port`; use a repository of your own."""
+    return start_registry("")

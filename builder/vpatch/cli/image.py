@@ -56,7 +56,7 @@ def build_command(
     # Containers and half-made images go, however this ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     named = tuple(name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in tags)
-    order = Order(base, platform, python, named, push, not no_test, gpus)
+    order = Order(base, platform, python, named, push=push, test=not no_test, gpus=gpus)
     with bar(f"pulling {base}") as progress:
         built = build(order, chosen(ids), progress)
     return _report(built, ids)

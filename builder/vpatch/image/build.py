@@ -16,14 +16,16 @@ class Order:
     """An image to build.
 
     `base` is its name, `platform` as `linux/amd64` (None: the engine's own, or amd64 in a registry), `python` an
-    interpreter inside the image (None: the one on its PATH). `tags` are full names. `push` sends them to their
-    registries. `architectures`, as `sm_120`, must be served by the base's compiled extensions.
+    interpreter inside the image (None: the one on its PATH). `tags` are full names; they are set at the end, unless
+    `set_tags` is false: then they only say where to push to. `push` sends them from an engine to their registries.
+    `architectures`, as `sm_120`, must be served by the base's compiled extensions.
     """
 
     base: str
     platform: str | None = None
     python: str | None = None
     tags: tuple[str, ...] = ()
+    set_tags: bool = True
     push: bool = False
     test: bool = True
     gpus: bool = False

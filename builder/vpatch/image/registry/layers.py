@@ -1,0 +1,164 @@
+"""The file system of an image in a registry, of which no more layers are read than a question needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+
+from vpatch.image.model import Entry, Kind
+from vpatch.image.registry.descriptors import Descriptor, stream
+from vpatch.image.registry.history import destinations, related
+from vpatch.image.registry.pulled import RemoteImage
+from vpatch.image.registry.repository import persist
+from vpatch.image.registry.tars import BadLayerError, read_layer
+from vpatch.image.registry.view import View
+from vpatch.release.transfer import Progress
+
+SMALL = 1 << 20  # bytes of a layer that is sooner read than proven to be of no use
+
+
+class LayeredFiles:
+    """The files of `image`, as far down as `deeper` and `settle` have gone: what lies lower is not there yet.
+
+    `keep` says of which files the bytes are to be had, all others are passed over. A layer is read once, or twice
+    where a file to be kept is a hard link to one that was not, and as a whole. One that was passed over is read as
+    soon as a question concerns it, so that no answer is wrong because of it. `bytes_read` counts what was received,
+    `layers_read` what of. `known` are layers that were read for another image, by digest.
+    """
+
+    def __init__(
+        self,
+        image: RemoteImage,
+        keep: Callable[[Entry], bool],
+        *,
+        known: Mapping[str, View] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.bytes_read = 0
+        self.layers_read: list[Descriptor] = []
+        self._image, self._keep, self._progress = image, keep, progress
+        self._planned = 0
+        numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
+        self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
+        self._depth = len(image.layers)  # of the lowest layer that was gone down to
+        self._destinations = destinations(image.config, len(image.layers))
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """What was read, by the digest of the layer."""
+        return {self._image.layers[number].digest: view for number, view in self._views.items()}
+
+    def deeper(self, *folders: str) -> bool:
+        """Go down to the next layer and read it; False at the bottom.
+
+        With `folders`, layers are passed over that the image's history proves to have nothing in, above or below them.
+
+        Raises:
+            Failure: the layer cannot be read, is damaged or not to be trusted.
+        """
+        while self._depth:
+            self._depth -= 1
+            if not folders or any(self._may_have(self._depth, folder) for folder in folders):
+                self._view(self._depth)
+                return True
+        return False
+
+    def settle(self, path: str) -> Entry | None:
+        """Go down until a layer has `path` or takes it away, which may be to the bottom; then say what is there.
+
+        Raises:
+            Failure: a layer cannot be read, is damaged or not to be trusted.
+        """
+        while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.deeper(path):
+            continue
+        return self.entry(path)
+
+    def found(self, wanted: Callable[[str], bool]) -> list[str]:
+        """Give the paths, sorted, of all entries that are wanted.
+
+        Raises:
+            Failure: a layer cannot be read, is damaged or not to be trusted.
+        """
+        candidates = {path for view in self._views.values() for path in view.entries if wanted(path)}
+        return sorted(path for path in candidates if self.entry(path))
+
+    def entry(self, path: str) -> Entry | None:
+        """Say what is at `path`, None where nothing is."""
+        folder = None
+        for view in self._above(path):
+            if found := view.entries.get(path):
+                # The tar of an upper layer need not name the folders that its files are in.
+                return found if folder is None or found.kind is Kind.FOLDER else folder
+            if path in view.children:
+                folder = folder or Entry(path, Kind.FOLDER, 0o755, 0, 0, 0)
+            if view.hides(path):
+                break
+        return folder
+
+    def read(self, path: str) -> bytes | None:
+        """Give a file's bytes, None where there is no file.
+
+        Raises:
+            Failure: it is no plain file, or was not to be kept; a layer cannot be read.
+        """
+        found = self.entry(path)
+        if found is None:
+            return None
+        if found.kind is not Kind.FILE:
+            raise self._image.repository.failure(f"{path} is a {found.kind.value}")
+        view = next(view for view in self._above(path) if path in view.entries)
+        if path not in view.contents:
+            raise self._image.repository.failure(f"the bytes of {path} were not kept")
+        return view.contents[path]
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Give the names in a folder, sorted; none where there is no folder."""
+        names: set[str] = set()
+        removed: set[str] = set()
+        for view in self._above(folder):
+            names |= view.children.get(folder, set()) - removed
+            removed |= view.removed_in(folder)
+            if view.closes(folder):
+                break
+        return tuple(sorted(names))
+
+    def _above(self, path: str) -> Iterator[View]:
+        """Give the layers that may have `path`, from the top, as far down as was gone."""
+        for number in range(len(self._image.layers) - 1, self._depth - 1, -1):
+            if number in self._views or self._may_have(number, path):
+                yield self._view(number)
+
+    def _may_have(self, number: int, path: str) -> bool:
+        destination = self._destinations[number]
+        small = self._image.layers[number].size <= SMALL
+        return destination is None or small or related(destination, path)
+
+    def _view(self, number: int) -> View:
+        if number not in self._views:
+            view = self._scan(number, self._keep)
+            if missing := set(view.linked.values()):
+                again = self._scan(number, lambda entry: entry.path in missing)
+                view.contents |= {path: again.contents[source] for path, source in view.linked.items()}
+            self._views[number] = view
+        return self._views[number]
+
+    def _scan(self, number: int, keep: Callable[[Entry], bool]) -> View:
+        layer = self._image.layers[number]
+        self._planned += layer.size
+        self.layers_read.append(layer)
+        try:
+            view, diff_id = persist(lambda: self._read(layer, keep))
+        except BadLayerError as error:
+            raise self._image.repository.failure(f"the layer {layer.digest} {error}") from error
+        if diff_id != self._image.diff_ids[number]:
+            raise self._image.repository.failure(f"the layer {layer.digest} is not what its diffID says")
+        return view
+
+    def _read(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[View, str]:
+        with closing(stream(self._image.repository, layer, self._hear)) as blob:
+            return read_layer(blob, keep)
+
+    def _hear(self, count: int) -> None:
+        self.bytes_read += count
+        if self._progress:
+            self._progress(self.bytes_read, max(self._planned, self.bytes_read))

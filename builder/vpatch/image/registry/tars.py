@@ -1,0 +1,163 @@
+"""Layers are tars, packed with gzip, zstd or not at all: read once from their beginning, unpacked nowhere."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any, BinaryIO
+
+import zstandard
+
+from vpatch.image.model import Entry, Kind
+from vpatch.image.registry.view import View
+
+BLOCK = 1 << 18
+_MARK = ".wh."
+_OPAQUE = f"{_MARK}{_MARK}.opq"
+
+
+class BadLayerError(Exception):
+    """A layer that is no tar, or one that is not to be trusted."""
+
+
+def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool]) -> tuple[View, str]:
+    """Read a layer; `keep` says of which files the bytes are wanted. Gives also the digest of its tar.
+
+    Raises:
+        BadLayerError: it is damaged, or has an entry that would leave the tree.
+    """
+    try:
+        tar = _Hashed(_unpacked(blob))
+        # In blocks: a layer's extensions are passed over by reading them.
+        with tarfile.open(fileobj=tar, mode="r|", bufsize=BLOCK) as members:
+            view = _read_members(members, keep)
+        _drain(iter(lambda: tar.read(BLOCK), b""))
+    except (tarfile.TarError, zlib.error, zstandard.ZstdError, EOFError, OSError, ValueError, OverflowError) as error:
+        _drain(blob)  # bytes that are not what their digest says are told as that
+        raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
+    _drain(blob)
+    return view, f"sha256:{tar.digest.hexdigest()}"
+
+
+def _drain(rest: Iterator[bytes]) -> None:
+    deque(rest, maxlen=0)
+
+
+def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
+    view = View()
+    solid: set[str] = set()  # what is or was no folder
+    while member := tar.next():
+        tar.members.clear()  # type: ignore[attr-defined]  # or it remembers them all
+        path = _inside(member.name)
+        folder, _, name = path.rpartition("/")
+        if name == _OPAQUE:
+            view.opaque.add(folder)
+        elif name.startswith(_MARK):
+            gone = name.removeprefix(_MARK)
+            if gone in ("", ".", ".."):
+                raise BadLayerError(f"takes away what is no file: {member.name}")
+            view.removed.add(f"{folder}/{gone}".lstrip("/"))
+        elif path:
+            entry = _entry(view, path, member)
+            view.add(entry)
+            view.contents.pop(path, None)
+            view.linked.pop(path, None)
+            if entry.kind is not Kind.FOLDER:
+                solid.add(path)
+            if entry.kind is Kind.FILE and keep(entry):
+                _keep(view, entry, tar, member)
+    if through := solid & view.children.keys():
+        path = min(through)
+        below = min(view.children[path])
+        raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below {path}, no folder")
+    return view
+
+
+def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    if not member.islnk():
+        file = tar.extractfile(member)
+        view.contents[entry.path] = file.read() if file else b""
+        return
+    source = _inside(member.linkname)
+    source = view.linked.get(source, source)
+    if source in view.contents:
+        view.contents[entry.path] = view.contents[source]
+    else:
+        view.linked[entry.path] = source
+
+
+def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
+    if member.islnk():
+        if (source := view.entries.get(_inside(member.linkname))) is None:
+            raise BadLayerError(f"has a hard link to what it does not have: {path} to {member.linkname}")
+        return replace(source, path=path)
+    kind = (
+        Kind.FILE if member.isreg()
+        else Kind.FOLDER if member.isdir()
+        else Kind.LINK if member.issym()
+        else Kind.OTHER
+    )  # fmt: skip
+    size = member.size if kind is Kind.FILE else 0
+    target = member.linkname if kind is Kind.LINK else ""
+    return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), size, target)
+
+
+def _inside(name: str) -> str:
+    parts = name.split("/")
+    if not parts[0] or ".." in parts:
+        raise BadLayerError(f"has an entry that would leave the tree: {name}")
+    return "/".join(part for part in parts if part not in ("", "."))
+
+
+def _unpacked(blob: Iterator[bytes]) -> BinaryIO:
+    magic = b""
+    while len(magic) < 4 and (block := next(blob, b"")):
+        magic += block
+    packed = io.BufferedReader(_Joined(chain([magic], blob)), BLOCK)
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=packed)  # type: ignore[return-value]
+    if magic[:4] == b"\x28\xb5\x2f\xfd" or magic[1:4] == b"\x2a\x4d\x18":  # a frame, or one to be skipped
+        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    return packed
+
+
+class _Joined(io.RawIOBase):
+    """Reads blocks as one file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        while not self._rest:
+            if (block := next(self._blocks, None)) is None:
+                return 0
+            self._rest = memoryview(block)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+class _Hashed(io.RawIOBase):
+    """Reads, and knows the digest of all that was read."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self.digest = source, hashlib.sha256()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        data = self._source.read(len(buffer))
+        self.digest.update(data)
+        buffer[: len(data)] = data
+        return len(data)

@@ -1,0 +1,59 @@
+"""A user of nobody else's settings, and a server before the registry that can misbehave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from vpatch.image.registry import session
+from vpatch.release import causes
+
+from tests.image.registry.proxy import Proxy, proxying
+
+# `user:s3cret-of-the-tests`; only bcrypt is known to the registry, and Python has none.
+HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuCvXHTKpGQnEpy6W23.dXnnhxlVKjkCa\n"
+
+
+@pytest.fixture(autouse=True)
+def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hide the settings of whoever runs the tests, wait for nothing; give the user's Docker config, still empty."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy") or name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"):
+            monkeypatch.delenv(name)
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(session, "BACKOFF", 0)
+    monkeypatch.setattr(causes, "TIMEOUT", 5.0)
+    return folder / "config.json"
+
+
+@pytest.fixture
+def proxy(registry: str) -> Iterator[Proxy]:
+    """A server before the registry, which passes everything on until it is told to fail."""
+    with proxying(registry) as state:
+        yield state
+
+
+@pytest.fixture
+def elsewhere(registry: str) -> Iterator[Proxy]:
+    """A server before the same registry, on another host."""
+    with proxying(registry, "127.0.0.2") as state:
+        yield state
+
+
+@pytest.fixture(scope="session")
+def second_registry(start_registry: Callable[[str], str]) -> str:
+    """Another registry that lets everybody do everything."""
+    return start_registry("")
+
+
+@pytest.fixture(scope="session")
+def locked_registry(start_registry: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A registry that wants a user's name and password."""
+    file = tmp_path_factory.mktemp("htpasswd") / "htpasswd"
+    file.write_text(HTPASSWD)
+    return start_registry(f"auth: {{htpasswd: {{realm: test, path: {file}}}}}\n")

@@ -1,0 +1,157 @@
+"""Small images, put into a registry with nothing but HTTP."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+import zstandard
+
+TYPES = {
+    "docker": (
+        "application/vnd.docker.distribution.manifest.v2+json",
+        "application/vnd.docker.container.image.v1+json",
+        "application/vnd.docker.image.rootfs.diff.tar.gzip",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    ),
+    "oci": (
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.oci.image.config.v1+json",
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+        "application/vnd.oci.image.index.v1+json",
+    ),
+}
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda data: gzip.compress(data, mtime=0),
+    # What eStargz makes: a member for each piece.
+    "members": lambda data: b"".join(gzip.compress(data[at : at + 700], mtime=0) for at in range(0, len(data), 700)),
+    # What zstd:chunked makes: several frames, and one to be skipped.
+    "zstd": lambda data: (
+        zstandard.compress(data[:600]) + b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc" + zstandard.compress(data[600:])
+    ),
+    "plain": lambda data: data,
+}
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
+    """Give a tar: a path with bytes is a file, with None a folder, with text a link; or the header itself."""
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            path, what = member
+            info = tarfile.TarInfo(path)
+            info.mode, info.uid, info.gid, info.mtime = 0o644, 7, 8, 1_700_000_000
+            if what is None:
+                info.type, info.mode = tarfile.DIRTYPE, 0o750
+            elif isinstance(what, str):
+                info.type, info.linkname, info.mode = tarfile.SYMTYPE, what, 0o777
+            else:
+                info.size = len(what)
+            archive.addfile(info, io.BytesIO(what) if isinstance(what, bytes) else None)
+    return body.getvalue()
+
+
+def hard(path: str, target: str) -> tarfile.TarInfo:
+    """Give a hard link."""
+    info = tarfile.TarInfo(path)
+    info.type, info.linkname = tarfile.LNKTYPE, target
+    return info
+
+
+@dataclass
+class Built:
+    """An image that was put somewhere: all that a test may want to compare with or to spoil."""
+
+    digest: str
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    blobs: list[bytes] = field(default_factory=list)
+
+
+def put_blob(host: str, repository: str, data: bytes, name: str | None = None, **options: Any) -> str:
+    """Put a blob, under its digest."""
+    begun = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=20, **options)
+    assert begun.status_code == 202, begun.text
+    place = begun.headers["Location"]
+    query = {"digest": name or digest(data)}
+    sent = requests.put(place, params=query, data=data, timeout=20, **options)
+    assert sent.status_code == 201, sent.text
+    return digest(data)
+
+
+def put_manifest(host: str, repository: str, name: str, body: Mapping[str, Any], **options: Any) -> str:
+    """Put a manifest under a tag, or if `name` is empty under its digest."""
+    raw = json.dumps(body).encode()
+    headers = {"Content-Type": body["mediaType"]}
+    place = f"http://{host}/v2/{repository}/manifests/{name or digest(raw)}"
+    sent = requests.put(place, data=raw, headers=headers, timeout=20, **options)
+    assert sent.status_code == 201, sent.text
+    return digest(raw)
+
+
+def put_image(
+    host: str,
+    repository: str,
+    tag: str,
+    layers: Sequence[bytes],
+    *,
+    flavour: str = "docker",
+    pack: str = "gzip",
+    history: Sequence[Mapping[str, Any]] | None = None,
+    platform: str = "linux/amd64",
+    manifest: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Built:
+    """Put an image of these tars; `manifest` and `settings` are laid over its manifest and its config."""
+    kind, config_kind, layer_kind, _ = TYPES[flavour]
+    system, _, machine = platform.partition("/")
+    config: dict[str, Any] = {
+        "architecture": machine,
+        "os": system,
+        "config": {"Env": ["PATH=/usr/bin", "EMPTY="], "Labels": {"a": "b"}},
+        "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in layers]},
+        "history": list(history) if history is not None else [{"created_by": "RUN x # buildkit"} for _ in layers],
+        **(settings or {}),
+    }
+    raw = json.dumps(config).encode()
+    blobs = [PACKS[pack](layer) for layer in layers]
+    for blob in (*blobs, raw):
+        put_blob(host, repository, blob, **options)
+    body: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": kind,
+        "config": {"mediaType": config_kind, "size": len(raw), "digest": digest(raw)},
+        "layers": [{"mediaType": layer_kind, "size": len(blob), "digest": digest(blob)} for blob in blobs],
+        **(manifest or {}),
+    }
+    return Built(put_manifest(host, repository, tag, body, **options), body, config, blobs)
+
+
+def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built], *, flavour: str = "docker") -> str:
+    """Put an index of images by their platforms."""
+    entries = []
+    for platform, image in images.items():
+        system, _, machine = platform.partition("/")
+        entries.append({
+            "mediaType": image.manifest["mediaType"],
+            "size": len(json.dumps(image.manifest)),
+            "digest": image.digest,
+            "platform": {"os": system, "architecture": machine},
+        })  # fmt: skip
+    body = {"schemaVersion": 2, "mediaType": TYPES[flavour][3], "manifests": entries}
+    return put_manifest(host, repository, tag, body)

@@ -1,0 +1,201 @@
+"""A server before a real registry: it passes everything on, and misbehaves where it is told to.
+
+It can also be the kind of registry that wants tokens, with a token server of its own, as the public ones are.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+@dataclass
+class Fault:
+    """What is done to requests that match, so many times: answer `status`, or spoil the real answer."""
+
+    method: str
+    path: str  # a regular expression
+    status: int = 0
+    spoil: str = ""  # cut, corrupt, longer, short, stall or hang up
+    times: int = 1 << 30
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass
+class Asked:
+    """One request that came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    status: int = 0
+
+
+class Proxy:
+    """The state of the server: `faults` to inject, what was `asked`, and who may do what."""
+
+    def __init__(self, behind: str) -> None:
+        self.behind = behind
+        self.host = ""
+        self.faults: list[Fault] = []
+        self.asked: list[Asked] = []
+        self.wants_tokens = False
+        self.realm = ""
+        self.users: dict[str, str] = {}  # none: everybody gets what is asked for
+        self.identity = ""  # an identity token
+        self.closed: set[str] = set()  # repositories for which no token is any good
+        self.uses = 1 << 30  # requests that a token is good for
+        self.end = threading.Event()
+        self.tokens: dict[str, tuple[set[str], list[None]]] = {}
+
+    def fail(self, method: str, path: str, **how: Any) -> None:
+        """Inject a fault."""
+        self.faults.append(Fault(method, path, **how))
+
+    def count(self, method: str, path: str) -> int:
+        """Say how many such requests came."""
+        return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        """Give the fault for a request, and use it up."""
+        for fault in self.faults:
+            if fault.method == method and fault.times > 0 and re.search(fault.path, path):
+                fault.times -= 1
+                return fault
+        return None
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    proxy: Proxy
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        pass
+
+    def do_GET(self) -> None:
+        self.handle_any()
+
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the library's names
+
+    def handle_any(self) -> None:
+        self.seen = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
+        self.proxy.asked.append(self.seen)
+        fault = self.proxy.fault(self.command, self.path)
+        if fault and fault.spoil == "hang up":
+            self.close_connection = True
+        elif fault and fault.spoil == "stall":
+            self.swallow()
+            self.proxy.end.wait()
+            self.close_connection = True
+        elif fault and fault.status:
+            self.swallow()
+            self.answer(fault.status, fault.body, fault.headers)
+        elif urlsplit(self.path).path == "/token":
+            self.give_token()
+        elif self.proxy.wants_tokens and (wanted := self.unproven()):
+            self.swallow()
+            realm = self.proxy.realm or f"http://{self.proxy.host}/token"
+            challenge = f'Bearer realm="{realm}",service="test",scope="{wanted}"'
+            self.answer(401, b"{}", {"WWW-Authenticate": challenge})
+        else:
+            self.pass_on(fault)
+
+    def swallow(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def unproven(self) -> str:
+        """Give the scopes that a request lacks, as a challenge names them; empty if it may pass."""
+        parts = urlsplit(self.path)
+        repository = re.fullmatch(r"/v2/(.+?)/(?:blobs|manifests)/.*", parts.path)
+        if not repository:
+            return ""
+        wanted = {f"repository:{repository[1]}:{'pull' if self.command in ('GET', 'HEAD') else 'pull,push'}"}
+        if source := parse_qs(parts.query).get("from"):
+            wanted.add(f"repository:{source[0]}:pull")
+        scopes, uses = self.proxy.tokens.get(self.headers.get("Authorization", "").removeprefix("Bearer "), (set(), []))
+        pushing = {scope.removesuffix(",push") for scope in scopes}
+        if wanted <= scopes | pushing and len(uses) < self.proxy.uses:
+            uses.append(None)
+            return ""
+        return " ".join(sorted(wanted))
+
+    def give_token(self) -> None:
+        form = parse_qs(self.swallow().decode())
+        scopes = parse_qs(urlsplit(self.path).query).get("scope", [])
+        if form:
+            known = form["refresh_token"] == [self.proxy.identity]
+            scopes = form["scope"][0].split()
+        else:
+            given = base64.b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")).decode()
+            user, _, password = given.partition(":")
+            known = not self.proxy.users or self.proxy.users.get(user) == password
+        if not known:
+            self.answer(401, b'{"details": "incorrect"}', {})
+            return
+        token = secrets.token_hex()
+        granted = {scope for scope in scopes if " " not in scope and scope.split(":")[1] not in self.proxy.closed}
+        self.proxy.tokens[token] = (granted, [])
+        self.answer(200, json.dumps({"access_token" if form else "token": token}).encode(), {})
+
+    def pass_on(self, fault: Fault | None) -> None:
+        behind = http.client.HTTPConnection(self.proxy.behind, timeout=20)
+        names = [name for name in self.headers if name.lower() not in ("connection", "authorization")]
+        behind.request(self.command, self.path, self.swallow(), {name: self.headers[name] for name in names})
+        real = behind.getresponse()
+        body = real.read()
+        spoil = fault.spoil if fault else ""
+        if spoil == "corrupt":
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        if spoil == "longer":
+            body += b"more"
+        if spoil == "short":
+            body = body[: len(body) // 2]
+        headers = {name: value for name, value in real.getheaders() if name.lower() not in ("connection", "date")}
+        headers |= dict(fault.headers) if fault else {}
+        if self.command != "HEAD":
+            headers["Content-Length"] = str(len(body))
+        self.answer(real.status, body[: len(body) // 2] if spoil == "cut" else body, headers)
+        self.close_connection |= spoil == "cut"
+        behind.close()
+
+    def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        self.seen.status = status
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Stay quiet when a client hangs up."""
+
+
+@contextmanager
+def proxying(behind: str, address: str = "127.0.0.1") -> Iterator[Proxy]:
+    """Serve before the registry `behind`, on a free port of a loopback address."""
+    proxy = Proxy(behind)
+    with Server((address, 0), type("BoundHandler", (Handler,), {"proxy": proxy})) as server:
+        proxy.host = f"{address}:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.end.set()
+            server.shutdown()
+            thread.join()

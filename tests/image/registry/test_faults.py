@@ -1,0 +1,106 @@
+"""A registry that fails is told in one line, after as many tries as make sense."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.pulled import open_image
+from vpatch.image.registry.reference import parse
+from vpatch.release import causes
+
+from tests.image.registry.images import put_image, tar
+from tests.image.registry.proxy import Proxy
+
+NAME = "faults/one:x"
+
+
+@pytest.fixture(autouse=True)
+def _image(registry: str) -> None:
+    put_image(registry, "faults/one", "x", [tar(("a.py", b"a"))])
+
+
+def refusal(host: str, name: str = NAME) -> str:
+    with pytest.raises(Failure) as caught:
+        open_image(parse(f"{host}/{name}"))
+    told = str(caught.value)
+    assert told.startswith(f"cannot read: {host}/{name}: ")
+    return told.partition(f"{name}: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "tries", "why"),
+    [
+        (404, 1, "no such image"),
+        (418, 1, "the server answers 418"),
+        (429, 4, "too many requests: wait, or log in with docker login HOST"),
+        (500, 4, "the server answers 500 internal server error"),
+        (503, 4, "the server answers 503 service unavailable"),
+    ],
+)
+def test_an_answer_that_is_none(proxy: Proxy, status: int, tries: int, why: str) -> None:
+    proxy.fail("GET", "/manifests/", status=status, body=b'{"errors": [{"code": "X"}]}')
+
+    assert refusal(proxy.host).startswith(why.replace("HOST", proxy.host))
+    assert len(proxy.asked) == tries
+
+
+def test_not_there(registry: str) -> None:
+    assert refusal(registry, "faults/none:x") == "no such image"
+    assert refusal(registry, "faults/one:none") == "no such image"
+    assert refusal(registry, f"faults/one@sha256:{'0' * 64}") == "no such image"
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 500}, {"status": 429, "headers": {"Retry-After": "3600"}}, {"spoil": "hang up"}]
+)
+def test_a_server_that_is_busy_twice_is_asked_again(proxy: Proxy, fault: dict[str, Any]) -> None:
+    proxy.fail("GET", "/manifests/", times=2, **fault)
+    proxy.fail("GET", "/blobs/", times=2, **fault)
+
+    assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).deeper()
+
+
+def test_a_layer_that_is_not_there(proxy: Proxy) -> None:
+    image = open_image(parse(f"{proxy.host}/{NAME}"))
+    proxy.fail("GET", "/blobs/", status=404)
+
+    with pytest.raises(Failure, match=f"the blob {image.layers[0].digest} is not there"):
+        LayeredFiles(image, lambda _: True).deeper()
+
+
+def test_a_registry_that_is_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+    assert refusal(f"127.0.0.1:{port}") == "connection refused"
+
+
+def test_a_registry_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert refusal(f"127.0.0.1:{listening.getsockname()[1]}") == "no answer within 0.2 s"
+
+
+def test_a_registry_that_does_not_speak_https(registry: str) -> None:
+    """Only loopback is asked in plain HTTP; another name of the same machine is not."""
+    with pytest.raises(Failure) as caught:
+        open_image(parse(f"{socket.gethostname()}.invalid:5000/{NAME}"))
+
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_proxy_in_the_environment_is_not_asked_for_loopback(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    assert open_image(parse(f"{proxy.host}/{NAME}")).layers
+
+
+def test_a_redirect_without_end(proxy: Proxy) -> None:
+    there = f"http://{proxy.host}/v2/faults/one/manifests/x"
+    proxy.fail("GET", "/manifests/", status=307, headers={"Location": there})
+
+    assert refusal(proxy.host) == "too many redirects"

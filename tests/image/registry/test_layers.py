@@ -1,0 +1,314 @@
+"""The files of an image are those that a container has, and no layer is read that no question needs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image.model import Entry, Files, Kind
+from vpatch.image.registry import layers
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.pulled import RemoteImage, open_image
+from vpatch.image.registry.reference import parse
+
+from tests.image.registry.images import PACKS, hard, put_image, tar
+from tests.image.registry.proxy import Proxy
+
+Put = Callable[..., RemoteImage]
+
+
+@pytest.fixture
+def put(registry: str, request: pytest.FixtureRequest) -> Put:
+    """`put(tar, tar, ...)`: an image of these layers, the lowest first."""
+
+    def give(*tars: bytes, **how: Any) -> RemoteImage:
+        repository = f"layers/{abs(hash(request.node.name))}"
+        put_image(registry, repository, "x", tars, **how)
+        return open_image(parse(f"{registry}/{repository}:x"))
+
+    return give
+
+
+def python(entry: Entry) -> bool:
+    return entry.path.endswith(".py")
+
+
+def whole(image: RemoteImage) -> LayeredFiles:
+    files = LayeredFiles(image, python)
+    while files.deeper():
+        continue
+    return files
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(Failure) as caught:
+        action()
+    (problem,) = caught.value.problems
+    assert problem.what == "cannot read"
+    return problem.cause
+
+
+def everything(files: Files, folder: str = "") -> dict[str, str]:
+    """Give each path that is reached from `folder`, and what is there."""
+    there = {}
+    for name in files.names(folder):
+        path = f"{folder}/{name}".lstrip("/")
+        entry = files.entry(path)
+        assert entry
+        there[path] = entry.kind.value
+        there |= everything(files, path)
+    return there
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_reads_a_layer_however_it_is_packed(put: Put, pack: str) -> None:
+    body = random.Random(7).randbytes(5000)  # noqa: S311
+    heard: list[tuple[int, int]] = []
+    image = put(tar(("./a", None), ("a/b.py", body), ("a/c.so", body), ("a/d", "../b")), pack=pack)
+
+    files = LayeredFiles(image, python, progress=lambda done, total: heard.append((done, total)))
+
+    assert (files.names("a"), files.entry("a"), files.read("a/b.py")) == ((), None, None)
+    assert files.deeper()
+    assert files.names("a") == ("b.py", "c.so", "d")
+    assert files.read("a/b.py") == body
+    assert files.entry("a/b.py") == Entry("a/b.py", Kind.FILE, 0o644, 7, 8, 1_700_000_000, 5000)
+    assert files.entry("a") == Entry("a", Kind.FOLDER, 0o750, 7, 8, 1_700_000_000)
+    assert files.entry("a/d") == Entry("a/d", Kind.LINK, 0o777, 7, 8, 1_700_000_000, 0, "../b")
+    assert files.read("nothing") is None
+    assert refusal(lambda: files.read("a/c.so")) == "the bytes of a/c.so were not kept"
+    assert refusal(lambda: files.read("a/d")) == "a/d is a symbolic link"
+    assert not files.deeper()
+    assert files.bytes_read == image.layers[0].size
+    assert files.layers_read == list(image.layers)
+    assert heard[-1] == (files.bytes_read, files.bytes_read)
+
+
+def test_a_tar_may_have_a_root_and_be_padded(put: Put) -> None:
+    image = put(tar(("./", None), ("./a.py", b"a")) + bytes(1 << 20), pack="gzip")
+
+    assert whole(image).names("") == ("a.py",)
+
+
+def test_upper_layers_decide(put: Put) -> None:
+    bottom = tar(
+        ("a", None), ("a/x.py", b"old"), ("a/y.py", b"y"), ("a/z", None), ("a/z/deep.py", b""),
+        ("b", None), ("b/one.py", b""), ("b/sub", None), ("b/sub/two.py", b""),
+        ("c", None), ("c/x.py", b""), ("d.py", b"d"), ("e", None), ("e/x.py", b""),
+        ("f", "a"), ("g", None), ("g/h.py", b"g"),
+    )  # fmt: skip
+    middle = tar(
+        ("a/x.py", b"new"), ("a/.wh.z", b""), ("b", None), ("b/.wh..wh..opq", b""), ("b/three.py", b"3"),
+        ("c", b"now a file"), (".wh.d.py", b""), ("e", "g"), ("f/in.py", b""),
+        (".wh..wh.plnk", None), (".wh..wh.aufs", b""),
+    )  # fmt: skip
+    top = tar(("a/.wh.y.py", b""), ("d.py", b"again"), (".wh.g", b""))
+    files = whole(put(bottom, middle, top))
+
+    assert everything(files) == {
+        "a": "folder", "a/x.py": "file", "b": "folder", "b/three.py": "file", "c": "file", "d.py": "file",
+        "e": "symbolic link", "f": "folder", "f/in.py": "file",
+    }  # fmt: skip
+    assert files.found(lambda path: path.endswith(".py")) == ["a/x.py", "b/three.py", "d.py", "f/in.py"]
+    assert files.read("a/x.py") == b"new"
+    assert files.read("d.py") == b"again"
+    gone = ["a/y.py", "a/z", "a/z/deep.py", "b/one.py", "b/sub/two.py", "c/x.py", "e/x.py", "g", "g/h.py"]
+    assert [files.entry(path) for path in gone] == [None] * len(gone)
+    assert [files.names(folder) for folder in ("a/z", "c", "e", "g", "b/sub")] == [()] * 5
+    assert refusal(lambda: files.read("b")) == "b is a folder"
+
+
+def test_a_folder_without_an_entry_is_one_all_the_same(put: Put) -> None:
+    files = whole(put(tar(("usr", None), ("usr/lib", "lib64")), tar(("usr/lib/x.py", b""))))
+
+    assert files.entry("usr/lib") == Entry("usr/lib", Kind.FOLDER, 0o755, 0, 0, 0)
+    assert files.entry("usr") == Entry("usr", Kind.FOLDER, 0o750, 7, 8, 1_700_000_000)
+    assert files.names("usr/lib") == ("x.py",)
+
+
+def test_goes_no_deeper_than_asked(put: Put, proxy: Proxy, registry: str) -> None:
+    image = put(
+        tar(("a.py", b"1")), tar(("b.py", b"2")), tar(("c.py", b"3"), (".wh.gone.py", b"")), tar(("d.py", b"4"))
+    )
+    image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
+    files = LayeredFiles(image, python)
+
+    while not files.found(lambda path: path == "c.py"):
+        assert files.deeper()
+
+    assert files.layers_read == [image.layers[3], image.layers[2]]
+    assert files.names("") == ("c.py", "d.py")
+    assert files.settle("c.py")
+    assert files.settle("gone.py") is None
+    assert len(files.layers_read) == 2
+    assert files.settle("b.py")
+    assert files.layers_read == [image.layers[3], image.layers[2], image.layers[1]]
+    assert files.entry("a.py") is None
+    assert files.settle("nowhere") is None
+    assert files.entry("a.py")
+    assert proxy.count("GET", "/blobs/") == 1 + 4
+    assert files.bytes_read == sum(layer.size for layer in image.layers)
+
+
+def test_passes_over_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "SMALL", 0)
+    history = [
+        {"created_by": "/bin/sh -c #(nop) ADD file:ab in / "},
+        {"created_by": "ENV A=b", "empty_layer": True},
+        {"created_by": "RUN pip install vllm # buildkit"},
+        {"created_by": "COPY --chown=1 a b /app # buildkit"},
+        {"created_by": "COPY x /opt/venv/lib # buildkit"},
+        {"created_by": "ADD x usr/ # buildkit"},
+        {"created_by": "COPY x /usr/$A # buildkit"},
+        {"created_by": "COPY x /lib/python3 # buildkit"},
+        {"created_by": "/bin/sh -c #(nop) COPY dir:cd in /srv/data "},
+        {"created_by": "COPY x /tmp/vllm"},
+    ]
+    names = ("base", "vllm", "app", "venv", "relative", "variable", "merged", "data", "unsaid")
+    tars = [tar((f"{name}.py", name.encode())) for name in names]
+    tars[2] = tar(("app/x.py", b"app"), ("app/y.py", b""))
+    image = put(*tars, history=history)
+    files = LayeredFiles(image, python)
+
+    while files.deeper("usr/lib/python3/dist-packages"):
+        continue
+
+    numbers = [image.layers.index(layer) for layer in files.layers_read]
+    assert numbers == [8, 6, 5, 4, 1, 0]
+    # What was passed over is read when it is asked for.
+    assert files.read("app/x.py") == b"app"
+    assert files.layers_read[-1] == image.layers[2]
+    assert files.names("srv/data") == ()
+    assert files.layers_read[-1] == image.layers[7]
+    assert len(files.layers_read) == 8
+    assert set(everything(files)) == {*(f"{n}.py" for n in names if n != "app"), "app", "app/x.py", "app/y.py"}
+    assert len(files.layers_read) == 9
+
+
+@pytest.mark.parametrize("history", [[], [{"created_by": "COPY a /b # buildkit"}] * 3, None, [{}, {}]])
+def test_a_history_that_does_not_line_up_proves_nothing(
+    put: Put, monkeypatch: pytest.MonkeyPatch, history: list[dict[str, str]] | None
+) -> None:
+    monkeypatch.setattr(layers, "SMALL", 0)
+    files = LayeredFiles(put(tar(("a", b"")), tar(("b", b"")), settings={"history": history}), python)
+
+    assert files.deeper("usr")
+    assert files.deeper("usr")
+    assert not files.deeper("usr")
+    assert len(files.layers_read) == 2
+
+
+def test_a_small_layer_is_sooner_read_than_trusted(put: Put) -> None:
+    files = LayeredFiles(put(tar(("a", b"")), history=[{"created_by": "COPY a /b # buildkit"}]), python)
+
+    assert files.deeper("usr")
+
+
+def test_a_hard_link_is_the_file_that_it_links_to(put: Put) -> None:
+    image = put(
+        tar(
+            ("cache", None), ("cache/a1", b"first"), ("cache/b.py", b"second"),
+            hard("site/a.py", "cache/a1"), hard("site/b.py", "./cache/b.py"), hard("site/c.py", "site/a.py"),
+            hard("site/d", "cache/a1"),
+        )
+    )  # fmt: skip
+    files = whole(image)
+
+    assert [files.read(f"site/{name}.py") for name in "abc"] == [b"first", b"second", b"first"]
+    assert files.entry("site/d") == Entry("site/d", Kind.FILE, 0o644, 7, 8, 1_700_000_000, 5)
+    assert refusal(lambda: files.read("site/d")) == "the bytes of site/d were not kept"
+    assert files.layers_read == [image.layers[0]] * 2  # cache/a1 was not to be kept
+
+
+def test_the_last_of_two_entries_counts(put: Put) -> None:
+    files = whole(put(tar(("a.py", b"1"), hard("b.py", "a.py"), ("a.py", b"2"), ("b.py", "a.py"))))
+
+    assert files.read("a.py") == b"2"
+    assert files.entry("b.py") == Entry("b.py", Kind.LINK, 0o777, 7, 8, 1_700_000_000, 0, "a.py")
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([("/etc/passwd", b"")], "would leave the tree: /etc/passwd"),
+        ([("a/../../b", b"")], "would leave the tree: a/../../b"),
+        ([("..", None)], "would leave the tree: .."),
+        ([("a", "/etc"), ("a/passwd", b"")], "would leave the tree: a/passwd is below a, no folder"),
+        ([("a/passwd", b""), ("a", "..")], "would leave the tree: a/passwd is below a, no folder"),
+        ([("a", "/etc"), ("a/b/passwd", b""), ("a", None)], "would leave the tree: a/b is below a, no folder"),
+        ([("a", b""), ("a/b", b"")], "would leave the tree: a/b is below a, no folder"),
+        ([hard("a", "/etc/passwd")], "would leave the tree: /etc/passwd"),
+        ([hard("a", "../etc/passwd")], "would leave the tree: ../etc/passwd"),
+        ([hard("a", "b")], "has a hard link to what it does not have: a to b"),
+        ([("a/.wh...", b"")], "takes away what is no file: a/.wh..."),
+        ([("a/.wh.", b"")], "takes away what is no file: a/.wh."),
+    ],
+)  # fmt: skip
+def test_refuses_entries_that_would_leave_the_tree(put: Put, members: list[Any], why: str) -> None:
+    image = put(tar(*members))
+
+    cause = refusal(LayeredFiles(image, python).deeper)
+
+    assert (
+        cause.startswith(f"the layer {image.layers[0].digest} has an entry that")
+        or "hard link" in why
+        or "takes" in why
+    )
+    assert cause.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "is no tar: empty file"),
+        (b"\x1f\x8b\x08garbage", "is no tar: "),
+        (b"\x28\xb5\x2f\xfdgarbage", "is no tar: "),
+        (tar(("a.py", b"x" * 3000))[:2000], "is no tar: unexpected end of data"),
+        (b"x" * 4000, "is no tar: "),
+    ],
+)
+def test_refuses_a_layer_that_is_damaged(put: Put, data: bytes, why: str) -> None:
+    image = put(data, pack="plain")
+
+    assert refusal(LayeredFiles(image, python).deeper).startswith(f"the layer {image.layers[0].digest} {why}")
+
+
+def test_refuses_a_layer_of_another_tar(put: Put) -> None:
+    image = put(tar(("a", b"")), settings={"rootfs": {"diff_ids": ["sha256:" + "0" * 64]}})
+
+    assert (
+        refusal(LayeredFiles(image, python).deeper) == f"the layer {image.layers[0].digest} is not what its diffID says"
+    )
+
+
+@pytest.mark.parametrize("pack", PACKS)
+@pytest.mark.parametrize("spoil", ["corrupt", "longer"])
+def test_refuses_a_blob_that_is_not_what_its_digest_says(put: Put, proxy: Proxy, pack: str, spoil: str) -> None:
+    image = put(tar(("a", b"a" * 3000)), pack=pack)
+    image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
+    proxy.fail("GET", "/blobs/", spoil=spoil)
+
+    cause = refusal(LayeredFiles(image, python).deeper)
+
+    assert cause == f"the blob {image.layers[0].digest} is not what its digest says"
+
+
+@pytest.mark.parametrize("spoil", ["cut", "short"])
+def test_begins_a_blob_that_was_cut_again(put: Put, proxy: Proxy, spoil: str) -> None:
+    body = random.Random(7).randbytes(300_000)  # noqa: S311
+    image = put(tar(("a.py", body)))
+    image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
+    files = LayeredFiles(image, python)
+    size = image.layers[0].size
+    proxy.fail("GET", "/blobs/", spoil=spoil, times=2)
+
+    assert files.deeper()
+
+    assert files.read("a.py") == body
+    assert size < files.bytes_read <= 2 * size
+    assert files.layers_read == list(image.layers)
+    proxy.fail("GET", "/blobs/", spoil=spoil, times=3)
+    assert refusal(LayeredFiles(image, python).deeper).startswith(f"the blob {image.layers[0].digest} is cut: ")

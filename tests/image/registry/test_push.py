@@ -1,0 +1,319 @@
+"""A push brings what is not there, by the cheapest way there is, and the tag comes last."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import requests
+from vpatch.errors import Failure
+from vpatch.image.model import Layer
+from vpatch.image.registry import session
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.pulled import RemoteImage, open_image
+from vpatch.image.registry.push import Pushed, push, tag
+from vpatch.image.registry.reference import Reference, parse
+
+from tests.image.registry.images import PACKS, TYPES, digest, put_image, tar
+from tests.image.registry.proxy import Proxy
+
+BALLAST = random.Random(5).randbytes(400_000)  # noqa: S311
+PATCH = tar(("a.py", b"new"))
+
+
+def layer_of(data: bytes) -> Layer:
+    blob = PACKS["gzip"](data)
+    return Layer(blob, digest(blob), digest(data), ("a.py",))
+
+
+LAYER = layer_of(PATCH)
+
+
+def config_of(base: RemoteImage) -> dict[str, Any]:
+    rootfs = {"type": "layers", "diff_ids": [*base.diff_ids, LAYER.diff_id]}
+    history = [*base.config["history"], {"created_by": "vpatch build"}]
+    return {**base.config, "rootfs": rootfs, "history": history, "author": "caf\xe9"}
+
+
+Base = Callable[..., RemoteImage]
+
+
+@pytest.fixture
+def base(registry: str, request: pytest.FixtureRequest) -> Base:
+    """`base(host)`: an image of two layers, in a repository for this test, as a server before the registry has it."""
+    name = f"push/{abs(hash(request.node.name))}"
+
+    def give(host: str = registry, flavour: str = "docker", **how: Any) -> RemoteImage:
+        put_image(registry, name, "x", [tar(("a.py", b"old")), tar(("big", BALLAST))], flavour=flavour, **how)
+        return open_image(parse(f"{host}/{name}:x"))
+
+    return give
+
+
+def send(base: RemoteImage, target: str, **how: Any) -> tuple[Pushed, Reference]:
+    ref = parse(target)
+    return push(base, ref, LAYER, config_of(base), {"org.example": "1"}, **how), ref
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(Failure) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flavour", TYPES)
+def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Base, flavour: str) -> None:
+    image = base(
+        proxy.host, flavour, manifest={"annotations": {"org.base": "0"}, "subject": {}} if flavour == "oci" else {}
+    )
+    heard: list[tuple[int, int]] = []
+    before = len(proxy.asked)
+
+    pushed, ref = send(image, f"{proxy.host}/push/mounted-{flavour}:y", progress=lambda *both: heard.append(both))
+
+    asked = proxy.asked[before:]
+    assert proxy.count("GET", "/blobs/") == 1  # of the base's config, when it was opened
+    assert pushed.mounted == 2
+    assert pushed.sent == heard[-1][0] == heard[-1][1]
+    bodies = [int(one.headers["content-length"]) for one in asked if one.method == "PUT" and "/uploads/" in one.path]
+    assert bodies[0] == len(LAYER.blob)
+    assert pushed.sent == sum(bodies)
+    assert not any(one.path.endswith("/manifests/y") for one in asked)
+    assert "no such image" in refusal(lambda: open_image(ref))
+
+    tag(ref, pushed.digest, "y")
+
+    new = open_image(ref)
+    assert new.digest == pushed.digest
+    assert new.config == config_of(image)
+    assert new.manifest.media_type == TYPES[flavour][0]
+    assert new.manifest.body["layers"] == [
+        *image.manifest.body["layers"],
+        {"mediaType": TYPES[flavour][2], "size": len(LAYER.blob), "digest": LAYER.digest},
+    ]
+    assert new.manifest.body["config"]["mediaType"] == TYPES[flavour][1]
+    assert new.manifest.body.get("annotations") == ({"org.base": "0", "org.example": "1"} if flavour == "oci" else None)
+    assert "subject" not in new.manifest.body
+    files = LayeredFiles(new, lambda _: True)
+    assert files.settle("a.py")
+    assert files.read("a.py") == b"new"
+    assert files.settle("big")
+    assert [layer.digest for layer in files.layers_read] == [LAYER.digest, image.layers[1].digest]
+
+
+def test_pushed_twice_is_sent_once(proxy: Proxy, base: Base) -> None:
+    image = base(proxy.host)
+    first, _ = send(image, f"{proxy.host}/push/twice")
+    before = proxy.count("POST", "/uploads/")
+
+    again, _ = send(image, f"{proxy.host}/push/twice")
+
+    assert again == Pushed(first.digest, 0, 0)
+    assert proxy.count("POST", "/uploads/") == before
+
+
+def test_into_the_repository_of_the_base(registry: str, base: Base) -> None:
+    image = base()
+
+    pushed, ref = send(image, str(image.ref))
+
+    assert pushed.mounted == 0
+    assert pushed.sent < 2000
+    assert open_image(image.ref).digest == image.digest, "the base's own tag stays"
+    assert open_image(replace(ref, tag=None, digest=pushed.digest)).layers
+
+
+def test_copies_the_base_to_another_registry(second_registry: str, base: Base) -> None:
+    image = base()
+    heard: list[tuple[int, int]] = []
+
+    pushed, ref = send(image, f"{second_registry}/push/copied:y", progress=lambda *both: heard.append(both))
+    tag(ref, pushed.digest, "y")
+
+    assert pushed.mounted == 0
+    assert pushed.sent > 400_000
+    assert heard[-1] == (pushed.sent, pushed.sent)
+    assert max(new - old for (old, _), (new, _) in pairwise(heard)) <= 1 << 16
+    new = open_image(ref)
+    files = LayeredFiles(new, lambda _: True)
+    assert files.settle("big")
+    assert files.read("big") == BALLAST
+    assert send(image, f"{second_registry}/push/copied:y")[0] == Pushed(pushed.digest, 0, 0)
+
+
+@pytest.mark.parametrize("fault", [{"status": 202}, {"status": 404}, {"status": 405}, {"status": 503}, {"status": 403}])
+def test_sends_what_cannot_be_mounted(proxy: Proxy, base: Base, fault: dict[str, Any]) -> None:
+    target = f"push/unmounted-{fault['status']}"
+    if fault["status"] == 202:  # as registries answer for a blob that is not where it was said to be
+        begun = requests.post(f"http://{proxy.behind}/v2/{target}/blobs/uploads/", timeout=20)
+        fault = {"status": 202, "headers": {"Location": begun.headers["Location"]}, "times": 1}
+    image = base(proxy.host)
+    proxy.fail("POST", f"mount={image.layers[1].digest}", **fault)
+
+    pushed, ref = send(image, f"{proxy.host}/{target}:y")
+
+    assert pushed.sent > 400_000
+    assert open_image(replace(ref, digest=pushed.digest)).layers[:2] == image.layers
+
+
+@pytest.mark.parametrize("spoil", ["cut", "short"])
+def test_a_blob_that_is_cut_is_copied_anew(proxy: Proxy, second_registry: str, base: Base, spoil: str) -> None:
+    image = base(proxy.host)
+    proxy.fail("GET", image.layers[1].digest, spoil=spoil, times=2)
+
+    pushed, ref = send(image, f"{second_registry}/push/cut-{spoil}:y")
+
+    assert pushed.sent > 400_000
+    assert open_image(replace(ref, digest=pushed.digest)).layers
+    proxy.fail("GET", image.layers[1].digest, spoil=spoil, times=3)
+    why = refusal(lambda: send(image, f"{second_registry}/push/cut-{spoil}-too-often:y"))
+    assert why.startswith(f"cannot read: {image.ref}: the blob {image.layers[1].digest} is cut: ")
+
+
+@pytest.mark.parametrize("spoil", ["corrupt", "longer"])
+def test_a_blob_that_is_not_what_its_digest_says_is_not_copied(
+    proxy: Proxy, second_registry: str, base: Base, spoil: str
+) -> None:
+    image = base(proxy.host)
+    proxy.fail("GET", image.layers[1].digest, spoil=spoil)
+
+    why = refusal(lambda: send(image, f"{second_registry}/push/{spoil}:y"))
+
+    assert why == f"cannot read: {image.ref}: the blob {image.layers[1].digest} is not what its digest says"
+    there = f"http://{second_registry}/v2/push/{spoil}/blobs/{image.layers[1].digest}"
+    assert requests.head(there, timeout=20).status_code == 404
+
+
+def test_with_tokens_it_mounts_with_the_right_to_read_and_to_write(proxy: Proxy, base: Base) -> None:
+    proxy.wants_tokens = True
+    image = base(proxy.host)
+
+    pushed, ref = send(image, f"{proxy.host}/push/tokens:y")
+    tag(ref, pushed.digest, "y")
+
+    assert pushed.mounted == 2
+    assert open_image(ref).digest == pushed.digest
+
+
+def test_tokens_that_expire_while_it_copies(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
+    """The body of a blob goes out twice where its token has expired on the way."""
+    for server in (proxy, elsewhere):
+        server.wants_tokens, server.uses = True, 2
+    image = base(proxy.host)
+
+    pushed, ref = send(image, f"{elsewhere.host}/push/expiring:y")
+    tag(ref, pushed.digest, "y")
+
+    assert open_image(ref).digest == pushed.digest
+    assert elsewhere.count("GET", "/token") > 3
+
+
+def test_a_repository_that_may_be_written_before_it_can_be_read(proxy: Proxy, base: Base) -> None:
+    image = base(proxy.host)
+    proxy.fail("HEAD", "/blobs/", status=403, times=1)
+
+    pushed, ref = send(image, f"{proxy.host}/push/first:y")
+
+    assert pushed.mounted == 2
+    assert open_image(replace(ref, digest=pushed.digest)).layers
+
+
+def test_a_registry_that_never_puts_a_blob_away(proxy: Proxy, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "COMMIT", 0.3)
+    proxy.fail("PUT", "/uploads/", spoil="stall")
+
+    assert refusal(lambda: send(base(), f"{proxy.host}/push/stalls:y")).endswith(": no answer within 0.3 s")
+
+
+def test_who_may_not_read_the_base_there_sends_it(proxy: Proxy, base: Base) -> None:
+    image = base(proxy.host)
+    proxy.wants_tokens = True
+    proxy.closed.add(image.ref.repository)
+    readable = replace(image, repository=base().repository)
+
+    pushed, ref = send(readable, f"{proxy.host}/push/closed:y")
+
+    assert (pushed.mounted, pushed.sent > 400_000) == (0, True)
+    assert open_image(replace(ref, digest=pushed.digest)).layers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body", "why"),
+    [
+        ("POST", "/uploads/", 401, b"", "private, or not there: log in with docker login HOST"),
+        ("POST", "/uploads/", 403, b"", "private, or not there: log in with docker login HOST"),
+        ("POST", "/uploads/", 404, b"", "no such repository"),
+        ("POST", "/uploads/", 429, b"", "too many requests: wait, or log in with docker login HOST"),
+        ("POST", "/uploads/", 500, b"", "the server answers 500 internal server error"),
+        ("HEAD", "/blobs/", 503, b"", "the server answers 503 service unavailable"),
+        ("PUT", "/uploads/", 404, b"", "its upload is gone"),
+        ("PUT", "/uploads/", 400, b'{"errors": [{"code": "A_B"}]}', "the server answers 400 bad request (A_B)"),
+        ("PUT", "/uploads/", 413, b"<html>", "the server answers 413 request entity too large"),
+        ("PUT", "/manifests/", 400, b'{"errors": [{"code": "\\u001b[31m"}]}', "the server answers 400 bad request"),
+        ("PUT", "/manifests/", 400, b'{"errors": [3]}', "the server answers 400 bad request"),
+        ("PUT", "/manifests/", 502, b"", "the server answers 502 bad gateway"),
+    ],
+)  # fmt: skip
+def test_says_what_a_registry_answers(
+    proxy: Proxy, base: Base, method: str, path: str, status: int, body: bytes, why: str
+) -> None:
+    proxy.fail(method, path, status=status, body=body)
+    name = f"{proxy.host}/push/refused-{method.lower()}-{status}-{len(body)}:y"
+
+    assert refusal(lambda: send(base(), name)) == f"cannot push: {name}: {why.replace('HOST', proxy.host)}"
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/uploads/"), ("PUT", "/uploads/"), ("PUT", "/manifests/")])
+@pytest.mark.parametrize("fault", [{"status": 500}, {"spoil": "hang up"}])
+def test_a_server_that_is_busy_twice_is_asked_again(
+    proxy: Proxy, base: Base, method: str, path: str, fault: dict[str, Any]
+) -> None:
+    proxy.fail(method, path, times=2, **fault)
+
+    pushed, ref = send(
+        base(), f"{proxy.host}/push/busy-{method.lower()}-{path.strip('/')}-{len(fault)}-{fault.get('status', 0)}:y"
+    )
+
+    assert open_image(replace(ref, digest=pushed.digest)).layers
+
+
+def test_a_registry_that_gives_back_something_else(proxy: Proxy, base: Base) -> None:
+    image = base()
+    pushed, ref = send(image, f"{proxy.host}/push/lies:y")
+    proxy.fail("GET", "/manifests/y", status=200, body=image.manifest.raw)
+
+    assert refusal(lambda: tag(ref, pushed.digest, "y")) == (
+        f"cannot tag: {ref}: the registry gives back another manifest for y"
+    )
+
+
+def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
+    ref = base().ref
+
+    assert refusal(lambda: tag(ref, LAYER.digest, "y")) == f"cannot tag: {ref}: no such image"
+
+
+def test_an_upload_goes_out_in_no_plain_http(proxy: Proxy, base: Base) -> None:
+    proxy.fail("POST", "/uploads/", status=202, headers={"Location": "http://example.org/upload?secret=1"})
+
+    name = f"{proxy.host}/push/leak:y"
+    assert refusal(lambda: send(base(), name)) == (
+        f"cannot push: {name}: it sends to http://example.org/upload, which is not https"
+    )
+
+
+def test_an_upload_to_another_host_takes_no_credentials_along(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
+    proxy.wants_tokens = True
+    image = base()
+    begun = requests.post(f"http://{elsewhere.host}/v2/push/aside/blobs/uploads/", timeout=20)
+    proxy.fail("POST", "/push/aside/", status=202, headers={"Location": begun.headers["Location"]}, times=1)
+
+    pushed, _ = send(image, f"{proxy.host}/push/aside:y")
+
+    assert pushed.digest
+    (sent,) = (one for one in elsewhere.asked if one.method == "PUT")
+    assert "authorization" not in sent.headers
