@@ -26,6 +26,8 @@ from vpatch.report import Report
 )
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name of the new image (repeatable). Default: none.")
 @click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
+@click.option("--registry", is_flag=True, help="Build without an engine, in the registry that --tag names.")
+@click.option("--untagged", is_flag=True, help="With --registry: push by digest, and leave the tags as they are.")
 @click.option("--platform", metavar="OS/ARCH", help="For which platform, as linux/amd64.")
 @click.option("--python", metavar="PATH", help="The interpreter inside the image. Default: python3 on its PATH.")
 @click.option("--no-test", is_flag=True, help="Don't test the new image.")
@@ -37,6 +39,8 @@ def build_command(
     tags: tuple[str, ...],
     *,
     push: bool,
+    registry: bool,
+    untagged: bool,
     platform: str | None,
     python: str | None,
     no_test: bool,
@@ -44,22 +48,47 @@ def build_command(
 ) -> Report:
     """Build a patched image: the base, and one layer with the changed files.
 
-    Prints the image's ID, or repository@digest once pushed. Needs a Docker engine. A tag is set last: an image that
-    fails a test gets none.
+    Prints the image's ID, or repository@digest once pushed. A tag is set last: an image that fails a test gets none.
+    With --registry no engine is needed, and of the base only the layers that hold vLLM are read; tests that need a
+    container are not run then.
     """
-    from vpatch.image.engine.build import build
-
     if base is None:
         raise click.UsageError("name an image with --base")
-    if push and not tags:
-        raise click.UsageError("--push needs a --tag: the name to push to")
-    # Containers and half-made images go, however this ends.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    named = tuple(name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in tags)
-    order = Order(base, platform, python, named, push=push, test=not no_test, gpus=gpus)
-    with bar(f"pulling {base}") as progress:
+    if (push or registry) and not tags:
+        raise click.UsageError(f"--{'push' if push else 'registry'} needs a --tag: the name to push to")
+    if registry and (push or gpus):
+        raise click.UsageError("--registry has no engine: leave out --push and --gpus")
+    if untagged and not registry:
+        raise click.UsageError("--untagged goes with --registry")
+    order = Order(
+        base,
+        platform,
+        python,
+        tuple(map(_full, tags)),
+        set_tags=not untagged,
+        push=push,
+        test=not no_test,
+        gpus=gpus,
+    )
+    if order.base in order.tags:
+        raise click.UsageError(f"--tag {base} is the base's own name: it stays with the base")
+    _unwinding()
+    if registry:
+        from vpatch.image.registry.build import build
+    else:
+        from vpatch.image.engine.build import build
+    with bar(f"reading {base}") as progress:
         built = build(order, chosen(ids), progress)
     return _report(built, ids)
+
+
+def _full(name: str) -> str:
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _unwinding() -> None:
+    """Let SIGTERM end the run as SIGINT does: containers and half-made images go, however it ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @click.command("test")
@@ -70,7 +99,7 @@ def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
     from vpatch.image.engine.build import tested
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _unwinding()
     with bar(f"pulling {image}") as progress:
         base, tests = tested(image, progress, gpus=gpus)
     extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": _as_json(tests)}
@@ -79,7 +108,8 @@ def test_command(image: str, *, gpus: bool) -> Report:
 
 def _report(built: Built, ids: tuple[str, ...]) -> Report:
     problems = [*built.problems, *not_applicable(built.verdicts, ids, built.base.ref)]
-    for line in (*built.notes, *_lines(built.tests)):
+    read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
+    for line in (*read, *built.notes, *_lines(built.tests)):
         click.echo(line, err=True)
     layer = built.layer
     extra = {
@@ -88,6 +118,7 @@ def _report(built: Built, ids: tuple[str, ...]) -> Report:
         "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
         "tests": _as_json(built.tests),
         "notes": list(built.notes),
+        **built.extra,
     }
     lines = [built.image] if built.image else []
     failed = _failed(built.tests)
