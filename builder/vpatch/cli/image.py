@@ -1,4 +1,4 @@
-"""The commands for images: build, test, inspect."""
+"""The commands for images: build, test, inspect, tag."""
 
 from __future__ import annotations
 
@@ -104,6 +104,53 @@ def test_command(image: str, *, gpus: bool) -> Report:
         base, tests = tested(image, progress, gpus=gpus)
     extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": _as_json(tests)}
     return Report("test", extra=extra, lines=_lines(tests), failed=_failed(tests))
+
+
+@click.command("inspect")
+@click.argument("image")
+@click.option("--platform", metavar="OS/ARCH", help="For which platform, as linux/amd64.")
+@reported
+def inspect_command(image: str, *, platform: str | None) -> Report:
+    """Tell what was done to a patched IMAGE: by the engine where it has it, else by its registry, without a pull."""
+    from vpatch.image.inspect import look
+
+    seen = look(image, platform)
+    labels = {key: value for key, value in seen.image.labels.items() if key.startswith("org.opencontainers.image.")}
+    extra = {
+        "image": {"ref": image, "digest": seen.image.digest or seen.image.id, "from": seen.told_by},
+        "base": {key: labels.get(f"org.opencontainers.image.base.{key}") for key in ("name", "digest")},
+        "overlays": list(seen.said.overlays),
+        "vpatch": seen.said.vpatch,
+        "files": dict(seen.said.files),
+        "labels": labels,
+    }
+    lines = [
+        f"{image}: vLLM {seen.said.vllm}, patched by vpatch {seen.said.vpatch}",
+        *(f"{key.removeprefix('org.opencontainers.image.')}: {value}" for key, value in sorted(labels.items())),
+        *(f"{one['id']}: {one['state']}: {one['because']}" for one in seen.said.overlays),
+        *(f"changed: {seen.said.root}/{path}" for path in seen.said.files),
+    ]
+    return Report("inspect", seen.said.root, seen.said.vllm, extra=extra, lines=lines)
+
+
+@click.command("tag")
+@click.argument("image", metavar="REPOSITORY@DIGEST")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@reported
+def tag_command(image: str, names: tuple[str, ...]) -> Report:
+    """Set tags, in its registry, to an image that was pushed by digest: the last step, once it is tested and signed."""
+    from vpatch.image.registry.push import tag
+    from vpatch.image.registry.reference import parse
+
+    named = parse(image)
+    if named.digest is None:
+        raise click.UsageError(f"{image} has no digest: name what was tested")
+    for name in map(parse, names):
+        if name.name != named.name or name.tag is None:
+            raise click.UsageError(f"{name} is no tag of {named.name}")
+    for name in map(parse, names):
+        tag(named, named.digest, str(name.tag))
+    return Report("tag", extra={"image": {"ref": image, "digest": named.digest}}, changed=names)
 
 
 def _report(built: Built, ids: tuple[str, ...]) -> Report:

@@ -22,6 +22,8 @@ _COMMANDS = {
     "show": "catalogue",
     "build": "image",
     "test": "image",
+    "inspect": "image",
+    "tag": "image",
 }
 
 

@@ -26,8 +26,10 @@ class Provenance:
     root: str
     dist_info: str
     python: str
+    vllm: str
+    vpatch: str
     overlays: tuple[Mapping[str, Any], ...]
-    files: tuple[str, ...]
+    files: Mapping[str, Any]
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -53,8 +55,9 @@ def provenance_of(base: Base) -> Provenance:
     try:
         said = json.loads(text)
         info = f"vllm-{said['vllm']}.dist-info"
-        overlays, files = tuple(said["overlays"]), tuple(said["files"])
-        return Provenance(text, str(said["root"]), info, str(said["python"] or "python3"), overlays, files)
+        versions = (str(said["vllm"]), str(said["vpatch"]))
+        lists = (tuple(said["overlays"]), dict(said["files"]))
+        return Provenance(text, str(said["root"]), info, str(said["python"] or "python3"), *versions, *lists)
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(Problem("cannot read provenance", base.ref, f"not what vpatch writes: {error}")) from error
 

@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 _FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}
 
 
-def resolve(client: DockerClient, ref: str, platform: str | None = None, progress: Progress | None = None) -> Base:
-    """Give the image that `ref` names, pulled where the engine lacks it.
+def resolve(
+    client: DockerClient, ref: str, platform: str | None, progress: Progress | None = None, *, pull: bool = True
+) -> Base:
+    """Give the image that `ref` names, pulled where the engine lacks it, unless `pull` is false.
 
     Raises:
         Failure: it is not there, private, of another platform, or there is no space for it.
     """
     found = _inspected(client, ref)
-    if found is None or (platform and platform != _platform(found)):
+    if pull and (found is None or (platform and platform != _platform(found))):
         _pull(client, ref, platform, progress)
         found = _inspected(client, ref)
     if found is None:
-        raise Failure(Problem("no such image", ref, "the engine pulled it, and does not know it"))
+        raise Failure(Problem("no such image", ref, "the engine does not have it"))
     if platform and platform != _platform(found):
         raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
     config = {ours: found[theirs] for theirs, ours in _FIELDS.items() if found.get(theirs)}
@@ -40,11 +42,6 @@ def resolve(client: DockerClient, ref: str, platform: str | None = None, progres
     if history := _history(client, found):
         config["history"] = history
     return Base(ref, found["Id"], config, _digest(found, ref))
-
-
-def platform_of(base: Base) -> str:
-    """Give the platform that an image is for, `linux/amd64`."""
-    return f"{base.config.get('os')}/{base.config.get('architecture')}"
 
 
 def _inspected(client: DockerClient, ref: str) -> dict[str, Any] | None:

@@ -18,7 +18,8 @@ from vpatch.image.registry.tree import is_wanted, vllm_in
 from vpatch.model import Catalogued
 from vpatch.release.transfer import Progress
 
-_PLATFORM = "linux/amd64"
+PLATFORM = "linux/amd64"
+"""What an image is for where nobody says otherwise."""
 
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
@@ -27,7 +28,7 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     Raises:
         Failure: it cannot be built. No tag was set, but for those that were when a registry refused the next.
     """
-    image = open_image(parse(order.base), order.platform or _PLATFORM)
+    image = open_image(parse(order.base), order.platform or PLATFORM)
     layers = LayeredFiles(image, is_wanted, progress=progress)
     vllm, files = vllm_in(layers, image.base, order.python)
     found = patch(files, vllm, image.base, overlays, order.python)
@@ -65,7 +66,7 @@ def _pushed(order: Order, built: Built, image: RemoteImage, found: Patch, layers
 
 def _tested(pushed: Reference, said: Provenance, order: Order, known: LayeredFiles) -> list[Tested]:
     """Test what is in the registry now; of the base's layers, those that were read need not be read again."""
-    image = open_image(pushed, order.platform or _PLATFORM)
+    image = open_image(pushed, order.platform or PLATFORM)
     layers = LayeredFiles(image, is_wanted, known=known.views)
     _, files = vllm_in(layers, image.base, order.python)
     return list(checks.on_files(files, said))
@@ -81,7 +82,7 @@ def tested(ref: str, platform: str | None) -> tuple[Base, tuple[Tested, ...]]:
     Raises:
         Failure: it is not there, not patched, or cannot be read.
     """
-    image = open_image(parse(ref), platform or _PLATFORM)
+    image = open_image(parse(ref), platform or PLATFORM)
     said = provenance_of(image.base)
     _, files = vllm_in(LayeredFiles(image, is_wanted), image.base, None)
     return image.base, tuple(checks.on_files(files, said))
