@@ -38,6 +38,7 @@ EXTRAS = {
     "urllib3": {"release", "image.registry"},
     "pypi_simple": {"release"},
     "docker": {"image"},
+    "jsonschema": {"image"},
     "oras": {"image.registry"},
     "elftools": {"image.cuda"},
     "zstandard": {"image.registry"},

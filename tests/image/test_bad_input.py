@@ -163,20 +163,6 @@ def test_an_image_that_was_there_before_survives_its_failing_twin(
     assert left() == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "name an image with --base"),
-        (("--base", "x", "--push"), "--push needs a --tag"),
-    ],
-)
-def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
-    ran = vpatch("build", *arguments)
-
-    assert ran.code == 2
-    assert says in ran.err
-
-
 def test_a_base_that_nobody_patched_cannot_be_tested(vpatch: Program, base: str, left: Left) -> None:
     before = left()
     ran = vpatch("test", base)

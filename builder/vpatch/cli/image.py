@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from vpatch.cli.bar import bar
-from vpatch.cli.options import chosen, complete_overlay, not_applicable, reported
-from vpatch.image.build import Built, Order
-from vpatch.image.model import Tested
+from vpatch.cli.image_report import as_json, build_report, failed, lines, together
+from vpatch.cli.options import chosen, complete_overlay, reported
 from vpatch.report import Report
+
+if TYPE_CHECKING:
+    from vpatch.image.build import Order
+    from vpatch.image.definition import Definition
 
 
 @click.command("build")
+@click.argument("definitions", metavar="[FILE.toml]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
+@click.option("--all", "everything", is_flag=True, help="Build every images/*.toml.")
 @click.option("--base", metavar="IMAGE", help="The image to build on: a tag, or better a digest.")
 @click.option(
     "--overlay",
@@ -30,14 +37,18 @@ from vpatch.report import Report
 @click.option("--untagged", is_flag=True, help="With --registry: push by digest, and leave the tags as they are.")
 @click.option("--platform", metavar="OS/ARCH", help="For which platform, as linux/amd64.")
 @click.option("--python", metavar="PATH", help="The interpreter inside the image. Default: python3 on its PATH.")
+@click.option("--require-arch", "architectures", multiple=True, metavar="SM", help="A GPU it must serve, as sm_120.")
 @click.option("--no-test", is_flag=True, help="Don't test the new image.")
 @click.option("--gpus", is_flag=True, help="Give the tests all GPUs, and serve a small model too.")
 @reported
 def build_command(
+    definitions: tuple[Path, ...],
     base: str | None,
     ids: tuple[str, ...],
     tags: tuple[str, ...],
+    architectures: tuple[str, ...],
     *,
+    everything: bool,
     push: bool,
     registry: bool,
     untagged: bool,
@@ -50,36 +61,57 @@ def build_command(
 
     Prints the image's ID, or repository@digest once pushed. A tag is set last: an image that fails a test gets none.
     With --registry no engine is needed, and of the base only the layers that hold vLLM are read; tests that need a
-    container are not run then.
+    container are not run then. FILE.toml says base, overlays and tags of an image that is published.
     """
-    if base is None:
-        raise click.UsageError("name an image with --base")
-    if (push or registry) and not tags:
-        raise click.UsageError(f"--{'push' if push else 'registry'} needs a --tag: the name to push to")
+    from vpatch.image.access import Order, read
+    from vpatch.image.access import everything as every
+
+    if bool(definitions or everything) == (base is not None):
+        raise click.UsageError("name an image with --base, or definitions, or --all")
+    if base is None and (ids or tags or platform or python or architectures):
+        raise click.UsageError("a definition says overlays, tags, platform and architectures: leave out these options")
     if registry and (push or gpus):
         raise click.UsageError("--registry has no engine: leave out --push and --gpus")
     if untagged and not registry:
         raise click.UsageError("--untagged goes with --registry")
-    order = Order(
-        base,
-        platform,
-        python,
-        tuple(map(_full, tags)),
-        set_tags=not untagged,
-        push=push,
-        test=not no_test,
-        gpus=gpus,
-    )
-    if order.base in order.tags:
-        raise click.UsageError(f"--tag {base} is the base's own name: it stays with the base")
-    _unwinding()
-    if registry:
-        from vpatch.image.registry.build import build
+    if base is None:
+        orders = [_defined(one) for one in read(every(Path()) if everything else list(definitions))]
     else:
-        from vpatch.image.engine.build import build
-    with bar(f"reading {base}") as progress:
-        built = build(order, chosen(ids), progress)
-    return _report(built, ids)
+        orders = [(Order(base, platform, python, tuple(map(_full, tags)), architectures=architectures), ids)]
+    if (push or registry) and not all(order.tags for order, _ in orders):
+        raise click.UsageError(f"--{'push' if push else 'registry'} needs a --tag: the name to push to")
+    for order, _ in orders:
+        if order.base.partition("@")[0] in order.tags:
+            raise click.UsageError(f"{order.base} is the base's own name: it stays with the base")
+    _unwinding()
+    reports = [
+        _built(
+            replace(order, set_tags=not untagged, push=push, tests=_tests(order.tests, no_test=no_test, gpus=gpus)),
+            named,
+            registry=registry,
+        )
+        for order, named in orders
+    ]
+    return reports[0] if len(reports) == 1 else together(reports)
+
+
+def _defined(said: Definition) -> tuple[Order, tuple[str, ...]]:
+    from vpatch.image.access import Order
+
+    order = Order(said.base, said.platform, None, said.tags, architectures=said.architectures, tests=said.tests)
+    return order, said.overlays
+
+
+def _tests(asked: frozenset[str], *, no_test: bool, gpus: bool) -> frozenset[str]:
+    return frozenset() if no_test else asked | {"gpus"} if gpus else asked
+
+
+def _built(order: Order, ids: tuple[str, ...], *, registry: bool) -> Report:
+    from vpatch.image.access import build_in_engine, build_in_registry
+
+    build = build_in_registry if registry else build_in_engine
+    with bar(f"reading {order.base}") as progress:
+        return build_report(build(order, chosen(ids), progress), ids)
 
 
 def _full(name: str) -> str:
@@ -97,13 +129,13 @@ def _unwinding() -> None:
 @reported
 def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
-    from vpatch.image.engine.build import tested
+    from vpatch.image.access import Order, tested
 
     _unwinding()
     with bar(f"pulling {image}") as progress:
-        base, tests = tested(image, progress, gpus=gpus)
-    extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": _as_json(tests)}
-    return Report("test", extra=extra, lines=_lines(tests), failed=_failed(tests))
+        base, tests = tested(image, _tests(Order(image).tests, no_test=False, gpus=gpus), progress)
+    extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": as_json(tests)}
+    return Report("test", extra=extra, lines=lines(tests), failed=failed(tests))
 
 
 @click.command("inspect")
@@ -112,7 +144,7 @@ def test_command(image: str, *, gpus: bool) -> Report:
 @reported
 def inspect_command(image: str, *, platform: str | None) -> Report:
     """Tell what was done to a patched IMAGE: by the engine where it has it, else by its registry, without a pull."""
-    from vpatch.image.inspect import look
+    from vpatch.image.access import look
 
     seen = look(image, platform)
     labels = {key: value for key, value in seen.image.labels.items() if key.startswith("org.opencontainers.image.")}
@@ -139,8 +171,7 @@ def inspect_command(image: str, *, platform: str | None) -> Report:
 @reported
 def tag_command(image: str, names: tuple[str, ...]) -> Report:
     """Set tags, in its registry, to an image that was pushed by digest: the last step, once it is tested and signed."""
-    from vpatch.image.registry.push import tag
-    from vpatch.image.registry.reference import parse
+    from vpatch.image.access import parse, tag
 
     named = parse(image)
     if named.digest is None:
@@ -151,37 +182,3 @@ def tag_command(image: str, names: tuple[str, ...]) -> Report:
     for name in map(parse, names):
         tag(named, named.digest, str(name.tag))
     return Report("tag", extra={"image": {"ref": image, "digest": named.digest}}, changed=names)
-
-
-def _report(built: Built, ids: tuple[str, ...]) -> Report:
-    problems = [*built.problems, *not_applicable(built.verdicts, ids, built.base.ref)]
-    read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
-    for line in (*read, *built.notes, *_lines(built.tests)):
-        click.echo(line, err=True)
-    layer = built.layer
-    extra = {
-        "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
-        "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
-        "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
-        "tests": _as_json(built.tests),
-        "notes": list(built.notes),
-        **built.extra,
-    }
-    lines = [built.image] if built.image else []
-    failed = _failed(built.tests)
-    return Report(
-        "build", built.root, built.vllm, built.verdicts, problems=problems, extra=extra, lines=lines, failed=failed
-    )
-
-
-def _failed(tests: Sequence[Tested]) -> bool:
-    return any(test.ok is False for test in tests)
-
-
-def _as_json(tests: Sequence[Tested]) -> list[dict[str, object]]:
-    return [{"name": test.name, "ok": test.ok, "because": test.because} for test in tests]
-
-
-def _lines(tests: Sequence[Tested]) -> list[str]:
-    words = {True: "passed", False: "FAILED", None: "not run"}
-    return [f"{test.name}: {words[test.ok]}: {test.because}" for test in tests]

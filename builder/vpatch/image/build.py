@@ -11,6 +11,10 @@ from vpatch.image.model import Base, Layer, Tested
 from vpatch.model import Verdict
 
 
+FILES, CONTAINERS, GPUS = (frozenset({name}) for name in ("files", "containers", "gpus"))
+"""The kinds of tests: what an image's files show, what containers of it show, and what one with GPUs does."""
+
+
 @dataclass(frozen=True)
 class Order:
     """An image to build.
@@ -18,7 +22,8 @@ class Order:
     `base` is its name, `platform` as `linux/amd64` (None: the engine's own, or amd64 in a registry), `python` an
     interpreter inside the image (None: the one on its PATH). `tags` are full names; they are set at the end, unless
     `set_tags` is false: then they only say where to push to. `push` sends them from an engine to their registries.
-    `architectures`, as `sm_120`, must be served by the base's compiled extensions.
+    `tests` has some of `files`, `containers` and `gpus`. `architectures`, as `sm_120`, must be served by the base's
+    compiled extensions.
     """
 
     base: str
@@ -27,8 +32,7 @@ class Order:
     tags: tuple[str, ...] = ()
     set_tags: bool = True
     push: bool = False
-    test: bool = True
-    gpus: bool = False
+    tests: frozenset[str] = FILES | CONTAINERS
     architectures: tuple[str, ...] = ()
 
 

@@ -62,8 +62,7 @@ def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner:
         done = replace(done, notes=(note,))
     keep = False
     try:
-        if order.test:
-            done = replace(done, tests=_tested(client, replace(base, config=settings), image, owner, gpus=order.gpus))
+        done = replace(done, tests=_tested(client, replace(base, config=settings), image, owner, order.tests))
         keep = all(test.ok is not False for test in done.tests)
         if not keep:
             return replace(done, image="")
@@ -78,17 +77,17 @@ def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner:
             discard(client, image)
 
 
-def tested(ref: str, progress: Progress | None, *, gpus: bool) -> tuple[Base, tuple[Tested, ...]]:
-    """Test an image that was patched before.
+def tested(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Tested, ...]]:
+    """Test an image that was patched before; `tests` are those of an `Order`.
 
     Raises:
         Failure: it is not there, not patched, or the engine refuses.
     """
     with engine() as client, run_of_its_own() as owner:
         base = resolve(client, ref, None, progress)
-        return base, _tested(client, base, base.id, owner, gpus=gpus)
+        return base, _tested(client, base, base.id, owner, tests)
 
 
-def _tested(client: DockerClient, image: Base, which: str, owner: str, *, gpus: bool) -> tuple[Tested, ...]:
+def _tested(client: DockerClient, image: Base, which: str, owner: str, tests: frozenset[str]) -> tuple[Tested, ...]:
     said = checks.provenance_of(image)
-    return tuple(in_container(Inside(client, which, said.python, owner, gpus), said))
+    return tuple(in_container(Inside(client, which, said.python, owner), said, tests))

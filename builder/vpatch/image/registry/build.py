@@ -52,7 +52,7 @@ def _pushed(order: Order, built: Built, image: RemoteImage, found: Patch, layers
         pushed = push(image, target, found.layer, settings, labels)
         sent += pushed.sent
         names.append(f"{target.name}@{pushed.digest}")
-        if order.test:
+        if order.tests:
             said = provenance_of(Base(order.base, "", settings))
             tests += _tested(Reference(target.host, target.repository, digest=pushed.digest), said, order, layers)
     extra = {**built.extra, "bytes_sent": sent}

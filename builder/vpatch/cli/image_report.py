@@ -1,0 +1,72 @@
+"""What the commands for images have to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from vpatch.cli.options import not_applicable
+from vpatch.report import Report
+from vpatch.report import as_json as as_object
+
+if TYPE_CHECKING:
+    from vpatch.image.build import Built
+    from vpatch.image.model import Tested
+
+
+def build_report(built: Built, ids: tuple[str, ...]) -> Report:
+    """Report a build; `ids` are the overlays that were named."""
+    problems = [*built.problems, *not_applicable(built.verdicts, ids, built.base.ref)]
+    read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
+    for line in (*read, *built.notes, *lines(built.tests)):
+        click.echo(line, err=True)
+    layer = built.layer
+    extra = {
+        "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
+        "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
+        "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
+        "tests": as_json(built.tests),
+        "notes": list(built.notes),
+        **built.extra,
+    }
+    return Report(
+        "build",
+        built.root,
+        built.vllm,
+        built.verdicts,
+        problems=problems,
+        extra=extra,
+        lines=[built.image] if built.image else [],
+        failed=failed(built.tests),
+    )
+
+
+def failed(tests: Sequence[Tested]) -> bool:
+    """Tell whether a test failed; one that was not run did not."""
+    return any(test.ok is False for test in tests)
+
+
+def as_json(tests: Sequence[Tested]) -> list[dict[str, object]]:
+    """Give outcomes as the contract has them; `ok` is null for a test that was not run."""
+    return [{"name": test.name, "ok": test.ok, "because": test.because} for test in tests]
+
+
+def lines(tests: Sequence[Tested]) -> list[str]:
+    """Give outcomes for people."""
+    words = {True: "passed", False: "FAILED", None: "not run"}
+    return [f"{test.name}: {words[test.ok]}: {test.because}" for test in tests]
+
+
+def together(reports: Sequence[Report]) -> Report:
+    """Make one report of several builds: `builds` has what each says."""
+    builds = [json.loads(as_object(report)) for report in reports]
+    return Report(
+        "build",
+        problems=[problem for report in reports for problem in report.problems],
+        extra={"builds": builds},
+        lines=[line for report in reports for line in report.lines or ()],
+        failed=any(report.failed for report in reports),
+    )
