@@ -10,7 +10,6 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.model import Base, Layer, Tested
 from vpatch.model import Verdict
 
-
 FILES, CONTAINERS, GPUS = (frozenset({name}) for name in ("files", "containers", "gpus"))
 """The kinds of tests: what an image's files show, what containers of it show, and what one with GPUs does."""
 
