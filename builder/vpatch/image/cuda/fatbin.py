@@ -40,8 +40,9 @@ _DAMAGED = (
     MemoryError,
     OSError,
     RecursionError,
+    TypeError,
+    ValueError,
 )
-_DAMAGED_TOO = (TypeError, ValueError, struct.error)
 
 
 def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tuple[str, ...]]:
@@ -59,7 +60,7 @@ def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tup
         if sum(where) > size:
             raise ValueError(f"it is cut short: its device code ends at byte {sum(where)} of {size}")
         return tuple(_fat_binaries(file, *where)), needed
-    except (*_DAMAGED, *_DAMAGED_TOO) as error:
+    except _DAMAGED as error:
         raise Failure(Problem("cannot read extension", name, _cause(error))) from error
 
 
