@@ -36,7 +36,7 @@ def boxes(*binaries: str) -> bytes:
 
 
 def elf(sections: Mapping[str, bytes], needed: Iterable[str] = (), *, empty: Iterable[str] = ()) -> bytes:
-    """Give a shared object with these sections, those of `empty` without content, that needs some libraries."""
+    """Give a shared object with these sections, those of `empty` without their content, that needs some libraries."""
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in needed)
     tags = b"".join(struct.pack("<QQ", 1, strings.index(name.encode())) for name in needed) + bytes(16)
     every = {**sections, **dict.fromkeys(empty, b""), ".dynstr": strings, ".dynamic": tags, ".shstrtab": b""}
@@ -44,10 +44,11 @@ def elf(sections: Mapping[str, bytes], needed: Iterable[str] = (), *, empty: Ite
     every[".shstrtab"] = names
     body, headers = bytearray(64), bytearray(64)
     for name, data in every.items():
+        size = 4096 if name in empty else len(data)  # as where the content was moved to a file of its own
         kind = {".dynstr": 3, ".shstrtab": 3, ".dynamic": 6}.get(name, 8 if name in empty else 1)
         link = [*every].index(".dynstr") + 1 if name == ".dynamic" else 0
         at = names.index(b"\0" + name.encode() + b"\0") + 1
-        headers += struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, len(body), len(data), link, 0, 8, 16 * (kind == 6))
+        headers += struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, len(body), size, link, 0, 8, 16 * (kind == 6))
         body += data + bytes(-len(data) % 8)
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     count = len(every) + 1

@@ -10,7 +10,7 @@ from vpatch.errors import Failure
 from vpatch.image.cuda.check import Says, Survey, Verdict, judge, survey, verdicts
 
 from tests.image.cuda.fetching import extensions
-from tests.image.cuda.making import elf, extension, without_device_code
+from tests.image.cuda.making import box, elf, entry, extension, without_device_code
 from tests.image.cuda.test_recorded import RELEASES, SMALL
 
 # The fat binaries of a few files of 0.20.2, one of each sort.
@@ -61,12 +61,12 @@ def test_what_each_file_says() -> None:
         ("_C.cpython-312-x86_64-linux-gnu.so", Says.NOTHING),
     }
     because = {one.name: one.because for one in found}
+    assert "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so: others: for sm_90a only" in map(str, found)
     assert because["vllm/_C.abi3.so"] == (
-        "3 of 7 fat binaries run: sm_120, sm_120f; "
-        "1 of 7 fat binaries by JIT, with a driver of branch 580 or newer: compute_80, compute_90"
+        "3 of 7 fat binaries run: sm_120, sm_120f; 1 of 7 fat binaries by JIT (driver >=580): compute_80, compute_90"
     )
     assert because["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] == (
-        "1 of 1 fat binaries by JIT, with a driver of branch 580 or newer: compute_80"
+        "1 of 1 fat binaries by JIT (driver >=580): compute_80"
     )
     assert because["vllm/_flashmla_C.abi3.so"] == "for sm_90a, sm_100f only"
     assert judge(look(FILES), "12.0") == ()
@@ -80,8 +80,8 @@ def test_what_the_release_is_built_for_is_served(arch: str) -> None:
 
 def test_a_gpu_that_only_special_kernels_know_is_not_served() -> None:
     assert told(FILES, "sm_110") == [
-        f"lacks sm_110: vllm/{name}: nothing for it in 1 fat binaries, which have {LIST.replace(' ', ', ')}"
-        for name in ("_C.abi3.so", "_moe_C.abi3.so")
+        f"lacks sm_110: vllm/{name}: nothing for it in 1 of {count} fat binaries: {LIST.replace(' ', ', ')}"
+        for name, count in (("_C.abi3.so", len(KERNELS)), ("_moe_C.abi3.so", len(ROUTING)))
     ]
 
 
@@ -103,6 +103,7 @@ BUILT = {
     "bound to this GPU": ("sm_120a", []),
     "for its family": ("sm_120f", []),
     "for the next one": ("sm_121", ["lacks sm_120"]),
+    "bound to this family, and other kernels to others": ("sm_90a; sm_100f; sm_120f", []),
     "bound to others": ("sm_90a; sm_100f", ["lacks sm_120"]),
 }
 
@@ -119,8 +120,24 @@ def test_how_the_kernels_may_have_been_built(name: str) -> None:
 def test_an_extension_that_no_list_names_fails_only_if_it_is_for_any_gpu() -> None:
     assert told({**FILES, "vllm/_new_C.abi3.so": extension("sm_90a sm_100f")}) == []
     assert told({**FILES, "vllm/_new_C.abi3.so": extension("sm_80 sm_90")}) == [
-        "lacks sm_120: vllm/_new_C.abi3.so: nothing for it in 1 fat binaries, which have sm_80, sm_90"
+        "lacks sm_120: vllm/_new_C.abi3.so: nothing for it in 1 of 1 fat binaries: sm_80, sm_90"
     ]
+
+
+def test_ptx_beside_machine_code_is_not_what_runs() -> None:
+    found = verdicts(look({"vllm/_C.abi3.so": extension("sm_120 compute_120", "sm_90 compute_90")}), "sm_120")
+
+    assert str(found[0]) == (
+        "vllm/_C.abi3.so: ok: 1 of 2 fat binaries run: sm_120; 1 of 2 fat binaries by JIT (driver >=580): compute_90"
+    )
+
+
+def test_ptx_that_any_driver_compiles() -> None:
+    data = elf({".nv_fatbin": box(entry("compute_80", isa=(6, 5)))})
+
+    assert str(verdicts(look({"vllm/_C.abi3.so": data}), "sm_120")[0]) == (
+        "vllm/_C.abi3.so: jit: 1 of 1 fat binaries by JIT (driver any): compute_80"
+    )
 
 
 def test_needed_files_that_are_not_there() -> None:
@@ -180,7 +197,7 @@ def test_the_smaller_files_of_a_real_release() -> None:
         "vllm/_moe_C.abi3.so",
         "vllm/vllm_flash_attn/_vllm_fa2_C*.so",
     ]
-    assert (found.cuda, found.driver, found.ptx_driver) == ("13.0", "580.65.06", "580")
+    assert (found.cuda, found.driver, found.ptx_driver) == ("13.0", ">=580.65.06", ">=580")
 
 
 @pytest.mark.matrix

@@ -68,7 +68,14 @@ def test_linked_code_goes_before_its_parts() -> None:
 
     assert images(elf({"__nv_relfatbin": parts})) == [["sm_75"]]
     assert images(elf({"__nv_relfatbin": parts, ".nv_fatbin": boxes("sm_120")})) == [["sm_120"]]
+    assert images(elf({"__nv_relfatbin": parts, ".nv_fatbin": b""})) == [["sm_75"]]
     assert images(elf({"__nv_relfatbin": parts}, empty=[".nv_fatbin"])) == [["sm_75"]]
+
+
+def test_sections_that_a_linker_did_not_join() -> None:
+    data = elf({".nv_fatbin": boxes("sm_80"), ".nv_fatbix": boxes("sm_120")}).replace(b".nv_fatbix", b".nv_fatbin")
+
+    assert images(data) == [["sm_80"], ["sm_120"]]
 
 
 def test_what_is_neither_cubin_nor_ptx() -> None:

@@ -50,6 +50,9 @@ class Verdict:
     says: Says
     because: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.says.value}: {self.because}"
+
 
 @dataclass(frozen=True)
 class _Need:
@@ -107,7 +110,7 @@ def _verdict(one: Extension, gpu: Arch, *, needed: bool) -> Verdict:
         return Verdict(one.name, Says.OTHERS, f"for {', '.join(names(one.images))} only")
     without = [binary for binary in telling if _best(binary, gpu) is Says.LACKS]
     have = ", ".join(names(image for binary in without for image in binary))
-    return Verdict(one.name, worst, f"nothing for it in {len(without)} fat binaries, which have {have}")
+    return Verdict(one.name, worst, f"nothing for it in {len(without)} of {len(one.binaries)} fat binaries: {have}")
 
 
 _WORSE = (Says.OK, Says.JIT, Says.LACKS)
@@ -141,6 +144,6 @@ def _reasons(one: Extension, gpu: Arch) -> Iterator[str]:
         binaries = [binary for binary in one.binaries if _best(binary, gpu) is says]
         used = [image for binary in binaries for image in binary if image.kind is kind and image.serves(gpu)]
         if used:
-            branch = compiling_driver(image.isa for image in used)
-            how = "run" if says is Says.OK else f"by JIT, with a driver of branch {branch or 'unknown'} or newer"
+            driver = compiling_driver(image.isa for image in used)
+            how = "run" if says is Says.OK else f"by JIT (driver {driver or 'any'})"
             yield f"{len(binaries)} of {len(one.binaries)} fat binaries {how}: {', '.join(names(used))}"

@@ -36,9 +36,10 @@ _PTX = {
 
 
 def oldest_driver(cuda: str) -> str:
-    """Give the oldest driver on which code for a CUDA release such as "13.0" or "13" runs; "" where none is known."""
+    """Give the drivers on which code for a CUDA release such as "13.0" or "13" runs: ">=580.65.06"; "" if unknown."""
     major = cuda.partition(".")[0]
-    return _OLDEST.get(int(major), "") if major.isdecimal() else ""
+    oldest = _OLDEST.get(int(major)) if major.isdecimal() else None
+    return f">={oldest}" if oldest else ""
 
 
 def release_of(isas: Iterable[tuple[int, int]]) -> str:
@@ -47,8 +48,8 @@ def release_of(isas: Iterable[tuple[int, int]]) -> str:
 
 
 def compiling_driver(isas: Iterable[tuple[int, int]]) -> str:
-    """Give the driver branch that compiles PTX of these versions: "580", "after 610", or "" where any driver does."""
+    """Give the driver branches that compile PTX of these versions: ">=580"; "" where any does that is still about."""
     newest = max(isas, default=(0, 0))
     if newest > max(_PTX):
-        return f"after {_PTX[max(_PTX)][1]}"
-    return str(_PTX[newest][1]) if newest in _PTX else ""
+        return f">{_PTX[max(_PTX)][1]}"
+    return f">={_PTX[newest][1]}" if newest in _PTX else ""

@@ -56,15 +56,16 @@ def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tup
     try:
         size = file.seek(0, io.SEEK_END)
         places, needed = _sections(file)
-        where = next(filter(None, (places.get(section) for section in SECTIONS)), (0, 0))
-        if sum(where) > size:
-            raise ValueError(f"it is cut short: its device code ends at byte {sum(where)} of {size}")
-        return tuple(_fat_binaries(file, *where)), needed
+        chosen = next(filter(None, (places[section] for section in SECTIONS)), [])
+        for start, length in chosen:
+            if start + length > size:
+                raise ValueError(f"it is cut short: its device code ends at byte {start + length} of {size}")
+        return tuple(binary for place in chosen for binary in _fat_binaries(file, *place)), needed
     except _DAMAGED as error:
         raise Failure(Problem("cannot read extension", name, _cause(error))) from error
 
 
-def _sections(file: IO[bytes]) -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
+def _sections(file: IO[bytes]) -> tuple[dict[str, list[tuple[int, int]]], tuple[str, ...]]:
     """Give where the sections with fat binaries lie (offset, size; in bytes), and the needed libraries."""
     file.seek(0)
     if file.read(4) != b"\x7fELF":
@@ -72,11 +73,11 @@ def _sections(file: IO[bytes]) -> tuple[dict[str, tuple[int, int]], tuple[str, .
     elf = ELFFile(file)
     if elf.num_sections() > _MOST_SECTIONS:
         raise ValueError(f"it says that it has {elf.num_sections()} sections")
-    places: dict[str, tuple[int, int]] = {}
+    places: dict[str, list[tuple[int, int]]] = {section: [] for section in SECTIONS}
     needed: tuple[str, ...] = ()
     for section in elf.iter_sections():
         if section.name in SECTIONS and section["sh_type"] != "SHT_NOBITS" and section["sh_size"]:
-            places[section.name] = (section["sh_offset"], section["sh_size"])
+            places[section.name].append((section["sh_offset"], section["sh_size"]))
         elif isinstance(section, DynamicSection):
             needed = tuple(tag.needed for tag in section.iter_tags("DT_NEEDED"))  # type: ignore[attr-defined]
     return places, needed
@@ -110,7 +111,7 @@ def _after_zeros(file: IO[bytes], at: int, stop: int) -> int:
         at = min(at + step, stop) - len(rest)
         if rest:
             break
-        step = _CHUNK
+        step = min(2 * step, _CHUNK)
     return at
 
 

@@ -51,8 +51,8 @@ class Survey:
 
     `cuda` is the CUDA release that the extensions were compiled with ("13.0"; "13" where only the library that they
     need tells), `image_cuda` the one that the image's `CUDA_VERSION` names, `torch` the release that vLLM wants.
-    `driver` is the oldest Linux driver for machine code of that CUDA, `ptx_driver` the oldest driver branch that
-    compiles all of the PTX.
+    `driver` are the Linux drivers for machine code of that CUDA, `ptx_driver` the driver branches that compile all of
+    the PTX, as version specifiers: ">=580.65.06", ">=580".
     """
 
     extensions: tuple[Extension, ...]
@@ -115,10 +115,10 @@ def lines(found: Survey) -> Iterator[str]:
         elif one.images:
             yield f"{one.name}: {', '.join((*one.architectures, *one.ptx))}"
     said = f" (the image says {found.image_cuda})" if found.image_cuda else ""
-    driver = f"{found.driver} or newer" if found.driver else "unknown"
     more = found.ptx_driver and not found.driver.startswith(found.ptx_driver)
-    compiling = f", of branch {found.ptx_driver} or newer to compile the PTX" if more else ""
-    yield f"CUDA {found.cuda or 'unknown'}{said}, torch {found.torch or 'unknown'}, driver {driver}{compiling}"
+    compiling = f", {found.ptx_driver} where it compiles PTX" if more else ""
+    driver = f"{found.driver or 'unknown'}{compiling}"
+    yield f"CUDA {found.cuda or 'unknown'}{said}, torch {found.torch or 'unknown'}, driver {driver}"
 
 
 def names(images: Iterable[Image]) -> tuple[str, ...]:
