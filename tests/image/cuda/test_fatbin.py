@@ -1,0 +1,174 @@
+"""Fat binaries: what NVIDIA's tools write is read as NVIDIA's tools read it, and what is damaged is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vpatch.errors import Failure
+from vpatch.image.cuda.arch import Kind
+from vpatch.image.cuda.fatbin import read
+
+from tests.image.cuda.making import box, boxes, elf, entry, extension, without_device_code
+from tests.image.cuda.record import HEADERS
+
+MADE = json.loads(HEADERS.read_text())
+
+
+def images(data: bytes) -> list[list[str]]:
+    binaries, _ = read("vllm/_C.abi3.so", io.BytesIO(data))
+    return [[str(image) for image in binary] for binary in binaries]
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(Failure) as caught:
+        read("vllm/_C.abi3.so", io.BytesIO(data))
+    (problem,) = caught.value.problems
+    assert (problem.what, problem.where) == ("cannot read extension", "vllm/_C.abi3.so")
+    return problem.cause
+
+
+def test_every_architecture_is_read_as_cuobjdump_reads_it() -> None:
+    headers = [bytes.fromhex(header) for header in MADE["entries"].values()]
+    payloads = [bytes(struct.unpack_from("<Q", header, 8)[0]) for header in headers]
+    section = box(b"".join(header + payload for header, payload in zip(headers, payloads, strict=True)))
+    (binary,), _ = read("all.so", io.BytesIO(elf({".nv_fatbin": section})))
+
+    kinds = {Kind.CUBIN: "elf", Kind.PTX: "ptx"}
+    said = [f"{kinds[image.kind]} sm_{image.arch}" for image in binary]
+    assert said == list(MADE["entries"])
+    assert {"elf sm_120", "elf sm_120a", "elf sm_120f", "ptx sm_90a", "ptx sm_103f"} <= set(said)
+    isa = tuple(map(int, MADE["isa"].split(".")))
+    assert {image.isa for image in binary} == {isa, (0, 0)}
+
+
+def test_fat_binaries_in_order_and_libraries() -> None:
+    data = extension("sm_90a sm_120f", "compute_80 sm_80", needed=("libc10.so", "libcudart.so.13"))
+    binaries, needed = read("x.so", io.BytesIO(data))
+
+    assert images(data) == [["sm_90a", "sm_120f"], ["compute_80", "sm_80"]]
+    assert binaries[1][0].isa == (9, 0)
+    assert needed == ("libc10.so", "libcudart.so.13")
+
+
+@pytest.mark.parametrize("zeros", [8, 3 << 20])
+def test_zeros_between_and_behind(zeros: int) -> None:
+    section = boxes("sm_80") + bytes(zeros) + boxes("sm_120") + bytes(zeros)
+
+    assert images(elf({".nv_fatbin": section})) == [["sm_80"], ["sm_120"]]
+
+
+def test_linked_code_goes_before_its_parts() -> None:
+    parts = boxes("sm_75")
+
+    assert images(elf({"__nv_relfatbin": parts})) == [["sm_75"]]
+    assert images(elf({"__nv_relfatbin": parts, ".nv_fatbin": boxes("sm_120")})) == [["sm_120"]]
+    assert images(elf({"__nv_relfatbin": parts, ".nv_fatbin": b""})) == [["sm_75"]]
+    assert images(elf({"__nv_relfatbin": parts}, empty=[".nv_fatbin"])) == [["sm_75"]]
+
+
+def test_sections_that_a_linker_did_not_join() -> None:
+    data = elf({".nv_fatbin": boxes("sm_80"), ".nv_fatbix": boxes("sm_120")}).replace(b".nv_fatbix", b".nv_fatbin")
+
+    assert images(data) == [["sm_80"], ["sm_120"]]
+
+
+def test_what_is_neither_cubin_nor_ptx() -> None:
+    (((image,),), _) = read("x.so", io.BytesIO(elf({".nv_fatbin": box(entry("sm_120", kind=64))})))
+
+    assert image.kind is Kind.OTHER
+
+
+def test_a_temporary_file_of_which_little_is_read() -> None:
+    big = entry("sm_120", bytes(40 << 20))
+    with tempfile.TemporaryFile() as file:
+        file.write(elf({".nv_fatbin": box(big) + box(entry("sm_90a"))}))
+        binaries, _ = read("x.so", file)
+
+    assert len(binaries) == 2
+
+
+def test_a_shared_object_without_device_code() -> None:
+    binaries, needed = read("native.so", io.BytesIO(without_device_code()))
+
+    assert binaries == ()
+    assert "libc.so.6" in needed
+
+
+GOOD = extension("sm_80 compute_80", "sm_120f")
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"", "not an ELF file"),
+        (b"/* a linker script */ INPUT(libx.so)", "not an ELF file"),
+        (GOOD[:40], "a damaged ELF file"),
+        (GOOD[:-64], "a damaged ELF file"),
+        (elf({".nv_fatbin": boxes("sm_80")[:-8]}), "no fat binary at byte 64"),
+        (elf({".nv_fatbin": boxes("sm_80") + b"\x01" * 8}), "no fat binary at byte 152"),
+        (elf({".nv_fatbin": box(entry("sm_80"), magic=0xBA55ED51)}), "no fat binary at byte 64"),
+        (elf({".nv_fatbin": box(entry("sm_80"), version=2)}), "no fat binary at byte 64"),
+        (elf({".nv_fatbin": box(entry("sm_80"), header=0, size=0)}), "no fat binary at byte 64"),
+        (elf({".nv_fatbin": box(entry("sm_80"), size=1 << 63)}), "no fat binary at byte 64"),
+        (elf({".nv_fatbin": box(entry("sm_80") + bytes(24))}), "no entry of a fat binary at byte 152"),
+        (elf({".nv_fatbin": box(bytes(64))}), "no entry of a fat binary at byte 80"),
+        (elf({".nv_fatbin": box(entry("sm_80")[:-4] + bytes(3))}), "no entry of a fat binary at byte 80"),
+    ],
+)
+def test_what_is_damaged_is_told(data: bytes, cause: str) -> None:
+    assert refused(data).startswith(cause)
+
+
+def test_cut_short_behind_its_section_headers() -> None:
+    data = bytearray(elf({".text": boxes("sm_80"), ".nv_fatbin": boxes("sm_80")}))
+    (headers,) = struct.unpack_from("<Q", data, 40)
+    struct.pack_into("<Q", data, headers + 2 * 64 + 24, len(data) - 10)
+
+    assert refused(bytes(data)) == f"it is cut short: its device code ends at byte {len(data) + 78} of {len(data)}"
+
+
+def test_cut_short_inside_a_header() -> None:
+    data = bytearray(GOOD + b"\0\0\0\x50\xed\x55")
+    (headers,) = struct.unpack_from("<Q", data, 40)
+    struct.pack_into("<QQ", data, headers + 2 * 64 + 24, len(data) - 6, 6)
+
+    assert refused(bytes(data)) == f"it is cut short at byte {len(data)}"
+
+
+def test_more_sections_than_there_can_be() -> None:
+    data = bytearray(GOOD)
+    (headers,) = struct.unpack_from("<Q", data, 40)
+    struct.pack_into("<H", data, 60, 0)
+    struct.pack_into("<Q", data, headers + 32, 1 << 60)
+
+    assert refused(bytes(data)) == f"it says that it has {1 << 60} sections"
+
+
+def outcome(data: bytes) -> str:
+    try:
+        read("x.so", io.BytesIO(data))
+    except Failure as failure:
+        return failure.problems[0].what
+    return "read"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(GOOD)))
+def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> None:
+    data = bytearray(GOOD)
+    for at, value in changes:
+        data[at] = value
+
+    assert {outcome(bytes(data)), outcome(bytes(data[:length]))} <= {"read", "cannot read extension"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=400).filter(any))
+def test_noise_behind_a_fat_binary_is_told(noise: bytes) -> None:
+    assert outcome(elf({".nv_fatbin": boxes("sm_80") + noise})) == "cannot read extension"

@@ -1,0 +1,124 @@
+"""What an image's extensions carry and need."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+from vpatch.image.cuda import drivers
+from vpatch.image.cuda.survey import Survey, as_json, lines, survey
+
+from tests.image.cuda.making import box, elf, entry, extension
+
+METADATA = """Metadata-Version: 2.4
+Name: vllm
+Requires-Dist: {}
+Requires-Dist: torchaudio==2.11.0
+
+Requires-Dist: torch==1.0
+"""
+
+
+def look(files: Mapping[str, bytes], torch: str = "torch==2.11.0", env: Mapping[str, str] | None = None) -> Survey:
+    opened = ((name, io.BytesIO(data)) for name, data in files.items())
+    return survey(opened, METADATA.format(torch), env or {})
+
+
+def test_an_image() -> None:
+    found = look(
+        {
+            "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so": extension("sm_80 compute_80"),
+            "vllm/_C.abi3.so": extension("sm_120 sm_90a sm_90 sm_100f", "sm_120f compute_90 compute_80"),
+            "vllm/spinloop.abi3.so": elf({".text": bytes(8)}),
+            "vllm/broken.so": b"nothing",
+        },
+        env={"CUDA_VERSION": "13.0.2"},
+    )
+
+    assert list(lines(found)) == [
+        "vllm/_C.abi3.so: sm_90, sm_90a, sm_100f, sm_120, sm_120f, compute_80, compute_90",
+        "vllm/broken.so: not an ELF file",
+        "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so: sm_80, compute_80",
+        "CUDA 13.0 (the image says 13.0.2), torch 2.11.0, driver >=580.65.06",
+    ]
+    told = json.loads(json.dumps(as_json(found)))
+    assert told["extensions"][:2] == [
+        {
+            "name": "vllm/_C.abi3.so",
+            "architectures": ["sm_90", "sm_90a", "sm_100f", "sm_120", "sm_120f"],
+            "ptx": ["compute_80", "compute_90"],
+            "fat_binaries": 2,
+            "problem": None,
+        },
+        {
+            "name": "vllm/broken.so",
+            "architectures": [],
+            "ptx": [],
+            "fat_binaries": 0,
+            "problem": "cannot read extension: vllm/broken.so: not an ELF file",
+        },
+    ]
+    assert {key: value for key, value in told.items() if key != "extensions"} == {
+        "cuda": "13.0",
+        "image_cuda": "13.0.2",
+        "torch": "2.11.0",
+        "driver": ">=580.65.06",
+        "ptx_driver": ">=580",
+    }
+
+
+def test_ptx_of_a_later_minor_release_needs_a_newer_driver_than_its_machine_code() -> None:
+    data = elf({".nv_fatbin": box(entry("sm_80") + entry("compute_80", isa=(8, 8)))}, ["libcudart.so.12"])
+    found = look({"vllm/_C.abi3.so": data})
+
+    assert [*lines(found)][-1] == ("CUDA 12.9, torch 2.11.0, driver >=525.60.13, >=575 where it compiles PTX")
+
+
+def test_without_ptx_the_library_tells() -> None:
+    found = look({"vllm/_C.abi3.so": extension("sm_80", needed=["libcudart.so.9", "libcudart.so.12", "libc.so.6"])})
+
+    assert (found.cuda, found.driver, found.ptx_driver) == ("12", ">=525.60.13", "")
+
+
+def test_without_either_the_environment_tells_the_driver() -> None:
+    assert look({}, env={"CUDA_VERSION": "12.9.1"}).driver == ">=525.60.13"
+
+
+def test_nothing_at_all() -> None:
+    found = survey([], None, {"CUDA_VERSION": "edge"})
+
+    assert list(lines(found)) == ["CUDA unknown (the image says edge), torch unknown, driver unknown"]
+
+
+@pytest.mark.parametrize(
+    ("line", "torch"),
+    [
+        ("torch==2.14.0", "2.14.0"),
+        ("torch>=2.9,<3", "<3,>=2.9"),
+        ("torch", ""),
+        ("torch==2.9; extra == 'cpu'", ""),
+        ("torch ==(", ""),
+        ("torchvision==0.1", ""),
+    ],
+)
+def test_the_torch_that_is_asked_for(line: str, torch: str) -> None:
+    assert look({}, torch=line).torch == torch
+
+
+def test_ptx_that_is_newer_or_older_than_all_that_is_known() -> None:
+    assert drivers.compiling_driver([(9, 0), (99, 0)]) == ">610"
+    assert drivers.release_of([(99, 0)]) == ""
+    assert drivers.compiling_driver([(6, 5)]) == ""
+
+
+def test_without_the_extra_the_command_to_install_it_is_told() -> None:
+    code = "import sys; sys.modules['elftools'] = None; import vpatch.image.cuda.check"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ran.stderr.endswith(
+        "vpatch.errors.Failure: cannot look: elftools.common: not installed: pip install 'vpatch[image]'\n"
+    )
