@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
+from typing import IO
 
 from vpatch.image.model import Entry, Kind
 
@@ -28,6 +29,10 @@ class FolderFiles:
     def read(self, path: str) -> bytes | None:
         at = self._top / path
         return at.read_bytes() if at.is_file() and not at.is_symlink() else None
+
+    def open(self, path: str) -> IO[bytes] | None:
+        at = self._top / path
+        return at.open("rb") if at.is_file() else None
 
     def names(self, folder: str) -> tuple[str, ...]:
         at = self._top / folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 
 class Kind(Enum):
@@ -48,6 +48,14 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes, None where there is no file.
+
+        Raises:
+            Failure: it cannot be read, or is no plain file.
+        """
+        ...
+
+    def open(self, path: str) -> IO[bytes] | None:
+        """Give a file too large to be read at once, to be closed; None where there is no file.
 
         Raises:
             Failure: it cannot be read, or is no plain file.

@@ -17,6 +17,7 @@ from vpatch.image.engine.inside import Inside
 from vpatch.image.engine.load import discard, load, tag
 from vpatch.image.engine.push import push
 from vpatch.image.engine.tests import in_container
+from vpatch.image.extensions import check, serve
 from vpatch.image.find import find
 from vpatch.image.model import Base, Tested
 from vpatch.image.patch import Patch, patch
@@ -34,6 +35,7 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     Raises:
         Failure: it cannot be built; the engine is as it was, but for a base that was pulled.
     """
+    check(order.architectures)
     with engine() as client, run_of_its_own() as owner:
         base = resolve(client, order.base, order.platform, progress)
         with container(client, base.id, owner, ["true"], []) as made:
@@ -42,10 +44,12 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             vllm = find(files, base.env, base.ref, python=order.python, workdir=workdir)
             if order.python and files.entry(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
+            served = serve(files, vllm, base, order.architectures) if order.architectures else None
             found = patch(files, vllm, base, overlays, order.python)
-        built = Built(base, base.id, found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version)
-        if found.changeset.problems:
-            return replace(built, image="", problems=found.changeset.problems)
+        extra = {"cuda": served.json} if served else {}
+        built = Built(base, base.id, found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version, extra=extra)
+        if problems := (*found.changeset.problems, *(served.problems if served else ())):
+            return replace(built, image="", problems=problems)
         if found.layer is None:
             return replace(built, notes=(nothing_to_do(order, base, found.changeset.after),))
         return _made(client, order, built, found, owner)

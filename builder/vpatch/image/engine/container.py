@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 from docker.errors import NotFound
 
@@ -46,10 +48,21 @@ class ContainerFiles:
             self._contents[path] = None
             if not self._is_below_nothing(path):
                 with self._archive(path) as archive:
-                    self._contents[path] = None if archive is None else self._only(path, archive)
+                    self._contents[path] = None if archive is None else self._only(path, archive).read()
             if self._contents[path] is None:
                 self.entry(str(PurePosixPath(path).parent))
         return self._contents[path]
+
+    def open(self, path: str) -> IO[bytes] | None:
+        """Give a file, by way of a temporary one."""
+        with self._archive(path) as archive:
+            if archive is None:
+                return None
+            source = self._only(path, archive)
+            copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
+            shutil.copyfileobj(source, copy, _CHUNK)
+            copy.seek(0)
+            return copy
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Give the names in a folder, for which the engine sends all that is below it."""
@@ -62,14 +75,13 @@ class ContainerFiles:
         """Whether a folder above is known not to be there: each question costs the engine a mount."""
         return any(self._entries.get(str(above), self) is None for above in PurePosixPath(path).parents)
 
-    def _only(self, path: str, archive: tarfile.TarFile) -> bytes:
+    def _only(self, path: str, archive: tarfile.TarFile) -> IO[bytes]:
         member = archive.next()
         if member is None or member.name != PurePosixPath(path).name or not member.isreg():
             kind = "nothing" if member is None else f"{member.name!r}, {_kind(member).value}"
             raise Failure(Problem("not a plain file", f"/{path}", f"the image has {kind} there"))
         self._entries[path] = _entry(path, member)
-        file = archive.extractfile(member)
-        return file.read() if file else b""
+        return archive.extractfile(member) or BytesIO()
 
     @contextmanager
     def _archive(self, path: str) -> Iterator[tarfile.TarFile | None]:
