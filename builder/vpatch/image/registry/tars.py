@@ -62,7 +62,7 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
         elif name.startswith(_MARK):
             gone = name.removeprefix(_MARK)
             if gone in ("", ".", ".."):
-                raise BadLayerError(f"takes away what is no file: {member.name}")
+                raise BadLayerError(f"takes away what is no file: {_told(member.name)}")
             view.removed.add(f"{folder}/{gone}".lstrip("/"))
         elif path:
             entry = _entry(view, path, member)
@@ -76,7 +76,9 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
     if through := solid & view.children.keys():
         path = min(through)
         below = min(view.children[path])
-        raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below {path}, no folder")
+        raise BadLayerError(
+            f"has an entry that would leave the tree: {_told(f'{path}/{below}')} is below what is no folder"
+        )
     return view
 
 
@@ -96,7 +98,7 @@ def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInf
 def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
     if member.islnk():
         if (source := view.entries.get(_inside(member.linkname))) is None:
-            raise BadLayerError(f"has a hard link to what it does not have: {path} to {member.linkname}")
+            raise BadLayerError(f"has a hard link to what it does not have: {_told(path)} to {_told(member.linkname)}")
         return replace(source, path=path)
     kind = (
         Kind.FILE if member.isreg()
@@ -112,8 +114,12 @@ def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
 def _inside(name: str) -> str:
     parts = name.split("/")
     if not parts[0] or ".." in parts:
-        raise BadLayerError(f"has an entry that would leave the tree: {name}")
+        raise BadLayerError(f"has an entry that would leave the tree: {_told(name)}")
     return "/".join(part for part in parts if part not in ("", "."))
+
+
+def _told(path: str) -> str:
+    return path if path.isprintable() else ascii(path)  # it may hold what moves a cursor, or is no UTF-8
 
 
 def _unpacked(blob: Iterator[bytes]) -> BinaryIO:
