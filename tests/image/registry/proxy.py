@@ -57,11 +57,17 @@ class Proxy:
         self.closed: set[str] = set()  # repositories for which no token is any good
         self.uses = 1 << 30  # requests that a token is good for
         self.end = threading.Event()
+        self.left = 1 << 30  # requests until it hangs up for good
         self.tokens: dict[str, tuple[set[str], list[None]]] = {}
 
     def fail(self, method: str, path: str, **how: Any) -> None:
         """Inject a fault."""
         self.faults.append(Fault(method, path, **how))
+
+    def fail_after(self, answered: int) -> None:
+        """Hang up on every request after so many."""
+        self.asked.clear()
+        self.left = answered
 
     def count(self, method: str, path: str) -> int:
         """Say how many such requests came."""
@@ -93,7 +99,8 @@ class Handler(BaseHTTPRequestHandler):
         self.seen = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
         self.proxy.asked.append(self.seen)
         fault = self.proxy.fault(self.command, self.path)
-        if fault and fault.spoil == "hang up":
+        self.proxy.left -= 1
+        if self.proxy.left < 0 or (fault and fault.spoil == "hang up"):
             self.close_connection = True
         elif fault and fault.spoil == "stall":
             self.swallow()

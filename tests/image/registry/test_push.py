@@ -283,12 +283,10 @@ def test_a_server_that_is_busy_twice_is_asked_again(
 
 def test_a_registry_that_gives_back_something_else(proxy: Proxy, base: Base) -> None:
     image = base()
-    pushed, ref = send(image, f"{proxy.host}/push/lies:y")
-    proxy.fail("GET", "/manifests/y", status=200, body=image.manifest.raw)
+    proxy.fail("GET", "/manifests/sha256:", status=200, body=image.manifest.raw)
 
-    assert refusal(lambda: tag(ref, pushed.digest, "y")) == (
-        f"cannot tag: {ref}: the registry gives back another manifest for y"
-    )
+    assert "cannot push: " in (why := refusal(lambda: send(image, f"{proxy.host}/push/lies:y")))
+    assert ": its manifest is not what its digest sha256:" in why
 
 
 def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
@@ -297,13 +295,36 @@ def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
     assert refusal(lambda: tag(ref, LAYER.digest, "y")) == f"cannot tag: {ref}: no such image"
 
 
-def test_an_upload_goes_out_in_no_plain_http(proxy: Proxy, base: Base) -> None:
-    proxy.fail("POST", "/uploads/", status=202, headers={"Location": "http://example.org/upload?secret=1"})
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("http://user:secret@example.org/upload?secret=1", "it sends to http://example.org/upload, which is not https"),
+        ("https://[1/upload", "invalid IPv6 URL"),
+        ("", "its upload is gone"),
+    ],
+)
+def test_an_upload_goes_out_in_no_plain_http(proxy: Proxy, base: Base, location: str, why: str) -> None:
+    proxy.fail("POST", "/uploads/", status=202, headers={"Location": location})
 
     name = f"{proxy.host}/push/leak:y"
-    assert refusal(lambda: send(base(), name)) == (
-        f"cannot push: {name}: it sends to http://example.org/upload, which is not https"
-    )
+    assert refusal(lambda: send(base(), name)) == f"cannot push: {name}: {why}"
+
+
+def test_wherever_it_is_stopped_the_tag_stays(proxy: Proxy, base: Base) -> None:
+    image = base()
+    for answered in range(40):
+        repository = f"push/stopped-{answered}"
+        old = put_image(proxy.behind, repository, "y", [PATCH])
+        proxy.fail_after(answered)
+        try:
+            ref = parse(f"{proxy.host}/{repository}:y")
+            tag(ref, push(image, ref, LAYER, config_of(image), {}).digest, "y")
+        except Failure:
+            assert open_image(parse(f"{proxy.behind}/{repository}:y")).digest == old.digest
+        else:
+            break
+
+    assert answered == len(proxy.asked) > 10
 
 
 def test_an_upload_to_another_host_takes_no_credentials_along(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:

@@ -50,6 +50,7 @@ def test_reads_what_docker_reads(text: str, expected: Reference, shown: str) -> 
         ("a/b@sha256:12", "after @ comes a digest, sha256: and 64 hexadecimal digits"),
         ("a/b@", "after @ comes a digest, sha256: and 64 hexadecimal digits"),
         ("-a.io/b", "'-a.io' is no registry"),
+        ("[1]:5000/a", "'[1]:5000' is no registry"),
         ("ghcr.io/", "'' is no repository"),
         ("a//b", "'a//b' is no repository"),
         ("../etc", "'..' is no registry"),

@@ -11,7 +11,7 @@ from vpatch.image.registry.history import destinations, related
 from vpatch.image.registry.pulled import RemoteImage
 from vpatch.image.registry.repository import persist
 from vpatch.image.registry.tars import BadLayerError, read_layer
-from vpatch.image.registry.view import View
+from vpatch.image.registry.view import View, entry_in, names_in
 from vpatch.release.transfer import Progress
 
 SMALL = 1 << 20  # bytes of a layer that is sooner read than proven to be of no use
@@ -84,16 +84,7 @@ class LayeredFiles:
 
     def entry(self, path: str) -> Entry | None:
         """Say what is at `path`, None where nothing is."""
-        folder = None
-        for view in self._above(path):
-            if found := view.entries.get(path):
-                # The tar of an upper layer need not name the folders that its files are in.
-                return found if folder is None or found.kind is Kind.FOLDER else folder
-            if path in view.children:
-                folder = folder or Entry(path, Kind.FOLDER, 0o755, 0, 0, 0)
-            if view.hides(path):
-                break
-        return folder
+        return entry_in(self._above(path), path)
 
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes, None where there is no file.
@@ -113,14 +104,7 @@ class LayeredFiles:
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Give the names in a folder, sorted; none where there is no folder."""
-        names: set[str] = set()
-        removed: set[str] = set()
-        for view in self._above(folder):
-            names |= view.children.get(folder, set()) - removed
-            removed |= view.removed_in(folder)
-            if view.closes(folder):
-                break
-        return tuple(sorted(names))
+        return names_in(self._above(folder), folder)
 
     def _above(self, path: str) -> Iterator[View]:
         """Give the layers that may have `path`, from the top, as far down as was gone."""

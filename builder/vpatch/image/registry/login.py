@@ -74,7 +74,7 @@ class Login:
     def _token(self, demand: str, known: Credentials | None) -> str:
         asked = parse_auth_header(demand)
         if not is_private(asked.realm or ""):
-            raise DeniedError(0, f"it sends for a token to {asked.realm}, which is not https")
+            raise DeniedError(0, f"it sends for a token to {asked.realm!r}, which is not https")
         scopes = (asked.scope or "").split()
         about = {"service": asked.service} if asked.service else {}
         if known and not known.user:  # OAuth2

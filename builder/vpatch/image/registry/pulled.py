@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,25 +14,12 @@ from vpatch.image.registry.descriptors import (
     LAYERS,
     OCI,
     Descriptor,
-    digest_of,
     read_descriptor,
     stream,
 )
+from vpatch.image.registry.manifests import LARGEST, Manifest, read_manifest, read_object
 from vpatch.image.registry.reference import Reference
 from vpatch.image.registry.repository import Repository, persist
-from vpatch.release.web import CutError, blocks
-
-LARGEST = 4 << 20  # bytes of a manifest or a config, the most that registries take of the former
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A manifest or an index: `raw` are its bytes, of which `digest` is, and `body` is what they say."""
-
-    media_type: str
-    digest: str
-    raw: bytes = field(repr=False)
-    body: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -94,32 +80,6 @@ def open_image(ref: Reference, platform: str = "linux/amd64") -> RemoteImage:
         raise repository.failure("its manifest or its config is damaged") from error
 
 
-def read_manifest(repository: Repository, name: str) -> Manifest:
-    """Read the manifest or the index that a tag or a digest names.
-
-    Raises:
-        Failure: there is none, it is not what its digest says, or the registry fails.
-        ValueError: it is no JSON object.
-    """
-    raw = b""
-    accept = {"Accept": ", ".join((OCI, DOCKER, *INDEXES))}
-    with repository.ask("GET", f"manifests/{name}", headers=accept) as answer:
-        try:
-            for block in blocks(answer):
-                raw += block
-                if len(raw) > LARGEST:
-                    raise repository.failure("its manifest is larger than any may be")
-        except CutError as error:
-            raise repository.failure(f"its manifest is cut: {error}") from error
-    digest = digest_of(raw)
-    said = name if name.startswith("sha256:") else answer.headers.get("Docker-Content-Digest", digest)
-    if said != digest:
-        raise repository.failure(f"its manifest is not what its digest {said} says")
-    body = _object(raw)
-    kind = body.get("mediaType") or answer.headers.get("Content-Type", "").partition(";")[0]
-    return Manifest(str(kind), digest, raw, body)
-
-
 def _select(index: Manifest, platform: str) -> str:
     there: dict[str, str] = {}
     for entry in index.body["manifests"]:
@@ -135,14 +95,4 @@ def _select(index: Manifest, platform: str) -> str:
 def _read_config(repository: Repository, blob: Descriptor) -> dict[str, Any]:
     if blob.media_type not in CONFIGS or blob.size > LARGEST:
         raise ValueError(f"it is no image of a container: its config is {blob.size} bytes of {blob.media_type}")
-    return _object(persist(lambda: b"".join(stream(repository, blob, lambda _: None))))
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError("its manifest or its config is no JSON object")
-    return found
+    return read_object(persist(lambda: b"".join(stream(repository, blob, lambda _: None))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def parse(text: str) -> Reference:
     if colon and not _TAG.fullmatch(tag):
         raise _nonsense(text, f"{tag!r} is no tag")
     host, repository = _split(f"{head}{slash}{last}")
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or not _is_address(host):
         raise _nonsense(text, f"{host!r} is no registry")
     if not _REPOSITORY.fullmatch(repository):
         capital = ": it has capital letters" if repository != repository.lower() else ""
@@ -79,6 +80,15 @@ def _split(name: str) -> tuple[str, str]:
     if host == HUB and "/" not in repository:
         repository = f"library/{repository}"
     return host, repository
+
+
+def _is_address(host: str) -> bool:
+    """Say whether what is between brackets, if there are any, is an address."""
+    found = re.match(r"\[(.*)\]", host)
+    try:
+        return not found or bool(ipaddress.IPv6Address(found[1]))
+    except ValueError:
+        return False
 
 
 def _nonsense(text: str, why: str) -> Failure:

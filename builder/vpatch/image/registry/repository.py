@@ -14,7 +14,7 @@ from vpatch.image.registry import session as sessions
 from vpatch.image.registry.hosts import is_private, login_command
 from vpatch.image.registry.login import DeniedError
 from vpatch.image.registry.reference import Reference
-from vpatch.release.causes import answers, cause
+from vpatch.release.causes import answers, cause, shown
 
 ATTEMPTS = 3  # times that a blob is begun before vpatch gives up
 
@@ -60,18 +60,18 @@ class Repository:
             PassingError: a server that is busy or gone, in the middle of what can be begun anew.
             Failure: no answer, or one that is not of `expect`; a 404 means `missing`.
         """
-        url = urljoin(f"{self._session.origin}/v2/{self.ref.repository}/", path)
-        if not is_private(url):
-            raise self.failure(f"it sends to {url.partition('?')[0]}, which is not https")
         again = method in {"POST", "PUT"}  # the session itself tries the others again
         try:
+            url = urljoin(f"{self._session.origin}/v2/{self.ref.repository}/", path)
+            if not is_private(url):
+                raise self.failure(f"it sends to {shown(url)}, which is not https")
             stream = method == "GET"
             answer = self._session.request(method, url, data=data, headers=headers, stream=stream)
         except DeniedError as error:
             raise self._told(error.status, str(error)) from None
         except requests.ReadTimeout as error:
             raise self.failure(f"no answer within {sessions.patience(method):g} s", again=again) from error
-        except (OSError, ValueError) as error:  # ValueError: addresses that urllib3 and requests refuse
+        except (OSError, ValueError) as error:  # ValueError: addresses that are none
             raise self.failure(cause(error), again=again) from error
         if answer.status_code in expect:
             return answer

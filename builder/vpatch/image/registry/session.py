@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,6 @@ class Session:
     """Asks the registry `host`, named as in a `Reference`, about one repository of it."""
 
     def __init__(self, host: str) -> None:
-        logging.getLogger("oras").setLevel(logging.CRITICAL + 1)  # what it says, a Failure says better
         self.origin = origin_of(host)
         self._registry = Registry()
         session = self._registry.session

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import tarfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
-from typing import Any, BinaryIO
 
 import zstandard
 
 from vpatch.image.model import Entry, Kind
+from vpatch.image.registry.packing import BLOCK, Hashed, unpacked
 from vpatch.image.registry.view import View
 
-BLOCK = 1 << 18
 _MARK = ".wh."
 _OPAQUE = f"{_MARK}{_MARK}.opq"
 
@@ -34,7 +29,7 @@ def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool]) -> tuple[Vi
         BadLayerError: it is damaged, or has an entry that would leave the tree.
     """
     try:
-        tar = _Hashed(_unpacked(blob))
+        tar = Hashed(unpacked(blob))
         # In blocks: a layer's extensions are passed over by reading them.
         with tarfile.open(fileobj=tar, mode="r|", bufsize=BLOCK) as members:
             view = _read_members(members, keep)
@@ -62,7 +57,7 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
         elif name.startswith(_MARK):
             gone = name.removeprefix(_MARK)
             if gone in ("", ".", ".."):
-                raise BadLayerError(f"takes away what is no file: {member.name}")
+                raise BadLayerError(f"takes away what is no file: {_told(member.name)}")
             view.removed.add(f"{folder}/{gone}".lstrip("/"))
         elif path:
             entry = _entry(view, path, member)
@@ -76,7 +71,9 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
     if through := solid & view.children.keys():
         path = min(through)
         below = min(view.children[path])
-        raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below {path}, no folder")
+        raise BadLayerError(
+            f"has an entry that would leave the tree: {_told(f'{path}/{below}')} is below what is no folder"
+        )
     return view
 
 
@@ -96,7 +93,7 @@ def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInf
 def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
     if member.islnk():
         if (source := view.entries.get(_inside(member.linkname))) is None:
-            raise BadLayerError(f"has a hard link to what it does not have: {path} to {member.linkname}")
+            raise BadLayerError(f"has a hard link to what it does not have: {_told(path)} to {_told(member.linkname)}")
         return replace(source, path=path)
     kind = (
         Kind.FILE if member.isreg()
@@ -112,52 +109,9 @@ def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
 def _inside(name: str) -> str:
     parts = name.split("/")
     if not parts[0] or ".." in parts:
-        raise BadLayerError(f"has an entry that would leave the tree: {name}")
+        raise BadLayerError(f"has an entry that would leave the tree: {_told(name)}")
     return "/".join(part for part in parts if part not in ("", "."))
 
 
-def _unpacked(blob: Iterator[bytes]) -> BinaryIO:
-    magic = b""
-    while len(magic) < 4 and (block := next(blob, b"")):
-        magic += block
-    packed = io.BufferedReader(_Joined(chain([magic], blob)), BLOCK)
-    if magic[:2] == b"\x1f\x8b":
-        return gzip.GzipFile(fileobj=packed)  # type: ignore[return-value]
-    if magic[:4] == b"\x28\xb5\x2f\xfd" or magic[1:4] == b"\x2a\x4d\x18":  # a frame, or one to be skipped
-        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-    return packed
-
-
-class _Joined(io.RawIOBase):
-    """Reads blocks as one file."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._rest = blocks, memoryview(b"")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer."""
-        while not self._rest:
-            if (block := next(self._blocks, None)) is None:
-                return 0
-            self._rest = memoryview(block)
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
-
-
-class _Hashed(io.RawIOBase):
-    """Reads, and knows the digest of all that was read."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source, self.digest = source, hashlib.sha256()
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer."""
-        data = self._source.read(len(buffer))
-        self.digest.update(data)
-        buffer[: len(data)] = data
-        return len(data)
+def _told(path: str) -> str:
+    return path if path.isprintable() else ascii(path)  # it may hold what moves a cursor, or is no UTF-8

@@ -1,9 +1,9 @@
-"""What one layer says of an image's file system."""
+"""What a layer says of an image's file system, and what layers say that lie upon each other."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from vpatch.image.model import Entry, Kind
@@ -23,9 +23,7 @@ class View:
     linked: dict[str, str] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.children: dict[str, set[str]] = {}
+    children: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
         """Take an entry, which replaces one of the same path."""
@@ -41,7 +39,7 @@ class View:
 
     def hides(self, path: str) -> bool:
         """Say whether what layers below have at `path` is not seen."""
-        return path in self.removed or any(map(self._ends, above(path)))
+        return path in self.removed or any(map(self._ends, _above(path)))
 
     def removed_in(self, folder: str) -> set[str]:
         """Give the names that are taken away in a folder."""
@@ -58,7 +56,32 @@ class View:
         return folder in self.removed or folder in self.opaque or (entry is not None and entry.kind is not Kind.FOLDER)
 
 
-def above(path: str) -> Iterator[str]:
+def entry_in(views: Iterable[View], path: str) -> Entry | None:
+    """Say what is at `path` in layers that lie upon each other, from the top; None where nothing is."""
+    folder = None
+    for view in views:
+        if found := view.entries.get(path):
+            return found if folder is None or found.kind is Kind.FOLDER else folder
+        if path in view.children:  # a tar need not name the folders that its files are in
+            folder = folder or Entry(path, Kind.FOLDER, 0o755, 0, 0, 0)
+        if view.hides(path):
+            break
+    return folder
+
+
+def names_in(views: Iterable[View], folder: str) -> tuple[str, ...]:
+    """Give the names in a folder, sorted, in layers that lie upon each other, from the top."""
+    names: set[str] = set()
+    removed: set[str] = set()
+    for view in views:
+        names |= view.children.get(folder, set()) - removed
+        removed |= view.removed_in(folder)
+        if view.closes(folder):
+            break
+    return tuple(sorted(names))
+
+
+def _above(path: str) -> Iterator[str]:
     """Give the folders that `path` is below, from the nearest; the last is the root, an empty path."""
     while path:
         path = posixpath.dirname(path)

@@ -1,0 +1,62 @@
+"""What a layer is packed with, told by its first bytes: registries' media types say less than is true."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, BinaryIO
+
+import zstandard
+
+BLOCK = 1 << 18
+
+
+def unpacked(blob: Iterator[bytes]) -> BinaryIO:
+    """Give what gzip or zstd packed, or the bytes themselves."""
+    magic = b""
+    while len(magic) < 4 and (block := next(blob, b"")):
+        magic += block
+    packed = io.BufferedReader(_Joined(chain([magic], blob)), BLOCK)
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=packed)  # type: ignore[return-value]
+    if magic[:4] == b"\x28\xb5\x2f\xfd" or magic[1:4] == b"\x2a\x4d\x18":  # a frame, or one to be skipped
+        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    return packed
+
+
+class _Joined(io.RawIOBase):
+    """Reads blocks as one file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        while not self._rest:
+            if (block := next(self._blocks, None)) is None:
+                return 0
+            self._rest = memoryview(block)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+class Hashed(io.RawIOBase):
+    """Reads, and knows the digest of all that was read."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self.digest = source, hashlib.sha256()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        data = self._source.read(len(buffer))
+        self.digest.update(data)
+        buffer[: len(data)] = data
+        return len(data)
