@@ -8,13 +8,14 @@ from dataclasses import replace
 from vpatch.image import checks, config
 from vpatch.image.build import Built, Order, nothing_to_do
 from vpatch.image.checks import Provenance, provenance_of
+from vpatch.image.extensions import check, serve
 from vpatch.image.model import Base, Tested
 from vpatch.image.patch import Patch, patch
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.push import push, tag
 from vpatch.image.registry.reference import Reference, parse
-from vpatch.image.registry.tree import is_wanted, vllm_in
+from vpatch.image.registry.tree import is_wanted, is_wanted_or_compiled, vllm_in
 from vpatch.model import Catalogued
 from vpatch.release.transfer import Progress
 
@@ -28,14 +29,17 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     Raises:
         Failure: it cannot be built. No tag was set, but for those that were when a registry refused the next.
     """
+    check(order.architectures)
     image = open_image(parse(order.base), order.platform or PLATFORM)
-    layers = LayeredFiles(image, is_wanted, progress=progress)
+    layers = LayeredFiles(image, is_wanted_or_compiled if order.architectures else is_wanted, progress=progress)
     vllm, files = vllm_in(layers, image.base, order.python)
+    served = serve(files, vllm, image.base, order.architectures) if order.architectures else None
     found = patch(files, vllm, image.base, overlays, order.python)
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
-    built = Built(image.base, "", found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version, extra=read)
-    if found.changeset.problems:
-        return replace(built, problems=found.changeset.problems)
+    extra = {**read, **({"cuda": served.json} if served else {})}
+    built = Built(image.base, "", found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version, extra=extra)
+    if problems := (*found.changeset.problems, *(served.problems if served else ())):
+        return replace(built, problems=problems)
     if found.layer is None:
         same = f"{image.ref.name}@{image.digest}"
         return replace(built, image=same, notes=(nothing_to_do(order, image.base, found.changeset.after),))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from io import BytesIO
+from typing import IO
 
 from vpatch.image.model import Entry, Kind
 from vpatch.image.registry.descriptors import Descriptor, stream
@@ -92,19 +94,33 @@ class LayeredFiles:
         Raises:
             Failure: it is no plain file, or was not to be kept; a layer cannot be read.
         """
+        view = self._having(path)
+        return None if view is None else view.contents[path] if path in view.contents else view.copy(path).read()
+
+    def open(self, path: str) -> IO[bytes] | None:
+        """Give a file too large to be read at once, to be closed; None where there is no file.
+
+        Raises:
+            Failure: it is no plain file, or was not to be kept; a layer cannot be read.
+        """
+        view = self._having(path)
+        return None if view is None else BytesIO(view.contents[path]) if path in view.contents else view.copy(path)
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Give the names in a folder, sorted; none where there is no folder."""
+        return names_in(self._above(folder), folder)
+
+    def _having(self, path: str) -> View | None:
+        """Give the layer that has a file's bytes, None where there is no file."""
         found = self.entry(path)
         if found is None:
             return None
         if found.kind is not Kind.FILE:
             raise self._image.repository.failure(f"{path} is a {found.kind.value}")
         view = next(view for view in self._above(path) if path in view.entries)
-        if path not in view.contents:
+        if path not in view.contents and path not in view.copies:
             raise self._image.repository.failure(f"the bytes of {path} were not kept")
-        return view.contents[path]
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """Give the names in a folder, sorted; none where there is no folder."""
-        return names_in(self._above(folder), folder)
+        return view
 
     def _above(self, path: str) -> Iterator[View]:
         """Give the layers that may have `path`, from the top, as far down as was gone."""
@@ -122,7 +138,7 @@ class LayeredFiles:
             view = self._scan(number, self._keep)
             if missing := set(view.linked.values()):
                 again = self._scan(number, lambda entry: entry.path in missing)
-                view.contents |= {path: again.contents[source] for path, source in view.linked.items()}
+                view.take(again)
             self._views[number] = view
         return self._views[number]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import tarfile
+import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from tempfile import TemporaryFile
 
 import zstandard
 
@@ -16,6 +20,9 @@ from vpatch.image.registry.view import View
 
 _MARK = ".wh."
 _OPAQUE = f"{_MARK}{_MARK}.opq"
+
+
+LARGE = 8 << 20  # bytes of a file that is not kept in memory
 
 
 class BadLayerError(Exception):
@@ -63,6 +70,7 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
             entry = _entry(view, path, member)
             view.add(entry)
             view.contents.pop(path, None)
+            view.copies.pop(path, None)
             view.linked.pop(path, None)
             if entry.kind is not Kind.FOLDER:
                 solid.add(path)
@@ -79,13 +87,21 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
 
 def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     if not member.islnk():
-        file = tar.extractfile(member)
-        view.contents[entry.path] = file.read() if file else b""
+        file = tar.extractfile(member) or io.BytesIO()
+        if entry.size > LARGE:
+            copy = TemporaryFile()  # noqa: SIM115 - it goes with the view
+            weakref.finalize(view, copy.close)
+            shutil.copyfileobj(file, copy, BLOCK)
+            view.copies[entry.path] = copy
+        else:
+            view.contents[entry.path] = file.read()
         return
     source = _inside(member.linkname)
     source = view.linked.get(source, source)
     if source in view.contents:
         view.contents[entry.path] = view.contents[source]
+    elif source in view.copies:
+        view.copies[entry.path] = view.copies[source]
     else:
         view.linked[entry.path] = source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import IO
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.find import Vllm, find
@@ -12,11 +13,17 @@ from vpatch.site import record
 
 _INFO = re.compile(r"(?P<root>.+)/vllm-[^/]+\.dist-info/RECORD")
 _WANTED = re.compile(r".*/vllm/.*\.py|.*/vllm-[^/]+\.dist-info/.*")
+_COMPILED = re.compile(r".*/vllm/.*\.so")
 
 
 def is_wanted(entry: Entry) -> bool:
     """Say whether a file's bytes may be asked for: vLLM's own Python files, and its dist-info's."""
     return _WANTED.fullmatch(entry.path) is not None
+
+
+def is_wanted_or_compiled(entry: Entry) -> bool:
+    """Say whether a file's bytes may be asked for, where its extensions are looked into, too."""
+    return is_wanted(entry) or _COMPILED.fullmatch(entry.path) is not None
 
 
 class VllmFiles:
@@ -36,6 +43,11 @@ class VllmFiles:
         """Give a file's bytes."""
         self.entry(path)
         return self._layers.read(path)
+
+    def open(self, path: str) -> IO[bytes] | None:
+        """Give a file too large to be read at once, to be closed."""
+        self.entry(path)
+        return self._layers.open(path)
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Give the names in a folder, as far as they were read."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import IO
 
 from vpatch.image.model import Entry, Kind
 
@@ -13,13 +15,15 @@ from vpatch.image.model import Entry, Kind
 class View:
     """One layer: the `entries` that it has, and what it takes away of the layers below.
 
-    `contents` are the bytes of the files that were to be kept. `linked` are hard links that were to be kept, with the
-    path of the file that they are. `removed` are paths that are taken away, with all below them; of an `opaque` folder
-    all is taken away that is below it. `children` are the names in each folder, also in those that are no entry.
+    `contents` are the bytes of the files that were to be kept, `copies` are temporary files with those of large ones.
+    `linked` are hard links that were to be kept, with the path of the file that they are. `removed` are paths that are
+    taken away, with all below them; of an `opaque` folder all is taken away that is below it. `children` are the names
+    in each folder, also in those that are no entry.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
+    copies: dict[str, IO[bytes]] = field(default_factory=dict)
     linked: dict[str, str] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
@@ -36,6 +40,18 @@ class View:
                 break
             names.add(name)
             path = folder
+
+    def take(self, other: View) -> None:
+        """Take the bytes of what hard links are from another reading of the layer."""
+        links = self.linked.items()
+        self.contents |= {path: other.contents[source] for path, source in links if source in other.contents}
+        self.copies |= {path: other.copies[source] for path, source in links if source in other.copies}
+
+    def copy(self, path: str) -> IO[bytes]:
+        """Give a large file from its beginning, to be closed."""
+        again = os.fdopen(os.dup(self.copies[path].fileno()), "rb")
+        again.seek(0)
+        return again
 
     def hides(self, path: str) -> bool:
         """Say whether what layers below have at `path` is not seen."""
