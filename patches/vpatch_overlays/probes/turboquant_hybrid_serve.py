@@ -41,9 +41,9 @@ FLAGS = ("--skip-tokenizer-init", "--language-model-only", "--enable-chunked-pre
 
 
 def serve(model: Path, port: int, log: Any) -> subprocess.Popen[bytes]:
-    """Start vLLM's server, as a group of processes of its own."""
+    """Start `vllm serve`, as a group of processes of its own."""
     options = (part for pair in ARGUMENTS.items() for part in pair)
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)]
     settings = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     # FlashInfer would compile its sampler, or fetch it.
     environment = os.environ | settings | {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
