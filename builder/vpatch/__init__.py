@@ -18,8 +18,9 @@ from vpatch.edits import (
     ReplaceStatements,
     companion,
 )
-from vpatch.model import Overlay, Part, Shape
+from vpatch.model import Overlay, Part, Probe, Shape
 from vpatch.predicates import All, AnyOf, Contains, Defines, Lists, Not, Takes
+from vpatch.scripts import probe
 
 __all__ = [
     "AddFile",
@@ -39,10 +40,12 @@ __all__ = [
     "Not",
     "Overlay",
     "Part",
+    "Probe",
     "ReplaceExpr",
     "ReplaceFunction",
     "ReplaceStatements",
     "Shape",
     "Takes",
     "companion",
+    "probe",
 ]

@@ -148,12 +148,27 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A script that shows, on a patched vLLM, that an overlay does what it is for.
+
+    It is run by the interpreter of that vLLM as `python -c SCRIPT`, without network, in a folder that it may write to.
+    It ends with 0 if all is right, and with an AssertionError, which says what was expected and found, if not. A
+    `gpu` probe wants a CUDA device; others do with and without.
+    """
+
+    name: str
+    script: str
+    gpu: bool = False
+
+
+@dataclass(frozen=True)
 class Overlay:
     """One named set of source changes to vLLM. Its id is the name of its module, with hyphens.
 
     `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` is for people: for
     ranges of releases (version specifiers, `>=0.20,<0.21`) the state that the overlay has there, a colon, and why. An
-    `opt_in` overlay is applied only when named.
+    `opt_in` overlay is applied only when named. `probes` hold where the overlay is applied, and where it is merged;
+    where it is pending, they do not.
     """
 
     summary: str
@@ -161,6 +176,7 @@ class Overlay:
     upstream: tuple[str, ...] = ()
     releases: Mapping[str, str] = field(default_factory=dict)
     opt_in: bool = False
+    probes: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from vpatch import (
     Part,
     Shape,
     companion,
+    probe,
 )
 
 LAYERS = "vllm/model_executor/layers/"
@@ -121,6 +122,7 @@ overlay = Overlay(
         ">=0.23,<0.31": "pending: Qwen3.5 passes its config and scalar scales load (#42124), but the rest is missing",
         ">=0.31": "pending: block scales, target names, Qwen3-Next and tied heads are missing",
     },
+    probes=(probe("vpatch_overlays.probes", "ct_fp8_lm_head"),),
     parts=(
         Part(
             name="dispatch",

@@ -7,7 +7,7 @@ vllm-project/vllm#47609. Sliding-window layers that are not in the skip list die
 for them, and its kernels ignore the window.
 """
 
-from vpatch import All, AnyOf, Contains, EnsureImport, Lists, Not, Overlay, Part, ReplaceExpr, Shape
+from vpatch import All, AnyOf, Contains, EnsureImport, Lists, Not, Overlay, Part, ReplaceExpr, Shape, probe
 
 ATTENTION = "vllm/model_executor/layers/attention/attention.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -34,6 +34,7 @@ overlay = Overlay(
         ">=0.25,<0.27": 'pending: the runner takes TurboQuant\'s cache dtype to be "auto"',
         ">=0.27": "merged: #50533, TurboQuant has a quantisation mode of its own",
     },
+    probes=(probe("vpatch_overlays.probes", "turboquant_auto_dtype"),),
     parts=(
         Part(
             name="cache-dtype",

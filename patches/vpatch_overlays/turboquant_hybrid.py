@@ -22,6 +22,7 @@ from vpatch import (
     Shape,
     Takes,
     companion,
+    probe,
 )
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
@@ -72,6 +73,10 @@ overlay = Overlay(
         ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantised pages",
         ">=0.21": "merged: #39931",
     },
+    probes=(
+        probe("vpatch_overlays.probes", "turboquant_hybrid"),
+        probe("vpatch_overlays.probes", "turboquant_hybrid_serve", gpu=True),
+    ),
     parts=(
         Part(
             name="boundary-layers",

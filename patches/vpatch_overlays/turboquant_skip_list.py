@@ -10,7 +10,7 @@ at least, full-attention layers in TurboQuant cannot share a cache with sliding-
 by name or by index (vllm-project/vllm#54599).
 """
 
-from vpatch import All, Contains, EnsureImport, Lists, Not, Overlay, Part, ReplaceExpr, Shape, companion
+from vpatch import All, Contains, EnsureImport, Lists, Not, Overlay, Part, ReplaceExpr, Shape, companion, probe
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -48,6 +48,7 @@ overlay = Overlay(
         ">=0.20,<0.32": "pending: the list is sorted by number",
         ">=0.32": "merged: the list is sorted as text",
     },
+    probes=(probe("vpatch_overlays.probes", "turboquant_skip_list"),),
     parts=(
         Part(
             name="order",

@@ -30,6 +30,7 @@ from vpatch import (
     Shape,
     Takes,
     companion,
+    probe,
 )
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
@@ -106,6 +107,7 @@ overlay = Overlay(
         ">=0.24": "pending: so it is, in a workspace that is reserved when the KV cache has been sized",
     },
     opt_in=True,
+    probes=(probe("vpatch_overlays.probes", "turboquant_tiles"),),
     parts=(
         Part(
             name="tiles",

@@ -28,6 +28,7 @@ from vpatch import (
     ReplaceStatements,
     Shape,
     companion,
+    probe,
 )
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
@@ -93,6 +94,7 @@ overlay = Overlay(
         ">=0.21,<0.24": "pending: the shared workspace is used, and locked before it is large enough",
         ">=0.24": "merged: #44053",
     },
+    probes=(probe("vpatch_overlays.probes", "turboquant_workspace"),),
     parts=(
         Part(
             name="workspace",

@@ -1,0 +1,151 @@
+"""A hybrid model served with a TurboQuant KV cache, and a prompt that takes several prefill chunks; on a GPU.
+
+The model has random weights and no tokenizer: prompt and answer are tokens. With an argument, a folder, it is only
+written there, which wants no GPU.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from vpatch_overlays.probes.bare import TURBOQUANT, expect
+from vpatch_overlays.probes.tiny_hybrid import VOCABULARY, write
+
+CHUNK, CHUNKS, NEW = 512, 3, 16
+START_S, ANSWER_S, END_S, LOG_LINES = 900, 300, 30, 40
+
+ARGUMENTS = {
+    "--host": "127.0.0.1",
+    "--served-model-name": "tiny",
+    "--kv-cache-dtype": TURBOQUANT,
+    "--max-num-batched-tokens": str(CHUNK),
+    "--max-model-len": "4096",
+    "--max-num-seqs": "4",
+    "--gpu-memory-utilization": "0.1",
+    "--kv-cache-memory-bytes": str(1 << 30),
+    # No torch.compile, which takes a minute, but graphs: once they are captured, the workspace is locked.
+    "--compilation-config": '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}',
+    "--additional-config": '{"gdn_prefill_backend": "triton"}',
+}
+FLAGS = ("--skip-tokenizer-init", "--language-model-only", "--enable-chunked-prefill", "--no-enable-prefix-caching")
+
+
+def serve(model: Path, port: int, log: Any) -> subprocess.Popen[bytes]:
+    """Start `vllm serve`, as a group of processes of its own."""
+    options = (part for pair in ARGUMENTS.items() for part in pair)
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)]
+    settings = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    # FlashInfer would compile its sampler, or fetch it.
+    environment = os.environ | settings | {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    return subprocess.Popen(
+        [*command, *options, *FLAGS], env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def ask(port: int, path: str, body: dict[str, Any] | None = None, limit_s: float = 5) -> bytes:
+    """Ask the server something, and never a proxy.
+
+    Raises:
+        OSError: it does not answer, or with an error.
+    """
+    data = body and json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data or None, {"Content-Type": "application/json"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=limit_s) as response:
+        answer: bytes = response.read()
+    return answer
+
+
+def wait(server: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until the server is ready.
+
+    Raises:
+        AssertionError: it ends instead, or is not ready in time.
+    """
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            raise AssertionError(f"the server was to start, and ended with {server.returncode}")
+        try:
+            ask(port, "/health")
+        except OSError:
+            time.sleep(1)
+        else:
+            return
+    raise AssertionError(f"the server was to be ready within {START_S} s")
+
+
+def complete(port: int) -> None:
+    """Ask for a completion of a prompt of some chunks.
+
+    Raises:
+        AssertionError: there is none, or too short a one.
+    """
+    prompt = [10 + number * 7919 % (VOCABULARY - 20) for number in range(CHUNKS * CHUNK)]
+    wanted = {"max_tokens": NEW, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    try:
+        answer = json.loads(ask(port, "/v1/completions", {"model": "tiny", "prompt": prompt} | wanted, ANSWER_S))
+    except urllib.error.HTTPError as error:
+        raise AssertionError(f"a completion was to be given: {error}: {error.read()[:300]!r}") from None
+    except OSError as error:
+        raise AssertionError(f"a completion was to be given: {error}") from None
+    usage = answer["usage"]
+    expect("tokens of the prompt", len(prompt), usage["prompt_tokens"])
+    expect("tokens of the completion", NEW, usage["completion_tokens"])
+    expect("tokens that came back", NEW, len(answer["choices"][0]["token_ids"]))
+
+
+def cause(log: str) -> str:
+    """Give the last error that the server's log names."""
+    errors: list[str] = re.findall(r"\b\w+(?:Error|Exception): .+", log)
+    return errors[-1] if errors else "its log names no error"
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server with all of its processes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, number)
+            server.wait(END_S)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+def main() -> None:
+    """Make the model, serve it, and ask."""
+    folder = Path(tempfile.mkdtemp())
+    write(folder / "model")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / "log"
+    with log.open("wb") as file:
+        server = serve(folder / "model", port, file)
+        try:
+            wait(server, port)
+            complete(port)
+        except AssertionError as error:
+            told = log.read_text("utf-8", "replace")
+            sys.stderr.write("\n".join(told.splitlines()[-LOG_LINES:]) + "\n")
+            raise AssertionError(f"{error}; {cause(told)}") from None
+        finally:
+            stop(server)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        write(Path(sys.argv[1]))
+    else:
+        main()

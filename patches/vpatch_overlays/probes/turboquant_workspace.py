@@ -1,0 +1,31 @@
+"""TurboQuant's workspace, once it is locked: the longest continuation of a prompt and a decode find their places."""
+
+from vpatch_overlays.probes.bare import DENSE, expect, settle
+from vpatch_overlays.probes.turboquant_layer import Layer, workspace
+
+LONGEST, CHUNK = 8192, 512
+
+
+def main() -> None:
+    """Make the metadata builder, which is done before the workspace is locked; then go on with a prompt."""
+    settle()
+    import torch
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
+
+    manager, layer = workspace(), Layer(LONGEST)
+    TurboQuantAttentionBackend.get_builder_cls()(layer.spec, ["layer"], layer.config, torch.device("meta"))
+    manager.lock()
+    limits = layer.config.scheduler_config
+    splits = layer.config.attention_config.tq_max_kv_splits_for_cuda_graph
+    rows = (limits.max_num_seqs, DENSE["num_attention_heads"])
+    held: list[str] = []
+    try:
+        manager.get_simultaneous(((*rows, splits, DENSE["head_dim"] + 1), torch.float32))
+        _, held = layer.continue_prompt(LONGEST - CHUNK, CHUNK)
+    except AssertionError as error:
+        raise AssertionError(f"the workspace was to be large enough when it is locked: {error}") from None
+    expect("buffers that a layer keeps", [], held)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Each overlay's probe on the real vLLM, without a GPU: fails on stock where pending, holds where patched or merged.
+
+All of a tree are run by one process, which imports vLLM once (tests/cpu/probes.py); one by one, as they are run in an
+image, only those of `ALONE`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.version import Version
+from vpatch.catalogue import discover
+from vpatch.image.probed import outcome
+
+from tests.cpu.environment import ROOT, environ, interpreter
+from tests.releases import FACTS, RELEASES, fact
+
+Trees = Callable[..., Path]
+Outcomes = dict[str, tuple[int, str]]
+
+OF = {item.id: [probe for probe in item.overlay.probes if not probe.gpu] for item in discover()}
+SCRIPTS = {probe.name: probe.script for probes in OF.values() for probe in probes}
+
+DEFAULT = ("0.20.2", "0.26.0")
+WITH_TURBOQUANT = [release for release in RELEASES if Version(release) >= Version("0.20")]
+ALONE = (("0.20.2", "turboquant_hybrid"),)
+ALL_ALONE = [(release, name) for release in ("0.20.2", "0.33.0") for name in SCRIPTS if (release, name) not in ALONE]
+LIMIT_S = 120
+
+# What says of each overlay that stock code is stock code.
+MISSED = {
+    "ct-fp8-lm-head": "parameters of language_model.lm_head, targeted as lm_head: ['weight', 'weight_scale'] expected",
+    "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
+    "turboquant-hybrid": "a hybrid model with turboquant_4bit_nc was to be taken: TurboQuant KV cache is not supported",
+    "turboquant-skip-list": "the name of a kind of layer was to be taken: invalid literal for int() with base 10",
+    "turboquant-tiles": "keys for each call of attention: [16384, 16384, 612] expected, [33380] found",
+    "turboquant-workspace": "the workspace was to be large enough when it is locked: Workspace is locked",
+}
+
+
+class Two(NamedTuple):
+    """What the probes come to on one release."""
+
+    stock: Outcomes
+    patched: Outcomes
+
+
+def come_to(release: str, tree: Path, home: Path, scripts: dict[str, str]) -> Outcomes:
+    """Run scripts on a tree."""
+    environment = environ(tree, home)
+    environment["PYTHONPATH"] += f":{ROOT / 'patches'}"
+    command = [str(interpreter(release)), "-m", "tests.cpu.probes", str(LIMIT_S)]
+    ran = subprocess.run(
+        command, cwd=home, env=environment, input=json.dumps(scripts), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-8000:]
+    return {name: (code, stderr) for name, (code, stderr) in json.loads(ran.stdout).items()}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *DEFAULT,
+        *(pytest.param(one, marks=pytest.mark.matrix) for one in WITH_TURBOQUANT if one not in DEFAULT),
+    ],
+)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Two:
+    trees = (pristine(release), patched(release, *FACTS))
+    homes = [tmp_path_factory.mktemp("home") for _ in trees]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return Two(*pool.map(lambda tree, home: come_to(release, tree, home, SCRIPTS), trees, homes))
+
+
+@pytest.mark.parametrize("overlay", FACTS)
+def test_stock_and_patched(seen: Two, release: str, overlay: str) -> None:
+    state = fact(overlay, release)
+    for name in (probe.name for probe in OF[overlay]):
+        stock, patched = (outcome(name, *found[name], limit_s=LIMIT_S) for found in seen)
+
+        if state == "pending":
+            assert stock.ok is False
+            assert "AssertionError: " in seen.stock[name][1]
+            assert stock.because.startswith(MISSED[overlay])
+        if state != "not_applicable":  # then there is nothing that it could show
+            assert patched.ok, patched.because
+        if state == "merged":
+            assert stock.ok, stock.because
+
+
+def test_every_overlay_has_a_probe() -> None:
+    assert OF.keys() == FACTS.keys() == MISSED.keys()
+    assert all(OF.values())
+    assert len(SCRIPTS) == sum(map(len, OF.values()))
+
+
+def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a probe as it is run in an image."""
+    (home / "sitecustomize.py").write_text("import tests.cpu.platform as p\np.stand_in_for_torchvision()\n")
+    environment = environ(tree, home)
+    environment["PYTHONPATH"] += f":{home}"
+    command = [str(interpreter(release)), "-c", SCRIPTS[name]]
+    return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [*ALONE, *(pytest.param(*one, marks=pytest.mark.matrix) for one in ALL_ALONE)],
+    scope="function",
+)
+def test_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
+    ran = run_alone(release, name, patched(release, *FACTS), tmp_path)
+    assert outcome(name, ran.returncode, ran.stderr, limit_s=LIMIT_S).ok, ran.stderr[-4000:]
+
+
+def test_without_what_vllm_needs(pristine: Trees, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPTS["turboquant_hybrid"]]
+    environment = environ(pristine("0.20.2"), tmp_path)
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = outcome("hybrid", ran.returncode, ran.stderr, limit_s=LIMIT_S)
+
+    assert (found.ok, found.because) == (None, "the image lacks torch")
