@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL
 from vpatch.image.inside import files as inside
 from vpatch.image.model import Base, Files, Tested
-
-_NO_CONTAINER = "not run: it needs a container"
+from vpatch.model import Catalogued
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,14 @@ class Rooted:
         return self._files.names(f"{self._root}/{folder}")
 
 
-def on_files(files: Files, said: Provenance) -> Iterator[Tested]:
+def on_files(files: Files, said: Provenance, installed: Sequence[Catalogued]) -> Iterator[Tested]:
     """Test an image without a container: the tests that need one are told as not run."""
     tree = Rooted(files, said.root)
     yield from (Tested(*answer) for answer in inside.checks(tree, said.dist_info, said.text))
-    yield Tested("interpreter", None, _NO_CONTAINER)
-    yield Tested("imports", None, _NO_CONTAINER)
-    yield from (Tested(f"probe {name}", None, _NO_CONTAINER) for name in sorted(said.applied))
+    probes = [probe for item in installed if item.id in said.applied for probe in item.overlay.probes]
+    in_containers = [
+        "interpreter",
+        *(f"import {module}" for module in said.modules),
+        *(f"probe {p.name}" for p in probes),
+    ]
+    yield from (Tested(name, None, "it needs a container") for name in in_containers)

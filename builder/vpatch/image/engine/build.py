@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vpatch.catalogue import discover
 from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
 from vpatch.image.build import Built, Order, nothing_to_do
@@ -16,7 +17,7 @@ from vpatch.image.engine.containers import container, run_of_its_own
 from vpatch.image.engine.inside import Inside
 from vpatch.image.engine.load import discard, load, tag
 from vpatch.image.engine.push import push
-from vpatch.image.engine.tests import in_container
+from vpatch.image.engine.tests import in_containers
 from vpatch.image.extensions import check, serve
 from vpatch.image.find import find
 from vpatch.image.model import Base, Tested
@@ -94,4 +95,4 @@ def tested(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[
 
 def _tested(client: DockerClient, image: Base, which: str, owner: str, tests: frozenset[str]) -> tuple[Tested, ...]:
     said = checks.provenance_of(image)
-    return tuple(in_container(Inside(client, which, said.python, owner), said, tests))
+    return tuple(in_containers(Inside(client, which, said.python, owner), said, tests, discover()))

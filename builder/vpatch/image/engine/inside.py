@@ -27,22 +27,21 @@ class Ran:
 
 @dataclass(frozen=True)
 class Inside:
-    """Where scripts run: an image, its interpreter, and whether GPUs are given to it."""
+    """Where scripts run: an image, and its interpreter."""
 
     client: DockerClient
     image: str
     python: str
     owner: str
-    gpus: bool = False
 
-    def run(self, script: str, arguments: Sequence[str] = (), *, seconds: int) -> Ran:
-        """Run a script as `python -c`.
+    def run(self, script: str, arguments: Sequence[str] = (), *, seconds: int, gpus: bool = False) -> Ran:
+        """Run a script as `python -c`, with all of the machine's GPUs or none.
 
         Raises:
             Failure: the engine refuses.
         """
         settings: dict[str, Any] = {}
-        if self.gpus:
+        if gpus:
             settings["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
         command = ["-c", script, *arguments]
         with (

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from vpatch.image.checks import Provenance
 from vpatch.image.engine.inside import Inside, script
 from vpatch.image.model import Tested
+from vpatch.image.probed import imported, outcome
+from vpatch.model import Catalogued
 
 _PATIENCE = 600  # seconds: a cold import of vLLM from a slow disk
 
 
-def in_container(inside: Inside, said: Provenance, tests: frozenset[str]) -> Iterator[Tested]:
+def in_containers(
+    inside: Inside, said: Provenance, tests: frozenset[str], installed: Sequence[Catalogued]
+) -> Iterator[Tested]:
     """Run the tests of an image that `tests`, as in an `Order`, has.
+
+    Probes are those of the `installed` overlays that are in the image, by vpatch or upstream.
 
     Raises:
         Failure: the engine refuses.
     """
     if tests:
         yield from _files(inside, said)
+    if "containers" in tests:
+        ran = inside.run(script("imports"), [json.dumps(said.modules)], seconds=_PATIENCE)
+        yield from imported(said.modules, ran.code, ran.out, ran.err, _PATIENCE)
+    for item in installed if tests & {"containers", "gpus"} else ():
+        for probe in item.overlay.probes if item.id in said.applied else ():
+            if ("gpus" if probe.gpu else "containers") in tests:
+                ran = inside.run(probe.script, seconds=_PATIENCE, gpus=probe.gpu)
+                yield outcome(f"probe {probe.name}", ran.code, ran.err, _PATIENCE)
 
 
 def _files(inside: Inside, said: Provenance) -> Iterator[Tested]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vpatch.catalogue import discover
 from vpatch.image import checks, config
 from vpatch.image.build import Built, Order, nothing_to_do
 from vpatch.image.checks import Provenance, provenance_of
@@ -73,20 +74,8 @@ def _tested(pushed: Reference, said: Provenance, order: Order, known: LayeredFil
     image = open_image(pushed, order.platform or PLATFORM)
     layers = LayeredFiles(image, is_wanted, known=known.views)
     _, files = vllm_in(layers, image.base, order.python)
-    return list(checks.on_files(files, said))
+    return list(checks.on_files(files, said, discover()))
 
 
 def _full_name(ref: Reference) -> str:
     return f"{ref.host}/{ref.repository}" + (f":{ref.tag}" if ref.tag else "")
-
-
-def tested(ref: str, platform: str | None) -> tuple[Base, tuple[Tested, ...]]:
-    """Run the tests that need no container on an image in a registry.
-
-    Raises:
-        Failure: it is not there, not patched, or cannot be read.
-    """
-    image = open_image(parse(ref), platform or PLATFORM)
-    said = provenance_of(image.base)
-    _, files = vllm_in(LayeredFiles(image, is_wanted), image.base, None)
-    return image.base, tuple(checks.on_files(files, said))
