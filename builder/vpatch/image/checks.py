@@ -81,9 +81,5 @@ def on_files(files: Files, said: Provenance, installed: Sequence[Catalogued]) ->
     tree = Rooted(files, said.root)
     yield from (Tested(*answer) for answer in inside.checks(tree, said.dist_info, said.text))
     probes = [probe for item in installed if item.id in said.applied for probe in item.overlay.probes]
-    in_containers = [
-        "interpreter",
-        *(f"import {module}" for module in said.modules),
-        *(f"probe {p.name}" for p in probes),
-    ]
-    yield from (Tested(name, None, "it needs a container") for name in in_containers)
+    names = (*(f"import {module}" for module in said.modules), *(f"probe {probe.name}" for probe in probes))
+    yield from (Tested(name, None, "it needs a container") for name in ("interpreter", *names))
