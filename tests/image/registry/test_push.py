@@ -252,7 +252,7 @@ def test_who_may_not_read_the_base_there_sends_it(proxy: Proxy, base: Base) -> N
         ("HEAD", "/blobs/", 503, b"", "the server answers 503 service unavailable"),
         ("PUT", "/uploads/", 404, b"", "its upload is gone"),
         ("PUT", "/uploads/", 400, b'{"errors": [{"code": "A_B"}]}', "the server answers 400 bad request (A_B)"),
-        ("PUT", "/uploads/", 413, b"<html>", "the server answers 413 request entity too large"),
+        ("PUT", "/uploads/", 507, b"<html>", "the server answers 507 insufficient storage"),
         ("PUT", "/manifests/", 400, b'{"errors": [{"code": "\\u001b[31m"}]}', "the server answers 400 bad request"),
         ("PUT", "/manifests/", 400, b'{"errors": [3]}', "the server answers 400 bad request"),
         ("PUT", "/manifests/", 502, b"", "the server answers 502 bad gateway"),

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16  # the more, the more does tarfile copy for each header
 
 
 def unpacked(blob: Iterator[bytes]) -> BinaryIO:
