@@ -28,7 +28,7 @@ def under_way(engine: docker.DockerClient, base: str) -> Iterator[Callable[[str]
         command = [sys.executable, "-m", "vpatch", "build", "--base", base, "--tag", "try:never"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         started.append(process)
-        while not engine.api.containers(all=True, filters={"label": "io.vpatch.run", "status": state}):
+        while not engine.api.containers(all=True, filters={"name": "vpatch-", "status": state}):
             assert process.poll() is None, "it is over"
             time.sleep(0.005)
         return process

@@ -62,7 +62,7 @@ def nothing_to_do(order: Order, base: Base, verdicts: Sequence[Verdict]) -> str:
         Failure: it should get a tag; the base's image keeps the names that it has.
     """
     states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in verdicts)
-    if order.tags:
+    if order.tags and order.set_tags:
         cause = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
         raise Failure(Problem("nothing to build", base.ref, cause))
     return f"nothing to build: {base.ref}: {states}"

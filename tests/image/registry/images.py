@@ -29,7 +29,7 @@ TYPES = {
     ),
 }
 PACKS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": lambda data: gzip.compress(data, mtime=0),
+    "gzip": lambda data: gzip.compress(data, compresslevel=1, mtime=0),
     # What eStargz makes: a member for each piece.
     "members": lambda data: b"".join(gzip.compress(data[at : at + 700], mtime=0) for at in range(0, len(data), 700)),
     # What zstd:chunked makes: several frames, and one to be skipped.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from typing import Any
 import docker
 import pytest
 import requests
-from vpatch.image.engine.inside import Inside
 from vpatch.image import model
+from vpatch.image.engine.inside import Inside
 
 from tests.conftest import Program, Ran
 from tests.image.registry.images import Built, put_image, put_index, tar
@@ -22,7 +23,7 @@ from tests.image.standin import CONFIG, ENTRYPOINT, SITE, archive
 
 BASE = "vllm/vllm-openai:v0.20.2"
 COPIED = "COPY examples /vllm-workspace/examples # buildkit"
-BALLAST = 24 << 20
+BALLAST = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,12 @@ class Base:
 
 
 @pytest.fixture(scope="session")
-def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory, interpreter: Path) -> list[bytes]:
+def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Three layers, as vllm-openai has them: all that is below vLLM, vLLM, and what is copied in above."""
     folder = tmp_path_factory.mktemp("layers")
-    (folder / "root/opt").mkdir(parents=True)
-    (folder / "root/opt/ballast").write_bytes(b"\0" * BALLAST)
-    lowest = archive(folder / "0.tar", (interpreter, ""), (folder / "root/opt", "opt")).read_bytes()
     vllm = archive(folder / "1.tar", *parents(folder), (slim("0.20.2"), SITE)).read_bytes()
     copied = tar(("vllm-workspace", None), ("vllm-workspace/examples", None), ("vllm-workspace/examples/a.py", b"1"))
-    return [lowest, vllm, copied]
+    return [tar(("opt/ballast", os.urandom(BALLAST))), vllm, copied]
 
 
 def parents(folder: Path) -> list[tuple[Path, str]]:
@@ -60,8 +58,18 @@ def put_base(host: str, layers: list[bytes], name: str = BASE, **more: Any) -> B
 
 
 @pytest.fixture(scope="session")
-def remote(registry: str, layers: list[bytes]) -> Base:
-    return put_base(registry, layers)
+def remote(
+    registry: str,
+    layers: list[bytes],
+    interpreter: Path,
+    pristine: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Base:
+    """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it runs."""
+    folder = tmp_path_factory.mktemp("remote")
+    lowest = archive(folder / "0.tar", (interpreter, "")).read_bytes()
+    vllm = archive(folder / "1.tar", *parents(folder), (pristine("0.20.2"), SITE)).read_bytes()
+    return put_base(registry, [lowest, vllm, layers[2]])
 
 
 @pytest.fixture
@@ -170,8 +178,8 @@ def test_annotations_and_labels(
 
 
 def test_the_tag_comes_last(vpatch: Program, proxy: Proxy, layers: list[bytes]) -> None:
-    put_base(proxy.behind, layers)
-    ran = build(vpatch, f"{proxy.host}/{BASE}", "--tag", f"{proxy.host}/last/patched:one")
+    put_base(proxy.behind, layers, "last/base:x")
+    ran = build(vpatch, f"{proxy.host}/last/base:x", "--tag", f"{proxy.host}/last/patched:one")
 
     assert ran.code == 0, ran.err
     puts = [asked.path for asked in proxy.asked if asked.method == "PUT" and "/manifests/" in asked.path]
@@ -273,11 +281,11 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_a_registry_that_fails(
     vpatch: Program, proxy: Proxy, layers: list[bytes], fault: str, nothing_is_tagged: Callable[[str], bool]
 ) -> None:
-    put_base(proxy.behind, layers)
+    put_base(proxy.behind, layers, "faulty/base:x")
     method, path, how = FAULTS[fault]
     proxy.fail(method, path, **how)
     target = f"faults/{fault.replace(' ', '-')}"
-    ran = build(vpatch, f"{proxy.host}/{BASE}", "--tag", f"{proxy.host}/{target}:one")
+    ran = build(vpatch, f"{proxy.host}/faulty/base:x", "--tag", f"{proxy.host}/{target}:one")
 
     assert (ran.code, ran.out) == (1, "")
     assert re.match(rf"cannot (read|push|tag): {proxy.host}/", ran.err), ran.err

@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
-import re
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import docker
 import requests
 from docker.errors import APIError, DockerException
+from docker.utils import parse_host
 
 from vpatch.errors import Failure, Problem
+from vpatch.site.disk import cause as cause_of
 
+_ENGINE = "docker engine"
+_INSTEAD = "start one, set DOCKER_HOST, or build without one: --registry"
 _PATIENCE = 600  # seconds for one answer: unpacking a layer on a slow disk
 
 
 @contextmanager
 def engine() -> Iterator[docker.DockerClient]:
-    """Give a client of the engine that `DOCKER_HOST`, or the current context's default socket, names.
+    """Give a client of the engine at `DOCKER_HOST`, or at the usual socket.
 
     Raises:
         Failure: there is none, or it does not let us in.
     """
+    _knock()
     try:
         client = docker.from_env(timeout=_PATIENCE, version="auto")
     except DockerException as error:
-        raise _unreachable(error) from error
+        raise Failure(Problem("no engine", _ENGINE, f"{said(error)}; {_INSTEAD}")) from error
     try:
         yield client
     finally:
         client.close()
 
 
-def _unreachable(error: DockerException) -> Failure:
-    where = "docker engine"
-    if "Permission denied" in str(error) or "PermissionError" in str(error):
+def _knock() -> None:
+    """Try a local engine's socket: what docker's library says of it is hard to read, and it leaves a socket open."""
+    scheme, _, path = str(parse_host(os.environ.get("DOCKER_HOST"))).partition("://")
+    if scheme != "http+unix":
+        return
+    try:
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(path)
+    except PermissionError as error:
         cause = "permission denied: add this user to the engine's group, or set DOCKER_HOST to a socket of your own"
-        return Failure(Problem("no permission", where, cause))
-    told = re.search(r"'([A-Z][^']+)'\)", str(error))
-    cause = (told[1] if told else str(error)).lower()
-    more = "start one, set DOCKER_HOST, or build without one: --registry"
-    return Failure(Problem("no engine", where, f"{cause}; {more}"))
+        raise Failure(Problem("no permission", _ENGINE, cause)) from error
+    except OSError as error:
+        raise Failure(Problem("no engine", _ENGINE, f"{path}: {cause_of(error)}; {_INSTEAD}")) from error
 
 
 @contextmanager

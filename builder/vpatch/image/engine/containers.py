@@ -16,8 +16,8 @@ from vpatch.image.engine.client import naming
 if TYPE_CHECKING:
     from docker import DockerClient
 
-OWNER = "io.vpatch.run"
-"""The label of our containers: which run they belong to."""
+NAME = "vpatch-"
+"""How the names of our containers begin; then comes the run that they belong to. A label would stay in an image."""
 
 DONE = b"done\n"
 """What a run tells the process that removes its containers, when there are none left."""
@@ -54,7 +54,11 @@ def container(
     limits = client.api.create_host_config(network_mode="none", **settings)
     with naming("cannot create a container", image):
         made = client.api.create_container(
-            image, list(command), entrypoint=list(entrypoint), host_config=limits, labels={OWNER: owner}
+            image,
+            list(command),
+            entrypoint=list(entrypoint),
+            host_config=limits,
+            name=f"{NAME}{owner}-{uuid.uuid4().hex[:8]}",
         )["Id"]
     try:
         yield str(made)

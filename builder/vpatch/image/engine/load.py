@@ -40,7 +40,7 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
         base: the image to build on.
         config: the new image's configuration.
         layer: the new layer.
-        owner: the value of the label that a container of this run has.
+        owner: which run its containers belong to.
 
     Raises:
         Failure: the engine refuses both ways.

@@ -17,12 +17,12 @@ def main(owner: str) -> None:
     import docker
     from docker.errors import DockerException
 
-    from vpatch.image.engine.containers import OWNER
+    from vpatch.image.engine.containers import NAME
 
     client = docker.from_env()
     for _ in range(_LOOKS):
         with suppress(DockerException):
-            for left in client.api.containers(all=True, filters={"label": f"{OWNER}={owner}"}):
+            for left in client.api.containers(all=True, filters={"name": f"{NAME}{owner}"}):
                 client.api.remove_container(left["Id"], force=True, v=True)
         time.sleep(_PAUSE)
 

@@ -12,6 +12,7 @@ from vpatch.image.probed import imported, outcome
 from vpatch.model import Catalogued
 
 _PATIENCE = 600  # seconds: a cold import of vLLM from a slow disk
+_GPU_PATIENCE = 1800  # seconds: a server that compiles kernels before its first answer
 
 
 def in_containers(
@@ -32,8 +33,9 @@ def in_containers(
     for item in installed if tests & {"containers", "gpus"} else ():
         for probe in item.overlay.probes if item.id in said.applied else ():
             if ("gpus" if probe.gpu else "containers") in tests:
-                ran = inside.run(probe.script, seconds=_PATIENCE, gpus=probe.gpu)
-                yield outcome(f"probe {probe.name}", ran.code, ran.err, _PATIENCE)
+                seconds = _GPU_PATIENCE if probe.gpu else _PATIENCE
+                ran = inside.run(probe.script, seconds=seconds, gpus=probe.gpu)
+                yield outcome(f"probe {probe.name}", ran.code, ran.err, seconds)
 
 
 def _files(inside: Inside, said: Provenance) -> Iterator[Tested]:
