@@ -34,6 +34,9 @@ ALONE = (("0.20.2", "turboquant_hybrid"),)
 ALL_ALONE = [(release, name) for release in ("0.20.2", "0.33.0") for name in SCRIPTS if (release, name) not in ALONE]
 LIMIT_S = 120
 
+# Not a probe: it holds what the one that wants a GPU makes against the real model.
+LOAD = "load_tiny_hybrid"
+
 # What says of each overlay that stock code is stock code.
 MISSED = {
     "ct-fp8-lm-head": "parameters of language_model.lm_head, targeted as lm_head: ['weight', 'weight_scale'] expected",
@@ -80,7 +83,8 @@ def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest
     trees = (pristine(release), patched(release, *FACTS))
     homes = [tmp_path_factory.mktemp("home") for _ in trees]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return Two(*pool.map(lambda tree, home: come_to(release, tree, home, SCRIPTS), trees, homes))
+        scripts = SCRIPTS | {LOAD: (ROOT / f"tests/cpu/{LOAD}.py").read_text()}
+        return Two(*pool.map(lambda tree, home: come_to(release, tree, home, scripts), trees, homes))
 
 
 @pytest.mark.parametrize("overlay", FACTS)
@@ -97,6 +101,12 @@ def test_stock_and_patched(seen: Two, release: str, overlay: str) -> None:
             assert patched.ok, patched.because
         if state == "merged":
             assert stock.ok, stock.because
+
+
+def test_the_checkpoint_and_the_arguments_of_the_server_test(seen: Two) -> None:
+    code, stderr = seen.patched[LOAD]
+
+    assert code == 0, stderr[-4000:]
 
 
 def test_every_overlay_has_a_probe() -> None:

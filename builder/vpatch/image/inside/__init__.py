@@ -1,1 +1,1 @@
-"""Scripts that an image's own interpreter is given, as text: there, neither vpatch nor its dependencies are."""
+"""Scripts that an image's own interpreter runs, as `python -c`: they lean on the standard library alone."""
