@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files as resources
 
 from vpatch.model import Probe
@@ -22,9 +23,8 @@ def probe(package: str, name: str, *, gpu: bool = False) -> Probe:
     It is run as `__main__`. Other modules of the package that it imports, as `from package.other import ...` at the
     beginning of a line, come with it.
     """
-    return Probe(
-        name, "\n".join(("import sys, types", *_carried(package, name, {}).values(), _said(RUN, package, name))), gpu
-    )
+    parts = ("import sys, types", *_carried(package, name, {}).values(), _said(RUN, package, name))
+    return Probe(name, "\n".join(parts), gpu)
 
 
 def _carried(package: str, name: str, found: dict[str, str]) -> dict[str, str]:
@@ -40,5 +40,6 @@ def _said(form: str, package: str, name: str) -> str:
     return form.format(name=f"{package}.{name}", text=_text(package, name), file=f"{name}.py").strip()
 
 
+@cache
 def _text(package: str, name: str) -> str:
     return (resources(package) / f"{name}.py").read_text("utf-8")

@@ -48,7 +48,9 @@ def imported(modules: Sequence[str], code: int | None, stdout: str, stderr: str,
     if code == 0 and said:
         found = json.loads(said[-1].removeprefix("vpatch: "))
         return tuple(Tested(f"import {module}", **found[module]) for module in modules)
-    one = outcome("", code or None, stderr, limit_s)
+    one = outcome("", code, stderr, limit_s)
+    if one.ok:
+        one = Tested("", ok=False, because=f"it did not answer: {_last(stderr)}")
     return tuple(Tested(f"import {module}", one.ok, one.because) for module in modules)
 
 
@@ -85,5 +87,9 @@ def _ended(code: int, stderr: str) -> str:
     number = -code if code < 0 else code - 128
     if number in set(signal.Signals):
         return f"it was ended by {signal.Signals(number).name}"
-    last = stderr.strip().rpartition("\n")[2]
-    return f"it ended with {code}: {last}"[:LONGEST]
+    return f"it ended with {code}: {_last(stderr)}"
+
+
+def _last(stderr: str) -> str:
+    """Give the last line that was written."""
+    return stderr.strip().rpartition("\n")[2][:LONGEST]

@@ -22,7 +22,7 @@ from vpatch_overlays.probes.bare import TURBOQUANT, expect
 from vpatch_overlays.probes.tiny_hybrid import VOCABULARY, write
 
 CHUNK, CHUNKS, NEW = 512, 3, 16
-START_S, ANSWER_S, END_S, LOG_LINES = 900, 300, 30, 40
+START_S, ANSWER_S, END_S, LOG_LINES = 600, 120, 20, 40
 
 ARGUMENTS = {
     "--host": "127.0.0.1",
@@ -38,17 +38,25 @@ ARGUMENTS = {
     "--additional-config": '{"gdn_prefill_backend": "triton"}',
 }
 FLAGS = ("--skip-tokenizer-init", "--language-model-only", "--enable-chunked-prefill", "--no-enable-prefix-caching")
+SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",  # there is no other network
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled, or fetched
+}
 
 
 def serve(model: Path, port: int, log: Any) -> subprocess.Popen[bytes]:
     """Start `vllm serve`, as a group of processes of its own."""
     options = (part for pair in ARGUMENTS.items() for part in pair)
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)]
-    settings = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
-    # FlashInfer would compile its sampler, or fetch it.
-    environment = os.environ | settings | {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
     return subprocess.Popen(
-        [*command, *options, *FLAGS], env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        [*command, *options, *FLAGS],
+        env=os.environ | SETTINGS,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
 
 
@@ -98,7 +106,7 @@ def complete(port: int) -> None:
     try:
         answer = json.loads(ask(port, "/v1/completions", {"model": "tiny", "prompt": prompt} | wanted, ANSWER_S))
     except urllib.error.HTTPError as error:
-        raise AssertionError(f"a completion was to be given: {error}: {error.read()[:300]!r}") from None
+        raise AssertionError(f"a completion was to be given: {error}: {error.read().decode()[:300]}") from None
     except OSError as error:
         raise AssertionError(f"a completion was to be given: {error}") from None
     usage = answer["usage"]
@@ -107,10 +115,9 @@ def complete(port: int) -> None:
     expect("tokens that came back", NEW, len(answer["choices"][0]["token_ids"]))
 
 
-def cause(log: str) -> str:
-    """Give the last error that the server's log names."""
-    errors: list[str] = re.findall(r"\b\w+(?:Error|Exception): .+", log)
-    return errors[-1] if errors else "its log names no error"
+def causes(log: str) -> list[str]:
+    """Give the errors that the server's log names."""
+    return re.findall(r"\b\w+(?:Error|Exception): .+", log)
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
@@ -139,7 +146,7 @@ def main() -> None:
         except AssertionError as error:
             told = log.read_text("utf-8", "replace")
             sys.stderr.write("\n".join(told.splitlines()[-LOG_LINES:]) + "\n")
-            raise AssertionError(f"{error}; {cause(told)}") from None
+            raise AssertionError("; ".join((str(error), *causes(told)[-1:]))) from None
         finally:
             stop(server)
 

@@ -33,7 +33,9 @@ class Layer:
                 attn_backend=TurboQuantAttentionBackend,
             )
         self.impl = layer.impl
-        self.spec = layer.get_kv_cache_spec(self.config)
+        spec = layer.get_kv_cache_spec(self.config)
+        # From 0.28 on the model runner lets the backend say how large a slot is.
+        self.spec = getattr(TurboQuantAttentionBackend, "customize_spec", lambda spec: spec)(spec)
 
     def continue_prompt(self, cached: int, chunk: int) -> tuple[list[int], list[str]]:
         """Go on with a prompt of `cached` tokens by `chunk` tokens, on a device that only knows shapes.
