@@ -32,8 +32,9 @@ TIED = [name for name in MODELS if "tied" in name and "bf16" not in name]
 BF16 = [name for name in MODELS if "bf16" in name]
 FP8 = [name for name in MODELS if name not in (*TIED, *BF16)]
 
-RELEASES = ("0.20.2", "0.33.0")
+RELEASES = ("0.20.2",)
 MORE = (
+    "0.33.0",
     "0.18.0",
     "0.21.0",
     "0.23.0",

@@ -1,0 +1,163 @@
+"""Mutants of the modules that an overlay touches: done right, or `drifted`; never an exception, never in silence.
+
+These tests are run by the files that say of which overlays and releases, in more than one process.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from vpatch.engine import Read, plan, status
+from vpatch.judge import judge
+from vpatch.marks import mark
+from vpatch.model import COMPANIONS, Catalogued, Changeset, State
+from vpatch.workspace import Parsed, Workspace
+
+from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants
+from tests.overlays.mutations import places
+
+
+@dataclass
+class Subject:
+    """An overlay, a pristine release that it applies to, and what it makes of it."""
+
+    item: Catalogued
+    root: Path
+    count: int
+    made: Changeset = field(init=False)
+    parsed: Parsed = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made = plan(self.pristine, [self.item], self.parsed)
+
+    def pristine(self, file: str) -> bytes | None:
+        path = self.root / file
+        return path.read_bytes() if path.is_file() else None
+
+    def patched(self, file: str) -> bytes | None:
+        return self.made.files.get(file, self.pristine(file))
+
+    def with_file(self, read: Read, file: str, text: str) -> Read:
+        return lambda name: text.encode() if name == file else read(name)
+
+    def mutators(self) -> Iterator[Mutator]:
+        files = Workspace(self.pristine)
+        found = [pair for part in judge(self.item, files).parts for pair in part.findings]
+        for file, data in self.made.files.items():
+            if not file.startswith(COMPANIONS):
+                yield Mutator(files.source(file), data.decode(), found)
+
+
+def dump(text: str | bytes) -> str:
+    return ast.dump(ast.parse(text))
+
+
+def without_imports(text: str, made: set[str]) -> tuple[str, Counter[str]]:
+    """Give a module's syntax without the imports that the overlay added at its top, and those apart."""
+    tree = ast.parse(text)
+    dumps = [ast.dump(node) for node in tree.body]
+    tree.body = [node for node, code in zip(tree.body, dumps, strict=True) if code not in made]
+    return ast.dump(tree), Counter(code for code in dumps if code in made)
+
+
+def any_order(text: str) -> Counter[str]:
+    """Give what stands in a module, without the order of the statements in any block."""
+    return Counter(ast.dump(place.node) for place in places(ast.parse(text).body) if not hasattr(place.node, "body"))
+
+
+def outcome(subject: Subject, mutant: Mutant) -> str:
+    """Apply the overlay to a mutant, and hold against it what must become of it."""
+    read = subject.with_file(subject.pristine, mutant.file, mutant.text)
+    changeset = plan(read, [subject.item], dict(subject.parsed))
+    (before,), (after,) = changeset.before, changeset.after
+    compile(changeset.files.get(mutant.file, b""), mutant.file, "exec", dont_inherit=True)
+    if mutant.fate == "drifted" or (mutant.fate == "leaned" and before.state is State.DRIFTED):
+        assert before.state is State.DRIFTED, f"{before.state}: {before.because}"
+        assert changeset.problems
+        assert not changeset.files
+        return "drifted"
+
+    assert before.state is State.PENDING, f"{before.because}: {[str(p) for p in changeset.problems]}"
+    assert after.state is State.APPLIED
+    for file, data in subject.made.files.items():
+        assert file == mutant.file or changeset.files[file] == data
+    result = changeset.files.get(mutant.file, mutant.text.encode()).decode()
+    if mutant.fate == "moved":
+        assert any_order(result) == any_order(mutant.twin)
+        return "moved"
+    if result == mutant.twin or dump(result) == dump(mutant.twin):
+        return "equal"
+    old, new = (
+        ast.parse(text).body for text in (subject.pristine(mutant.file) or b"", subject.made.files[mutant.file])
+    )
+    added = {ast.dump(node) for node in new if isinstance(node, ast.Import | ast.ImportFrom | ast.If)}
+    added -= {ast.dump(node) for node in old}
+    assert without_imports(result, added) == without_imports(mutant.twin, added)
+    return "placed" if mutant.fate == "equal" else mutant.fate
+
+
+def run(subject: Subject, count: int, each: int, seed: int) -> tuple[Counter[str], list[Mutant]]:
+    mutators = list(subject.mutators())
+    chosen = [mutant for mutator in mutators for mutant in mutants(mutator, count // len(mutators), each, seed)]
+    failures, outcomes = [], Counter[str]()
+    for mutant in chosen:
+        try:
+            outcomes[outcome(subject, mutant)] += 1
+        except Exception as error:
+            failures.append(f"{mutant}: {type(error).__name__}: {str(error)[:300]}")
+    assert not failures, "\n".join(failures)
+    return outcomes, chosen
+
+
+def test_a_mutant_is_patched_as_its_twin_or_drifts(subject: Subject) -> None:
+    outcomes, chosen = run(subject, subject.count, each=3, seed=20)
+
+    assert len(chosen) >= 0.8 * subject.count
+    assert {mutant.kind for mutant in chosen} == set(KINDS)
+    assert sum(mutant.near for mutant in chosen) >= len(chosen) / 3
+    assert outcomes["equal"] >= len(chosen) / 3
+    assert outcomes["drifted"] >= len(chosen) / 12
+    # Not comparable one to one: the order of statements that an edit looks for, and the place of an added import.
+    assert sum(outcomes[kind] for kind in ("moved", "placed", "leaned")) <= len(chosen) / 20
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(2))
+def test_many_mutants(subject: Subject, seed: int) -> None:
+    run(subject, 4 * subject.count, each=6, seed=seed)
+
+
+def made_by(subject: Subject, file: str) -> Counter[str]:
+    """Give the simple statements that the overlay made in a file, as syntax, with how often."""
+    old, new = (places(ast.parse(text).body) for text in (subject.pristine(file) or b"", subject.made.files[file]))
+    return Counter(ast.dump(p.node) for p in new if not hasattr(p.node, "body")) - Counter(
+        ast.dump(p.node) for p in old
+    )
+
+
+def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there(subject: Subject) -> None:
+    states, failures = Counter[State](), []
+    back = Subject(subject.item, subject.root, subject.count)
+    back.pristine, back.made = subject.patched, Changeset((), (), dict(subject.made.files), ())  # type: ignore[method-assign]
+    for mutator in back.mutators():
+        made = made_by(subject, mutator.file)
+        marked = subject.made.files[mutator.file].decode().count(mark(subject.item.id))
+        # Every region takes its share first: enough, that there is something besides.
+        for mutant in mutants(mutator, max(30, 8 * len(mutator.regions)), 1, 7):
+            read = subject.with_file(subject.patched, mutant.file, mutant.text)
+            (verdict,) = status(read, [subject.item], dict(subject.parsed))
+            states[verdict.state] += 1
+            left = Counter(ast.dump(p.node) for p in places(ast.parse(mutant.text).body))
+            # What no edit looks at may change, even in a statement that gained an argument.
+            whole = (made <= left or mutant.fate == "equal") and mutant.text.count(mark(subject.item.id)) >= marked
+            if verdict.state in {State.MERGED, State.NOT_APPLICABLE} or (verdict.state is State.APPLIED and not whole):
+                failures.append(f"{mutant}: {verdict.state}")
+
+    assert not failures, "\n".join(failures)
+    assert states[State.APPLIED] >= states.total() / 5
+    assert states[State.DRIFTED] >= states.total() / 10

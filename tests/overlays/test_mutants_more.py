@@ -1,0 +1,38 @@
+"""Mutants of what the other overlays touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.catalogue import discover, select
+
+from tests.overlays.mutant_tests import (
+    Subject,
+    test_a_mutant_is_patched_as_its_twin_or_drifts,
+    test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there,
+    test_many_mutants,
+)
+
+__all__ = [
+    "test_a_mutant_is_patched_as_its_twin_or_drifts",
+    "test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there",
+    "test_many_mutants",
+]
+
+# A release, an overlay, and how many mutants of it to make.
+SUBJECTS = (
+    ("0.21.0", "turboquant-skip-list", 60),
+    pytest.param(("0.26.0", "turboquant-auto-dtype", 60), marks=pytest.mark.matrix),  # gpu_model_runner.py is large
+    ("0.24.0", "turboquant-tiles", 100),
+    pytest.param(("0.20.2", "turboquant-tiles", 120), marks=pytest.mark.matrix),
+    ("0.18.0", "ct-fp8-lm-head", 345),
+    *(pytest.param((v, "ct-fp8-lm-head", 345), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0", "0.33.0")),
+)
+
+
+@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda param: f"{param[0]}-{param[1]}")
+def subject(request: pytest.FixtureRequest, pristine: Callable[[str], Path]) -> Subject:
+    version, name, count = request.param
+    return Subject(select(discover(), (name,))[0], pristine(version), count)
