@@ -25,8 +25,10 @@ def plain(script: str) -> str:
 def test_how_to_verify() -> None:
     (verify,) = (one for one in workflow("publish-image")["jobs"]["sign"]["steps"] if one.get("name") == "verify")
     ours = plain(verify["run"])
+    (signer,) = re.findall(r"workflow=(\S+)", ours)
+    assert signer == "$GITHUB_REPOSITORY/.github/workflows/publish-image.yml", "a certificate names the file that signs"
     for name, value in (
-        ("$workflow", "vpatch/vpatch/.github/workflows/publish-image.yml"),
+        ("$workflow", signer),
         ("$GITHUB_REPOSITORY", "vpatch/vpatch"),
         ("$GITHUB_REF", "refs/tags/v0.1.0"),
         ("$IMAGE", "ghcr.io/vpatch/vllm-openai@sha256:..."),
@@ -58,7 +60,8 @@ def test_the_compose_file(tmp_path: Path) -> None:
     (block,) = re.findall(r"<!-- compose -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "compose.yaml"
     file.write_text(block)
-    command = [Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file]
+    tool = str(Path(sys.executable).with_name("check-jsonschema"))
+    command = [tool, "--builtin-schema", "vendor.compose-spec", str(file)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
