@@ -31,7 +31,8 @@ def test_check(name: str) -> None:
 
 
 def test_every_action_is_pinned_by_commit() -> None:
-    uses = [use for path in WORKFLOWS for use in re.findall(r"uses: (\S+)(.*)", (ROOT / path).read_text())]
+    # A workflow of ours that another one calls is of the same commit.
+    uses = [use for path in WORKFLOWS for use in re.findall(r"uses: (?!\./)(\S+)(.*)", (ROOT / path).read_text())]
 
     assert uses
     for action, comment in uses:

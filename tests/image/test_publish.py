@@ -1,0 +1,89 @@
+"""The steps of publish-image.yml, as they are written there, against a real registry and a real engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import docker
+import pytest
+import requests
+
+from tests.conftest import ROOT
+from tests.workflows import step
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, registry: str, engine: docker.DockerClient, base: str) -> Path:
+    """What a job has: the repository with one definition, its virtual environment, and the base in a registry."""
+    folder = tmp_path / "checkout"
+    (folder / "images").mkdir(parents=True)
+    (folder / ".ci").symlink_to(ROOT / ".ci")
+    (folder / ".venv").symlink_to(sys.prefix)
+    name = f"{registry}/publish/base"
+    engine.api.tag(base, name, "v1")
+    told = engine.api.push(name, "v1")
+    engine.api.remove_image(f"{name}:v1")
+    assert "error" not in told, told
+    tags = [f"{registry}/publish/image:{tag}" for tag in ("v1", "latest")]
+    (folder / "images/one.toml").write_text(f'base = "{name}:v1"\ntags = {tags}\n')
+    for command in (["init", "-q"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "x", "--allow-empty"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+def run(checkout: Path, job: str, which: str, **more: str) -> dict[str, str]:
+    """Run a step; give its outputs, and its summary as `summary`."""
+    files = {name: checkout / name for name in ("output", "summary")}
+    for file in files.values():
+        file.write_text("")
+    environment: Mapping[str, str] = {
+        **os.environ,
+        "NAME": "one",
+        "GITHUB_OUTPUT": str(files["output"]),
+        "GITHUB_STEP_SUMMARY": str(files["summary"]),
+        **more,
+    }
+    command = ["bash", "-e", "-c", step("publish-image", job, which)["run"]]
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    given = dict(line.split("=", 1) for line in files["output"].read_text().splitlines())
+    return {**given, "summary": files["summary"].read_text()}
+
+
+def tags(registry: str) -> list[str]:
+    found = requests.get(f"http://{registry}/v2/publish/image/tags/list", timeout=20).json()
+    return sorted(found.get("tags") or ())
+
+
+def test_from_a_definition_to_a_tag(checkout: Path, registry: str, engine: docker.DockerClient) -> None:
+    built = run(checkout, "build", "build")
+    image = f"{built['repository']}@{built['digest']}"
+    assert built["repository"] == f"{registry}/publish/image"
+    assert tags(registry) == []
+
+    run(checkout, "test", "test", IMAGE=image)
+    told = run(checkout, "test", "summary", IMAGE=image)["summary"]
+    engine.api.remove_image(image)
+    assert f"| image | `{image}` |" in told
+    assert f"| base | `{registry}/publish/base:v1`<br>`sha256:" in told
+    assert "turboquant-hybrid: applied<br>" in told
+    assert "| tests | 5 passed, " in told
+    assert "| import vllm.engine.arg_utils | not run | the image lacks torch |" in told
+    assert tags(registry) == []
+
+    told = run(checkout, "tag", "tag", IMAGE=image)["summary"]
+    assert (
+        told == f"\nSigned, verified and tagged:\n\n- {registry}/publish/image:v1\n- {registry}/publish/image:latest\n"
+    )
+    assert tags(registry) == ["latest", "v1"]
+    answer = requests.head(f"http://{registry}/v2/publish/image/manifests/v1", headers=ACCEPT, timeout=20)
+    assert answer.headers["Docker-Content-Digest"] == built["digest"]
+
+    assert run(checkout, "build", "build")["digest"] == built["digest"], "the same commit, and another image"
+
+
+ACCEPT = {"Accept": "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"}

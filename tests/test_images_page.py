@@ -1,0 +1,68 @@
+"""docs/images.md says what the workflow, the definitions and the commands say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from vpatch.cli import image
+from vpatch.image.definition import everything, read
+
+from tests.conftest import ROOT
+from tests.workflows import workflow
+
+PAGE = (ROOT / "docs/images.md").read_text()
+TAGS = {tag for one in read(everything(ROOT)) for tag in one.tags}
+
+
+def plain(script: str) -> str:
+    return " ".join(script.replace("\\\n", "").replace('"', "").split())
+
+
+def test_how_to_verify() -> None:
+    (verify,) = (one for one in workflow("publish-image")["jobs"]["sign"]["steps"] if one.get("name") == "verify")
+    ours = plain(verify["run"])
+    (signer,) = re.findall(r"workflow=(\S+)", ours)
+    assert signer == "$GITHUB_REPOSITORY/.github/workflows/publish-image.yml", "a certificate names the file that signs"
+    for name, value in (
+        ("$workflow", signer),
+        ("$GITHUB_REPOSITORY", "vpatch/vpatch"),
+        ("$GITHUB_REF", "refs/tags/v0.1.0"),
+        ("$IMAGE", "ghcr.io/vpatch/vllm-openai@sha256:..."),
+    ):
+        ours = ours.replace(name, value)
+
+    for name in ("cosign", "gh"):
+        (command,) = re.findall(rf"<!-- {name} -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
+        assert plain(command) in ours
+
+
+def test_which_images_there_are() -> None:
+    named = re.findall(r"^\| `(\S+)` \|", PAGE.partition("## Run it")[0], re.MULTILINE)
+
+    assert sorted(named) == sorted(TAGS)
+
+
+def test_every_option_is_one() -> None:
+    for page in (PAGE, (ROOT / "README.md").read_text()):
+        blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+        found = re.findall(r"(?<![\w/.-])vpatch (build|test|inspect|tag)\b([^\n]*)", "\n".join(blocks))
+        assert found
+        for command, rest in found:
+            known = {option for one in vars(image)[f"{command}_command"].params for option in one.opts}
+            assert set(re.findall(r"(?<=\s)--[\w-]+", rest.partition("#")[0])) <= known, rest
+
+
+def test_the_compose_file(tmp_path: Path) -> None:
+    (block,) = re.findall(r"<!-- compose -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+    file = tmp_path / "compose.yaml"
+    file.write_text(block)
+    tool = str(Path(sys.executable).with_name("check-jsonschema"))
+    command = [tool, "--builtin-schema", "vendor.compose-spec", str(file)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert YAML(typ="safe").load(block)["services"]["vllm"]["image"] in TAGS

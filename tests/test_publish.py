@@ -1,0 +1,119 @@
+"""The workflow that publishes images: which ones, and who may do what. `tests/image/test_publish.py` runs its steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vpatch.image.definition import everything, read
+from vpatch.image.registry.reference import parse
+
+from tests.conftest import ROOT
+from tests.workflows import step, workflow
+
+NAMES = sorted(path.stem for path in (ROOT / "images").glob("*.toml"))
+
+
+def names(folder: Path, *, one: str = "", ref: str = "refs/tags/v0.1.0") -> subprocess.CompletedProcess[str]:
+    """Run the step that says which images there are, in the repository."""
+    environment = {**os.environ, "ONE": one, "GITHUB_REF": ref, "GITHUB_OUTPUT": str(folder / "output")}
+    command = ["bash", "-e", "-c", step("publish", "definitions", "names")["run"]]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def given(folder: Path) -> list[str]:
+    key, _, value = (folder / "output").read_text().strip().partition("=")
+    assert key == "names"
+    found = json.loads(value)
+    assert isinstance(found, list)
+    return found
+
+
+def test_the_matrix_is_exactly_the_definitions(tmp_path: Path) -> None:
+    ran = names(tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    assert given(tmp_path) == NAMES == sorted(one.name for one in read(everything(ROOT)))
+    jobs = workflow("publish")["jobs"]
+    assert jobs["definitions"]["outputs"] == {"names": "${{ steps.names.outputs.names }}"}
+    assert jobs["image"]["strategy"]["matrix"] == {"name": "${{ fromJSON(needs.definitions.outputs.names) }}"}
+    assert jobs["image"]["uses"] == "./.github/workflows/publish-image.yml"
+    assert jobs["image"]["with"] == {"name": "${{ matrix.name }}"}
+
+
+def test_one_definition_by_hand(tmp_path: Path) -> None:
+    ran = names(tmp_path, one="v0.20.2")
+
+    assert ran.returncode == 0, ran.stderr
+    assert given(tmp_path) == ["v0.20.2"]
+
+
+@pytest.mark.parametrize(
+    ("one", "ref", "says"),
+    [
+        ("v0.20", "refs/tags/v0.1.0", "images/v0.20.toml: there is none"),
+        ("../images/v0.20.2", "refs/tags/v0.1.0", "there is none"),
+        ("", "refs/heads/main", "refs/heads/main: run this on a release tag"),
+    ],
+)
+def test_what_is_not_published(tmp_path: Path, one: str, ref: str, says: str) -> None:
+    ran = names(tmp_path, one=one, ref=ref)
+
+    assert ran.returncode == 1
+    assert says in ran.stderr
+    assert given_nothing(tmp_path)
+
+
+def given_nothing(folder: Path) -> bool:
+    return (folder / "output").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["publish", "publish-image"])
+def test_no_permission_is_given_to_all_jobs(name: str) -> None:
+    assert workflow(name)["permissions"] == {}
+    assert all("permissions" in job for job in workflow(name)["jobs"].values())
+
+
+def test_only_the_job_that_signs_can_sign_and_runs_nothing_of_ours() -> None:
+    jobs = workflow("publish-image")["jobs"]
+    able = {name: job["permissions"] for name, job in jobs.items()}
+
+    assert {name for name, may in able.items() if "id-token" in may or "attestations" in may} == {"sign"}
+    assert able["test"] == {"contents": "read", "packages": "read"}
+    assert not any("checkout" in one.get("uses", "") or "vpatch" in one.get("run", "") for one in runs(jobs["sign"]))
+
+
+def runs(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give a job's steps, without what only verifies."""
+    return [one for one in job["steps"] if one.get("name") != "verify"]
+
+
+def test_the_tag_comes_after_all_else() -> None:
+    jobs = workflow("publish-image")["jobs"]
+
+    assert set(jobs["tag"]["needs"]) == set(jobs) - {"tag"}
+    assert not any("if" in job for job in jobs.values())
+    steps = [one.get("run", one.get("uses")) for one in jobs["sign"]["steps"]]
+    signed, attested, verified = (
+        next(number for number, text in enumerate(steps) if words in text)
+        for words in ("cosign sign", "actions/attest-build-provenance@", "cosign verify")
+    )
+    assert signed < verified
+    assert attested < verified
+
+
+def test_nothing_is_pasted_into_a_script() -> None:
+    jobs = [job for name in ("publish", "publish-image") for job in workflow(name)["jobs"].values()]
+
+    assert not [one["run"] for job in jobs for one in job.get("steps", ()) if "${{" in one.get("run", "")]
+
+
+def test_a_definition_has_its_tags_in_one_repository() -> None:
+    """What is signed is an image in one repository."""
+    for one in read(everything(ROOT)):
+        assert len({parse(tag).name for tag in one.tags}) == 1, one.name
+        assert all(tag.startswith("ghcr.io/") for tag in one.tags), "the workflow logs in there only"
