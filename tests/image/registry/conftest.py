@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import requests
 from vpatch.image.registry import session
 from vpatch.release import causes
 
+from tests.image.registry.bases import BALLAST, Base, parents, put_base
+from tests.image.registry.images import tar
 from tests.image.registry.proxy import Proxy, proxying
+from tests.image.standin import SITE, archive
 
 # `user:s3cret-of-the-tests`; only bcrypt is known to the registry, and Python has none.
 HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuCvXHTKpGQnEpy6W23.dXnnhxlVKjkCa\n"
@@ -57,3 +61,36 @@ def locked_registry(start_registry: Callable[[str], str], tmp_path_factory: pyte
     file = tmp_path_factory.mktemp("htpasswd") / "htpasswd"
     file.write_text(HTPASSWD)
     return start_registry(f"auth: {{htpasswd: {{realm: test, path: {file}}}}}\n")
+
+
+@pytest.fixture(scope="session")
+def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Three layers, as vllm-openai has them: all that is below vLLM, vLLM, and what is copied in above."""
+    folder = tmp_path_factory.mktemp("layers")
+    vllm = archive(folder / "1.tar", *parents(folder), (slim("0.20.2"), SITE)).read_bytes()
+    copied = tar(("vllm-workspace", None), ("vllm-workspace/examples", None), ("vllm-workspace/examples/a.py", b"1"))
+    return [tar(("opt/ballast", os.urandom(BALLAST))), vllm, copied]
+
+
+@pytest.fixture(scope="session")
+def remote(
+    registry: str,
+    layers: list[bytes],
+    interpreter: Path,
+    pristine: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Base:
+    """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it runs."""
+    folder = tmp_path_factory.mktemp("remote")
+    lowest = archive(folder / "0.tar", (interpreter, "")).read_bytes()
+    vllm = archive(folder / "1.tar", *parents(folder), (pristine("0.20.2"), SITE)).read_bytes()
+    return put_base(registry, [lowest, vllm, layers[2]])
+
+
+@pytest.fixture
+def nothing_is_tagged(registry: str) -> Callable[[str], bool]:
+    def look(repository: str) -> bool:
+        tags = requests.get(f"http://{registry}/v2/{repository}/tags/list", timeout=5).json().get("tags")
+        return not tags
+
+    return look

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import docker
 import pytest
@@ -17,72 +14,10 @@ from vpatch.image import model
 from vpatch.image.engine.inside import Inside
 
 from tests.conftest import Program, Ran
-from tests.image.registry.images import Built, put_image, put_index, tar
+from tests.image.registry.bases import Base, build, put_base
+from tests.image.registry.images import put_index
 from tests.image.registry.proxy import Proxy
-from tests.image.standin import CONFIG, ENTRYPOINT, SITE, archive
-
-BASE = "vllm/vllm-openai:v0.20.2"
-COPIED = "COPY examples /vllm-workspace/examples # buildkit"
-BALLAST = 4 << 20
-
-
-@dataclass(frozen=True)
-class Base:
-    """The base in its registry: its name, and what was put there."""
-
-    name: str
-    built: Built
-
-
-@pytest.fixture(scope="session")
-def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """Three layers, as vllm-openai has them: all that is below vLLM, vLLM, and what is copied in above."""
-    folder = tmp_path_factory.mktemp("layers")
-    vllm = archive(folder / "1.tar", *parents(folder), (slim("0.20.2"), SITE)).read_bytes()
-    copied = tar(("vllm-workspace", None), ("vllm-workspace/examples", None), ("vllm-workspace/examples/a.py", b"1"))
-    return [tar(("opt/ballast", os.urandom(BALLAST))), vllm, copied]
-
-
-def parents(folder: Path) -> list[tuple[Path, str]]:
-    """Give an empty folder for each above vLLM, as the tars of real layers have them."""
-    (folder / "empty").mkdir()
-    above = [str(path) for path in Path(SITE).parents][-2::-1]
-    return [(folder / "empty", path) for path in above]
-
-
-def put_base(host: str, layers: list[bytes], name: str = BASE, **more: Any) -> Base:
-    repository, _, tag = name.rpartition(":")
-    history = [{"created_by": "RUN pip install torch"}, {"created_by": "RUN pip install vllm"}, {"created_by": COPIED}]
-    settings = {"config": dict(CONFIG), "created": "2026-05-09T10:00:00.123456789Z"}
-    return Base(f"{host}/{name}", put_image(host, repository, tag, layers, history=history, settings=settings, **more))
-
-
-@pytest.fixture(scope="session")
-def remote(
-    registry: str,
-    layers: list[bytes],
-    interpreter: Path,
-    pristine: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Base:
-    """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it runs."""
-    folder = tmp_path_factory.mktemp("remote")
-    lowest = archive(folder / "0.tar", (interpreter, "")).read_bytes()
-    vllm = archive(folder / "1.tar", *parents(folder), (pristine("0.20.2"), SITE)).read_bytes()
-    return put_base(registry, [lowest, vllm, layers[2]])
-
-
-@pytest.fixture
-def nothing_is_tagged(registry: str) -> Callable[[str], bool]:
-    def look(repository: str) -> bool:
-        tags = requests.get(f"http://{registry}/v2/{repository}/tags/list", timeout=5).json().get("tags")
-        return not tags
-
-    return look
-
-
-def build(vpatch: Program, base: str, *more: str) -> Ran:
-    return vpatch("build", "--registry", "--base", base, *more)
+from tests.image.standin import CONFIG, ENTRYPOINT, SITE
 
 
 @pytest.fixture
@@ -261,93 +196,3 @@ def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, reg
     assert "nothing to build: " in ran.err
     untagged = build(vpatch, built.json["image"]["ref"], "--tag", f"{registry}/again/patched:one", "--untagged")
     assert (untagged.code, untagged.out.strip()) == (0, built.json["image"]["ref"])
-
-
-FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "denied": ("GET", "/manifests/", {"status": 401}),
-    "forbidden": ("GET", "/manifests/", {"status": 403}),
-    "not there": ("GET", "/manifests/", {"status": 404}),
-    "busy": ("GET", "/manifests/", {"status": 429}),
-    "broken": ("GET", "/manifests/", {"status": 503}),
-    "a blob is cut": ("GET", "/blobs/", {"spoil": "cut"}),
-    "a blob is another": ("GET", "/blobs/", {"spoil": "corrupt"}),
-    "no push": ("POST", "/blobs/uploads/", {"status": 403}),
-    "no manifest": ("PUT", "/manifests/sha256", {"status": 500}),
-    "no tag": ("PUT", "/manifests/one", {"status": 500}),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_registry_that_fails(
-    vpatch: Program, proxy: Proxy, layers: list[bytes], fault: str, nothing_is_tagged: Callable[[str], bool]
-) -> None:
-    put_base(proxy.behind, layers, "faulty/base:x")
-    method, path, how = FAULTS[fault]
-    proxy.fail(method, path, **how)
-    target = f"faults/{fault.replace(' ', '-')}"
-    ran = build(vpatch, f"{proxy.host}/faulty/base:x", "--tag", f"{proxy.host}/{target}:one")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert re.match(rf"cannot (read|push|tag): {proxy.host}/", ran.err), ran.err
-    assert "Traceback" not in ran.err
-    assert nothing_is_tagged(target)
-
-
-def test_a_registry_that_is_down(vpatch: Program) -> None:
-    ran = build(vpatch, "127.0.0.1:1/a/b:c", "--tag", "127.0.0.1:1/a/b:d")
-
-    assert ran.code == 1
-    assert ran.err.startswith("cannot read: 127.0.0.1:1/a/b:c: ")
-
-
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd"])
-def test_a_tar_that_would_leave_the_tree(vpatch: Program, registry: str, layers: list[bytes], name: str) -> None:
-    base = put_base(registry, [*layers[:2], tar((name, b"x"))], "leaves/base:x")
-    ran = build(vpatch, base.name, "--tag", f"{registry}/leaves/patched:x")
-
-    assert ran.code == 1
-    assert "would leave the tree" in ran.err
-
-
-def test_a_folder_that_is_a_link_above(vpatch: Program, registry: str, layers: list[bytes]) -> None:
-    base = put_base(registry, [*layers[:2], tar((f"{SITE}/vllm/engine", "../elsewhere"))], "links/base:x")
-    ran = build(vpatch, base.name, "--tag", f"{registry}/links/patched:x")
-
-    assert ran.code == 1
-    assert "vllm/engine" in ran.err
-
-
-def test_no_vllm(vpatch: Program, registry: str, layers: list[bytes]) -> None:
-    base = put_base(registry, [layers[0], layers[2], layers[2]], "none/base:x")
-    ran = build(vpatch, base.name, "--tag", f"{registry}/none/patched:x")
-
-    assert ran.code == 1
-    assert ran.err.startswith(f"no vllm: {base.name}: ")
-
-
-def test_an_overlay_that_drifts(
-    vpatch: Program,
-    registry: str,
-    layers: list[bytes],
-    slim: Callable[[str], Path],
-    nothing_is_tagged: Callable[[str], bool],
-) -> None:
-    text = (slim("0.20.2") / "vllm/engine/arg_utils.py").read_text()
-    above = text.replace("if model_config.is_hybrid:", "if not model_config.is_attention_free:").encode()
-    base = put_base(registry, [*layers[:2], tar((f"{SITE}/vllm/engine/arg_utils.py", above))], "drift/base:x")
-    ran = build(vpatch, base.name, "--tag", f"{registry}/drift/patched:x", "--json")
-
-    assert ran.code == 1
-    assert {one["id"]: one["state"] for one in ran.json["overlays"]}["turboquant-hybrid"] == "drifted"
-    assert nothing_is_tagged("drift/patched")
-
-
-def test_an_engine_that_may_not_have_the_base(
-    vpatch: Program, engine: docker.DockerClient, locked_registry: str, registry: str
-) -> None:
-    private = vpatch("build", "--base", f"{locked_registry}/secret/base:x")
-    missing = vpatch("build", "--base", f"{registry}/no/such:x")
-
-    assert (private.code, missing.code) == (1, 1)
-    assert private.err.startswith(f"no such image: {locked_registry}/secret/base:x: it is private, or not there")
-    assert missing.err.startswith(f"no such image: {registry}/no/such:x: ")
