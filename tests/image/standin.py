@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 SITE = "usr/local/lib/python3.12/dist-packages"
 ENTRYPOINT = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
@@ -36,8 +36,8 @@ _LEFT_OUT = (
 )
 
 
-def python_root(root: Path) -> None:
-    """Lay out the interpreter below `root` as below `/`, with the shared libraries that it needs."""
+def python_root(root: Path, *more: str) -> None:
+    """Lay out the interpreter below `root` as below `/`, with the libraries that it needs, and `more` by name."""
     asked = subprocess.run([sys._base_executable, "-c", _ASK], check=True, capture_output=True, text=True)  # type: ignore[attr-defined]
     executable, prefix, stdlib, packages = json.loads(asked.stdout)
     home = "/usr" if prefix == "/usr" else "/usr/local"
@@ -55,8 +55,10 @@ def python_root(root: Path) -> None:
     binary.with_name("python3").symlink_to(binary.name)
     shutil.copy2(Path("/bin/sh").resolve(), root / "bin/sh")
     places: set[str] = set()
-    for program in (binary, root / "bin/sh", *moved(stdlib).glob("lib-dynload/*.so")):
-        for library in _libraries(program):
+    known = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
+    wanted = [found[1] for name in more if (found := re.search(rf"{re.escape(name)} .*x86-64.* => (\S+)", known))]
+    for program in (binary, root / "bin/sh", *moved(stdlib).glob("lib-dynload/*.so"), *map(Path, wanted)):
+        for library in (*_libraries(program), *wanted):
             target = moved(library)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(Path(library).resolve(), target)
@@ -83,9 +85,14 @@ def archive(path: Path, *parts: tuple[Path, str], edit: Callable[[tarfile.TarInf
             edit(member)
         return member
 
+    there: set[str] = set()
     with tarfile.open(path, "w") as tar:
         for folder, at in parts:
-            tar.add(folder, at or ".", filter=seen)
+            for file in (folder, *sorted(folder.rglob("*"))):
+                name = str(PurePosixPath(at, file.relative_to(folder).as_posix()))
+                if name not in there:  # engines refuse a path that comes twice
+                    tar.add(file, name, recursive=False, filter=seen)
+                there.add(name)
     return path
 
 

@@ -44,6 +44,8 @@ MODULES: dict[str, tuple[str, bool | None, str]] = {
         None,
         "the image lacks libcuda.so.1",
     ),
+    "ctypes": ("import ctypes\nctypes.CDLL('libnothing.so.7')", None, "the image lacks libnothing.so.7"),
+    "missing": ("open('/nothing')", False, "FileNotFoundError: [Errno 2] No such file or directory: '/nothing'"),
     "compiled": ("import vllm._C", None, "the image lacks vllm._C"),
     "compiled_deep": ("import vllm.flash._vllm_fa2_C", None, "the image lacks vllm.flash._vllm_fa2_C"),
     "broken": ("undefined_name", False, "NameError: name 'undefined_name' is not defined"),

@@ -90,6 +90,7 @@ def test_a_probe_that_ends_by_itself(stderr: str, because: str) -> None:
 LACKING = {
     "torch": f"{FRAMES}ModuleNotFoundError: No module named 'torch'\n",
     "vllm._C": f"{FRAMES}ModuleNotFoundError: No module named 'vllm._C'\n",
+    "libpthread.so.0": f"{FRAMES}OSError: libpthread.so.0: cannot open shared object file: No such file or directory\n",
     "libcuda.so.1": f"{FRAMES}ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n",
 }
 

@@ -78,7 +78,7 @@ def _lacking(error: str) -> str | None:
     if absent := ABSENT.match(error):
         ours = absent[1].partition(".")[0] == "vllm" and not COMPILED.fullmatch(absent[1])
         return None if ours else absent[1]
-    library = LIBRARY.search(error) if error.startswith("ImportError: ") else None
+    library = LIBRARY.search(error) if error.startswith(("ImportError: ", "OSError: ")) else None
     return library[1] if library else None
 
 

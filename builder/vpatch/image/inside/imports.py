@@ -25,10 +25,10 @@ def lacking(error: BaseException | None) -> str | None:
 
     Libraries wrap the errors of their own imports, and raise another ImportError.
     """
-    while isinstance(error, ImportError):
-        name = error.name or ""
-        if library := LIBRARY.search(str(error)):
+    while isinstance(error, ImportError | OSError):
+        if library := LIBRARY.search(str(error)):  # an OSError where ctypes wants it
             return library[1]
+        name = (error.name or "") if isinstance(error, ImportError) else ""
         if name.partition(".")[0] == "vllm" and not COMPILED.fullmatch(name):
             return None
         if isinstance(error, ModuleNotFoundError) and name:

@@ -1,0 +1,73 @@
+"""Probes in containers of an image that has what vLLM wants, but for a GPU: long, for the packages weigh 2 GB."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from tests.conftest import Program
+from tests.cpu.environment import interpreter as cpu_interpreter
+from tests.image.standin import SITE, archive, imported, python_root
+
+PACKAGES = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+SHARED = "opt/shared"
+LIBRARIES = ("libpthread.so.0", "librt.so.1", "libdl.so.2", "libutil.so.1", "libstdc++.so.6", "libgcc_s.so.1")
+
+# torchvision's compiled half wants the torch that it was built with.
+CUSTOM = """
+import sys, types
+for name in ("_meta_registrations", "_autograd_registrations"):
+    sys.modules[f"torchvision.{name}"] = types.ModuleType(f"torchvision.{name}")
+"""
+
+
+@pytest.fixture
+def complete(
+    engine: docker.DockerClient, pristine: Callable[[str], Path], tmp_path: Path
+) -> Iterator[Callable[[str], str]]:
+    """`complete("0.20.2")`: an image of that release with the packages of its CPU environment."""
+    made: list[str] = []
+
+    def make(release: str) -> str:
+        python_root(tmp_path / "root", *LIBRARIES)
+        own = Path(sysconfig.get_path("purelib", "venv", {"base": str(cpu_interpreter(release).parents[1])}))
+        shared = own / (own / "shared.pth").read_text().strip()
+        (tmp_path / "custom").mkdir()
+        (tmp_path / "custom/sitecustomize.py").write_text(CUSTOM)
+        parts = (
+            (tmp_path / "root", ""),
+            (shared.resolve(), PACKAGES),
+            (own, PACKAGES),
+            (tmp_path / "custom", PACKAGES),
+        )
+        tar = archive(tmp_path / "complete.tar", *parts, (pristine(release), SITE))
+        made.append(f"try:complete-{release}")
+        imported(engine, tar, made[-1])
+        tar.unlink()
+        return made[-1]
+
+    yield make
+    for name in made:
+        engine.api.remove_image(name, force=True)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("release", ["0.20.2", "0.26.0"])
+def test_every_probe_holds_in_a_patched_image(
+    vpatch: Program, engine: docker.DockerClient, complete: Callable[[str], str], release: str
+) -> None:
+    ran = vpatch("build", "--base", complete(release), "--tag", "try:patched", "--json")
+
+    assert ran.code == 0, ran.err
+    outcomes = {test["name"]: test for test in ran.json["tests"]}
+    probes = {name: test for name, test in outcomes.items() if name.startswith("probe ")}
+    applied = {one["id"].replace("-", "_") for one in ran.json["overlays"] if one["state"] in ("applied", "merged")}
+    assert probes.keys() == {f"probe {name}" for name in applied}
+    assert {name: test["because"] for name, test in probes.items() if not test["ok"]} == {}
+    assert outcomes["import vllm.v1.attention.backends.turboquant_attn"]["ok"], outcomes
+    engine.api.remove_image("try:patched", force=True)
