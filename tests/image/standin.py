@@ -36,8 +36,8 @@ _LEFT_OUT = (
 )
 
 
-def python_root(root: Path) -> None:
-    """Lay out the interpreter below `root` as below `/`, with the shared libraries that it needs."""
+def python_root(root: Path, *extensions: Path) -> None:
+    """Lay out the interpreter below `root` as below `/`, with the shared libraries that it and `extensions` need."""
     asked = subprocess.run([sys._base_executable, "-c", _ASK], check=True, capture_output=True, text=True)  # type: ignore[attr-defined]
     executable, prefix, stdlib, packages = json.loads(asked.stdout)
     home = "/usr" if prefix == "/usr" else "/usr/local"
@@ -55,7 +55,7 @@ def python_root(root: Path) -> None:
     binary.with_name("python3").symlink_to(binary.name)
     shutil.copy2(Path("/bin/sh").resolve(), root / "bin/sh")
     places: set[str] = set()
-    for program in (binary, root / "bin/sh", *moved(stdlib).glob("lib-dynload/*.so")):
+    for program in (binary, root / "bin/sh", *moved(stdlib).glob("lib-dynload/*.so"), *extensions):
         for library in _libraries(program):
             target = moved(library)
             target.parent.mkdir(parents=True, exist_ok=True)
