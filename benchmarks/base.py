@@ -43,10 +43,15 @@ def load_base(client: DockerClient, folder: Path, name: str, megabytes: int) -> 
     for step, path in BALLAST.items():
         (folder / step / path).parent.mkdir(parents=True)
         _fill(folder / step / path, (megabytes * 10**6 - rest) // len(BALLAST))
-    layers = [archive(folder / f"{step}.tar", (folder / step, "")) for step in STEPS]
+    layers = [archive(folder / f"{step}.tar", (folder / step, ""), edit=_whole_seconds) for step in STEPS]
     whole = _archive(folder / "base.tar", name, layers)
     with whole.open("rb") as file:
         client.api.load_image(file)
+
+
+def _whole_seconds(member: tarfile.TarInfo) -> None:
+    """Keep to what engines write: fractions would cost a header of their own for each member."""
+    member.mtime = int(member.mtime)
 
 
 def _fill(path: Path, size: int) -> None:
