@@ -199,8 +199,10 @@ def show(runs: Mapping[str, Sequence[Run]]) -> None:
 def _row(name: str, figures: Sequence[float], rival: Sequence[float] = ()) -> float:
     """Print a row; give the ratio of its median to the rival's, or 1."""
     ratio = median(figures) / median(rival or figures)
-    said = " ".join(f"{figure:9.2f}" for figure in figures)
-    print(f"{name:25} {said} | median {median(figures):9.2f}{f' {ratio:6.3f} x' if rival else ''}")
+    said = " ".join(f"{figure:8.2f}" for figure in figures)
+    pairs = sorted(ours / theirs for ours, theirs in zip(figures, rival, strict=False))
+    more = f" {ratio:.3f} x (pairs {pairs[0]:.3f} to {pairs[-1]:.3f})" if pairs else ""
+    print(f"{name:25} {said} | median {median(figures):8.2f}{more}")
     return ratio
 
 
