@@ -66,6 +66,11 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
     raise RuntimeError("\n".join(map(str, broken)))
 
 
+def named(overlays: Collection[Catalogued]) -> tuple[str, ...]:
+    """Give the files that the overlays look at, or may make."""
+    return tuple(_reach(overlays))
+
+
 def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:
     """Give, for every file that the overlays name, the code that they look at."""
     found: dict[str, set[str]] = {}

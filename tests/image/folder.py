@@ -26,6 +26,10 @@ class FolderFiles:
         target = str(at.readlink()) if kind is Kind.LINK else ""
         return Entry(path, kind, S_IMODE(of.st_mode), of.st_uid, of.st_gid, int(of.st_mtime), of.st_size, target)
 
+    def kind(self, path: str) -> Kind | None:
+        here = self.entry(path)
+        return here.kind if here else None
+
     def read(self, path: str) -> bytes | None:
         at = self._top / path
         return at.read_bytes() if at.is_file() and not at.is_symlink() else None

@@ -36,8 +36,11 @@ _LEFT_OUT = (
 )
 
 
-def python_root(root: Path, *more: str) -> None:
-    """Lay out the interpreter below `root` as below `/`, with the libraries that it needs, and `more` by name."""
+def python_root(root: Path, *more: str | Path) -> None:
+    """Lay out the interpreter below `root` as below `/`, with the libraries that it needs.
+
+    `more` are libraries by name, and extensions whose libraries are needed too.
+    """
     asked = subprocess.run([sys._base_executable, "-c", _ASK], check=True, capture_output=True, text=True)  # type: ignore[attr-defined]
     executable, prefix, stdlib, packages = json.loads(asked.stdout)
     home = "/usr" if prefix == "/usr" else "/usr/local"
@@ -56,8 +59,10 @@ def python_root(root: Path, *more: str) -> None:
     shutil.copy2(Path("/bin/sh").resolve(), root / "bin/sh")
     places: set[str] = set()
     known = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
-    wanted = [found[1] for name in more if (found := re.search(rf"{re.escape(name)} .*x86-64.* => (\S+)", known))]
-    for program in (binary, root / "bin/sh", *moved(stdlib).glob("lib-dynload/*.so"), *map(Path, wanted)):
+    names = [name for name in more if isinstance(name, str)]
+    wanted = [found[1] for name in names if (found := re.search(rf"{re.escape(name)} .*x86-64.* => (\S+)", known))]
+    extensions = (*moved(stdlib).glob("lib-dynload/*.so"), *(path for path in more if isinstance(path, Path)))
+    for program in (binary, root / "bin/sh", *extensions, *map(Path, wanted)):
         for library in (*_libraries(program), *wanted):
             target = moved(library)
             target.parent.mkdir(parents=True, exist_ok=True)

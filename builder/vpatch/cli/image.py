@@ -63,8 +63,7 @@ def build_command(
     With --registry no engine is needed, and of the base only the layers that hold vLLM are read; tests that need a
     container are not run then. FILE.toml says base, overlays and tags of an image that is published.
     """
-    from vpatch.image.access import Order, read
-    from vpatch.image.access import everything as every
+    from vpatch.image.access import Order
 
     if bool(definitions or everything) == (base is not None):
         raise click.UsageError("name an image with --base, or definitions, or --all")
@@ -75,6 +74,9 @@ def build_command(
     if untagged and not registry:
         raise click.UsageError("--untagged goes with --registry")
     if base is None:
+        from vpatch.image.access import everything as every
+        from vpatch.image.access import read
+
         orders = [_defined(one) for one in read(every(Path()) if everything else list(definitions))]
     else:
         orders = [(Order(base, platform, python, tuple(map(_full, tags)), architectures=architectures), ids)]
@@ -107,9 +109,10 @@ def _tests(asked: frozenset[str], *, no_test: bool, gpus: bool) -> frozenset[str
 
 
 def _built(order: Order, ids: tuple[str, ...], *, registry: bool) -> Report:
-    from vpatch.image.access import build_in_engine, build_in_registry
-
-    build = build_in_registry if registry else build_in_engine
+    if registry:
+        from vpatch.image.access import build_in_registry as build
+    else:
+        from vpatch.image.access import build_in_engine as build
     with bar(f"reading {order.base}") as progress:
         return build_report(build(order, chosen(ids), progress), ids)
 

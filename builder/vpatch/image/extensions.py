@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 from typing import IO, Any
 
 from vpatch.errors import Problem
 from vpatch.image.cuda.arch import parse_gpu
-from vpatch.image.cuda.check import as_json, judge, lines, survey, verdicts
+from vpatch.image.extra import importing
 from vpatch.image.find import Vllm
 from vpatch.image.model import Base, Files
 from vpatch.site import record
@@ -25,13 +26,16 @@ class Served:
 
 
 def check(architectures: Sequence[str]) -> None:
-    """Look whether these are names of GPU architectures, before anything is read.
+    """Look whether these are names of GPU architectures, and what looks for them is installed, before anything is read.
 
     Raises:
         Failure: one is not.
     """
     for name in architectures:
         parse_gpu(name)
+    if architectures:
+        with importing():
+            import_module("vpatch.image.cuda.check")
 
 
 def serve(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) -> Served:
@@ -40,6 +44,8 @@ def serve(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) ->
     Raises:
         Failure: a file of the image cannot be read.
     """
+    from vpatch.image.cuda.check import as_json, judge, lines, survey, verdicts
+
     metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
     found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
     said = [(name, verdicts(found, name)) for name in architectures]

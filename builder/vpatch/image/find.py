@@ -60,7 +60,7 @@ def find(files: Files, env: Mapping[str, str], name: str, *, python: str | None 
     else:
         folders = [*_from_variables(env, workdir), *_site_folders(files, _prefixes(files, env))]
     # The interpreter takes the first, but a second one is a trap for whoever looks into the image.
-    found = [folder for folder in dict.fromkeys(folders) if files.entry(f"{folder}/vllm/__init__.py") is not None]
+    found = [folder for folder in dict.fromkeys(folders) if files.kind(f"{folder}/vllm/__init__.py") is not None]
     if not found:
         looked = ", ".join(f"/{folder}" for folder in dict.fromkeys(folders)) or "no site-packages at all"
         raise Failure(Problem("no vllm", name, f"looked in {looked}; name its interpreter with --python"))
@@ -95,7 +95,7 @@ def _prefixes_of(files: Files, python: str) -> list[str]:
     for _ in range(_HOPS):
         prefix = str(PurePosixPath(seen).parent.parent)
         here = files.entry(seen)
-        if files.entry(f"{prefix}/pyvenv.cfg") is not None or here is None or here.kind is not Kind.LINK:
+        if files.kind(f"{prefix}/pyvenv.cfg") is not None or here is None or here.kind is not Kind.LINK:
             break
         seen = _led(here)
     return ["usr/local", "usr"] if prefix == "usr" else [prefix]
@@ -124,8 +124,7 @@ def _site_folders(files: Files, prefixes: list[str]) -> Iterator[str]:
 
 
 def _is_folder(files: Files, path: str) -> bool:
-    here = files.entry(path)
-    return here is not None and here.kind is Kind.FOLDER
+    return files.kind(path) is Kind.FOLDER
 
 
 def _dist_info(files: Files, root: str, name: str) -> str:
@@ -133,7 +132,7 @@ def _dist_info(files: Files, root: str, name: str) -> str:
     told = re.search(rb"^__version__ = .*?'([^']+)'", files.read(f"{root}/vllm/_version.py") or b"", re.MULTILINE)
     if told:
         guess = f"vllm-{told[1].decode()}.dist-info"
-        if files.entry(f"{root}/{guess}/RECORD") is not None:
+        if files.kind(f"{root}/{guess}/RECORD") is not None:
             return guess
     infos = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]
     if len(infos) != 1:

@@ -46,6 +46,14 @@ class Files(Protocol):
         """
         ...
 
+    def kind(self, path: str) -> Kind | None:
+        """Say of what kind the entry at `path` is, None where nothing is; this may cost much less than `entry`.
+
+        Raises:
+            Failure: it cannot be told.
+        """
+        ...
+
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes, None where there is no file.
 

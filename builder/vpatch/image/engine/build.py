@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vpatch.catalogue import discover
+from vpatch.engine import named
 from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
 from vpatch.image.build import Built, Order, nothing_to_do
 from vpatch.image.engine.base import resolve
 from vpatch.image.engine.client import engine
-from vpatch.image.engine.container import ContainerFiles
-from vpatch.image.engine.containers import container, run_of_its_own
+from vpatch.image.engine.container import files_of
+from vpatch.image.engine.containers import run_of_its_own
 from vpatch.image.engine.inside import Inside
 from vpatch.image.engine.load import discard, load, tag
 from vpatch.image.engine.push import push
@@ -39,12 +40,12 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     check(order.architectures)
     with engine() as client, run_of_its_own() as owner:
         base = resolve(client, order.base, order.platform, progress)
-        with container(client, base.id, owner, ["true"], []) as made:
-            files = ContainerFiles(client, made)
+        with files_of(client, base.id, owner) as files:
             workdir = (base.config["config"] or {}).get("WorkingDir") or ""
             vllm = find(files, base.env, base.ref, python=order.python, workdir=workdir)
-            if order.python and files.entry(order.python.strip("/")) is None:
+            if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
+            files.expect(f"{vllm.root}/{file}" for file in (*named(overlays), vllm.record))
             served = serve(files, vllm, base, order.architectures) if order.architectures else None
             found = patch(files, vllm, base, overlays, order.python)
         extra = {"cuda": served.json} if served else {}

@@ -1,79 +1,126 @@
-"""The files of an image, read out of a container that is created and never started."""
+"""The files of an image, read out of containers that are created and never started."""
 
 from __future__ import annotations
 
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from io import BytesIO, RawIOBase
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from io import BytesIO
 from pathlib import PurePosixPath
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
-from docker.errors import NotFound
-
 from vpatch.errors import Failure, Problem
-from vpatch.image.engine.client import naming
+from vpatch.image.engine.archive import CHUNK, Archives
+from vpatch.image.engine.containers import container
 from vpatch.image.model import Entry, Kind
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-_CHUNK = 1 << 16
+_AT_ONCE = 3  # containers: more cost more than they gain
 _KINDS = {tarfile.REGTYPE: Kind.FILE, tarfile.DIRTYPE: Kind.FOLDER, tarfile.SYMTYPE: Kind.LINK}
 
 
-class ContainerFiles:
-    """The files of one container; what was asked once is kept. Implements `vpatch.image.model.Files`."""
+@contextmanager
+def files_of(client: DockerClient, image: str, owner: str) -> Iterator[ContainerFiles]:
+    """Give the files of an image; `owner` is the value of the label that containers of this run have.
 
-    def __init__(self, client: DockerClient, container: str) -> None:
-        self._client, self._container = client, container
+    Raises:
+        Failure: the engine refuses.
+    """
+    with ExitStack() as stack:
+        made = [stack.enter_context(container(client, image, owner, ["true"], [])) for _ in range(_AT_ONCE)]
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        stack.callback(pool.shutdown, cancel_futures=True)
+        yield ContainerFiles(Archives(client, made), pool)
+
+
+class ContainerFiles:
+    """The files of an image; what was asked once is kept. Implements `vpatch.image.model.Files`."""
+
+    def __init__(self, archives: Archives, pool: ThreadPoolExecutor) -> None:
+        self._archives, self._pool = archives, pool
         self._entries: dict[str, Entry | None] = {}
+        self._kinds: dict[str, Kind | None] = {}
         self._contents: dict[str, bytes | None] = {}
+        self._coming: dict[str, Future[Any]] = {}
+
+    def expect(self, files: Iterable[str]) -> None:
+        """Begin to read files, and to look at the folders above them; whoever asks for one waits for it."""
+        files = dict.fromkeys(files)
+        for path in files:
+            self._coming[path] = self._pool.submit(self._read, path)
+        for path in dict.fromkeys(str(above) for file in files for above in [*PurePosixPath(file).parents][:-1]):
+            self._coming[path] = self._pool.submit(self._entry, path)
 
     def entry(self, path: str) -> Entry | None:
         """Say what is at `path`, by the first header of its archive: the engine's own short answer has no owner."""
-        if path not in self._entries:
-            first = None
-            if not self._is_below_nothing(path):
-                with self._archive(path) as archive:
-                    first = None if archive is None else archive.next()
-            self._entries[path] = None if first is None else _entry(path, first)
-        return self._entries[path]
+        self._wait(path)
+        return self._entry(path)
+
+    def kind(self, path: str) -> Kind | None:
+        """Say of what kind the entry at `path` is, by the engine's short answer."""
+        if path in self._entries:
+            here = self._entries[path]
+            return here.kind if here else None
+        if path not in self._kinds:
+            self._kinds[path] = None if self._is_below_nothing(path) else self._archives.kind(path)
+        return self._kinds[path]
 
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes."""
-        if path not in self._contents:
-            self._contents[path] = None
-            if not self._is_below_nothing(path):
-                with self._archive(path) as archive:
-                    self._contents[path] = None if archive is None else self._only(path, archive).read()
-            if self._contents[path] is None:
-                self.entry(str(PurePosixPath(path).parent))
-        return self._contents[path]
+        self._wait(path)
+        return self._read(path)
 
     def open(self, path: str) -> IO[bytes] | None:
         """Give a file, by way of a temporary one."""
-        with self._archive(path) as archive:
+        with self._archives.open(path) as archive:
             if archive is None:
                 return None
             source = self._only(path, archive)
             copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
-            shutil.copyfileobj(source, copy, _CHUNK)
+            shutil.copyfileobj(source, copy, CHUNK)
             copy.seek(0)
             return copy
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Give the names in a folder, for which the engine sends all that is below it."""
         at = PurePosixPath(folder).name
-        with self._archive(folder) as archive:
+        with self._archives.open(folder) as archive:
             members = () if archive is None else (PurePosixPath(member.name) for member in archive)
             return tuple(sorted(m.name for m in members if len(m.parts) == 2 and m.parts[0] == at))
 
+    def _wait(self, path: str) -> None:
+        if path in self._coming:
+            self._coming.pop(path).result()
+
+    def _entry(self, path: str) -> Entry | None:
+        if path not in self._entries:
+            first = None
+            if not self._is_below_nothing(path):
+                with self._archives.open(path) as archive:
+                    first = None if archive is None else archive.next()
+            self._entries[path] = None if first is None else _entry(path, first)
+        return self._entries[path]
+
+    def _read(self, path: str) -> bytes | None:
+        if path not in self._contents:
+            content = None
+            if not self._is_below_nothing(path):
+                with self._archives.open(path) as archive:
+                    content = None if archive is None else self._only(path, archive).read()
+            if content is None:
+                self._entries[path] = None
+            self._contents[path] = content
+        return self._contents[path]
+
     def _is_below_nothing(self, path: str) -> bool:
-        """Whether a folder above is known not to be there: each question costs the engine a mount."""
-        return any(self._entries.get(str(above), self) is None for above in PurePosixPath(path).parents)
+        """Whether a folder above is known not to be there."""
+        above = [str(folder) for folder in PurePosixPath(path).parents]
+        return any(known.get(folder, self) is None for known in (self._entries, self._kinds) for folder in above)
 
     def _only(self, path: str, archive: tarfile.TarFile) -> IO[bytes]:
         member = archive.next()
@@ -83,44 +130,6 @@ class ContainerFiles:
         self._entries[path] = _entry(path, member)
         return archive.extractfile(member) or BytesIO()
 
-    @contextmanager
-    def _archive(self, path: str) -> Iterator[tarfile.TarFile | None]:
-        with naming("cannot read", f"/{path}"):
-            try:
-                blocks, _ = self._client.api.get_archive(self._container, f"/{path}", chunk_size=_CHUNK)
-            except NotFound:
-                yield None
-                return
-            try:
-                with tarfile.open(fileobj=Stream(blocks), mode="r|") as archive:
-                    yield archive
-            except tarfile.TarError as error:
-                raise Failure(Problem("cannot read", f"/{path}", f"the engine sent no archive: {error}")) from error
-            finally:
-                blocks.close()
-
-
-class Stream(RawIOBase):
-    """Blocks of bytes, read as a file."""
-
-    def __init__(self, blocks: Iterable[bytes]) -> None:
-        self._blocks, self._rest = iter(blocks), b""
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer."""
-        while not self._rest:
-            block = next(self._blocks, None)
-            if block is None:
-                return 0
-            self._rest = block
-        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
-
 
 def _kind(member: tarfile.TarInfo) -> Kind:
     return _KINDS.get(member.type, Kind.OTHER)
@@ -128,4 +137,5 @@ def _kind(member: tarfile.TarInfo) -> Kind:
 
 def _entry(path: str, member: tarfile.TarInfo) -> Entry:
     owner = (member.uid, member.gid)
-    return Entry(path, _kind(member), member.mode, *owner, int(member.mtime), member.size, member.linkname)
+    mode = member.mode & 0o7777  # the engine writes the type beside it
+    return Entry(path, _kind(member), mode, *owner, int(member.mtime), member.size, member.linkname)

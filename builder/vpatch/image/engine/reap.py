@@ -1,4 +1,4 @@
-"""`python -m vpatch.image.engine.reap OWNER`: when the process at the other end of stdin dies, its containers go."""
+"""`python reap.py OWNER`: when the process at the other end of stdin dies, its containers go."""
 
 from __future__ import annotations
 

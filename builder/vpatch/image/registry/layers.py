@@ -88,6 +88,11 @@ class LayeredFiles:
         """Say what is at `path`, None where nothing is."""
         return entry_in(self._above(path), path)
 
+    def kind(self, path: str) -> Kind | None:
+        """Say of what kind the entry at `path` is."""
+        here = self.entry(path)
+        return here.kind if here else None
+
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes, None where there is no file.
 

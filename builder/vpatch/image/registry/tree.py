@@ -7,7 +7,7 @@ from typing import IO
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.find import Vllm, find
-from vpatch.image.model import Base, Entry
+from vpatch.image.model import Base, Entry, Kind
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.site import record
 
@@ -38,6 +38,11 @@ class VllmFiles:
     def entry(self, path: str) -> Entry | None:
         """Say what is at `path`."""
         return self._layers.settle(path) if path in self._listed else self._layers.entry(path)
+
+    def kind(self, path: str) -> Kind | None:
+        """Say of what kind the entry at `path` is."""
+        here = self.entry(path)
+        return here.kind if here else None
 
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes."""
