@@ -130,7 +130,7 @@ def test_the_labels_are_the_provenance_in_the_image(built: Ran, engine: docker.D
     said = json.loads(inside)
 
     assert labels["io.vpatch.overlays"] == inside
-    assert labels["org.opencontainers.image.base.name"].endswith(BASE)
+    assert labels["org.opencontainers.image.base.name"] == f"docker.io/{BASE}"
     assert labels["org.opencontainers.image.version"].startswith("0.20.2-vpatch")
     assert labels["org.opencontainers.image.source"].startswith("https://")
     assert {"org.opencontainers.image.created", "org.opencontainers.image.revision"} <= labels.keys()

@@ -23,6 +23,7 @@ from vpatch.image.extensions import check, serve
 from vpatch.image.find import find
 from vpatch.image.model import Base, Tested
 from vpatch.image.patch import Patch, patch
+from vpatch.image.registry.reference import parse
 from vpatch.model import Catalogued
 
 if TYPE_CHECKING:
@@ -49,23 +50,31 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             served = serve(files, vllm, base, order.architectures) if order.architectures else None
             found = patch(files, vllm, base, overlays, order.python)
         extra = {"cuda": served.json} if served else {}
-        built = Built(base, base.id, found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version, extra=extra)
+        built = Built(
+            base,
+            base.id,
+            found.changeset.after,
+            root=f"/{vllm.root}",
+            vllm=vllm.version,
+            notes=served.lines if served else (),
+            extra=extra,
+        )
         if problems := (*found.changeset.problems, *(served.problems if served else ())):
             return replace(built, image="", problems=problems)
         if found.layer is None:
-            return replace(built, notes=(nothing_to_do(order, base, found.changeset.after),))
+            return replace(built, notes=(*built.notes, nothing_to_do(order, base, found.changeset.after)))
         return _made(client, order, built, found, owner)
 
 
 def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner: str) -> Built:
     base, layer = built.base, found.layer
     assert layer is not None  # noqa: S101 - for mypy; the caller looked
-    settings = config.revised(base, layer, config.labels(base, base.ref, found.provenance))
+    settings = config.revised(base, layer, config.labels(base, _full_name(base.ref), found.provenance))
     image, diff_id, new = load(client, base, settings, layer, owner)
     done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))
     if diff_id != layer.diff_id:
         note = "the engine takes no single layer: this one is of its own making, and its diffID is not reproducible"
-        done = replace(done, notes=(note,))
+        done = replace(done, notes=(*built.notes, note))
     keep = False
     try:
         done = replace(done, tests=_tested(client, replace(base, config=settings), image, owner, order.tests))
@@ -81,6 +90,11 @@ def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner:
     finally:
         if new and not keep:
             discard(client, image)
+
+
+def _full_name(ref: str) -> str:
+    """Give an image's name with its registry; an ID stays what it is."""
+    return ref if ref.startswith("sha256:") else parse(ref).full
 
 
 def tested(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Tested, ...]]:

@@ -26,7 +26,7 @@ _KINDS = {tarfile.REGTYPE: Kind.FILE, tarfile.DIRTYPE: Kind.FOLDER, tarfile.SYMT
 
 @contextmanager
 def files_of(client: DockerClient, image: str, owner: str) -> Iterator[ContainerFiles]:
-    """Give the files of an image; `owner` is the value of the label that containers of this run have.
+    """Give the files of an image; `owner` is the run that its containers belong to.
 
     Raises:
         Failure: the engine refuses.

@@ -38,18 +38,27 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     found = patch(files, vllm, image.base, overlays, order.python)
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
     extra = {**read, **({"cuda": served.json} if served else {})}
-    built = Built(image.base, "", found.changeset.after, root=f"/{vllm.root}", vllm=vllm.version, extra=extra)
+    built = Built(
+        image.base,
+        "",
+        found.changeset.after,
+        root=f"/{vllm.root}",
+        vllm=vllm.version,
+        notes=served.lines if served else (),
+        extra=extra,
+    )
     if problems := (*found.changeset.problems, *(served.problems if served else ())):
         return replace(built, problems=problems)
     if found.layer is None:
         same = f"{image.ref.name}@{image.digest}"
-        return replace(built, image=same, notes=(nothing_to_do(order, image.base, found.changeset.after),))
+        note = nothing_to_do(order, image.base, found.changeset.after)
+        return replace(built, image=same, notes=(*built.notes, note))
     return _pushed(order, built, image, found, layers)
 
 
 def _pushed(order: Order, built: Built, image: RemoteImage, found: Patch, layers: LayeredFiles) -> Built:
     assert found.layer is not None  # noqa: S101 - for mypy; the caller looked
-    labels = config.labels(image.base, _full_name(image.ref), found.provenance)
+    labels = config.labels(image.base, image.ref.full, found.provenance)
     settings = config.revised(image.base, found.layer, labels)
     targets = [parse(name) for name in order.tags]
     sent, tests, names = 0, [], []
@@ -75,7 +84,3 @@ def _tested(pushed: Reference, said: Provenance, order: Order, known: LayeredFil
     layers = LayeredFiles(image, is_wanted, known=known.views)
     _, files = vllm_in(layers, image.base, order.python)
     return list(checks.on_files(files, said, discover()))
-
-
-def _full_name(ref: Reference) -> str:
-    return f"{ref.host}/{ref.repository}" + (f":{ref.tag}" if ref.tag else "")

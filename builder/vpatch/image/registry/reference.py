@@ -38,6 +38,11 @@ class Reference:
             return f"{self.host}/{self.repository}"
         return self.repository.removeprefix("library/")
 
+    @property
+    def full(self) -> str:
+        """It with its registry and without its digest: `docker.io/vllm/vllm-openai:v0.20.2`."""
+        return f"{self.host}/{self.repository}" + (f":{self.tag}" if self.tag else "")
+
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         digest = f"@{self.digest}" if self.digest else ""

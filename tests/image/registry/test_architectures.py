@@ -1,0 +1,79 @@
+"""`--require-arch`: both ways look into the same extensions, and build nothing on a base that does not serve."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from vpatch.image.registry.tars import LARGE
+
+from tests.conftest import Program
+from tests.image.cuda.making import extension
+from tests.image.registry.bases import Base, parents, put_base
+from tests.image.standin import SITE, archive
+
+FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
+
+
+@pytest.fixture
+def compiled(registry: str, layers: list[bytes], slim: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Base]:
+    """`compiled("sm_90 sm_120")`: a base whose kernels carry these."""
+
+    def make(carried: str) -> Base:
+        tree = shutil.copytree(slim("0.20.2"), tmp_path / "tree")
+        kernels = extension(carried) + bytes(LARGE)  # too large to be kept in memory
+        files = {"vllm/_C.abi3.so": kernels, "vllm/_moe_C.abi3.so": kernels, FLASH: extension("compute_80 sm_80")}
+        for path, content in files.items():
+            (tree / path).parent.mkdir(exist_ok=True)
+            (tree / path).write_bytes(content)
+        vllm = archive(tmp_path / "vllm.tar", *parents(tmp_path), (tree, SITE)).read_bytes()
+        return put_base(registry, [layers[0], vllm, layers[2]], "compiled/base:x")
+
+    return make
+
+
+@pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
+def test_what_the_extensions_carry_decides(
+    vpatch: Program,
+    engine: docker.DockerClient,
+    registry: str,
+    compiled: Callable[[str], Base],
+    left: Callable[[], Any],
+    way: tuple[str, ...],
+) -> None:
+    base = compiled("sm_90 sm_120")
+    more = ["--no-test", "--json", *(word.replace("HOST", registry) for word in way)]
+    served = vpatch("build", "--base", base.name, "--require-arch", "sm_120", *more)
+
+    assert served.code == 0, served.err
+    says = {one["name"]: one["says"] for one in served.json["cuda"]["required"]["sm_120"]}
+    assert says == {"vllm/_C.abi3.so": "ok", "vllm/_moe_C.abi3.so": "ok", FLASH: "jit"}
+    assert f"sm_120: {FLASH}: jit: " in served.err
+
+    before = left()
+    lacking = vpatch("build", "--base", base.name, "--require-arch", "sm_100", *more)
+    assert (lacking.code, lacking.json["image"]) == (1, None)
+    assert {problem["file"] for problem in lacking.json["problems"]} >= {"vllm/_C.abi3.so", "vllm/_moe_C.abi3.so"}
+    assert left() == before
+
+
+@pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
+def test_a_base_without_extensions(
+    vpatch: Program, engine: docker.DockerClient, registry: str, remote: Base, way: tuple[str, ...]
+) -> None:
+    words = (word.replace("HOST", registry) for word in way)
+    ran = vpatch("build", "--base", remote.name, "--require-arch", "12.0", "--json", *words)
+
+    assert ran.code == 1
+    assert "vllm/_C*.so" in {problem["file"] for problem in ran.json["problems"]}
+
+
+def test_no_name_of_an_architecture(vpatch: Program) -> None:
+    ran = vpatch("build", "--base", "x", "--require-arch", "5090")
+
+    assert ran.code == 1
+    assert ran.err.startswith("not a GPU architecture: 5090: it reads like sm_120 or 12.0")
