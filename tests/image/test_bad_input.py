@@ -129,7 +129,7 @@ def test_an_image_that_fails_its_tests_keeps_no_tag(vpatch: Program, small: Smal
 
     assert ran.code == 1
     assert ran.json["image"] is None
-    assert [test["name"] for test in ran.json["tests"] if test["ok"] is False] == ["interpreter"]
+    assert "interpreter" in {test["name"] for test in ran.json["tests"] if test["ok"] is False}
     assert "interpreter: FAILED: vllm/" in ran.err
     assert left() == before
     assert vpatch("build", "--base", "try:other", "--tag", "try:untested", "--no-test").code == 0
