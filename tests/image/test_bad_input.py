@@ -95,11 +95,12 @@ def test_an_overlay_that_drifts(vpatch: Program, small: Small, left: Left, linke
 
 def test_an_overlay_that_was_named_and_does_not_apply(vpatch: Program, base: str, left: Left) -> None:
     before = left()
-    ran = vpatch("build", "--base", base, "--overlay", "turboquant-auto-dtype")
+    for others in ((), ("--overlay", "turboquant-hybrid")):
+        ran = vpatch("build", "--base", base, "--overlay", "turboquant-auto-dtype", *others)
 
-    assert ran.code == 1
-    assert "not applicable" in ran.err
-    assert left() == before
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith(f"not applicable: {base}: turboquant-auto-dtype: ")
+        assert left() == before
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def _built(order: Order, ids: tuple[str, ...], *, registry: bool) -> Report:
     else:
         from vpatch.image.access import build_in_engine as build
     with bar(f"reading {order.base}") as progress:
-        return build_report(build(order, chosen(ids), progress), ids)
+        return build_report(build(replace(order, named=ids), chosen(ids), progress))
 
 
 def _full(name: str) -> str:

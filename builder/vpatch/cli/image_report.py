@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vpatch.cli.options import not_applicable
 from vpatch.report import Report
 from vpatch.report import as_json as as_object
 
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from vpatch.image.model import Tested
 
 
-def build_report(built: Built, ids: tuple[str, ...]) -> Report:
-    """Report a build; `ids` are the overlays that were named."""
-    problems = [*built.problems, *not_applicable(built.verdicts, ids, built.base.ref)]
+def build_report(built: Built) -> Report:
+    """Report a build."""
     read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
     for line in (*read, *built.notes, *lines(built.tests)):
         click.echo(line, err=True)
@@ -37,7 +35,7 @@ def build_report(built: Built, ids: tuple[str, ...]) -> Report:
         built.root,
         built.vllm,
         built.verdicts,
-        problems=problems,
+        problems=built.problems,
         extra=extra,
         lines=[built.image] if built.image else [],
         failed=failed(built.tests),

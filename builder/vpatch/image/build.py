@@ -8,10 +8,7 @@ from typing import Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.model import Base, Layer, Tested
-from vpatch.model import Verdict
-
-FILES, CONTAINERS, GPUS = (frozenset({name}) for name in ("files", "containers", "gpus"))
-"""The kinds of tests: what an image's files show, what containers of it show, and what one with GPUs does."""
+from vpatch.model import Changeset, State, Verdict
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Order:
     interpreter inside the image (None: the one on its PATH). `tags` are full names; they are set at the end, unless
     `set_tags` is false: then they only say where to push to. `push` sends them from an engine to their registries.
     `tests` has some of `files`, `containers` and `gpus`. `architectures`, as `sm_120`, must be served by the base's
-    compiled extensions.
+    compiled extensions, and the overlays whose ids are in `named` must apply.
     """
 
     base: str
@@ -31,8 +28,9 @@ class Order:
     tags: tuple[str, ...] = ()
     set_tags: bool = True
     push: bool = False
-    tests: frozenset[str] = FILES | CONTAINERS
+    tests: frozenset[str] = frozenset({"files", "containers"})
     architectures: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,13 @@ class Built:
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def refused(order: Order, base: Base, changeset: Changeset, served: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Give every reason not to build: overlays that drift, those that were named and do not apply, GPUs not served."""
+    idle = [v for v in changeset.before if v.id in order.named and v.state is State.NOT_APPLICABLE]
+    told = (Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle)
+    return (*changeset.problems, *told, *served)
 
 
 def nothing_to_do(order: Order, base: Base, verdicts: Sequence[Verdict]) -> str:

@@ -10,7 +10,7 @@ from vpatch.catalogue import discover
 from vpatch.engine import named
 from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
-from vpatch.image.build import Built, Order, nothing_to_do
+from vpatch.image.build import Built, Order, nothing_to_do, refused
 from vpatch.image.engine.base import resolve
 from vpatch.image.engine.client import engine
 from vpatch.image.engine.container import files_of
@@ -59,7 +59,7 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             notes=served.lines if served else (),
             extra=extra,
         )
-        if problems := (*found.changeset.problems, *(served.problems if served else ())):
+        if problems := refused(order, base, found.changeset, served.problems if served else ()):
             return replace(built, image="", problems=problems)
         if found.layer is None:
             return replace(built, notes=(*built.notes, nothing_to_do(order, base, found.changeset.after)))

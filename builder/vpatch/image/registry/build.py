@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vpatch.catalogue import discover
 from vpatch.image import checks, config
-from vpatch.image.build import Built, Order, nothing_to_do
+from vpatch.image.build import Built, Order, nothing_to_do, refused
 from vpatch.image.checks import Provenance, provenance_of
 from vpatch.image.extensions import check, serve
 from vpatch.image.model import Base, Tested
@@ -47,7 +47,7 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
         notes=served.lines if served else (),
         extra=extra,
     )
-    if problems := (*found.changeset.problems, *(served.problems if served else ())):
+    if problems := refused(order, image.base, found.changeset, served.problems if served else ()):
         return replace(built, problems=problems)
     if found.layer is None:
         same = f"{image.ref.name}@{image.digest}"
