@@ -113,7 +113,10 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["vpatch", ""], ["fetch", "status", "diff", "apply", "revert", "verify", "list", "show"]),
+        (
+            ["vpatch", ""],
+            ["fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "build", "test", "inspect", "tag"],
+        ),
         (["vpatch", "re"], ["revert"]),
         (["vpatch", "show", "turboquant-h"], [HYBRID]),
         (["vpatch", "apply", "--overlay", "turboquant-h"], [HYBRID]),

@@ -129,3 +129,28 @@ def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
         (f"import {broken}", found[names.index(broken)].because)
     ]
     assert found[names.index(broken)].because.startswith("NameError: name 'undefined_name' is not defined")
+
+
+def test_what_is_missing_is_told_in_this_process() -> None:
+    library = OSError("libnothing.so.7: cannot open shared object file: No such file or directory")
+    wrapped = ImportError("get it")
+    wrapped.__cause__ = ModuleNotFoundError("No module named 'nothing'", name="nothing")
+
+    assert imports.lacking(library) == "libnothing.so.7"
+    assert imports.lacking(wrapped) == "nothing"
+    assert imports.lacking(ModuleNotFoundError("x", name="vllm.gone")) is None
+    assert imports.lacking(ValueError("x")) is None
+    assert imports.outcome("json") == {"ok": True, "because": ""}
+    assert imports.outcome("nothing_like_torch") == {"ok": None, "because": "the image lacks nothing_like_torch"}
+
+
+@pytest.mark.parametrize(("code", "because"), [("1 / 0", "ZeroDivisionError: "), ("raise SystemExit(3)", "with 3")])
+def test_what_is_broken_is_told_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, because: str
+) -> None:
+    (tmp_path / "broken_here.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = imports.outcome("broken_here")
+
+    assert found["ok"] is False
+    assert because in str(found["because"])

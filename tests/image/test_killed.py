@@ -41,8 +41,8 @@ def under_way(engine: docker.DockerClient, base: str) -> Iterator[Callable[[str]
         process.stderr.close()
 
 
-@pytest.mark.parametrize("state", [WHILE_READING, WHILE_TESTING])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("heeding_interrupts")
+@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, WHILE_READING), (signal.SIGTERM, WHILE_TESTING)])
 def test_interrupted(under_way: Callable[[str], Any], left: Left, state: str, number: int) -> None:
     before = left()
     process = under_way(state)

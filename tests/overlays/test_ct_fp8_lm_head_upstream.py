@@ -7,16 +7,14 @@ import pytest
 from tests.cpu import validation
 from tests.releases import RELEASES
 
-OFTEN = "0.20.2"
 TESTS = {
     f"tests.model_executor.test_qwen3_5_quantization::test_{model}_lm_head_receives_quant_config"
     for model in ("qwen3_5", "qwen3_5_mtp")
 }
 
 
-@pytest.mark.parametrize(
-    "release", [OFTEN, *(pytest.param(one, marks=pytest.mark.matrix) for one in RELEASES if one != OFTEN)]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("release", RELEASES)
 def test_upstreams_own_tests(release: str) -> None:
     found = stock, patched = validation.beside(release)
 

@@ -25,7 +25,7 @@ __all__ = [
 SUBJECTS = (
     ("0.20.2", "turboquant-hybrid", 345),
     pytest.param(("0.20.2", "turboquant-workspace", 120), marks=pytest.mark.matrix),
-    ("0.21.0", "turboquant-workspace", 90),
+    pytest.param(("0.21.0", "turboquant-workspace", 90), marks=pytest.mark.matrix),
     pytest.param(("0.23.0", "turboquant-workspace", 60), marks=pytest.mark.matrix),
 )
 

@@ -23,7 +23,7 @@ __all__ = [
 
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
-    ("0.21.0", "turboquant-skip-list", 60),
+    pytest.param(("0.21.0", "turboquant-skip-list", 60), marks=pytest.mark.matrix),
     pytest.param(("0.26.0", "turboquant-auto-dtype", 60), marks=pytest.mark.matrix),  # gpu_model_runner.py is large
     ("0.24.0", "turboquant-tiles", 100),
     pytest.param(("0.20.2", "turboquant-tiles", 120), marks=pytest.mark.matrix),

@@ -163,11 +163,8 @@ def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.Com
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("release", "name"),
-    [*ALONE, *(pytest.param(*one, marks=pytest.mark.matrix) for one in ALL_ALONE)],
-    scope="function",
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize(("release", "name"), [*ALONE, *ALL_ALONE], scope="function")
 def test_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
     ran = run_alone(release, name, patched(release, *FACTS), tmp_path)
     assert outcome(name, ran.returncode, ran.stderr, limit_s=LIMIT_S).ok, ran.stderr[-4000:]

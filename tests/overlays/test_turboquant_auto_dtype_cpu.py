@@ -35,7 +35,8 @@ class Three(NamedTuple):
 
 # Beside each release the nearest that has no such defect: its shapes are the same.
 @pytest.fixture(
-    scope="module", params=[pytest.param(("0.25.1", "0.24.0"), marks=pytest.mark.matrix), ("0.26.0", "0.27.1")]
+    scope="module",
+    params=[pytest.param(pair, marks=pytest.mark.matrix) for pair in (("0.25.1", "0.24.0"), ("0.26.0", "0.27.1"))],
 )
 def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Three:
     release, other = request.param

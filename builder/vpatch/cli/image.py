@@ -12,6 +12,7 @@ import click
 from vpatch.cli.bar import bar
 from vpatch.cli.image_report import as_json, build_report, failed, lines, together
 from vpatch.cli.options import chosen, complete_overlay, reported
+from vpatch.errors import Failure
 from vpatch.report import Report
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ def build_command(
         orders = [(Order(base, platform, python, tuple(map(_full, tags)), architectures=architectures), ids)]
     if (push or registry) and not all(order.tags for order, _ in orders):
         raise click.UsageError(f"--{'push' if push else 'registry'} needs a --tag: the name to push to")
-    for order, _ in orders:
-        if order.base.partition("@")[0] in order.tags:
-            raise click.UsageError(f"{order.base} is the base's own name: it stays with the base")
+    if no_test and gpus:
+        raise click.UsageError("--gpus is a test: leave out --no-test")
+    for order, named in orders:
+        _check_names(order)
+        chosen(named)  # before the first is built, or published
     _unwinding()
     reports = [
         _built(
@@ -108,17 +111,38 @@ def _tests(asked: frozenset[str], *, no_test: bool, gpus: bool) -> frozenset[str
     return frozenset() if no_test else asked | {"gpus"} if gpus else asked
 
 
+def _check_names(order: Order) -> None:
+    """Refuse names that cannot be set, and the base's own: that stays with the base."""
+    from vpatch.image.access import parse
+
+    for name in order.tags:
+        try:
+            named = parse(name)
+        except Failure as failure:
+            raise click.UsageError(str(failure)) from failure
+        if named.digest:
+            raise click.UsageError(f"--tag {name}: a digest comes of what is built")
+        if not order.base.startswith("sha256:") and named.full == parse(order.base).full:
+            raise click.UsageError(f"{name} is the base's own name: it stays with the base")
+
+
 def _built(order: Order, ids: tuple[str, ...], *, registry: bool) -> Report:
     if registry:
         from vpatch.image.access import build_in_registry as build
     else:
         from vpatch.image.access import build_in_engine as build
-    with bar(f"reading {order.base}") as progress:
-        return build_report(build(replace(order, named=ids), chosen(ids), progress))
+    try:
+        with bar(f"reading {order.base}") as progress:
+            return build_report(build(replace(order, named=ids), chosen(ids), progress))
+    except Failure as failure:  # the others are built, and told of, all the same
+        base = {"ref": order.base, "digest": None}
+        return Report(
+            "build", problems=failure.problems, extra={"base": base, "image": None, "layer": None, "tests": []}
+        )
 
 
 def _full(name: str) -> str:
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+    return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
 
 
 def _unwinding() -> None:

@@ -29,15 +29,11 @@ def look(ref: str, platform: str | None) -> Seen:
     Raises:
         Failure: nobody has it, or it is not patched.
     """
-    image = _in_engine(ref, platform)
-    told_by = "engine" if image else "registry"
-    image = image or open_image(parse(ref), platform or PLATFORM).base
-    return Seen(image, provenance_of(image), told_by)
-
-
-def _in_engine(ref: str, platform: str | None) -> Base | None:
     try:
         with engine() as client:
-            return resolve(client, ref, platform, pull=False)
+            image, told_by = resolve(client, ref, platform, pull=False), "engine"
     except Failure:
-        return None
+        if ref.startswith("sha256:"):  # an ID: only an engine knows it
+            raise
+        image, told_by = open_image(parse(ref), platform or PLATFORM).base, "registry"
+    return Seen(image, provenance_of(image), told_by)

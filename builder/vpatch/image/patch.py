@@ -48,7 +48,10 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     changeset = plan(lambda file: _module(files, vllm, file), overlays)
     if changeset.problems or not changeset.files:
         return Patch(changeset)
-    rows = record.parse(files.read(f"{vllm.root}/{vllm.record}") or b"")
+    listing = files.read(f"{vllm.root}/{vllm.record}")
+    if listing is None:
+        raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
+    rows = record.parse(listing)
     said = _provenance(files, vllm, changeset, python)
     new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
@@ -70,7 +73,11 @@ def epoch(created: str | None) -> int:
         if not said.isdecimal():
             raise Failure(Problem("bad SOURCE_DATE_EPOCH", said, "not a number of seconds"))
         return int(said)
-    return max(0, int(datetime.fromisoformat(created).timestamp())) if created else 0
+    try:
+        return max(0, int(datetime.fromisoformat(created).timestamp())) if created else 0
+    except (ValueError, TypeError, OverflowError) as error:
+        cause = "not a time as RFC 3339 has it; SOURCE_DATE_EPOCH can say another"
+        raise Failure(Problem("cannot read when the base was made", str(created), cause)) from error
 
 
 def now() -> str:

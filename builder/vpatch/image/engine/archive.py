@@ -48,6 +48,7 @@ class Archives:
             url = f"{self._client.api.base_url}/v{self._client.api.api_version}/containers/{container}/archive"
             answer = self._client.api.head(url, params={"path": f"/{path}"}, timeout=self._client.api.timeout)
             if answer.status_code == requests.codes.not_found:
+                self._client.api.inspect_container(container)  # raises where it is the container that is gone
                 return None
             answer.raise_for_status()
             return _GO.get(
@@ -65,6 +66,7 @@ class Archives:
             try:
                 blocks, _ = self._client.api.get_archive(container, f"/{path}", chunk_size=CHUNK)
             except NotFound:
+                self._client.api.inspect_container(container)
                 yield None
                 return
             try:

@@ -11,6 +11,7 @@ from docker.errors import DockerException, ImageNotFound
 from vpatch.errors import Failure, Problem
 from vpatch.image.engine.client import naming, said
 from vpatch.image.model import Base
+from vpatch.image.registry.reference import parse
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -57,10 +58,12 @@ def _platform(found: dict[str, Any]) -> str:
 
 
 def _digest(found: dict[str, Any], ref: str) -> str:
-    """Give the digest of its manifest, empty for an image that came from no registry."""
-    name = ref.partition("@")[0].rpartition(":")[0] or ref
-    digests = dict(pair.rpartition("@")[::2] for pair in found.get("RepoDigests") or ())
-    return str(next((digest for repo, digest in digests.items() if repo == name), next(iter(digests.values()), "")))
+    """Give the digest by which its repository knows it, empty for an image that came from no registry."""
+    if ref.startswith("sha256:"):
+        return ""
+    named = parse(ref)
+    pairs = [parse(pair) for pair in found.get("RepoDigests") or ()]
+    return named.digest or next((str(pair.digest) for pair in pairs if pair.name == named.name), "")
 
 
 def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from vpatch.image.engine.client import engine
 from vpatch.image.engine.container import files_of
 from vpatch.image.engine.containers import run_of_its_own
 from vpatch.image.engine.inside import Inside
-from vpatch.image.engine.load import discard, load, tag
+from vpatch.image.engine.load import discard, load, tagged
 from vpatch.image.engine.push import push
 from vpatch.image.engine.tests import in_containers
 from vpatch.image.extensions import check, serve
@@ -78,18 +79,17 @@ def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner:
     keep = False
     try:
         done = replace(done, tests=_tested(client, replace(base, config=settings), image, owner, order.tests))
-        keep = all(test.ok is not False for test in done.tests)
-        if not keep:
+        if any(test.ok is False for test in done.tests):
             return replace(done, image="")
-        for name in order.tags:
-            tag(client, image, name)
-        return replace(done, image=push(client, order.tags)) if order.push else done
-    except BaseException:
-        keep = False
-        raise
+        with tagged(client, image, order.tags):
+            done = replace(done, image=push(client, order.tags)) if order.push else done
+        keep = True
+        return done
     finally:
         if new and not keep:
-            discard(client, image)
+            # What went wrong before matters more than that the image cannot be taken away.
+            with suppress(Failure):
+                discard(client, image)
 
 
 def _full_name(ref: str) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import docker
 import requests
+from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException
 from docker.utils import parse_host
 
@@ -30,6 +31,8 @@ def engine() -> Iterator[docker.DockerClient]:
     _knock()
     try:
         client = docker.from_env(timeout=_PATIENCE, version="auto")
+    except ValueError as error:
+        raise Failure(Problem("cannot read", "docker config", "its credentials are not what docker writes")) from error
     except DockerException as error:
         raise Failure(Problem("no engine", _ENGINE, f"{said(error)}; {_INSTEAD}")) from error
     try:
@@ -69,5 +72,7 @@ def naming(what: str, where: str) -> Iterator[None]:
 
 def said(error: Exception) -> str:
     """Give the first line of what the engine says, in lower case."""
+    if isinstance(error, StoreError) or isinstance(error.__cause__, StoreError):
+        return "the credential helper of the docker config fails"  # what it prints may be a secret
     text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
     return (text.strip().splitlines() or ["no reason given"])[0].lower()

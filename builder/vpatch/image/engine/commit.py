@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 
+_KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
+
+
 def commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> tuple[str, str]:
     """Put a layer's files into a container and commit it; give the image's ID and its last layer's diffID.
 
@@ -30,18 +33,27 @@ def commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: L
     """
     settings = config["config"]
     code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
-    command = ["-c", code, *(f"/{path}" for path in layer.removed)]
     python = provenance_of(Base(base.ref, base.id, config)).python
-    with container(client, base.id, owner, [python], command) as made, naming("cannot commit", base.ref):
+    # All of it is the entry point: a command of the container's would come into the image where that has none. Nothing
+    # but the files goes, and it leaves no bytecode of its own; the base's user may not be allowed to.
+    run = [python, "-I", "-S", "-B", "-c", code, *(f"/{path}" for path in layer.removed)]
+    with (
+        container(client, base.id, owner, run, [], user="0" if settings.get("User") else None) as made,
+        naming("cannot commit", base.ref),
+    ):
         client.api.put_archive(made, "/", _files_of(layer))
         if layer.removed:
             client.api.start(made)
             ended = client.api.wait(made)["StatusCode"]
             if ended:
                 raise Failure(Problem("cannot remove bytecode", base.ref, f"{python} ends with exit code {ended}"))
-        # The container's own command must not become the image's.
-        image = str(client.api.commit(made, conf=settings)["Id"])
-        return image, str(client.api.inspect_image(image)["RootFS"]["Layers"][-1])
+        wanted = {**settings, "Entrypoint": settings.get("Entrypoint") or [], "User": settings.get("User") or ""}
+        image = str(client.api.commit(made, conf=wanted)["Id"])
+        there = client.api.inspect_image(image)
+        if other := [key for key in _KEPT if (there["Config"].get(key) or None) != (settings.get(key) or None)]:
+            client.api.remove_image(image, noprune=True)
+            raise Failure(Problem("cannot commit", base.ref, f"the engine changes {', '.join(other)}"))
+        return image, str(there["RootFS"]["Layers"][-1])
 
 
 def _files_of(layer: Layer) -> bytes:

@@ -16,6 +16,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.engine.archive import CHUNK, Archives
 from vpatch.image.engine.containers import container
 from vpatch.image.model import Entry, Kind
+from vpatch.site.disk import naming as naming_disk
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -82,7 +83,8 @@ class ContainerFiles:
                 return None
             source = self._only(path, archive)
             copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
-            shutil.copyfileobj(source, copy, CHUNK)
+            with naming_disk("cannot write", "temporary file"):
+                shutil.copyfileobj(source, copy, CHUNK)
             copy.seek(0)
             return copy
 

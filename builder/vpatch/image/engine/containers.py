@@ -10,9 +10,12 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from docker.errors import DockerException
+import requests
+from docker.errors import DockerException, NotFound
+from docker.types import LogConfig
 
-from vpatch.image.engine.client import naming
+from vpatch.errors import Failure, Problem
+from vpatch.image.engine.client import naming, said
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -22,6 +25,10 @@ NAME = "vpatch-"
 
 DONE = b"done\n"
 """What a run tells the process that removes its containers, when there are none left."""
+
+
+class LeftError(Failure):
+    """A container could not be removed: the second process is to try."""
 
 
 @contextmanager
@@ -36,6 +43,8 @@ def run_of_its_own() -> Iterator[str]:
     try:
         yield owner
         last = DONE
+    except LeftError:
+        raise
     except Exception:
         last = DONE
         raise
@@ -46,24 +55,37 @@ def run_of_its_own() -> Iterator[str]:
 
 @contextmanager
 def container(
-    client: DockerClient, image: str, owner: str, entrypoint: Sequence[str], command: Sequence[str], **settings: Any
+    client: DockerClient,
+    image: str,
+    owner: str,
+    entrypoint: Sequence[str],
+    command: Sequence[str],
+    *,
+    user: str | None = None,
+    **settings: Any,
 ) -> Iterator[str]:
     """Create a container without a network; give its ID. It is removed at the end, running or not.
 
     Raises:
         Failure: the engine refuses.
     """
-    limits = client.api.create_host_config(network_mode="none", **settings)
+    # What it says is read from its log, whatever the engine's own settings make of logs.
+    limits = client.api.create_host_config(network_mode="none", log_config=LogConfig(type="json-file"), **settings)
     with naming("cannot create a container", image):
         made = client.api.create_container(
             image,
             list(command),
             entrypoint=list(entrypoint),
             host_config=limits,
+            user=user,
             name=f"{NAME}{owner}-{uuid.uuid4().hex[:8]}",
         )["Id"]
     try:
         yield str(made)
     finally:
-        with suppress(DockerException):
+        try:
             client.api.remove_container(made, force=True, v=True)
+        except NotFound:
+            pass
+        except (DockerException, requests.RequestException) as error:
+            raise LeftError(Problem("cannot remove a container", str(made)[:12], said(error))) from error

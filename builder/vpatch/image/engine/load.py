@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from docker.errors import DockerException
+import requests
+from docker.errors import DockerException, ImageNotFound
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import serialise
-from vpatch.image.engine.client import naming
+from vpatch.image.engine.client import naming, said
 from vpatch.image.engine.commit import commit
 from vpatch.image.layer import digest
 from vpatch.image.model import Base, Layer
@@ -50,13 +52,15 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
     known = _layers(client, digest(content))
     try:
         if known != wanted:
-            client.api.load_image(_archive(content, wanted, layer))
+            # The answer comes while the engine works: it is done when the answer ends.
+            for line in client.api.load_image(_archive(content, wanted, layer)):
+                if "error" in line:
+                    raise DockerException(line["error"])
         if _layers(client, digest(content)) == wanted:
             return Loaded(digest(content), layer.diff_id, new=known is None)
     except DockerException as error:
-        if "no space left" in str(error):
-            with naming("cannot load", base.ref):
-                raise
+        if "no space left" in said(error):
+            raise Failure(Problem("no space left", base.ref, said(error))) from error
     return Loaded(*commit(client, base, config, layer, owner), new=True)
 
 
@@ -78,7 +82,7 @@ def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
 def _layers(client: DockerClient, image: str) -> list[str] | None:
     try:
         return list(client.api.inspect_image(image)["RootFS"]["Layers"])
-    except DockerException:
+    except ImageNotFound:
         return None
 
 
@@ -90,16 +94,40 @@ def discard(client: DockerClient, image: str) -> None:
     """
     with naming("cannot remove", image):
         if not client.api.inspect_image(image)["RepoTags"]:
-            client.api.remove_image(image)
+            client.api.remove_image(image, noprune=True)  # or an untagged base would go with it
 
 
-def tag(client: DockerClient, image: str, name: str) -> None:
-    """Let a tag point at an image.
+@contextmanager
+def tagged(client: DockerClient, image: str, names: Sequence[str]) -> Iterator[None]:
+    """Let tags point at an image; if that or the block fails, they point again at what they did before.
 
     Raises:
         Failure: the engine refuses.
     """
+    before: dict[str, str | None] = {}
+    try:
+        for name in names:
+            with naming("cannot tag", name):
+                before[name] = _id(client, name)
+                client.api.tag(image, *_split(name))
+        yield
+    except BaseException:
+        for name, old in before.items():
+            with suppress(DockerException, requests.RequestException):
+                if old:
+                    client.api.tag(old, *_split(name))
+                else:
+                    client.api.remove_image(name, noprune=True)
+        raise
+
+
+def _id(client: DockerClient, name: str) -> str | None:
+    try:
+        return str(client.api.inspect_image(name)["Id"])
+    except ImageNotFound:
+        return None
+
+
+def _split(name: str) -> tuple[str, str]:
     repository, _, label = name.rpartition(":")
-    with naming("cannot tag", name):
-        if not client.api.tag(image, repository, label):
-            raise Failure(Problem("cannot tag", name, "the engine does not say why"))
+    return repository, label

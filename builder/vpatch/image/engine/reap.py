@@ -15,13 +15,14 @@ def main(owner: str) -> None:
     if sys.stdin.read():
         return
     import docker
+    import requests
     from docker.errors import DockerException
 
     from vpatch.image.engine.containers import NAME
 
-    client = docker.from_env()
     for _ in range(_LOOKS):
-        with suppress(DockerException):
+        with suppress(DockerException, requests.RequestException):
+            client = docker.from_env()
             for left in client.api.containers(all=True, filters={"name": f"{NAME}{owner}"}):
                 client.api.remove_container(left["Id"], force=True, v=True)
         time.sleep(_PAUSE)

@@ -74,7 +74,7 @@ def _pushed(order: Order, built: Built, image: RemoteImage, found: Patch, layers
     if any(test.ok is False for test in tests):
         return done
     for target in targets if order.set_tags else ():
-        tag(target, names[0].rpartition("@")[2], target.tag or "latest")
+        tag(target, names[0].rpartition("@")[2], str(target.tag))
     return replace(done, image=names[0])
 
 

@@ -93,6 +93,10 @@ class LayeredFiles:
         here = self.entry(path)
         return here.kind if here else None
 
+    def is_guess(self, path: str) -> bool:
+        """Say whether what is known of a folder is only that something is in it."""
+        return not any(path in view.entries for view in self._above(path))
+
     def read(self, path: str) -> bytes | None:
         """Give a file's bytes, None where there is no file.
 

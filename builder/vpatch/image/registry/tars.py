@@ -17,6 +17,7 @@ import zstandard
 from vpatch.image.model import Entry, Kind
 from vpatch.image.registry.packing import BLOCK, Hashed, unpacked
 from vpatch.image.registry.view import View
+from vpatch.site.disk import naming
 
 _MARK = ".wh."
 _OPAQUE = f"{_MARK}{_MARK}.opq"
@@ -91,7 +92,8 @@ def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInf
         if entry.size > LARGE:
             copy = TemporaryFile()  # noqa: SIM115 - it goes with the view
             weakref.finalize(view, copy.close)
-            shutil.copyfileobj(file, copy, BLOCK)
+            with naming("cannot write", "temporary file"):
+                shutil.copyfileobj(file, copy, BLOCK)
             view.copies[entry.path] = copy
         else:
             view.contents[entry.path] = file.read()

@@ -37,7 +37,11 @@ class VllmFiles:
 
     def entry(self, path: str) -> Entry | None:
         """Say what is at `path`."""
-        return self._layers.settle(path) if path in self._listed else self._layers.entry(path)
+        found = self._layers.settle(path) if path in self._listed else self._layers.entry(path)
+        # A layer that has a file need not name the folders above: one further down says of which mode they are.
+        while found is not None and self._layers.is_guess(path) and self._layers.deeper(path):
+            found = self._layers.entry(path)
+        return found
 
     def kind(self, path: str) -> Kind | None:
         """Say of what kind the entry at `path` is."""
