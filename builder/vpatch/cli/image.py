@@ -11,7 +11,7 @@ import click
 
 from vpatch.cli.bar import bar
 from vpatch.cli.image_report import as_json, build_report, failed, lines, together
-from vpatch.cli.options import chosen, complete_overlay, reported
+from vpatch.cli.options import chosen, overlay_option, reported
 from vpatch.errors import Failure
 from vpatch.report import Report
 
@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 @click.argument("definitions", metavar="[FILE.toml]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
 @click.option("--all", "everything", is_flag=True, help="Build every images/*.toml.")
 @click.option("--base", metavar="IMAGE", help="The image to build on: a tag, or better a digest.")
-@click.option(
-    "--overlay",
-    "ids",
-    multiple=True,
-    metavar="ID",
-    shell_complete=complete_overlay,
-    help="Only this overlay (repeatable). Default: every one that is not opt-in.",
-)
+@overlay_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name of the new image (repeatable). Default: none.")
 @click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
 @click.option("--registry", is_flag=True, help="Build without an engine, in the registry that --tag names.")

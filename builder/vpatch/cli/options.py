@@ -30,6 +30,16 @@ def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed
         return []
 
 
+overlay_option = click.option(
+    "--overlay",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    shell_complete=complete_overlay,
+    help="Only this overlay (repeatable). Default: every one that is not opt-in.",
+)
+
+
 def tree_options(command: Command) -> Command:
     """Add TREE, `--python` and `--overlay`."""
     for decorate in (
@@ -40,14 +50,7 @@ def tree_options(command: Command) -> Command:
             metavar="PY",
             help="The vLLM that this interpreter imports.",
         ),
-        click.option(
-            "--overlay",
-            "ids",
-            multiple=True,
-            metavar="ID",
-            shell_complete=complete_overlay,
-            help="Only this overlay (repeatable). Default: every one that is not opt-in.",
-        ),
+        overlay_option,
     ):
         command = decorate(command)
     return command

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.image.extensions import Served
+from vpatch.image.find import Vllm
 from vpatch.image.model import Base, Layer, Tested
+from vpatch.image.patch import Patch
 from vpatch.model import Changeset, State, Verdict
 
 
@@ -51,6 +54,15 @@ class Built:
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def begun(
+    base: Base, image: str, found: Patch, vllm: Vllm, served: Served, more: Mapping[str, Any] | None = None
+) -> Built:
+    """Give what is known before anything is made; `more` is told in JSON too."""
+    extra = {**(more or {}), **served.json}
+    root, verdicts = f"/{vllm.root}", found.changeset.after
+    return Built(base, image, verdicts, root=root, vllm=vllm.version, notes=served.lines, extra=extra)
 
 
 def refused(order: Order, base: Base, changeset: Changeset, served: Sequence[Problem]) -> tuple[Problem, ...]:

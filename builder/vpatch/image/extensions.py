@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import IO, Any
 
@@ -18,11 +18,14 @@ from vpatch.site import record
 
 @dataclass(frozen=True)
 class Served:
-    """What the extensions carry, and what is missing: `problems` is empty where every wanted GPU is served."""
+    """What the extensions carry, and what is missing: `problems` is empty where every wanted GPU is served.
 
-    problems: tuple[Problem, ...]
-    lines: tuple[str, ...]
-    json: dict[str, Any]
+    `json` has it under `cuda`, nothing where no GPU is wanted.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    lines: tuple[str, ...] = ()
+    json: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check(architectures: Sequence[str]) -> None:
@@ -39,11 +42,13 @@ def check(architectures: Sequence[str]) -> None:
 
 
 def serve(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) -> Served:
-    """Survey the extensions that RECORD lists, and hold them against the wanted architectures.
+    """Survey the extensions that RECORD lists, and hold them against the wanted architectures, if there are any.
 
     Raises:
         Failure: a file of the image cannot be read.
     """
+    if not architectures:
+        return Served()
     from vpatch.image.cuda.check import as_json, judge, lines, survey, verdicts
 
     metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
@@ -53,11 +58,13 @@ def serve(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) ->
         tuple(problem for name in architectures for problem in judge(found, name)),
         (*lines(found), *(f"{name}: {verdict}" for name, all_of in said for verdict in all_of)),
         {
-            **as_json(found),
-            "required": {
-                name: [{"name": v.name, "says": v.says.value, "because": v.because} for v in all_of]
-                for name, all_of in said
-            },
+            "cuda": {
+                **as_json(found),
+                "required": {
+                    name: [{"name": v.name, "says": v.says.value, "because": v.because} for v in all_of]
+                    for name, all_of in said
+                },
+            }
         },
     )
 

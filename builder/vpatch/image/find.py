@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.model import Entry, Files, Kind
+from vpatch.image.model import Base, Entry, Files, Kind
 
 _MINORS = range(10, 15)  # those of the Pythons that vLLM's releases name
 # Virtual environments and conda, where images by custom have them; others are found by PATH.
@@ -42,23 +42,22 @@ class Vllm:
         return f"{self.dist_info}/RECORD"
 
 
-def find(files: Files, env: Mapping[str, str], name: str, *, python: str | None = None, workdir: str = "") -> Vllm:
+def find(files: Files, image: Base, python: str | None = None) -> Vllm:
     """Find vLLM.
 
     Args:
         files: the image's.
-        env: the environment of its containers.
-        name: what to call the image in errors.
+        image: what its containers have for an environment, and where they start.
         python: an interpreter, absolute inside the image, whose vLLM is meant.
-        workdir: the folder in which its containers start.
 
     Raises:
         Failure: there is none, or more than one.
     """
+    name = image.ref
     if python:
         folders = list(_site_folders(files, _prefixes_of(files, _inside(python))))
     else:
-        folders = [*_from_variables(env, workdir), *_site_folders(files, _prefixes(files, env))]
+        folders = [*_from_variables(image), *_site_folders(files, _prefixes(files, image.env))]
     # The interpreter takes the first, but a second one is a trap for whoever looks into the image.
     found = [folder for folder in dict.fromkeys(folders) if files.kind(f"{folder}/vllm/__init__.py") is not None]
     if not found:
@@ -108,8 +107,8 @@ def _led(link: Entry) -> str:
     return "/".join(parts)
 
 
-def _from_variables(env: Mapping[str, str], workdir: str) -> list[str]:
-    folders = [*env.get("PYTHONPATH", "").split(":"), workdir]
+def _from_variables(image: Base) -> list[str]:
+    folders = [*image.env.get("PYTHONPATH", "").split(":"), image.workdir]
     return [_inside(folder) for folder in folders if folder.strip("/")]
 
 

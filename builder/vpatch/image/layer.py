@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from vpatch.image.model import Entry, Kind, Layer
-
-WHITEOUT = ".wh."
+from vpatch.image.tar import WHITEOUT
 
 
 def make(contents: Mapping[str, bytes], entries: Sequence[Entry], removed: Sequence[str], mtime: int) -> Layer:
@@ -42,10 +41,10 @@ def make(contents: Mapping[str, bytes], entries: Sequence[Entry], removed: Seque
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     blob = gzip.compress(tar.getvalue(), mtime=0)
-    return Layer(blob, digest(blob), digest(tar.getvalue()), tuple(sorted(contents)), tuple(sorted(removed)))
+    return Layer(blob, digest_of(blob), digest_of(tar.getvalue()), tuple(sorted(contents)), tuple(sorted(removed)))
 
 
-def digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
     """Give the digest of some bytes, as registries write it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 

@@ -100,6 +100,11 @@ class Base:
         return dict(pair.partition("=")[::2] for pair in pairs)
 
     @property
+    def workdir(self) -> str:
+        """The folder in which a container of it starts, empty where it does not say."""
+        return str((self.config.get("config") or {}).get("WorkingDir") or "")
+
+    @property
     def labels(self) -> Mapping[str, str]:
         """The labels that it has."""
         return (self.config.get("config") or {}).get("Labels") or {}

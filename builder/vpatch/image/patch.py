@@ -58,11 +58,11 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
     contents[f"{vllm.root}/{vllm.record}"] = revised.serialise()
     entries = _entries(files, vllm, contents)
-    made = layer.make(contents, entries, _bytecode(files, contents), epoch(base.config.get("created")))
+    made = layer.make(contents, entries, _bytecode(files, contents), _epoch(base.config.get("created")))
     return Patch(changeset, made, said)
 
 
-def epoch(created: str | None) -> int:
+def _epoch(created: str | None) -> int:
     """Give the time that new files get, in seconds: SOURCE_DATE_EPOCH, or else when the base was made.
 
     Raises:
@@ -90,7 +90,7 @@ def _module(files: Files, vllm: Vllm, file: str) -> bytes | None:
     return files.read(f"{vllm.root}/{file}")
 
 
-def overlay_of(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]:
+def _overlay(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]:
     """Give what provenance says of an overlay."""
     touched = [file for file in sorted(changed) if verdict.id in marks_in(changed[file])]
     return {"id": verdict.id, "state": verdict.state, "because": verdict.because, "files": touched}
@@ -98,7 +98,7 @@ def overlay_of(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]
 
 def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
     """Say what was changed. An earlier layer of vpatch's is part of it."""
-    earlier = earlier_provenance(files, vllm)
+    earlier = _earlier(files, vllm)
     known: dict[str, Any] = dict(earlier.get("files", {}))
     for path, content in changeset.files.items():
         old = _module(files, vllm, path)
@@ -106,7 +106,7 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
         known[path] = {"before": before, "after": [kept.sha256(content)]}
     contents = {path: changeset.files.get(path) or _module(files, vllm, path) or b"" for path in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
-    overlays |= {verdict.id: overlay_of(verdict, contents) for verdict in changeset.after}
+    overlays |= {verdict.id: _overlay(verdict, contents) for verdict in changeset.after}
     said = {
         "schema": SCHEMA,
         "vpatch": version("vpatch"),
@@ -119,7 +119,7 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
     return json.dumps(said, separators=(",", ":"))
 
 
-def earlier_provenance(files: Files, vllm: Vllm) -> dict[str, Any]:
+def _earlier(files: Files, vllm: Vllm) -> dict[str, Any]:
     """Give what an earlier vpatch said in the dist-info, empty where there was none.
 
     Raises:

@@ -7,11 +7,10 @@ answers one question at a time.
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import RawIOBase
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import requests
 from docker.errors import NotFound
@@ -20,6 +19,7 @@ from docker.utils import decode_json_header
 from vpatch.errors import Failure, Problem
 from vpatch.image.engine.client import naming
 from vpatch.image.model import Kind
+from vpatch.image.tar import Joined
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -70,7 +70,7 @@ class Archives:
                 yield None
                 return
             try:
-                with tarfile.open(fileobj=Stream(blocks), mode="r|") as archive:
+                with tarfile.open(fileobj=Joined(blocks), mode="r|") as archive:
                     yield archive
             except tarfile.TarError as error:
                 raise Failure(Problem("cannot read", f"/{path}", f"the engine sent no archive: {error}")) from error
@@ -84,25 +84,3 @@ class Archives:
             yield container
         finally:
             self._free.put(container)
-
-
-class Stream(RawIOBase):
-    """Blocks of bytes, read as a file."""
-
-    def __init__(self, blocks: Iterable[bytes]) -> None:
-        self._blocks, self._rest = iter(blocks), b""
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer."""
-        while not self._rest:
-            block = next(self._blocks, None)
-            if block is None:
-                return 0
-            self._rest = block
-        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(taken)] = taken
-        return len(taken)

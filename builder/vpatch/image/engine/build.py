@@ -11,7 +11,7 @@ from vpatch.catalogue import discover
 from vpatch.engine import named
 from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
-from vpatch.image.build import Built, Order, nothing_to_do, refused
+from vpatch.image.build import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.engine.base import resolve
 from vpatch.image.engine.client import engine
 from vpatch.image.engine.container import files_of
@@ -43,24 +43,14 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     with engine() as client, run_of_its_own() as owner:
         base = resolve(client, order.base, order.platform, progress)
         with files_of(client, base.id, owner) as files:
-            workdir = (base.config["config"] or {}).get("WorkingDir") or ""
-            vllm = find(files, base.env, base.ref, python=order.python, workdir=workdir)
+            vllm = find(files, base, order.python)
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
             files.expect(f"{vllm.root}/{file}" for file in (*named(overlays), vllm.record))
-            served = serve(files, vllm, base, order.architectures) if order.architectures else None
+            served = serve(files, vllm, base, order.architectures)
             found = patch(files, vllm, base, overlays, order.python)
-        extra = {"cuda": served.json} if served else {}
-        built = Built(
-            base,
-            base.id,
-            found.changeset.after,
-            root=f"/{vllm.root}",
-            vllm=vllm.version,
-            notes=served.lines if served else (),
-            extra=extra,
-        )
-        if problems := refused(order, base, found.changeset, served.problems if served else ()):
+        built = begun(base, base.id, found, vllm, served)
+        if problems := refused(order, base, found.changeset, served.problems):
             return replace(built, image="", problems=problems)
         if found.layer is None:
             return replace(built, notes=(*built.notes, nothing_to_do(order, base, found.changeset.after)))

@@ -76,3 +76,9 @@ def said(error: Exception) -> str:
         return "the credential helper of the docker config fails"  # what it prints may be a secret
     text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
     return (text.strip().splitlines() or ["no reason given"])[0].lower()
+
+
+def split(name: str) -> tuple[str, str]:
+    """Give the repository and the tag of a full name, as the engine wants them."""
+    repository, _, label = name.rpartition(":")
+    return repository, label

@@ -12,8 +12,8 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.checks import provenance_of
 from vpatch.image.engine.client import naming
 from vpatch.image.engine.containers import container
-from vpatch.image.layer import WHITEOUT
 from vpatch.image.model import Base, Layer
+from vpatch.image.tar import WHITEOUT
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -16,13 +16,13 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.engine.archive import CHUNK, Archives
 from vpatch.image.engine.containers import container
 from vpatch.image.model import Entry, Kind
+from vpatch.image.tar import kind_of
 from vpatch.site.disk import naming as naming_disk
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 _AT_ONCE = 3  # containers: more cost more than they gain
-_KINDS = {tarfile.REGTYPE: Kind.FILE, tarfile.DIRTYPE: Kind.FOLDER, tarfile.SYMTYPE: Kind.LINK}
 
 
 @contextmanager
@@ -127,17 +127,13 @@ class ContainerFiles:
     def _only(self, path: str, archive: tarfile.TarFile) -> IO[bytes]:
         member = archive.next()
         if member is None or member.name != PurePosixPath(path).name or not member.isreg():
-            kind = "nothing" if member is None else f"{member.name!r}, {_kind(member).value}"
+            kind = "nothing" if member is None else f"{member.name!r}, {kind_of(member).value}"
             raise Failure(Problem("not a plain file", f"/{path}", f"the image has {kind} there"))
         self._entries[path] = _entry(path, member)
         return archive.extractfile(member) or BytesIO()
 
 
-def _kind(member: tarfile.TarInfo) -> Kind:
-    return _KINDS.get(member.type, Kind.OTHER)
-
-
 def _entry(path: str, member: tarfile.TarInfo) -> Entry:
     owner = (member.uid, member.gid)
     mode = member.mode & 0o7777  # the engine writes the type beside it
-    return Entry(path, _kind(member), mode, *owner, int(member.mtime), member.size, member.linkname)
+    return Entry(path, kind_of(member), mode, *owner, int(member.mtime), member.size, member.linkname)

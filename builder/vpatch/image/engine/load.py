@@ -14,9 +14,9 @@ from docker.errors import DockerException, ImageNotFound
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import serialise
-from vpatch.image.engine.client import naming, said
+from vpatch.image.engine.client import naming, said, split
 from vpatch.image.engine.commit import commit
-from vpatch.image.layer import digest
+from vpatch.image.layer import digest_of
 from vpatch.image.model import Base, Layer
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
     """
     wanted = config["rootfs"]["diff_ids"]
     content = serialise(config)
-    known = _layers(client, digest(content))
+    known = _layers(client, digest_of(content))
     try:
         if known != wanted:
             # The answer comes while the engine works: it is done when the answer ends.
             for line in client.api.load_image(_archive(content, wanted, layer)):
                 if "error" in line:
                     raise DockerException(line["error"])
-        if _layers(client, digest(content)) == wanted:
-            return Loaded(digest(content), layer.diff_id, new=known is None)
+        if _layers(client, digest_of(content)) == wanted:
+            return Loaded(digest_of(content), layer.diff_id, new=known is None)
     except DockerException as error:
         if "no space left" in said(error):
             raise Failure(Problem("no space left", base.ref, said(error))) from error
@@ -67,7 +67,7 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
 def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
     """Make an archive as of `docker save`, in which all layers but the last are named, and not there."""
     names = [f"{diff_id.removeprefix('sha256:')}.tar" for diff_id in diff_ids]
-    image = f"{digest(config).removeprefix('sha256:')}.json"
+    image = f"{digest_of(config).removeprefix('sha256:')}.json"
     manifest = [{"Config": image, "RepoTags": None, "Layers": names}]
     members = {image: config, names[-1]: layer.blob, "manifest.json": json.dumps(manifest).encode()}
     out = io.BytesIO()
@@ -109,13 +109,13 @@ def tagged(client: DockerClient, image: str, names: Sequence[str]) -> Iterator[N
         for name in names:
             with naming("cannot tag", name):
                 before[name] = _id(client, name)
-                client.api.tag(image, *_split(name))
+                client.api.tag(image, *split(name))
         yield
     except BaseException:
         for name, old in before.items():
             with suppress(DockerException, requests.RequestException):
                 if old:
-                    client.api.tag(old, *_split(name))
+                    client.api.tag(old, *split(name))
                 else:
                     client.api.remove_image(name, noprune=True)
         raise
@@ -126,8 +126,3 @@ def _id(client: DockerClient, name: str) -> str | None:
         return str(client.api.inspect_image(name)["Id"])
     except ImageNotFound:
         return None
-
-
-def _split(name: str) -> tuple[str, str]:
-    repository, _, label = name.rpartition(":")
-    return repository, label

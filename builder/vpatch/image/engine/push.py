@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.engine.client import naming
+from vpatch.image.engine.client import naming, split
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -23,7 +23,7 @@ def push(client: DockerClient, names: Sequence[str]) -> str:
 
 
 def _pushed(client: DockerClient, name: str) -> str:
-    repository, _, label = name.rpartition(":")
+    repository, label = split(name)
     digest = ""
     with naming("cannot push", name):
         for line in client.api.push(repository, label, stream=True, decode=True):

@@ -30,8 +30,8 @@ def in_containers(
     if "containers" in tests:
         ran = inside.run(script("imports"), [json.dumps(said.modules)], seconds=_PATIENCE)
         yield from imported(said.modules, ran.code, ran.out, ran.err, _PATIENCE)
-    for item in installed if tests & {"containers", "gpus"} else ():
-        for probe in item.overlay.probes if item.id in said.applied else ():
+    for item in (item for item in installed if item.id in said.applied):
+        for probe in item.overlay.probes:
             if ("gpus" if probe.gpu else "containers") in tests:
                 seconds = _GPU_PATIENCE if probe.gpu else _PATIENCE
                 ran = inside.run(probe.script, seconds=seconds, gpus=probe.gpu)

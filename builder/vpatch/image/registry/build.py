@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vpatch.catalogue import discover
 from vpatch.image import checks, config
-from vpatch.image.build import Built, Order, nothing_to_do, refused
+from vpatch.image.build import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.checks import Provenance, provenance_of
 from vpatch.image.extensions import check, serve
 from vpatch.image.model import Base, Tested
@@ -34,20 +34,11 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     image = open_image(parse(order.base), order.platform or PLATFORM)
     layers = LayeredFiles(image, is_wanted_or_compiled if order.architectures else is_wanted, progress=progress)
     vllm, files = vllm_in(layers, image.base, order.python)
-    served = serve(files, vllm, image.base, order.architectures) if order.architectures else None
+    served = serve(files, vllm, image.base, order.architectures)
     found = patch(files, vllm, image.base, overlays, order.python)
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
-    extra = {**read, **({"cuda": served.json} if served else {})}
-    built = Built(
-        image.base,
-        "",
-        found.changeset.after,
-        root=f"/{vllm.root}",
-        vllm=vllm.version,
-        notes=served.lines if served else (),
-        extra=extra,
-    )
-    if problems := refused(order, image.base, found.changeset, served.problems if served else ()):
+    built = begun(image.base, "", found, vllm, served, read)
+    if problems := refused(order, image.base, found.changeset, served.problems):
         return replace(built, problems=problems)
     if found.layer is None:
         same = f"{image.ref.name}@{image.digest}"

@@ -54,11 +54,6 @@ def read_descriptor(found: Any) -> Descriptor:
     raise ValueError("a descriptor in it is none, or of a digest other than sha256")
 
 
-def digest_of(data: bytes) -> str:
-    """Give the digest of bytes, `sha256:<hex>`."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
 def stream(repository: Repository, blob: Descriptor, heard: Callable[[int], object]) -> Generator[bytes]:
     """Give the bytes of a blob as they come; `heard` hears how many each time. Their end says that all were right.
 

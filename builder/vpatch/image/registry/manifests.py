@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vpatch.image.registry.descriptors import DOCKER, INDEXES, OCI, digest_of
+from vpatch.image.layer import digest_of
+from vpatch.image.registry.descriptors import DOCKER, INDEXES, OCI
 from vpatch.image.registry.repository import Repository
 from vpatch.release.web import CutError, blocks
 

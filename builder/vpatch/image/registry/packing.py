@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 
 import zstandard
 
+from vpatch.image.tar import Joined
+
 BLOCK = 1 << 16  # the more, the more does tarfile copy for each header
 
 
@@ -19,33 +21,12 @@ def unpacked(blob: Iterator[bytes]) -> BinaryIO:
     magic = b""
     while len(magic) < 4 and (block := next(blob, b"")):
         magic += block
-    packed = io.BufferedReader(_Joined(chain([magic], blob)), BLOCK)
+    packed = io.BufferedReader(Joined(chain([magic], blob)), BLOCK)
     if magic[:2] == b"\x1f\x8b":
         return gzip.GzipFile(fileobj=packed)  # type: ignore[return-value]
     if magic[:4] == b"\x28\xb5\x2f\xfd" or magic[1:4] == b"\x2a\x4d\x18":  # a frame, or one to be skipped
         return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
     return packed
-
-
-class _Joined(io.RawIOBase):
-    """Reads blocks as one file."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._rest = blocks, memoryview(b"")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer."""
-        while not self._rest:
-            if (block := next(self._blocks, None)) is None:
-                return 0
-            self._rest = memoryview(block)
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
 
 
 class Hashed(io.RawIOBase):

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vpatch.image.config import serialise
+from vpatch.image.layer import digest_of
 from vpatch.image.model import Layer
-from vpatch.image.registry.descriptors import NEW_LAYER, OCI, Descriptor, digest_of
+from vpatch.image.registry.descriptors import NEW_LAYER, OCI, Descriptor
 from vpatch.image.registry.manifests import read_manifest
 from vpatch.image.registry.pulled import RemoteImage
 from vpatch.image.registry.reference import Reference
@@ -45,7 +47,7 @@ def push(
     """
     sender = Sender(base, target, progress)
     kind = base.manifest.media_type
-    settings = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    settings = serialise(config)
     pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
     added = Descriptor(NEW_LAYER[kind], layer.digest, len(layer.blob))
     for blob in dict.fromkeys(base.layers):

@@ -17,10 +17,10 @@ import zstandard
 from vpatch.image.model import Entry, Kind
 from vpatch.image.registry.packing import BLOCK, Hashed, unpacked
 from vpatch.image.registry.view import View
+from vpatch.image.tar import WHITEOUT, kind_of
 from vpatch.site.disk import naming
 
-_MARK = ".wh."
-_OPAQUE = f"{_MARK}{_MARK}.opq"
+_OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
 
 
 LARGE = 8 << 20  # bytes of a file that is not kept in memory
@@ -62,8 +62,8 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
         folder, _, name = path.rpartition("/")
         if name == _OPAQUE:
             view.opaque.add(folder)
-        elif name.startswith(_MARK):
-            gone = name.removeprefix(_MARK)
+        elif name.startswith(WHITEOUT):
+            gone = name.removeprefix(WHITEOUT)
             if gone in ("", ".", ".."):
                 raise BadLayerError(f"takes away what is no file: {_told(member.name)}")
             view.removed.add(f"{folder}/{gone}".lstrip("/"))
@@ -113,12 +113,7 @@ def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
         if (source := view.entries.get(_inside(member.linkname))) is None:
             raise BadLayerError(f"has a hard link to what it does not have: {_told(path)} to {_told(member.linkname)}")
         return replace(source, path=path)
-    kind = (
-        Kind.FILE if member.isreg()
-        else Kind.FOLDER if member.isdir()
-        else Kind.LINK if member.issym()
-        else Kind.OTHER
-    )  # fmt: skip
+    kind = kind_of(member)
     size = member.size if kind is Kind.FILE else 0
     target = member.linkname if kind is Kind.LINK else ""
     return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), size, target)

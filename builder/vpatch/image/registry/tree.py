@@ -75,8 +75,7 @@ def vllm_in(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm,
     while not _roots(layers):
         if not layers.deeper():
             raise Failure(Problem("no vllm", base.ref, "none of its layers has one with its dist-info"))
-    workdir = (base.config.get("config") or {}).get("WorkingDir") or ""
-    vllm = find(layers, base.env, base.ref, python=python, workdir=workdir)
+    vllm = find(layers, base, python)
     rows = record.parse(layers.read(f"{vllm.root}/{vllm.record}") or b"").rows
     return vllm, VllmFiles(layers, frozenset(f"{vllm.root}/{row.path}" for row in rows))
 
