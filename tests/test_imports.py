@@ -26,6 +26,7 @@ LEVELS = (
     ("engine",),
     ("catalogue", "report", "site", "release"),
     ("change", "verify", "image"),
+    ("matrix",),
     ("testing", "cli", "vpatch"),
     ("__main__",),
 )
