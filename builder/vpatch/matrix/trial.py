@@ -10,6 +10,7 @@ from pathlib import Path
 from vpatch.change import apply, revert
 from vpatch.engine import Read, status
 from vpatch.errors import Failure, Problem
+from vpatch.marks import marks_in
 from vpatch.matrix.model import Cell
 from vpatch.model import Catalogued, Changeset, PartVerdict, State, Verdict
 from vpatch.verify import compiles
@@ -114,9 +115,10 @@ def _tried(
     if rewritten:
         problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
     problems.extend(again.problems)
-    revert(store, overlays, None)
-    if store.changed:
-        problems.append(Problem("not reversible", names, f"{', '.join(store.changed)} stay changed"))
+    if not any(marks_in(read(file) or b"") for file in changed):  # else the originals are elsewhere
+        revert(store, overlays, None)
+        kept = [file for file in changed if store.read(file) != read(file)]
+        problems.extend(Problem("not reversible", file, f"{names}: it stays changed") for file in kept)
     return changeset, (*changeset.problems, *problems)
 
 
