@@ -61,7 +61,7 @@ def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> 
 
 
 def _find_record(archive: zipfile.ZipFile, where: str) -> zipfile.ZipInfo:
-    found = [info for info in archive.infolist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", info.filename)]
+    found = [info for info in archive.infolist() if is_record(info.filename)]
     if len(found) != 1:
         raise Failure(Problem("not a wheel", where, f"{len(found)} RECORD files in it, not one"))
     return found[0]
@@ -90,6 +90,11 @@ def _spans(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator
     starts = sorted({info.header_offset for info in archive.infolist()})
     after = dict(zip(starts, [*starts[1:], archive.start_dir], strict=True))
     return ((info.header_offset, after[info.header_offset]) for info in members)
+
+
+def is_record(name: str) -> bool:
+    """Tell whether a file of a wheel is its RECORD."""
+    return re.fullmatch(r"[^/]+\.dist-info/RECORD", name) is not None
 
 
 def sums_in(record: bytes) -> Sums:
