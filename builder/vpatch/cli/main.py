@@ -20,6 +20,7 @@ _COMMANDS = {
     "verify": "look",
     "list": "catalogue",
     "show": "catalogue",
+    "cache": "cache",
     "build": "image",
     "test": "image",
     "inspect": "image",
