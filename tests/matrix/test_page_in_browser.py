@@ -22,7 +22,8 @@ from tests.matrix.screenshot import take
 WIDTHS = (1280, 400)
 FOCUSED = """() => {
   const focused = document.activeElement, {left, right, top, bottom} = focused.getBoundingClientRect()
-  return {id: focused.id, outline: getComputedStyle(focused).outlineStyle, left, right, top, bottom}
+  const {outlineStyle, outlineWidth} = getComputedStyle(focused)
+  return {id: focused.id, outline: `${outlineStyle} ${outlineWidth}`, left, right, top, bottom}
 }"""
 OPEN = """() => {
   const open = document.querySelector(":popover-open"), {left, right, top, bottom} = open.getBoundingClientRect()
@@ -118,7 +119,7 @@ def test_tab_reaches_every_cell(show: Show, matrix: Matrix, width: int) -> None:
     for _ in range(page.locator("a:visible, button:visible, [tabindex]:visible").count()):
         page.keyboard.press("Tab")
         found = page.evaluate(FOCUSED)
-        assert found["outline"] == "solid", found
+        assert found["outline"] == "solid 2px", found
         assert 0 <= found["left"] < found["right"] <= width, found
         assert not found["id"] or 0 <= found["top"] < found["bottom"] <= 800, found
         reached.append(found["id"])
@@ -250,7 +251,7 @@ def test_a_wide_table_scrolls_in_its_place_and_keeps_the_names_of_rows(show: Sho
     page = show(400, "wide")
     region = page.get_by_role("region", name="vLLMs, newest first")
     region.focus()
-    assert page.evaluate(FOCUSED)["outline"] == "solid"
+    assert page.evaluate(FOCUSED)["outline"] == "solid 2px"
     for _ in range(10):
         page.keyboard.press("ArrowRight")
 
