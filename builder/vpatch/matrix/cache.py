@@ -216,7 +216,7 @@ class Cache:
 
     @staticmethod
     def _unusable(what: str, path: Path, error: OSError) -> Failure:
-        return Failure(Problem(what, str(path), f"{cause(error)}: use --no-cache to do without"))
+        return Failure(Problem(what, str(path), f"{cause(error)}; use --no-cache to do without"))
 
 
 def _sealed(note: Note) -> bytes:
