@@ -103,7 +103,7 @@ def _default(project: str, memory: _Memory | None) -> list[Offer]:
     final = [version for version in there if not version.is_prerelease]
     chosen = [version for version in final or there if version >= OLDEST]
     if not chosen:
-        why = f"none since {OLDEST} that is not yanked" + (", and final" if final else "")
+        why = f"none since {OLDEST} that is {'final and ' if final else ''}not yanked"
         raise Failure(Problem("no releases", project, why))
     return [known[version] for version in chosen]
 
