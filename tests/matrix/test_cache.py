@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from vpatch.matrix.cache import LISTINGS, WHEELS, Cache, DamagedError, Usage, fo
 if TYPE_CHECKING:
     from tests.conftest import Program
 
+# Root is refused nothing; without these it is like any other user, and still finds the interpreter.
+HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
 KEY = "1" * 64
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
@@ -113,6 +116,44 @@ def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     where = tmp_path / "caches/vpatch"
     assert str(caught.value) == f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
+
+
+@pytest.mark.parametrize("closed", ["the folder", "an object"])
+def test_says_that_it_may_not_be_used(cache: Cache, closed: str) -> None:
+    cache.put(DATA)
+    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
+    (cache.folder / "new" if closed == "the folder" else path).chmod(0o500 if closed == "the folder" else 0)
+    code = f"""
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+try:
+    Cache.opened().get({HASH!r})
+except Failure as failure:
+    print(failure)
+"""
+    ran = subprocess.run([*HUMBLE, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    where = f"cannot write the cache: {cache.folder}" if closed == "the folder" else f"cannot read the cache: {path}"
+    assert ran.stdout == f"{where}: permission denied; use --no-cache to do without\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run as nobody in particular")
+def test_says_that_there_is_no_home() -> None:
+    code = """
+import os
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+os.environ.pop("HOME", None)
+os.environ.pop("XDG_CACHE_HOME", None)
+os.setuid(54321)
+try:
+    Cache.opened()
+except Failure as failure:
+    print(failure)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache\n"
 
 
 def test_a_full_disk_leaves_nothing_half_written(cache: Cache) -> None:

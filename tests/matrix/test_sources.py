@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,6 +132,29 @@ print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
     asked = len(site.spans())
     assert one(cache).read(FILES).files == WANTED
     assert len(site.spans()) == asked
+
+
+def test_a_run_that_is_killed_harms_nothing(site: Site, cache: Cache) -> None:
+    code = f"""
+from vpatch.matrix.cache import Cache
+from vpatch.matrix.releases import releases_of
+cache = Cache.opened()
+(release,) = releases_of("vllm", ["1.0"], cache).releases
+print("ready", flush=True)
+while True:
+    cache.clear()
+    release.read({FILES!r})
+"""
+    for pause in (0.0, 0.03, 0.11):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as run:
+            assert run.stdout
+            assert run.stdout.readline() == b"ready\n"
+            time.sleep(pause)
+            run.kill()
+
+        tree = one(cache).read(FILES)
+
+        assert (tree.files, tree.notes) == (WANTED, ())
 
 
 # --- which releases --------------------------------------------------------------------------------------------
