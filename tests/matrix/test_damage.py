@@ -80,15 +80,33 @@ def test_an_object_that_vanished_is_fetched_again(site: Site, cache: Cache) -> N
     assert again.received > 0
 
 
-@pytest.mark.parametrize("said", ["", "sha256=", "sha256=!", "sha256=AAAA", "md5=" + "A" * 43])
+@pytest.mark.parametrize("said", ["", "sha256=", "sha256=!", "sha256=AA=", "sha256=AAAA", "md5=" + "A" * 43])
 def test_a_record_that_says_no_hash_refuses_the_member(site: Site, cache: Cache, said: str) -> None:
     record = record_of({INIT: SOURCES[INIT]}) + b"".join(
         f"{name},{said},3\n".encode() for name in SOURCES if name != INIT
     )
     site.publish(NAME, make_wheel(record=record))
+    (cache.folder / "objects/00").mkdir(parents=True)
     assert one(cache).read([INIT]).files == {INIT: SOURCES[INIT]}
 
     with pytest.raises(Failure) as caught:
         one(cache).read(FILES)
 
     assert str(caught.value) == f"wrong bytes: {CORE} of {NAME}: its sha256 or size is not the one in RECORD"
+
+
+def test_a_size_that_record_has_wrong_refuses_what_another_wheel_brought(site: Site, cache: Cache) -> None:
+    name = NAME.replace("1.0", "2.0")
+    right = record_of(SOURCES)
+    line = f",{len(SOURCES[CORE])}\n".encode()
+    assert right.count(line) == 1
+    site.publish(
+        name, make_wheel(record=right.replace(line, b",1\n").replace(b"vllm-1.0", b"vllm-2.0"), release="vllm-2.0")
+    )
+    one(cache).read(FILES)
+    one(cache, "2.0").read([INIT])
+
+    with pytest.raises(Failure) as caught:
+        one(cache, "2.0").read(FILES)
+
+    assert str(caught.value) == f"wrong bytes: {CORE} of {name}: its sha256 or size is not the one in RECORD"

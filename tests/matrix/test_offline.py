@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
@@ -47,6 +49,20 @@ def test_an_index_that_is_silent_counts_as_offline(site: Site, cache: Cache, mon
 
     assert offline.releases == online.releases
     assert "no answer within 0.1 s" in offline.notes[0]
+
+
+def test_an_index_that_nobody_can_trust_does_not(site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody answered: who speaks no TLS, or shows a wrong certificate, must not be able to hold releases back."""
+    url = f"{site.url.replace('http:', 'https:')}/simple/"
+    note = {"date": "2026-01-01 00:00 UTC", "offers": []}
+    cache.put_note(LISTINGS, hashlib.sha256(f"vllm\n{url}".encode()).hexdigest(), note)
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+
+    with pytest.raises(Failure) as caught:
+        releases_of("vllm", [], cache)
+
+    assert str(caught.value).startswith(f"package index failed: {url}: ")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("page", ["500", "403", "picture"])

@@ -77,9 +77,16 @@ def test_what_there_is_not(shop: Site, project: str, asked: list[str], lines: li
 
 
 def test_the_first_index_that_has_a_release_decides(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_INDEX", f"{shop.url}/empty/ {shop.url}/other/")
+    first, second = f"vllm-3.0-{X86}", f"vllm-3.0-9-{X86}"
+    shop.publish(first, attributes="data-yanked")
+    shop.publish(second)
+    shop.publish(f"vllm-4.0-{X86}")
+    shop.only = {first: "/first/", second: "/simple/", f"vllm-4.0-{X86}": "/simple/"}
+    monkeypatch.setenv("UV_INDEX", f"{shop.url}/empty/ {shop.url}/first/")
 
-    listing = releases_of("vllm", [], None)
+    assert versions(releases_of("vllm", [], None)) == ["0.18.0", "0.20.2.post1", "0.20.9", "0.20.10", "1.0", "4.0"]
+    assert [path for path, _ in shop.asked] == ["/empty/vllm/", "/first/vllm/", "/simple/vllm/"]
 
-    assert versions(listing) == ["0.18.0", "0.20.2.post1", "0.20.9", "0.20.10", "1.0"]
-    assert [path for path, _ in shop.asked] == ["/empty/vllm/", "/other/vllm/", "/simple/vllm/"]
+    named = releases_of("vllm", ["3.0", "4.0"], None)
+
+    assert [release.wheel.filename for release in named.releases] == [first, f"vllm-4.0-{X86}"]

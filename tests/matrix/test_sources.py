@@ -82,13 +82,14 @@ def test_without_a_cache_nothing_is_read_or_written(site: Site, settings: Path) 
     assert list(settings.iterdir()) == []
 
 
-def test_a_wheel_without_hash_on_the_index_is_not_cached(site: Site, cache: Cache) -> None:
-    site.hashes = False
+@pytest.mark.parametrize("mark", ["", "#md5={}", "#sha256=../../../../outside", "#sha256="])
+def test_a_wheel_without_hash_on_the_index_is_not_cached(site: Site, cache: Cache, mark: str) -> None:
+    site.mark = mark
 
     for _ in range(2):
         assert one(cache).read(FILES).received > 0
-    assert [note["file"] for note in cache.notes("wheels")] == []
-    assert not (cache.folder / "objects").exists()
+    files = [path for path in cache.folder.parents[1].rglob("*") if path.is_file()]
+    assert [path.parent.name for path in files] == ["listings"]
 
 
 def test_two_releases_share_what_is_the_same(site: Site, cache: Cache) -> None:

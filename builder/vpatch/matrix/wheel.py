@@ -38,13 +38,13 @@ def pick(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Picked:
     """
     wheel = Path(file.name).name
     try:
-        return _picked(file, wanted)
+        return _picked(file, frozenset(wanted))
     except Failure as failure:
         problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
         raise Failure(*problems) from failure
 
 
-def _picked(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Picked:
+def _picked(file: RemoteFile | BinaryIO, wanted: frozenset[str]) -> Picked:
     names: set[str] = set()
 
     def chosen(name: str) -> bool:
@@ -56,7 +56,7 @@ def _picked(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Picked:
     picked = Picked(path, found.pop(path), found)
     listed = picked.sums
     unlisted = sorted(name for name in names - listed.keys() if name.endswith(".py"))
-    absent = sorted(listed.keys() & {*wanted} - names)
+    absent = sorted((listed.keys() & wanted) - names)
     if unlisted or absent:
         raise Failure(
             *(Problem("wrong bytes", name, "RECORD does not list it") for name in unlisted),
