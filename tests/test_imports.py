@@ -43,8 +43,9 @@ EXTRAS = {
     "oras": {"image.registry"},
     "elftools": {"image.cuda"},
     "zstandard": {"image.registry"},
+    "jinja2": {"matrix"},
 }
-LATE = {"git", "rich", "libcst"}
+LATE = {"git", "jinja2", "rich", "libcst"}
 
 
 def modules(top: Path) -> dict[str, ast.Module]:
@@ -139,7 +140,7 @@ def test_an_extra_is_declared() -> None:
 
     names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
-        names.get(re.split("[>=]", one)[0], one) for name in ("fetch", "git", "image") for one in extras[name]
+        names.get(re.split("[>=]", one)[0], one) for name in ("fetch", "git", "image", "matrix") for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)
 

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from vpatch.workspace import Parsed
 
 
-def apply(store: Store, overlays: Sequence[Catalogued]) -> tuple[Changeset, tuple[str, ...]]:
-    """Put overlays on a tree; give the changeset and the paths that were written.
+def apply(
+    store: Store,
+    overlays: Sequence[Catalogued],
+    parsed: Parsed | None = None,
+    among: Collection[Catalogued] = (),
+) -> tuple[Changeset, tuple[str, ...]]:
+    """Put overlays on a tree; give the changeset and the paths that were written. `parsed`, `among`: as of `plan`.
 
     The plan is made before any lock is taken, so that a tree that is as asked may be read-only; under the lock it holds
     only if the files are still what they were.
@@ -23,8 +28,8 @@ def apply(store: Store, overlays: Sequence[Catalogued]) -> tuple[Changeset, tupl
     Raises:
         Failure: the tree cannot be written, or is not what it was.
     """
-    parsed: Parsed = {}
-    changeset, seen = _planned(store, overlays, parsed)
+    parsed = {} if parsed is None else parsed
+    changeset, seen = _planned(store, overlays, parsed, among)
     if changeset.problems:
         return changeset, ()
     desired = _desired(store, changeset.files)
@@ -32,7 +37,7 @@ def apply(store: Store, overlays: Sequence[Catalogued]) -> tuple[Changeset, tupl
         return changeset, ()
     with store.lock():
         if any(store.site.read(file) != data for file, data in seen.items()):
-            changeset, _ = _planned(store, overlays, parsed)
+            changeset, _ = _planned(store, overlays, parsed, among)
             if changeset.problems:
                 return changeset, ()
             desired = _desired(store, changeset.files)
@@ -40,7 +45,7 @@ def apply(store: Store, overlays: Sequence[Catalogued]) -> tuple[Changeset, tupl
 
 
 def _planned(
-    store: Store, overlays: Sequence[Catalogued], parsed: Parsed
+    store: Store, overlays: Sequence[Catalogued], parsed: Parsed, among: Collection[Catalogued]
 ) -> tuple[Changeset, Mapping[str, bytes | None]]:
     """Plan; give the files, too, that the plan rests on."""
     from vpatch.engine import plan
@@ -51,7 +56,7 @@ def _planned(
         seen[file] = store.site.read(file)
         return seen[file]
 
-    return plan(read, overlays, parsed), seen
+    return plan(read, overlays, parsed, among), seen
 
 
 def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued] | None) -> tuple[str, ...]:

@@ -24,21 +24,29 @@ class _Claim:
     finding: Finding
 
 
-def status(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None) -> tuple[Verdict, ...]:
+def status(
+    read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None, among: Collection[Catalogued] = ()
+) -> tuple[Verdict, ...]:
     """Say what a tree is to each overlay, in the order of their ids.
 
     Args:
         read: gives the bytes of a file of the tree, None where there is no such file.
         overlays: the selected ones; only these can be in conflict with each other.
         parsed: syntax trees of earlier calls, to be used and added to.
+        among: the overlays that other calls with the same `parsed` select. A syntax tree is shared only where the same
+            code was looked at, and so these calls must name the same ones.
     """
-    return tuple(judgement.verdict for judgement in _judge(Workspace(read, _reach(overlays), parsed), overlays))
+    files = Workspace(read, _reach([*overlays, *among]), parsed)
+    return tuple(judgement.verdict for judgement in _judge(files, overlays))
 
 
-def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None) -> Changeset:
+def plan(
+    read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None, among: Collection[Catalogued] = ()
+) -> Changeset:
     """Compute the whole change that brings the selected overlays onto a tree.
 
-    If any of them is `drifted` or in `conflict`, nothing changes, and the changeset carries every problem.
+    If any of them is `drifted` or in `conflict`, nothing changes, and the changeset carries every problem. The
+    arguments are those of `status`.
 
     Raises:
         RuntimeError: an edit broke its word (a bug of the edit or of its overlay): a postcondition does not hold on the
@@ -46,7 +54,7 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
         Failure: an edit or a predicate raised something.
     """
     parsed = {} if parsed is None else parsed
-    files = Workspace(read, _reach(overlays), parsed)
+    files = Workspace(read, _reach([*overlays, *among]), parsed)
     judgements = _judge(files, overlays)
     before = tuple(j.verdict for j in judgements)
     problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
@@ -55,13 +63,13 @@ def plan(read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = Non
     for judgement in judgements:
         _apply(judgement, files)
     changes = files.changes()
-    after = before if not changes else status(_overlaid(read, changes), overlays, parsed)
+    after = before if not changes else status(_overlaid(read, changes), overlays, parsed, among)
     broken = tuple(problem for old, new in zip(before, after, strict=True) for problem in _broken(old, new))
     if not broken:
         return Changeset(before, after, changes, ())
     if sum(verdict.state is State.PENDING for verdict in before) > 1:
         for item in overlays:
-            plan(read, [item], parsed)  # raises where it is one overlay's own fault
+            plan(read, [item], parsed, among)  # raises where it is one overlay's own fault
         return Changeset(before, before, {}, broken)
     raise RuntimeError("\n".join(map(str, broken)))
 

@@ -27,8 +27,8 @@ _COLOURS = {
 class Report:
     """The result of a command.
 
-    `extra` are the fields that only this command has; `lines`, where it is not None, is what people see instead of the
-    verdicts.
+    `extra` are the fields that only this command has. `lines`, where it is not None, is what people see instead of the
+    verdicts, and `table`, where it has rows, what they see on a terminal: the first has the headings.
     """
 
     command: str
@@ -39,6 +39,7 @@ class Report:
     problems: Sequence[Problem] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     lines: Sequence[str] | None = None
+    table: Sequence[Sequence[str]] = ()
     failed: bool = False
 
     @property
@@ -80,10 +81,11 @@ def show(report: Report, *, as_object: bool) -> None:
     if as_object:
         _say(as_json(report))
         return
-    if report.lines is not None:
+    table = report.table or (_rows(report.verdicts) if report.lines is None else ())
+    if len(table) > 1 and sys.stdout.isatty():
+        _table(table)
+    elif report.lines is not None:
         _say(*report.lines)
-    elif report.verdicts and sys.stdout.isatty():
-        _table(report.verdicts)
     else:
         _say(*(f"{verdict.id}: {verdict.state}: {verdict.because}" for verdict in report.verdicts))
     _say(*(f"changed: {path}" for path in report.changed))
@@ -99,14 +101,21 @@ def _colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _table(verdicts: Sequence[Verdict]) -> None:
+def _rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("overlay", "part", "state", "because")]
+    for verdict in verdicts:
+        for index, part in enumerate(verdict.parts):
+            rows.append(("" if index else verdict.id, part.name, part.state, part.because))
+    return rows
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("overlay", "part", "state", "because", box=None, pad_edge=False, header_style="bold")
-    for verdict in verdicts:
-        for index, part in enumerate(verdict.parts):
-            state = Text(part.state, style=_COLOURS[part.state])
-            table.add_row("" if index else verdict.id, part.name, state, Text(part.because))
+    headings, *body = rows
+    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    for row in body:
+        table.add_row(*(Text(cell, style=_COLOURS[cell] if isinstance(cell, State) else "") for cell in row))
     Console(color_system="auto" if _colour(sys.stdout) else None).print(table)

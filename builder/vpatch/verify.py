@@ -72,7 +72,7 @@ def verify(
     changed = sorted({file for _, files in touched for file in files})
     if not changed and not problems and not asked:
         problems.append(Problem("nothing to verify", str(site.root), "no overlay is applied"))
-    problems.extend(p for file in changed for p in _compiles(site, file))
+    problems.extend(p for file in changed for p in compiles(file, site.read(file) or b""))
     if changed and not is_checkout(site):
         problems.extend(_recorded(site, seen))
     problems.extend(stale_bytecode(site, changed))
@@ -94,11 +94,12 @@ def _recorded(site: Site, read: Collection[str]) -> list[Problem]:
     return list(record_problems(site, {*wrote, *(file for file in read if site.read(file) is not None)}))
 
 
-def _compiles(site: Site, file: str) -> list[Problem]:
+def compiles(file: str, data: bytes) -> list[Problem]:
+    """Say what this Python's compiler has against a module, if anything."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compile(site.read(file) or b"", file, "exec", dont_inherit=True)
+            compile(data, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return [Problem("does not compile", file, str(error))]
     return []

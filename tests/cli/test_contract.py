@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Contents, Process, Program, Trees
 
-COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show")
+COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "cache")
 OF_IMAGES = ("build", "test", "inspect", "tag")  # see tests/image
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
@@ -68,6 +68,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
     "show": SHAPE | {"overlays": [DETAIL]},
+    "cache": SHAPE
+    | {"folder": str, "files": int, "bytes": int, "releases": [str], "removed": {"files": int, "bytes": int}},
 }
 
 
@@ -103,6 +105,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "revert": (tree, *ONLY),
         "list": (),
         "show": (HYBRID,),
+        "cache": (),
     }
     assert runs.keys() == set(COMMANDS)
     for command, arguments in runs.items():
@@ -112,7 +115,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         assert ran.out.count("\n") == 1, "one object on one line"
         fits(ran.json, SHAPES[command], command)
         assert ran.json["command"] == command
-        where = {"list": None, "show": None, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
+        where = {"list": None, "show": None, "cache": None, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
         assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
         assert ran.json["problems"] == []
         assert ran.json["changed"] == (WRITTEN if command in {"apply", "revert"} else [])

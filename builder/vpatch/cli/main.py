@@ -20,6 +20,8 @@ _COMMANDS = {
     "verify": "look",
     "list": "catalogue",
     "show": "catalogue",
+    "matrix": "matrix",
+    "cache": "cache",
     "build": "image",
     "test": "image",
     "inspect": "image",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -81,5 +81,13 @@ class Matrix:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What a person must look at, each where it is."""
-        return tuple(p for row in self.rows for p in (*row.problems, *(q for cell in row.cells for q in cell.problems)))
+        """What a person must look at, each with the row and the overlay that it concerns."""
+        return tuple(
+            replace(problem, where=f"{where}: {problem.where}")
+            for row in self.rows
+            for where, problems in (
+                (row.name, row.problems),
+                *((f"{row.name}: {cell.verdict.id}", cell.problems) for cell in row.cells),
+            )
+            for problem in problems
+        )

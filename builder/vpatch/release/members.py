@@ -9,14 +9,17 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import BinaryIO
 
 from vpatch.errors import Failure, Problem
 from vpatch.release.causes import cause
 from vpatch.release.ranges import RemoteFile
 from vpatch.release.spans import Span
+
+Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size in bytes, as RECORD writes them
 
 # What zipfile raises for an archive that is damaged, encrypted or compressed in a way that it does not know.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, csv.Error)
@@ -31,7 +34,7 @@ class Member:
     modified: float
 
 
-def read_members(file: RemoteFile, wanted: Callable[[str], bool]) -> Iterator[Member]:
+def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> Iterator[Member]:
     """Read the files of a wheel whose names are wanted, one at a time, each checked against RECORD.
 
     Raises:
@@ -43,21 +46,22 @@ def read_members(file: RemoteFile, wanted: Callable[[str], bool]) -> Iterator[Me
             record = _find_record(archive, where)
             chosen = [info for info in archive.infolist() if not info.is_dir() and wanted(info.filename)]
             _refuse(chosen)
-            file.prefetch(_spans(archive, [*chosen, record]))
+            if isinstance(file, RemoteFile):
+                file.prefetch(_spans(archive, [*chosen, record]))
             where = record.filename
-            sums = _sums(archive.read(record))
+            sums = sums_in(archive.read(record))
             for info in sorted(chosen, key=lambda one: one.header_offset):
                 where = info.filename
                 data = archive.read(info)
                 if info is not record:
-                    _check(where, data, sums)
+                    check(where, data, sums)
                 yield Member(where, data, _seconds(info))
     except DAMAGED as error:
         raise Failure(Problem("damaged wheel", where, cause(error))) from error
 
 
 def _find_record(archive: zipfile.ZipFile, where: str) -> zipfile.ZipInfo:
-    found = [info for info in archive.infolist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", info.filename)]
+    found = [info for info in archive.infolist() if is_record(info.filename)]
     if len(found) != 1:
         raise Failure(Problem("not a wheel", where, f"{len(found)} RECORD files in it, not one"))
     return found[0]
@@ -88,12 +92,27 @@ def _spans(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator
     return ((info.header_offset, after[info.header_offset]) for info in members)
 
 
-def _sums(record: bytes) -> dict[str, tuple[str, str]]:
+def is_record(name: str) -> bool:
+    """Tell whether a file of a wheel is its RECORD."""
+    return re.fullmatch(r"[^/]+\.dist-info/RECORD", name) is not None
+
+
+def sums_in(record: bytes) -> Sums:
+    """Read a RECORD.
+
+    Raises:
+        ValueError, csv.Error: it is none.
+    """
     rows = csv.reader(record.decode("utf-8").splitlines())
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}  # path, hash, size
 
 
-def _check(name: str, data: bytes, sums: dict[str, tuple[str, str]]) -> None:
+def check(name: str, data: bytes, sums: Sums) -> None:
+    """Hold a file of a wheel against RECORD.
+
+    Raises:
+        Failure: RECORD does not list it, or lists another.
+    """
     if name not in sums:
         raise Failure(Problem("wrong bytes", name, "RECORD does not list it"))
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,10 +1,11 @@
-"""Where changed files are kept: a site-packages tree, or a source checkout. `apply` and `revert` know only this."""
+"""Where changed files are kept: a site-packages tree, a source checkout. `apply` and `revert` know only this."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from vpatch.marks import marks_in
@@ -12,8 +13,26 @@ from vpatch.site import writer
 from vpatch.site.model import Site
 
 
+class Readable(Protocol):
+    """One vLLM; see `vpatch.site.model.Site`, which is one on disk."""
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds `vllm/`, or whatever names this vLLM in messages."""
+        ...
+
+    @property
+    def version(self) -> str | None:
+        """Its version, for people."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """Give the bytes of a file, None where there is none."""
+        ...
+
+
 class Store(Protocol):
-    """One vLLM on disk, and what it held before.
+    """One vLLM, and what it held before.
 
     `desired` is always the exact bytes of every file that the overlays change or add, whether they are on disk
     already or not; whatever else vpatch once changed is to be pristine. `note` is JSON-able and kept beside it, for
@@ -21,7 +40,7 @@ class Store(Protocol):
     """
 
     @property
-    def site(self) -> Site:
+    def site(self) -> Readable:
         """The tree."""
         ...
 

@@ -1,0 +1,140 @@
+"""The command that looks at many vLLMs at once: matrix."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+import click
+
+from vpatch.catalogue import discover, select
+from vpatch.cli.bar import steps
+from vpatch.cli.options import overlay_option, reported
+from vpatch.errors import Failure, Problem
+from vpatch.matrix.as_json import as_rows
+from vpatch.matrix.model import Matrix, Source
+from vpatch.matrix.run import run
+from vpatch.matrix.text import lines, markdown, table
+from vpatch.report import Report
+from vpatch.site.disk import cause
+
+PATH = click.Path(path_type=Path, readable=False)
+
+
+@click.command("matrix")
+@click.option("--vllm", "versions", multiple=True, metavar="V", help="This release (repeatable).")
+@click.option(
+    "--project", "projects", multiple=True, metavar="NAME", help="Releases of this project on the index (repeatable)."
+)
+@click.option("--wheel", "wheels", multiple=True, metavar="FILE", type=PATH, help="A wheel (repeatable).")
+@click.option("--tree", "trees", multiple=True, metavar="DIR", type=PATH, help="A vLLM in a folder (repeatable).")
+@click.option("--git", "repository", metavar="URL_OR_DIR", help="A repository; nothing in it is checked out.")
+@click.option("--rev", "revs", multiple=True, metavar="REV", help="A revision of that repository (repeatable).")
+@overlay_option
+@click.option("--html", metavar="FILE", type=PATH, help="Write a page, too.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor keep what was fetched.")
+@reported
+def matrix_command(
+    versions: tuple[str, ...],
+    projects: tuple[str, ...],
+    wheels: tuple[Path, ...],
+    trees: tuple[Path, ...],
+    repository: str | None,
+    revs: tuple[str, ...],
+    ids: tuple[str, ...],
+    html: Path | None,
+    *,
+    as_markdown: bool,
+    no_cache: bool,
+) -> Report:
+    """Say of many vLLMs what every overlay, opt-in ones included, would do to them. Changes none of them.
+
+    By default these are all releases since 0.18.0. Each overlay is really applied in memory, compiled, applied again
+    and reverted. Only the files that overlays look at are read, and kept in a cache.
+    """
+    if revs and not repository:
+        raise click.UsageError("--rev is a revision of --git")
+    if as_markdown and click.get_current_context().params.get("as_object"):
+        raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
+    began = time.monotonic()
+    installed = discover()
+    overlays = select(installed, ids) if ids else installed
+    sources: list[Source] = [*_files(wheels, trees), *_revisions(repository, revs)]
+    notes: tuple[str, ...] = ()
+    if versions or projects or not sources:
+        releases, notes = _releases(projects, versions, cached=not no_cache)
+        sources = [*releases, *sources]
+    with steps("vLLMs", len(sources)) as progress:
+        matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
+    if html:
+        _write(html, matrix)
+    read = [(row.name, row.tree) for row in matrix.rows if row.tree is not None]
+    received, size = sum(tree.received for _, tree in read), sum(tree.size for _, tree in read)
+    seconds = time.monotonic() - began
+    notes += tuple(f"{name}: {note}" for name, tree in read for note in tree.notes)
+    for note in (*notes, _counted(len(matrix.rows), seconds, received, size)):
+        click.echo(note, err=True)
+    return Report(
+        "matrix",
+        problems=matrix.problems,
+        extra={
+            "rows": as_rows(matrix),
+            "notes": notes,
+            "bytes_read": received,
+            "wheel_bytes": size,
+            "seconds": seconds,
+        },
+        lines=markdown(matrix) if as_markdown else lines(matrix),
+        table=() if as_markdown else table(matrix),
+    )
+
+
+def _files(wheels: Sequence[Path], trees: Sequence[Path]) -> list[Source]:
+    if not wheels and not trees:
+        return []
+    from vpatch.matrix.folder import Folder
+    from vpatch.matrix.wheel import WheelFile
+
+    return [*map(WheelFile, wheels), *map(Folder, trees)]
+
+
+def _revisions(repository: str | None, revs: Sequence[str]) -> list[Source]:
+    if repository is None:
+        return []
+    from vpatch.matrix.revision import Revision
+
+    return [Revision(repository, rev) for rev in revs or ("HEAD",)]
+
+
+def _releases(
+    projects: Sequence[str], versions: Sequence[str], *, cached: bool
+) -> tuple[list[Source], tuple[str, ...]]:
+    """Give the releases that are asked for, and what is to be said of where they come from."""
+    from vpatch.matrix.cache import Cache
+    from vpatch.matrix.releases import releases_of
+
+    cache = Cache.opened() if cached else None
+    listings = [releases_of(project, versions, cache) for project in projects or ("vllm",)]
+    return [r for listing in listings for r in listing.releases], tuple(n for one in listings for n in one.notes)
+
+
+def _counted(rows: int, seconds: float, received: int, size: int) -> str:
+    """Say what it took."""
+    told = f"{rows} vLLM{'s' * (rows != 1)} in {seconds:.1f} s"
+    return (
+        f"{told}; read {received / 1e6:.1f} of {size / 1e6:,.0f} MB of wheels ({received / size:.2%})" if size else told
+    )
+
+
+def _write(path: Path, matrix: Matrix) -> None:
+    from vpatch.matrix.page import page
+
+    text = page(matrix, version=version_of("vpatch"), made=datetime.now(UTC))
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise Failure(Problem("cannot write", str(path), cause(error))) from error

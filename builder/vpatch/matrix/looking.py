@@ -1,0 +1,55 @@
+"""What a process of the pool does: it looks at one vLLM, as some overlays' files have it."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from vpatch.catalogue import discover
+from vpatch.matrix.model import Cell
+from vpatch.matrix.trial import Together, try_one, try_together
+from vpatch.model import Catalogued
+from vpatch.workspace import Parsed
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one job found: some overlays each alone, and several together."""
+
+    cells: Mapping[str, Cell]
+    together: Together
+
+
+def start() -> None:
+    """Prepare a process: an interrupt is the first one's matter, and syntax trees are no garbage."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()
+
+
+_parsed: Parsed = {}  # this process's own, from one row to the next
+
+
+@cache
+def _installed() -> Mapping[str, Catalogued]:
+    return {item.id: item for item in discover()}
+
+
+def look(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Looked:
+    """Look at one vLLM.
+
+    Args:
+        files: its files, as far as it has those that any overlay reads.
+        ids: every overlay that is asked about in this run.
+        alone: those to try by themselves.
+        together: those to try with each other.
+    """
+    among = [_installed()[name] for name in ids]
+    cells = {item.id: try_one(files.get, item, _parsed, among) for item in among if item.id in alone}
+    both = try_together(files.get, [item for item in among if item.id in together], _parsed, among)
+    pristine = set(files.values())  # the next one may be a neighbour, with many of the same files
+    for key in [key for key in _parsed if key[2] not in pristine]:
+        del _parsed[key]
+    return Looked(cells, both)

@@ -1,0 +1,116 @@
+"""The whole matrix: sources are read several at a time, and what is in them is looked at by several processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import TypeAlias
+
+from vpatch.engine import named
+from vpatch.errors import Failure, Problem
+from vpatch.matrix.looking import Looked, look, start
+from vpatch.matrix.model import Cell, Matrix, Row, Source
+from vpatch.model import Catalogued
+
+READERS = 8  # sources that are read at a time
+WORKERS = 4  # processes at most: each takes some 100 MiB
+
+Key: TypeAlias = tuple[str | bytes, ...]
+
+
+def run(
+    sources: Sequence[Source],
+    overlays: Sequence[Catalogued],
+    together: Collection[str],
+    told: Callable[[int], None],
+) -> Matrix:
+    """Compute the matrix.
+
+    Args:
+        sources: the vLLMs, in the order of the rows.
+        overlays: the columns.
+        together: the ids of those that are tried together, too.
+        told: hears how many rows are done.
+
+    Raises:
+        Failure: a process that looks at them dies.
+    """
+    columns = _Columns({item.id: named([item]) for item in overlays}, frozenset(together))
+    with _working(len(sources)) as (readers, pool):
+        asked: dict[Key, Future[Looked]] = {}
+        reading = {readers.submit(_read, source, named(overlays)): source for source in sources}
+        for future in as_completed(reading):
+            if (tree := future.result().tree) is not None:
+                columns.ask(tree.files, pool, asked)
+        rows = []
+        for future in reading:
+            rows.append(columns.filled(future.result(), asked))
+            told(len(rows))
+    return Matrix(tuple(overlays), tuple(rows))
+
+
+def _read(source: Source, files: Collection[str]) -> Row:
+    """Give a row without cells."""
+    try:
+        return Row(source.name, source.read(files))
+    except Failure as failure:
+        return Row(source.name, None, problems=failure.problems)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What is asked of every row. Of rows whose bytes are equal, as far as an overlay reads them, one is looked at."""
+
+    files: Mapping[str, tuple[str, ...]]
+    together: frozenset[str]
+
+    def _keys(self, files: Mapping[str, bytes]) -> dict[str, Key]:
+        """Give what the verdict on each overlay rests on, and that on those together, as ""."""
+        hashes = {file: hashlib.sha256(data).digest() for file, data in files.items()}
+        keys: dict[str, Key] = {
+            name: (name, *(hashes.get(file, b"") for file in wanted)) for name, wanted in self.files.items()
+        }
+        return keys | {"": ("", *(part for name in sorted(self.together) for part in keys[name]))}
+
+    def ask(self, files: Mapping[str, bytes], pool: Executor, asked: dict[Key, Future[Looked]]) -> None:
+        """Begin to look at whatever nobody looks at yet."""
+        new = {name: key for name, key in self._keys(files).items() if key not in asked}
+        if new:
+            together = self.together if "" in new else frozenset()
+            job = pool.submit(look, files, tuple(self.files), new.keys() - {""}, together)
+            asked.update(dict.fromkeys(new.values(), job))
+
+    def filled(self, row: Row, asked: Mapping[Key, Future[Looked]]) -> Row:
+        """Give the row with its cells, when they are there."""
+        if row.tree is None:
+            return row
+        keys = self._keys(row.tree.files)
+        cells = [asked[keys[name]].result().cells[name] for name in self.files]
+        both = asked[keys[""]].result().together
+        clashes = {name: Cell(verdict, verdict.problems) for name, verdict in both.clashes.items()}
+        return replace(row, cells=tuple(clashes.get(c.verdict.id, c) for c in cells), problems=both.problems)
+
+
+@contextmanager
+def _working(rows: int) -> Iterator[tuple[Executor, Executor]]:
+    """Give what reads and what looks; on the way out of a failure nobody waits for what was not begun."""
+    workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
+    context = get_context("spawn")  # forks and threads do not go together
+    with (
+        ThreadPoolExecutor(READERS) as readers,
+        ProcessPoolExecutor(workers, context, initializer=start) as pool,
+    ):
+        try:
+            yield readers, pool
+        except BrokenProcessPool as error:
+            cause = "it was killed; is there memory enough?"
+            raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
+        finally:
+            readers.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)

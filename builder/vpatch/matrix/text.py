@@ -1,0 +1,81 @@
+"""The matrix in words: lines for scripts, a table for a terminal, and one in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+
+from vpatch.errors import Problem
+from vpatch.matrix.model import Cell, Matrix, Row
+from vpatch.model import State
+
+
+def lines(matrix: Matrix) -> list[str]:
+    """Give a line for each cell."""
+    return [
+        f"{row.name}: {cell.verdict.id}: {state}: {because}"
+        for row in matrix.rows
+        for cell in row.cells
+        for state, because in [_said(cell)]
+    ]
+
+
+def table(matrix: Matrix) -> list[tuple[str, ...]]:
+    """Give a table for people: what each overlay is to the vLLMs, releases to which it is the same in one row."""
+    told: list[tuple[str, ...]] = [("overlay", "vLLM", "state", "because")]
+    for column, item in enumerate(matrix.overlays):
+        title = item.id
+        for name, row in _spans(matrix.rows, partial(_told, column)):
+            told.append((title, name, *_told(column, row)))
+            title = ""
+    return told + [("", row.name, "unknown", str(row.problems[0])) for row in matrix.rows if row.tree is None]
+
+
+def markdown(matrix: Matrix) -> list[str]:
+    """Give a table in Markdown; releases of equal states are in one row."""
+    told = ["| vLLM | " + " | ".join(f"`{item.id}`" for item in matrix.overlays) + " |"]
+    told.append("|---" * (len(matrix.overlays) + 1) + "|")
+    told += [f"| {_escaped(name)} | {' | '.join(_states(row))} |" for name, row in _spans(matrix.rows, _states)]
+    unread = (row for row in matrix.rows if row.tree is None)
+    padding = " |" * (len(matrix.overlays) - 1)
+    return told + [
+        f"| {_escaped(r.name)} | **cannot be read**: {_escaped(str(r.problems[0]))} |{padding}" for r in unread
+    ]
+
+
+def _spans(rows: Sequence[Row], said: Callable[[Row], object]) -> Iterator[tuple[str, Row]]:
+    """Give the rows that could be read; neighbouring releases of one project of which the same is said are one row."""
+
+    def key(row: Row) -> object:
+        if row.tree is None:
+            return None
+        release = row.tree.version and row.name.endswith(row.tree.version)
+        return (row.name.removesuffix(row.tree.version or "") if release else row.name, said(row))
+
+    for common, group in groupby(rows, key):
+        if common is not None:
+            first, *more = group
+            yield (f"{first.name} to {more[-1].name}" if more else first.name), first
+
+
+def _told(column: int, row: Row) -> tuple[State, str]:
+    return _said(row.cells[column])
+
+
+def _said(cell: Cell) -> tuple[State, str]:
+    return cell.verdict.state, "; ".join([cell.verdict.because, *map(str, _beyond(cell))])
+
+
+def _beyond(cell: Cell) -> list[Problem]:
+    """Give what went wrong where the overlay was applied."""
+    return [problem for problem in cell.problems if problem not in cell.verdict.problems]
+
+
+def _states(row: Row) -> tuple[str, ...]:
+    """Give what a row of the Markdown table says; what a person must look at stands out."""
+    return tuple(f"**{c.verdict.state}**" if c.problems else str(c.verdict.state) for c in row.cells)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|")

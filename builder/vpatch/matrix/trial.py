@@ -1,0 +1,137 @@
+"""Overlays tried on one vLLM in memory: applied, compiled, applied again, reverted, as `apply` and `revert` do it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vpatch.change import apply, revert
+from vpatch.engine import Read, status
+from vpatch.errors import Failure, Problem
+from vpatch.marks import marks_in
+from vpatch.matrix.model import Cell
+from vpatch.model import Catalogued, Changeset, PartVerdict, State, Verdict
+from vpatch.verify import compiles
+from vpatch.workspace import Parsed
+
+
+@dataclass
+class Memory:
+    """A vLLM whose changed files are kept in memory; a `vpatch.site.store.Store`, and the tree of it too."""
+
+    pristine: Read
+    root: Path = Path("memory")
+    version: str | None = None
+    changed: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def site(self) -> Memory:
+        """The tree: itself."""
+        return self
+
+    def read(self, path: str) -> bytes | None:
+        """Give a file as it is now."""
+        return self.changed[path] if path in self.changed else self.pristine(path)
+
+    def originals(self) -> Mapping[str, bytes | None]:
+        """Give the bytes before the change."""
+        return {file: self.pristine(file) for file in self.changed}
+
+    def settled(self, desired: Mapping[str, bytes], _note: object) -> bool:
+        """Tell whether there is nothing to do."""
+        return dict(desired) == self.changed
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Need no lock: nobody else has it."""
+        return nullcontext()
+
+    def settle(self, desired: Mapping[str, bytes], _note: object, *, on_edits: bool) -> tuple[str, ...]:
+        """Take the files over."""
+        before = {file: self.read(file) for file in {*desired, *self.changed}}
+        self.changed = dict(desired)
+        return tuple(sorted(file for file, data in before.items() if self.read(file) != data))
+
+
+@dataclass(frozen=True)
+class Together:
+    """What is so only of several overlays together: the verdicts on those in conflict, by id, and other problems."""
+
+    clashes: Mapping[str, Verdict]
+    problems: tuple[Problem, ...]
+
+
+def try_one(read: Read, item: Catalogued, parsed: Parsed, among: Collection[Catalogued]) -> Cell:
+    """Say what a vLLM is to one overlay, and whether the overlay does there what it promises.
+
+    Args:
+        read: gives the bytes of a file of the pristine vLLM.
+        item: the overlay.
+        parsed: syntax trees of this vLLM, to be used and added to.
+        among: the overlays that `parsed` is used for.
+    """
+    try:
+        changeset, problems = _tried(read, [item], parsed, among)
+        return Cell(changeset.before[0], problems)
+    except (Failure, RuntimeError) as error:
+        told = error.problems if isinstance(error, Failure) else (Problem("overlay failed", item.id, str(error)),)
+    try:
+        return Cell(status(read, [item], parsed, among)[0], told)
+    except Failure:  # it cannot even be asked
+        return Cell(_unknown(item, told[0]), told)
+
+
+def try_together(read: Read, overlays: Sequence[Catalogued], parsed: Parsed, among: Collection[Catalogued]) -> Together:
+    """Say which overlays want the same code when they are selected together, and what else does not hold then.
+
+    What is wrong with one of them alone is left to `try_one`; the others are tried without it. Arguments are its.
+    """
+    try:
+        changeset, problems = _tried(read, overlays, parsed, among)
+        clashes = {v.id: v for v in changeset.before if v.state is State.CONFLICT}
+    except (Failure, RuntimeError) as error:
+        problems = (Problem("do not go together", ", ".join(item.id for item in overlays), str(error)),)
+        clashes = {}
+    if not problems:
+        return Together({}, ())
+    alone = {item.id for item in overlays if try_one(read, item, parsed, among).problems}
+    rest = [item for item in overlays if item.id not in alone | clashes.keys()]
+    if len(rest) == len(overlays):
+        return Together({}, problems)
+    return Together(clashes, try_together(read, rest, parsed, among).problems)
+
+
+def _tried(
+    read: Read, overlays: Sequence[Catalogued], parsed: Parsed, among: Collection[Catalogued]
+) -> tuple[Changeset, tuple[Problem, ...]]:
+    names = ", ".join(item.id for item in overlays)
+    store = Memory(read)
+    changeset, changed = apply(store, overlays, parsed, among)
+    if not changed:
+        return changeset, changeset.problems
+    problems = [problem for file in changed for problem in compiles(file, store.read(file) or b"")]
+    again, rewritten = apply(store, overlays, parsed, among)
+    if rewritten:
+        problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
+    problems.extend(again.problems)
+    if not any(marks_in(read(file) or b"") for file in changed):  # else the originals are elsewhere
+        revert(store, overlays, None)
+        kept = [file for file in changed if store.read(file) != read(file)]
+        problems.extend(Problem("not reversible", file, f"{names}: it stays changed") for file in kept)
+    return changeset, (*changeset.problems, *problems)
+
+
+def _unknown(item: Catalogued, problem: Problem) -> Verdict:
+    """Give the verdict on a vLLM that an overlay stumbles over."""
+    parts = (
+        PartVerdict(
+            part.name,
+            State.DRIFTED,
+            str(problem),
+            tuple(dict.fromkeys(edit.file for shape in part.shapes for edit in shape.edits)),
+            problems=(problem,),
+        )
+        for part in item.overlay.parts
+    )
+    return Verdict(item.id, tuple(parts))

@@ -1,0 +1,160 @@
+"""One cell: what is told of an overlay that keeps its word on a vLLM, and of one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from vpatch import AddFile, InsertAfter, ReplaceExpr
+from vpatch.matrix import trial
+from vpatch.matrix.model import Cell
+from vpatch.matrix.trial import Together, try_one, try_together
+from vpatch.model import Catalogued, Finding, Found, Reach, State
+from vpatch.workspace import Workspace
+
+from tests.snippets import FILE, Files, module, overlay
+
+SOURCE = "def f():\n    a(b(1), 2)\n    c()\n"
+GOOD = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), name="good")
+RIVAL = overlay(ReplaceExpr(FILE, "f", "a(b(1), 2)", "y"), name="rival")
+OTHER = overlay(InsertAfter(FILE, "f", "c()", "z()"), name="other")
+LOST = overlay(ReplaceExpr(FILE, "f", "nowhere()", "x"), name="lost")
+BROKEN = overlay(AddFile("vllm/_vpatch/x.py", "def\n"), name="broken")
+
+
+@dataclass(frozen=True)
+class Odd:
+    """An edit that does not keep its word: `raises` in `state`, or never finds what it made."""
+
+    raises: bool = False
+    file: str = FILE
+    scope: str = ""
+    reach: Reach = ((FILE, ""),)
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        if self.raises:
+            raise ZeroDivisionError("no such thing")
+        return Finding(Found.BEFORE)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        files.put(FILE, b"other = 1\n")
+
+
+def one(item: Catalogued, files: Files | None = None) -> Cell:
+    return try_one((files or module(SOURCE)).get, item, {}, [item])
+
+
+def together(*items: Catalogued) -> Together:
+    return try_together(module(SOURCE).get, items, {}, items)
+
+
+def test_an_overlay_that_does_what_it_promises() -> None:
+    cell = one(GOOD)
+
+    assert (cell.verdict.id, cell.verdict.state, cell.problems) == ("good", State.PENDING, ())
+    assert cell.verdict.parts[0].shape == "1.0"
+
+
+def test_the_tree_is_as_it_was() -> None:
+    files = dict(module(SOURCE))
+    one(GOOD, files)
+
+    assert files == module(SOURCE)
+
+
+def test_one_that_is_lost() -> None:
+    cell = one(LOST)
+
+    assert cell.verdict.state is State.DRIFTED
+    assert cell.problems == cell.verdict.problems
+    assert "nowhere()" in str(cell.problems[0])
+
+
+def test_code_that_does_not_compile() -> None:
+    cell = one(BROKEN)
+
+    assert cell.verdict.state is State.PENDING
+    assert [str(problem).partition(" (")[0] for problem in cell.problems] == [
+        "does not compile: vllm/_vpatch/x.py: invalid syntax"
+    ]
+
+
+def test_an_edit_that_never_finds_what_it_made() -> None:
+    cell = one(overlay(Odd(), name="odd"))
+
+    assert cell.verdict.state is State.PENDING
+    assert [problem.what for problem in cell.problems] == ["overlay failed"]
+    assert "not applied" in str(cell.problems[0])
+
+
+def test_an_edit_that_raises() -> None:
+    cell = one(overlay(Odd(raises=True), name="odd"))
+
+    assert cell.verdict.state is State.DRIFTED
+    (problem,) = cell.problems
+    assert str(problem) == f"overlay failed: odd: {FILE}: Odd raised ZeroDivisionError: no such thing"
+
+
+def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial.Memory, "settled", lambda *_: False)
+    settle = trial.Memory.settle
+
+    def twice(self: trial.Memory, desired: Files, note: object, *, on_edits: bool) -> tuple[str, ...]:
+        wrote = settle(self, desired, note, on_edits=on_edits)
+        return wrote or tuple(desired)
+
+    monkeypatch.setattr(trial.Memory, "settle", twice)
+
+    assert [str(problem) for problem in one(GOOD).problems] == [f"not idempotent: good: the second run writes {FILE}"]
+
+
+def test_a_revert_that_leaves_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "revert", lambda *_: ())
+
+    assert [str(problem) for problem in one(GOOD).problems] == [f"not reversible: {FILE}: good: it stays changed"]
+
+
+def test_a_tree_that_is_half_patched_is_healed() -> None:
+    both = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), InsertAfter(FILE, "f", "c()", "z()"), name="both")
+    half = module("def f():\n    a(x, 2)  # vpatch: both\n    c()\n")
+    cell = one(both, half)
+
+    assert (cell.verdict.state, cell.problems) == (State.PENDING, ())
+
+
+def test_a_tree_that_is_patched() -> None:
+    cell = one(GOOD, module("def f():\n    a(x, 2)  # vpatch: good\n    c()\n"))
+
+    assert (cell.verdict.state, cell.problems) == (State.APPLIED, ())
+
+
+def test_overlays_that_get_along() -> None:
+    assert together(GOOD, OTHER) == Together({}, ())
+
+
+def test_overlays_that_want_the_same_code() -> None:
+    found = together(GOOD, OTHER, RIVAL)
+
+    assert {name: verdict.state for name, verdict in found.clashes.items()} == {
+        "good": State.CONFLICT,
+        "rival": State.CONFLICT,
+    }
+    assert found.problems == ()
+
+
+@pytest.mark.parametrize("bad", [LOST, BROKEN, overlay(Odd(raises=True), name="odd"), overlay(Odd(), name="odd")])
+def test_what_is_wrong_with_one_alone_is_not_told_of_all(bad: Catalogued) -> None:
+    assert together(GOOD, bad, OTHER) == Together({}, ())
+
+
+def test_overlays_that_only_together_break_their_word() -> None:
+    first = overlay(InsertAfter(FILE, "f", "c()", "x(2)"), name="first")
+    second = overlay(ReplaceExpr(FILE, "f", "2", "y"), name="second")
+
+    found = together(first, second)
+
+    assert not found.clashes
+    (problem,) = found.problems
+    assert (problem.what, problem.where) == ("conflict", "second")
+    assert "`2` is there 2 times" in problem.cause
+
