@@ -157,4 +157,3 @@ def test_overlays_that_only_together_break_their_word() -> None:
     (problem,) = found.problems
     assert (problem.what, problem.where) == ("conflict", "second")
     assert "`2` is there 2 times" in problem.cause
-
