@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from vpatch.catalogue import discover, select
-from vpatch.cli.bar import steps
+from vpatch.cli.bar import share
 from vpatch.cli.options import overlay_option, reported
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.as_json import as_rows
@@ -68,7 +68,7 @@ def matrix_command(
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
         sources = [*releases, *sources]
-    with steps("vLLMs", len(sources)) as progress:
+    with share(f"{len(sources)} vLLMs") as progress:
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
         _write(html, matrix)

