@@ -222,11 +222,20 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+IN_A_THREAD = """
+import sys, threading, time
+from vpatch.matrix.revision import Revision
+threading.Thread(target=Revision(*sys.argv[1:]).read, args=([],), daemon=True).start()
+time.sleep(60)
+"""
+
+
 @pytest.mark.usefixtures("heeding_interrupts")
-def test_interrupted(repository: Path, server: Served, temporary: Path) -> None:
+@pytest.mark.parametrize("script", [READ, IN_A_THREAD], ids=["alone", "in a thread that nobody waits for"])
+def test_interrupted(repository: Path, server: Served, temporary: Path, script: str) -> None:
     """Neither a folder is left nor a process."""
     server.silent = threading.Event()
-    command = [sys.executable, "-c", READ, server.url("repository/.git"), "main"]
+    command = [sys.executable, "-c", script, server.url("repository/.git"), "main"]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE) as child:
         until(lambda: server.asked)
         assert len(list(temporary.iterdir())) == 1
@@ -235,7 +244,7 @@ def test_interrupted(repository: Path, server: Served, temporary: Path) -> None:
 
     assert told.rstrip().endswith(b"KeyboardInterrupt")
     assert list(temporary.iterdir()) == []
-    assert processes(server.port) == []
+    until(lambda: not processes(server.port))
     server.silent.set()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from select import select
 from typing import TYPE_CHECKING, Any
@@ -119,6 +121,8 @@ def _fetch(git: Git, address: str, *arguments: str) -> str:
         start_new_session=True,
     )
     process: Any = running.proc  # `running` ends it when nobody has it any more
+    end = partial(_end, process.pid)
+    atexit.register(end)  # for the threads that an interrupted program does not wait for
     said = b""
     with process:
         try:
@@ -130,15 +134,22 @@ def _fetch(git: Git, address: str, *arguments: str) -> str:
                 raise Failure(Problem("cannot fetch", shown(address), f"no sign of life within {SILENCE:g} s"))
             failed = process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end()
             raise
+        finally:
+            atexit.unregister(end)
     return said.decode("utf-8", "replace") if failed else ""
+
+
+def _end(session: int) -> None:
+    """End a process and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
 
 
 def _failure(address: str, rev: str, said: str) -> Failure:
     """Tell what git said, without what it says on the way, and without secrets."""
-    lines = [line.strip() for line in re.split(r"[\r\n]", said)]
+    lines = [line.strip() for line in re.split(r"[\r\n]", said) if not line.startswith("warning: ")]
     # Of ssh's failures git says no more than that there was one, in the end.
     fatal = [line for line in lines if line.startswith("fatal: ") and "not read from remote" not in line]
     told = next(filter(None, [*fatal, *lines]), "git fetch fails")
