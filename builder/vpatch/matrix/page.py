@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.model import Cell, Matrix
@@ -27,9 +27,10 @@ _PIECES = re.compile(r"`([^`]+)`|(?<![\w/.-])([\w.-]+/[\w.-]+#\d+)\b")
 
 @dataclass(frozen=True)
 class Reason:
-    """What is behind the cells of one overlay that say the same; `rows` are the numbers of their rows on the page."""
+    """What is behind the cells of one overlay that say the same: their column, and the numbers of their rows."""
 
     id: str
+    column: int
     item: Catalogued
     cell: Cell
     rows: tuple[int, ...]
@@ -38,6 +39,11 @@ class Reason:
     def urgent(self) -> bool:
         """Whether a person must look, whatever the state."""
         return bool(self.cell.problems) or self.cell.verdict.state in {State.CONFLICT, State.DRIFTED}
+
+    @property
+    def beyond(self) -> tuple[Problem, ...]:
+        """What went wrong where the overlay was applied."""
+        return tuple(problem for problem in self.cell.problems if problem not in self.cell.verdict.problems)
 
     @property
     def parts(self) -> Counter[State]:
@@ -50,7 +56,7 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
 
     Args:
         matrix: what it shows.
-        made: when the verdicts were computed, in UTC.
+        made: when the verdicts were computed; it is shown in UTC.
         version: vpatch's own.
 
     Raises:
@@ -68,7 +74,7 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
         for column, cell in enumerate(row.cells):
             where.setdefault((column, cell), []).append(number)
     found = {
-        key: Reason(f"reason-{number}", matrix.overlays[key[0]], key[1], tuple(where[key]))
+        key: Reason(f"reason-{number}", key[0], matrix.overlays[key[0]], key[1], tuple(where[key]))
         for number, key in enumerate(sorted(where, key=lambda key: key[0]))
     }
     environment = Environment(
@@ -86,7 +92,7 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
         lines=tuple(tuple(found[key] for key in enumerate(row.cells)) for row in rows),
         states=Counter(cell.verdict.state for row in rows for cell in row.cells),
         says=SAYS,
-        made=made,
+        made=made.astimezone(UTC),
         version=version,
     )
     # A byte of a folder's name that is no UTF-8 is no character either, and could not be written.

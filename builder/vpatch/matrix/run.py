@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +18,7 @@ from typing import TypeAlias
 
 from vpatch.engine import named
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.looking import Looked, look, start
+from vpatch.matrix.looking import Looked, look
 from vpatch.matrix.model import Cell, Matrix, Row, Source
 from vpatch.model import Catalogued
 
@@ -102,7 +104,8 @@ class _Columns:
         new = {name: key for name, key in self._keys(files).items() if key not in asked}
         if new:
             together = self.together if "" in new else frozenset()
-            job = pool.submit(look, files, tuple(self.files), new.keys() - {""}, together)
+            with _uninterrupted():
+                job = pool.submit(look, files, tuple(self.files), new.keys() - {""}, together)
             asked.update(dict.fromkeys(new.values(), job))
 
     def filled(self, row: Row, asked: Mapping[Key, Future[Looked]]) -> Row:
@@ -121,7 +124,7 @@ def _looking(rows: int) -> Iterator[Executor]:
     """Give the processes that look; on the way out of a failure nobody waits for what was not begun."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
-    with ProcessPoolExecutor(workers, context, initializer=start) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=gc.disable) as pool:  # as the program does itself
         try:
             yield pool
         except BrokenProcessPool as error:
@@ -129,3 +132,13 @@ def _looking(rows: int) -> Iterator[Executor]:
             raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Start processes that no interrupt reaches: it is for this one, which ends them; here it comes a little later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

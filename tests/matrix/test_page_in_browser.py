@@ -1,0 +1,309 @@
+"""The page of the matrix in a browser: by keyboard, to a screen reader, narrow, dark, in print, without script."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+from vpatch.matrix.model import Cell, Matrix, Row
+from vpatch.model import State
+
+from tests.matrix.browser import chromium, find
+from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
+from tests.matrix.screenshot import take
+
+WIDTHS = (1280, 400)
+FOCUSED = """() => {
+  const focused = document.activeElement, {left, right, top, bottom} = focused.getBoundingClientRect()
+  return {id: focused.id, outline: getComputedStyle(focused).outlineStyle, left, right, top, bottom}
+}"""
+OPEN = """() => {
+  const open = document.querySelector(":popover-open"), {left, right, top, bottom} = open.getBoundingClientRect()
+  const links = [...open.querySelectorAll("a")].map(link => link.href)
+  return {id: open.id, text: open.innerText, links, left, right, top, bottom}
+}"""
+SCROLLED = """async () => {
+  const region = document.querySelector(".scroll")
+  for (let frame = 0; frame < 300 && region.scrollLeft < 100; frame++) await new Promise(requestAnimationFrame)
+  return region.scrollLeft
+}"""
+SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
+
+Show = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not find():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no chromium: .ci/run installs one")
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def matrix(pristine: Callable[[str], Path]) -> Matrix:
+    return every_kind(pristine)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, matrix: Matrix) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {"all": matrix, "wide": wide(), "hostile": saying(HOSTILE)}
+    for name, one in made.items():
+        (folder / f"{name}.html").write_text(html(one), "utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+@pytest.fixture
+def show(browser: Browser, files: dict[str, Path]) -> Iterator[Show]:
+    """`show(400, dark=True)`: the page in a window of that width."""
+    with ExitStack() as opened:
+
+        def give(width: int, name: str = "all", *, dark: bool = False, script: bool = True) -> Page:
+            scheme = "dark" if dark else "light"
+            size = {"width": width, "height": 800}
+            context = browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=script)
+            opened.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(5000)
+            page.goto(files[name].as_uri())
+            return page
+
+        yield give
+
+
+def cells(matrix: Matrix) -> Iterator[tuple[str, Row, Cell]]:
+    """Give every cell with its id on the page, in the order of the page."""
+    for number, row in enumerate(reversed(matrix.rows)):
+        for column, cell in enumerate(row.cells):
+            yield f"cell-{number}-{column}", row, cell
+
+
+def plain(text: str) -> str:
+    """Give a text without what the page shows in another way: space, and the quotes of code."""
+    return re.sub(r"[\s`]+", "", text)
+
+
+def reason(cell: Cell) -> Iterator[str]:
+    """Give what must be behind a cell."""
+    yield cell.verdict.id
+    yield from map(str, cell.problems)
+    for part in cell.verdict.parts:
+        yield part.name
+        yield part.state.replace("_", " ")
+        yield from part.files
+        yield from [] if part.problems else [part.because]
+        yield from [f"shape {part.shape}"] if part.shape else []
+
+
+def open_by_keyboard(page: Page, cell: str) -> Any:
+    """Press a cell, and give its reason: what stands there, its links, and its place."""
+    page.locator(f"#{cell}").press("Enter")
+    return page.evaluate(OPEN)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tab_reaches_every_cell(show: Show, matrix: Matrix, width: int) -> None:
+    page = show(width)
+    reached: list[str] = []
+    for _ in range(page.locator("a:visible, button:visible, [tabindex]:visible").count()):
+        page.keyboard.press("Tab")
+        found = page.evaluate(FOCUSED)
+        assert found["outline"] == "solid", found
+        assert 0 <= found["left"] < found["right"] <= width, found
+        assert not found["id"] or 0 <= found["top"] < found["bottom"] <= 800, found
+        reached.append(found["id"])
+
+    assert [name for name in reached if name.startswith("cell-")] == [name for name, _, _ in cells(matrix)]
+    assert [name for name in reached if name.startswith("row-")] == [f"row-{n}" for n in range(len(matrix.rows))]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_cell_says_what_it_is(show: Show, matrix: Matrix, width: int) -> None:
+    page = show(width)
+    tree = page.locator("table").aria_snapshot()
+
+    assert page.locator(".cell").count() == len(matrix.overlays) * 9
+    for name, row, cell in cells(matrix):
+        button = page.locator(f"#{name}")
+        seen = cell.verdict.state.replace("_", " ")
+        where = row.name if row.name.startswith("vllm") else f"vLLM {row.name}"
+        label = f"{seen}{' (n/a)' if 'not' in seen else ''}: {cell.verdict.id} on {where}"
+        urgent = cell.problems or cell.verdict.state in {State.DRIFTED, State.CONFLICT}
+        assert f'button "{label}{", a person must look" if urgent else ""}"' in tree
+        assert button.is_visible()
+        assert button.inner_text().strip() == seen
+        assert button.evaluate("it => it.scrollWidth <= it.clientWidth && it.scrollHeight <= it.clientHeight")
+        assert ("urgent" in (button.get_attribute("class") or "").split()) == bool(urgent)
+
+
+def test_the_table_is_one_to_a_screen_reader(show: Show, matrix: Matrix) -> None:
+    page = show(1280)
+    names = [f"{item.id}{' (opt-in)' if item.overlay.opt_in else ''}" for item in matrix.overlays]
+
+    assert page.get_by_role("columnheader").all_inner_texts() == ["vLLM", *names]
+    assert page.get_by_role("rowheader").all_inner_texts() == [row.name for row in reversed(matrix.rows)]
+    assert page.get_by_role("table", name="vLLMs, newest first, and the overlays").count() == 1
+    assert page.get_by_role("cell", name="could not be read: wrong bytes: vllm-0.21.1.whl").count() == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_enter_opens_the_reason_and_escape_closes_it(show: Show, matrix: Matrix, width: int) -> None:
+    page = show(width)
+    shared: dict[Cell, str] = {}
+    for name, row, cell in cells(matrix):
+        found = open_by_keyboard(page, name)
+        for said in (row.name, *reason(cell)):
+            assert plain(said) in plain(found["text"]), name
+        item = next(item for item in matrix.overlays if item.id == cell.verdict.id)
+        assert {f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream} <= {
+            *found["links"]
+        }
+        assert shared.setdefault(cell, found["id"]) == found["id"]
+        assert 0 <= found["left"] < found["right"] <= width
+        assert 0 <= found["top"] < found["bottom"] <= 800
+        page.keyboard.press("Escape")
+        assert page.evaluate(FOCUSED)["id"] == name
+        assert not page.locator(":popover-open").count()
+
+    assert len(shared) == len({*shared.values()})
+
+
+def test_tab_goes_from_a_cell_into_its_reason(show: Show) -> None:
+    page = show(1280)
+    open_by_keyboard(page, "cell-0-2")
+    page.keyboard.press("Tab")
+
+    assert page.evaluate("document.activeElement.closest(':popover-open')?.querySelector('h3').innerText")
+    page.keyboard.press("Enter")
+    assert not page.locator(":popover-open").count()
+
+
+def test_a_row_tells_its_origin_and_a_column_what_the_overlay_does(show: Show, matrix: Matrix) -> None:
+    page = show(400)
+    for number, row in enumerate(reversed(matrix.rows)):
+        said = open_by_keyboard(page, f"row-{number}")["text"]
+        assert (row.tree.origin if row.tree else str(row.problems[0])) in said
+        assert not row.tree or all(note in said for note in row.tree.notes)
+        page.keyboard.press("Escape")
+    for number, item in enumerate(matrix.overlays):
+        page.locator(f"[popovertarget=overlay-{number}]").first.press("Enter")
+        text = plain(page.locator(f"#overlay-{number}").inner_text())
+        assert plain(item.overlay.summary) in text
+        assert plain(item.why) in text
+        page.keyboard.press("Escape")
+
+
+def test_what_a_person_must_look_at_comes_first(show: Show, matrix: Matrix) -> None:
+    page = show(1280)
+    page.get_by_role("link", name="4 cells and 1 row need a person").click()
+    look = page.get_by_role("region", name="A person must look")
+
+    for problem in (
+        p for row in matrix.rows for p in (*row.problems, *(q for cell in row.cells for q in cell.problems))
+    ):
+        assert plain(str(problem)) in plain(look.inner_text())
+    look.get_by_role("link", name="vLLM main").first.click()
+    page.keyboard.press("Tab")
+    assert page.evaluate(FOCUSED)["id"] == "cell-0-1", "the one after the first that is drifted"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing(show: Show, matrix: Matrix, *, dark: bool) -> None:
+    page = show(1280, dark=dark)
+    axe = Axe()
+    found = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        found.append(axe.run(page))
+        assert not found[-1].response["incomplete"], "every contrast was measured"
+    # A reason of each state, and what is behind the name of a row.
+    for name in (*{cell.verdict.state: name for name, _, cell in cells(matrix)}.values(), "row-0"):
+        open_by_keyboard(page, name)
+        found.append(axe.run(page, ":popover-open"))
+        page.keyboard.press("Escape")
+
+    assert not [one.generate_report() for one in found if one.violations_count]
+
+
+@pytest.mark.parametrize("name", ["all", "wide", "hostile"])
+def test_the_page_never_scrolls_sideways(show: Show, name: str) -> None:
+    page = show(1280, name)
+    for width in (320, *WIDTHS, 800, 1280, 1920):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(SIDEWAYS) <= 0, width
+        open_by_keyboard(page, "row-0")
+        assert page.evaluate(SIDEWAYS) <= 0, width
+        page.keyboard.press("Escape")
+
+
+def test_a_wide_table_scrolls_in_its_place_and_keeps_the_names_of_rows(show: Show) -> None:
+    page = show(400, "wide")
+    region = page.get_by_role("region", name="vLLMs, newest first")
+    region.focus()
+    assert page.evaluate(FOCUSED)["outline"] == "solid"
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+
+    assert page.evaluate(SCROLLED) >= 100
+    assert 0 <= page.evaluate("document.querySelector('#row-0').getBoundingClientRect().left") < 20
+
+
+def test_nothing_is_fetched(show: Show, files: dict[str, Path]) -> None:
+    page = show(1280)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    open_by_keyboard(page, "cell-0-0")
+    page.wait_for_load_state("networkidle")
+
+    assert asked == [files["all"].as_uri()]
+
+
+def test_without_script_it_is_the_same(show: Show) -> None:
+    with_it, without = show(400), show(400, script=False)
+    assert without.locator("body").inner_text() == with_it.locator("body").inner_text()
+    without.locator("#cell-0-0").press("Enter")
+
+    assert without.locator("article:visible").count() == 1
+
+
+def test_in_print_nothing_is_hidden(show: Show, matrix: Matrix) -> None:
+    page = show(800, dark=True)
+    page.emulate_media(media="print", color_scheme="light")
+    text = plain(page.locator("body").inner_text())
+
+    assert page.locator("article:visible").count() == page.locator("article").count() > 30
+    for _, _, cell in cells(matrix):
+        for said in reason(cell):
+            assert plain(said) in text
+    for item in matrix.overlays:
+        assert plain(item.why) in text
+    assert all(plain(row.tree.origin) in text for row in matrix.rows if row.tree)
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_hostile_text_is_text(show: Show) -> None:
+    page = show(400, "hostile")
+    said: list[str] = []
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.reload()
+    text = open_by_keyboard(page, "cell-1-0")["text"]
+
+    assert plain(text).count(plain(HOSTILE)) > 5
+    assert not said
+
+
+def test_the_picture_for_the_docs(browser: Browser, files: dict[str, Path], tmp_path: Path) -> None:
+    picture = tmp_path / "matrix.png"
+    take(browser, files["all"], picture)
+
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert int.from_bytes(picture.read_bytes()[16:20]) == 1280
