@@ -1,22 +1,28 @@
-"""README's table of overlays, written from what the overlays say of themselves: `python -m tests.readme`."""
+"""README's tables, from what the overlays say of themselves, and `vpatch matrix` of them: `python -m tests.readme`."""
 
 from __future__ import annotations
 
+import json
 import re
-from itertools import groupby
+import subprocess
+import sys
 from pathlib import Path
 
 from vpatch.catalogue import discover
 from vpatch.model import Catalogued
 
+from tests.releases import RELEASES
+
 README = Path(__file__).parents[1] / "README.md"
-TABLE = re.compile(r"(?<=<!-- overlays -->\n).*?(?=<!-- /overlays -->)", re.DOTALL)
+RECORD = README.parent / "docs/matrix.json"
+# Releases that came after those that the tests know are told of by the scheduled workflow.
+KNOWN = tuple(word for release in RELEASES for word in ("--vllm", release))
 
 
-def table() -> str:
+def overlays() -> str:
     """Give the table of our own overlays, in Markdown."""
     ours = (item for item in discover() if item.origin.startswith("vpatch "))
-    return "\n".join(["| overlay | does | upstream | vLLM |", "|---|---|---|---|", *map(_row, ours), ""])
+    return "\n".join(["| overlay | does | upstream |", "|---|---|---|", *map(_row, ours), ""])
 
 
 def _row(item: Catalogued) -> str:
@@ -25,30 +31,32 @@ def _row(item: Catalogued) -> str:
         f"[{link.removeprefix('vllm-project/vllm')}](https://github.com/{link.replace('#', '/pull/')})"
         for link in overlay.upstream
     )
-    ranges = groupby(overlay.releases.items(), key=lambda told: told[1].partition(":")[0])
-    where = "; ".join(
-        f"{state} {_whole([span for span, _ in told])}" for state, told in ranges if state != "not_applicable"
-    )
     name = f"`{item.id}`{' (opt-in)' if overlay.opt_in else ''}"
-    return f"| {name} | {overlay.summary.removesuffix('.')} | {', '.join(links)} | {where} |"
+    return f"| {name} | {overlay.summary.removesuffix('.')} | {', '.join(links)} |"
 
 
-def _whole(spans: list[str]) -> str:
-    """Give the range that adjacent ranges make together."""
-    return ", ".join([*spans[0].split(",")[:1], *spans[-1].split(",")[1:]])
-
-
-def fresh(text: str) -> str:
-    """Give README's text with the table as it should be.
+def fresh(text: str, name: str, table: str) -> str:
+    """Give README's text with the table `name` as it should be.
 
     Raises:
-        ValueError: it has no place for a table, or several.
+        ValueError: it has no place for this table, or several.
     """
-    new, count = TABLE.subn(lambda _: table(), text)
+    place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    new, count = place.subn(lambda _: table, text)
     if count != 1:
-        raise ValueError(f"README.md has {count} places for the table of overlays")
+        raise ValueError(f"README.md has {count} places for the table {name}")
     return new
 
 
+def main() -> None:
+    """Write both tables, and the record that `vpatch matrix --baseline` compares with: a line for each release."""
+    vpatch = (sys.executable, "-m", "vpatch", "matrix", *KNOWN)
+    matrix = subprocess.run([*vpatch, "--markdown"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    README.write_text(fresh(fresh(README.read_text(), "overlays", overlays()), "matrix", matrix))
+    ran = json.loads(subprocess.run([*vpatch, "--json"], check=True, stdout=subprocess.PIPE).stdout)
+    rows = ",\n".join(map(json.dumps, ran["rows"]))
+    RECORD.write_text(f'{{"schema": {ran["schema"]}, "command": "matrix", "rows": [\n{rows}\n]}}\n')
+
+
 if __name__ == "__main__":
-    README.write_text(fresh(README.read_text()))
+    main()

@@ -34,7 +34,7 @@ LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 # Beyond the standard library: who may import what at all, and who of them when it is imported itself.
 EXTRAS = {
-    "git": {"site.checkout"},
+    "git": {"site.checkout", "matrix.revision", "matrix.shallow"},
     "requests": {"release", "image"},
     "urllib3": {"release", "image.registry"},
     "pypi_simple": {"release"},

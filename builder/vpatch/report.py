@@ -57,16 +57,20 @@ def as_json(report: Report) -> str:
         "command": report.command,
         "tree": report.tree,
         "vllm": report.vllm,
-        "overlays": [_verdict(verdict) for verdict in report.verdicts],
+        "overlays": [verdict_object(verdict) for verdict in report.verdicts],
         "changed": list(report.changed),
-        "problems": [
-            {"what": p.what, "file": p.where, "scope": p.scope or None, "cause": p.cause} for p in report.problems
-        ],
+        "problems": [problem_object(problem) for problem in report.problems],
     }
     return json.dumps({**body, **report.extra})
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def problem_object(problem: Problem) -> dict[str, Any]:
+    """Give a problem as the contract's object."""
+    return {"what": problem.what, "file": problem.where, "scope": problem.scope or None, "cause": problem.cause}
+
+
+def verdict_object(verdict: Verdict) -> dict[str, Any]:
+    """Give a verdict as the contract's object."""
     parts = [
         {"name": p.name, "state": p.state, "because": p.because, "shape": p.shape, "files": list(p.files)}
         for p in verdict.parts

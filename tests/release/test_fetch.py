@@ -19,7 +19,7 @@ from vpatch.release import ranges
 from vpatch.release.fetch import fetch
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 DATE = 1777863720  # 2026-05-04 03:02:00 UTC

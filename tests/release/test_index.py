@@ -12,7 +12,7 @@ from vpatch.release import causes
 from vpatch.release.index import find_wheel, releases
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
 

@@ -14,7 +14,7 @@ from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 CHILD = """
 import sys, time

@@ -14,7 +14,7 @@ from vpatch.release import members
 from vpatch.release.fetch import find_wheel, open_wheel, read_members
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 DATE = 1777863720  # 2026-05-04 03:02:00 UTC

@@ -20,7 +20,7 @@ from vpatch.release.settings import read_settings
 from vpatch.release.transfer import Progress
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 DATA = hashlib.shake_256(b"data").digest(2_000_000)
 EDGE = len(DATA) - ranges.TAIL  # where the part begins that is read at once

@@ -12,7 +12,7 @@ from vpatch.release.session import open_session
 from vpatch.release.settings import read_settings
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 
 def test_uses_credentials_and_never_shows_them(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

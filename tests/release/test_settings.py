@@ -14,7 +14,7 @@ from vpatch.release.index import find_wheel, releases
 from vpatch.release.settings import read_settings
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 UV = '[[index]]\nurl = "URL/uv-default/"\ndefault = true\n'
 PIP = "[global]\nindex-url = URL/pip/\n"

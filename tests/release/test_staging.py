@@ -14,7 +14,7 @@ from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
 if TYPE_CHECKING:
-    from tests.release.conftest import Site
+    from tests.loopback import Site
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 

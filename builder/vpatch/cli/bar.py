@@ -28,16 +28,14 @@ def bar(label: str) -> Iterator[Progress | None]:
 
 
 @contextmanager
-def steps(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr, if that is a terminal, how many of `total` things are done."""
+def share(label: str) -> Iterator[Callable[[float], None]]:
+    """Show on stderr, if that is a terminal, how far something is: from 0 to 1."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total)
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=1)
         yield lambda done: bar.update(task, completed=done)

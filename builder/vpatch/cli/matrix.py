@@ -11,10 +11,13 @@ from pathlib import Path
 import click
 
 from vpatch.catalogue import discover, select
-from vpatch.cli.bar import steps
+from vpatch.cli.bar import share
 from vpatch.cli.options import overlay_option, reported
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.as_json import as_rows
+from vpatch.matrix.as_json import as_rows, read_rows
+from vpatch.matrix.baseline import changes
+from vpatch.matrix.difference import Kind, as_objects
+from vpatch.matrix.difference import told as in_markdown
 from vpatch.matrix.model import Matrix, Source
 from vpatch.matrix.run import run
 from vpatch.matrix.text import lines, markdown, table
@@ -34,6 +37,7 @@ PATH = click.Path(path_type=Path, readable=False)
 @click.option("--git", "repository", metavar="URL_OR_DIR", help="A repository; nothing in it is checked out.")
 @click.option("--rev", "revs", multiple=True, metavar="REV", help="A revision of that repository (repeatable).")
 @overlay_option
+@click.option("--baseline", metavar="FILE", type=PATH, help="What --json printed earlier: tell what changed since.")
 @click.option("--html", metavar="FILE", type=PATH, help="Write a page, too.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep what was fetched.")
@@ -46,6 +50,7 @@ def matrix_command(
     repository: str | None,
     revs: tuple[str, ...],
     ids: tuple[str, ...],
+    baseline: Path | None,
     html: Path | None,
     *,
     as_markdown: bool,
@@ -55,12 +60,15 @@ def matrix_command(
 
     By default these are all releases since 0.18.0. Each overlay is really applied in memory, compiled, applied again
     and reverted. Only the files that overlays look at are read, and kept in a cache.
+
+    With --baseline, only what got worse since makes it exit with 1.
     """
     if revs and not repository:
         raise click.UsageError("--rev is a revision of --git")
     if as_markdown and click.get_current_context().params.get("as_object"):
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
     began = time.monotonic()
+    before = read_rows(baseline) if baseline else None
     installed = discover()
     overlays = select(installed, ids) if ids else installed
     sources: list[Source] = [*_files(wheels, trees), *_revisions(repository, revs)]
@@ -68,7 +76,7 @@ def matrix_command(
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
         sources = [*releases, *sources]
-    with steps("vLLMs", len(sources)) as progress:
+    with share(f"{len(sources)} vLLMs") as progress:
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
         _write(html, matrix)
@@ -78,18 +86,24 @@ def matrix_command(
     notes += tuple(f"{name}: {note}" for name, tree in read for note in tree.notes)
     for note in (*notes, _counted(len(matrix.rows), seconds, received, size)):
         click.echo(note, err=True)
+    extra = {
+        "rows": as_rows(matrix),
+        "notes": notes,
+        "bytes_read": received,
+        "wheel_bytes": size,
+        "seconds": round(seconds, 1),
+    }
+    if before is None:
+        problems, text = matrix.problems, markdown(matrix) if as_markdown else lines(matrix)
+        return Report("matrix", problems=problems, extra=extra, lines=text, table=() if as_markdown else table(matrix))
+    found = changes(before, matrix)
+    if not found:
+        click.echo(f"nothing changed since {baseline}", err=True)
     return Report(
         "matrix",
-        problems=matrix.problems,
-        extra={
-            "rows": as_rows(matrix),
-            "notes": notes,
-            "bytes_read": received,
-            "wheel_bytes": size,
-            "seconds": seconds,
-        },
-        lines=markdown(matrix) if as_markdown else lines(matrix),
-        table=() if as_markdown else table(matrix),
+        problems=[change.problem for change in found if change.kind is Kind.WORSE],
+        extra={**extra, "changes": as_objects(found)},
+        lines=[*in_markdown(found), *markdown(matrix)] if as_markdown else [str(change) for change in found],
     )
 
 

@@ -18,7 +18,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.site.disk import cause
 
 SCHEMA = 1  # of the notes
-TRIES = 3  # for a folder that another run clears meanwhile
+TRIES = 10  # for folders that another run clears meanwhile
 
 WHEELS, LISTINGS = "wheels", "listings"  # the two kinds of notes
 
@@ -28,6 +28,7 @@ _OBJECTS, _NEW = "objects", "new"
 _HASH = re.compile(r"[0-9a-f]{64}")
 # What `clear` may remove: a user may have put something else there.
 _OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings)/[0-9a-f]{64}|new/[0-9a-f]{32}")
+_OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
 
 
 def folder() -> Path:
@@ -42,7 +43,9 @@ def folder() -> Path:
     try:
         return Path.home() / ".cache" / "vpatch"
     except RuntimeError as error:
-        raise Failure(Problem("no cache", "~/.cache", "there is no home folder: set XDG_CACHE_HOME")) from error
+        raise Failure(
+            Problem("no cache", "~/.cache", "no home folder; set XDG_CACHE_HOME, or use --no-cache")
+        ) from error
 
 
 def is_hash(text: str | None) -> bool:
@@ -138,7 +141,7 @@ class Cache:
 
     def usage(self) -> Usage:
         """Count what there is."""
-        sizes = [size for path in self._files() if (size := _size(path)) is not None]
+        sizes = [size for path in self._files() if (size := self._size(path)) is not None]
         return Usage(len(sizes), sum(sizes))
 
     def clear(self) -> Usage:
@@ -149,7 +152,7 @@ class Cache:
         """
         gone = Usage()
         for path in self._files():
-            size = _size(path)
+            size = self._size(path)
             try:
                 path.unlink()
             except FileNotFoundError:
@@ -157,12 +160,10 @@ class Cache:
             except OSError as error:
                 raise Failure(Problem("cannot clear the cache", str(path), cause(error))) from error
             gone = Usage(gone.files + 1, gone.bytes + (size or 0))
-        below = self.folder / _OBJECTS
-        kinds = [self.folder / name for name in (_OBJECTS, WHEELS, LISTINGS, _NEW)]
-        for path in (*(below.iterdir() if _is_folder(below) else ()), *kinds, self.folder):
-            if _is_folder(path):
+        for top, _, _ in os.walk(self.folder, topdown=False):
+            if _OUR_FOLDERS.fullmatch(self._relative(top)):
                 with suppress(OSError):  # somebody else's file is in it
-                    path.rmdir()
+                    Path(top).rmdir()
         return gone
 
     def _object(self, sha256: str) -> Path:
@@ -176,8 +177,20 @@ class Cache:
                 raise self._unusable("cannot read the cache", Path(error.filename), error) from error
 
         found = (Path(top, name) for top, _, names in os.walk(self.folder, onerror=refuse) for name in names)
-        ours = (path for path in found if _OURS.fullmatch(path.relative_to(self.folder).as_posix()))
-        return [path for path in ours if _size(path) is not None]
+        return [path for path in found if _OURS.fullmatch(self._relative(path)) and self._size(path) is not None]
+
+    def _relative(self, path: Path | str) -> str:
+        return Path(path).relative_to(self.folder).as_posix()
+
+    def _size(self, path: Path) -> int | None:
+        """Give the size of a plain file in bytes; None for a link, a folder, or a file that is gone."""
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable("cannot read the cache", path, error) from error
+        return found.st_size if S_ISREG(found.st_mode) else None
 
     def _read(self, path: Path) -> bytes | None:
         try:
@@ -209,14 +222,15 @@ class Cache:
                     staged.unlink(missing_ok=True)
                 break
             except OSError as error:
-                if isinstance(error, FileNotFoundError) and left:
+                # A folder that goes between two looks of `mkdir` is told as there.
+                if isinstance(error, (FileNotFoundError, FileExistsError)) and left:
                     continue
                 raise self._unusable("cannot write the cache", self.folder, error) from error
         return path
 
     @staticmethod
     def _unusable(what: str, path: Path, error: OSError) -> Failure:
-        return Failure(Problem(what, str(path), f"{cause(error)}: use --no-cache to do without"))
+        return Failure(Problem(what, str(path), f"{cause(error)}; use --no-cache to do without"))
 
 
 def _sealed(note: Note) -> bytes:
@@ -230,16 +244,3 @@ def _unsealed(data: bytes) -> Note | None:
         return None
     note: Note = json.loads(body)
     return note
-
-
-def _size(path: Path) -> int | None:
-    """Give the size of a plain file in bytes; None for a link, a folder, or a file that is gone."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    return found.st_size if S_ISREG(found.st_mode) else None
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()

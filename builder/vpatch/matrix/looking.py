@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,12 +19,6 @@ class Looked:
 
     cells: Mapping[str, Cell]
     together: Together
-
-
-def start() -> None:
-    """Prepare a process: an interrupt is the first one's matter, and syntax trees are no garbage."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()
 
 
 _parsed: Parsed = {}  # this process's own, from one row to the next

@@ -89,10 +89,14 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
     Raises:
         Failure: no such project or releases, all of them at once; an index that fails; a cache that cannot be used.
     """
-    project = canonicalize_name(project)
     memory = None if cache is None else _Memory(cache)
-    offers = find_wheels(versions, project=project, memory=memory) if versions else _default(project, memory)
-    return Listing(tuple(Release(project, o.wheel, cache) for o in offers), tuple(memory.notes) if memory else ())
+    told = memory.told if memory else []
+    try:
+        offers = find_wheels(versions, project=project, memory=memory) if versions else _default(project, memory)
+    except Failure as failure:
+        raise Failure(*failure.problems, *told) from failure  # a release may be newer than what is remembered
+    name = canonicalize_name(project)
+    return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, told)))
 
 
 def _default(project: str, memory: _Memory | None) -> list[Offer]:
@@ -103,17 +107,17 @@ def _default(project: str, memory: _Memory | None) -> list[Offer]:
     final = [version for version in there if not version.is_prerelease]
     chosen = [version for version in final or there if version >= OLDEST]
     if not chosen:
-        why = f"none since {OLDEST} that is not yanked" + (", and final" if final else "")
+        why = f"none since {OLDEST} that is {'final and ' if final else ''}not yanked"
         raise Failure(Problem("no releases", project, why))
     return [known[version] for version in chosen]
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """What indexes said the last time, in the cache; `notes` say which of them were taken from there."""
+    """What indexes said the last time, in the cache; `told` says which of them were taken from there."""
 
     cache: Cache
-    notes: list[str] = field(default_factory=list)
+    told: list[Problem] = field(default_factory=list)
 
     def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
         date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -123,10 +127,13 @@ class _Memory:
         try:
             note = self.cache.note(LISTINGS, _key(index, project))
         except DamagedError:
+            self.told.append(
+                Problem("damaged in the cache", shown(index), f"the list of its {project} releases is gone")
+            )
             return None
         if note is None:
             return None
-        self.notes.append(f"offline: {shown(index)}: {cause}; releases as of {note['date']}")
+        self.told.append(Problem("offline", shown(index), f"{cause}; {project} releases as of {note['date']}"))
         return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TypeAlias
 
 from vpatch.engine import named
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.looking import Looked, look, start
+from vpatch.matrix.looking import Looked, look
 from vpatch.matrix.model import Cell, Matrix, Row, Source
 from vpatch.model import Catalogued
 
@@ -28,7 +32,7 @@ def run(
     sources: Sequence[Source],
     overlays: Sequence[Catalogued],
     together: Collection[str],
-    told: Callable[[int], None],
+    told: Callable[[float], None],
 ) -> Matrix:
     """Compute the matrix.
 
@@ -36,31 +40,48 @@ def run(
         sources: the vLLMs, in the order of the rows.
         overlays: the columns.
         together: the ids of those that are tried together, too.
-        told: hears how many rows are done.
+        told: hears how far it is, from 0 to 1.
 
     Raises:
         Failure: a process that looks at them dies.
     """
     columns = _Columns({item.id: named([item]) for item in overlays}, frozenset(together))
-    with _working(len(sources)) as (readers, pool):
+    with _looking(len(sources)) as pool:
         asked: dict[Key, Future[Looked]] = {}
-        reading = {readers.submit(_read, source, named(overlays)): source for source in sources}
-        for future in as_completed(reading):
+        reading = _reading(sources, named(overlays))
+        for done, future in enumerate(as_completed(reading), 1):
+            told(done / len(sources) / 2)
             if (tree := future.result().tree) is not None:
                 columns.ask(tree.files, pool, asked)
         rows = []
         for future in reading:
             rows.append(columns.filled(future.result(), asked))
-            told(len(rows))
+            told(0.5 + len(rows) / len(sources) / 2)
     return Matrix(tuple(overlays), tuple(rows))
 
 
-def _read(source: Source, files: Collection[str]) -> Row:
-    """Give a row without cells."""
-    try:
-        return Row(source.name, source.read(files))
-    except Failure as failure:
-        return Row(source.name, None, problems=failure.problems)
+def _reading(sources: Sequence[Source], files: Collection[str]) -> list[Future[Row]]:
+    """Begin to read the sources; give the rows to come, without cells."""
+    rows: list[Future[Row]] = [Future() for _ in sources]
+    todo = SimpleQueue[tuple[Source, Future[Row]]]()
+    for pair in zip(sources, rows, strict=True):
+        todo.put(pair)
+    for _ in range(min(READERS, len(sources))):
+        # Those of an executor would be waited for after an interrupt, and a server can be silent for long.
+        Thread(target=_read, args=(todo, files), daemon=True).start()
+    return rows
+
+
+def _read(todo: SimpleQueue[tuple[Source, Future[Row]]], files: Collection[str]) -> None:
+    with suppress(Empty):
+        while True:
+            source, row = todo.get_nowait()
+            try:
+                row.set_result(Row(source.name, source.read(files)))
+            except Failure as failure:
+                row.set_result(Row(source.name, None, problems=failure.problems))
+            except BaseException as error:
+                row.set_exception(error)
 
 
 @dataclass(frozen=True)
@@ -83,7 +104,8 @@ class _Columns:
         new = {name: key for name, key in self._keys(files).items() if key not in asked}
         if new:
             together = self.together if "" in new else frozenset()
-            job = pool.submit(look, files, tuple(self.files), new.keys() - {""}, together)
+            with _uninterrupted():
+                job = pool.submit(look, files, tuple(self.files), new.keys() - {""}, together)
             asked.update(dict.fromkeys(new.values(), job))
 
     def filled(self, row: Row, asked: Mapping[Key, Future[Looked]]) -> Row:
@@ -98,19 +120,25 @@ class _Columns:
 
 
 @contextmanager
-def _working(rows: int) -> Iterator[tuple[Executor, Executor]]:
-    """Give what reads and what looks; on the way out of a failure nobody waits for what was not begun."""
+def _looking(rows: int) -> Iterator[Executor]:
+    """Give the processes that look; on the way out of a failure nobody waits for what was not begun."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
-    with (
-        ThreadPoolExecutor(READERS) as readers,
-        ProcessPoolExecutor(workers, context, initializer=start) as pool,
-    ):
+    with ProcessPoolExecutor(workers, context, initializer=gc.disable) as pool:  # as the program does itself
         try:
-            yield readers, pool
+            yield pool
         except BrokenProcessPool as error:
             cause = "it was killed; is there memory enough?"
             raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
         finally:
-            readers.shutdown(wait=False, cancel_futures=True)
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Start processes that no interrupt reaches: it is for this one, which ends them; here it comes a little later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,30 +6,41 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
-from vpatch.errors import Problem
-from vpatch.matrix.model import Cell, Matrix, Row
-from vpatch.model import State
+from vpatch.matrix.model import Matrix, Row
+from vpatch.model import Catalogued, State
 
 
 def lines(matrix: Matrix) -> list[str]:
-    """Give a line for each cell."""
+    """Give a line for each cell, with the reason, and with what went wrong where the overlay was applied."""
     return [
-        f"{row.name}: {cell.verdict.id}: {state}: {because}"
+        f"{row.name}: {cell.verdict.id}: {cell.verdict.state}: {'; '.join([cell.verdict.because, *map(str, beyond)])}"
         for row in matrix.rows
         for cell in row.cells
-        for state, because in [_said(cell)]
+        for beyond in [[problem for problem in cell.problems if problem not in cell.verdict.problems]]
     ]
 
 
 def table(matrix: Matrix) -> list[tuple[str, ...]]:
-    """Give a table for people: what each overlay is to the vLLMs, releases to which it is the same in one row."""
+    """Give a table for people: what each overlay is to the vLLMs, in short; neighbours are one where it is the same."""
     told: list[tuple[str, ...]] = [("overlay", "vLLM", "state", "because")]
     for column, item in enumerate(matrix.overlays):
         title = item.id
-        for name, row in _spans(matrix.rows, partial(_told, column)):
-            told.append((title, name, *_told(column, row)))
+        for name, row in _spans(matrix.rows, partial(_brief, item, column)):
+            told.append((title, name, *_brief(item, column, row)))
             title = ""
     return told + [("", row.name, "unknown", str(row.problems[0])) for row in matrix.rows if row.tree is None]
+
+
+def _brief(item: Catalogued, column: int, row: Row) -> tuple[State, str]:
+    """Give a cell in a few words; the whole reason is in `lines`."""
+    cell = row.cells[column]
+    state = cell.verdict.state
+    if cell.problems:
+        return state, "; ".join(map(str, cell.problems))
+    if state is State.MERGED:
+        return state, ", ".join(item.overlay.upstream)
+    shapes = dict.fromkeys(part.shape for part in cell.verdict.parts if part.shape)
+    return state, f"as in {', '.join(shapes)}" if shapes else ""
 
 
 def markdown(matrix: Matrix) -> list[str]:
@@ -57,19 +68,6 @@ def _spans(rows: Sequence[Row], said: Callable[[Row], object]) -> Iterator[tuple
         if common is not None:
             first, *more = group
             yield (f"{first.name} to {more[-1].name}" if more else first.name), first
-
-
-def _told(column: int, row: Row) -> tuple[State, str]:
-    return _said(row.cells[column])
-
-
-def _said(cell: Cell) -> tuple[State, str]:
-    return cell.verdict.state, "; ".join([cell.verdict.because, *map(str, _beyond(cell))])
-
-
-def _beyond(cell: Cell) -> list[Problem]:
-    """Give what went wrong where the overlay was applied."""
-    return [problem for problem in cell.problems if problem not in cell.verdict.problems]
 
 
 def _states(row: Row) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,12 +30,21 @@ class Picked:
 def pick(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Picked:
     """Read those of the `wanted` files that a wheel has.
 
-    RECORD is held to list all of the wheel's code and nothing that is not there: so from then on, it alone says what
-    the wheel has.
+    RECORD is held to list all of the wheel's code, and none of `wanted` that is not there: so from then on, it alone
+    says what the wheel has.
 
     Raises:
-        Failure: the wheel is damaged, or is not what RECORD says.
+        Failure: the wheel is damaged, or is not what RECORD says. Each problem names the wheel.
     """
+    wheel = Path(file.name).name
+    try:
+        return _picked(file, frozenset(wanted))
+    except Failure as failure:
+        problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
+        raise Failure(*problems) from failure
+
+
+def _picked(file: RemoteFile | BinaryIO, wanted: frozenset[str]) -> Picked:
     names: set[str] = set()
 
     def chosen(name: str) -> bool:
@@ -47,7 +56,7 @@ def pick(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Picked:
     picked = Picked(path, found.pop(path), found)
     listed = picked.sums
     unlisted = sorted(name for name in names - listed.keys() if name.endswith(".py"))
-    absent = sorted(listed.keys() & {*wanted} - names)
+    absent = sorted((listed.keys() & wanted) - names)
     if unlisted or absent:
         raise Failure(
             *(Problem("wrong bytes", name, "RECORD does not list it") for name in unlisted),

@@ -18,7 +18,7 @@ from vpatch.errors import Failure, Problem
 try:
     from vpatch.release.causes import shown
     from vpatch.release.index import PROJECT, Offer, Wheel, find_wheel, find_wheels, listings, releases
-    from vpatch.release.members import Member, Sums, check, is_record, read_members, sums_in
+    from vpatch.release.members import Member, Sums, is_record, read_members, sums_in
     from vpatch.release.ranges import RemoteFile, open_remote
     from vpatch.release.session import open_session
     from vpatch.release.settings import read_settings
@@ -36,7 +36,6 @@ __all__ = [
     "RemoteFile",
     "Sums",
     "Wheel",
-    "check",
     "fetch",
     "find_wheel",
     "find_wheels",

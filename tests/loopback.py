@@ -1,0 +1,248 @@
+"""A package index on loopback that serves made-up wheels, well or badly."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from vpatch.release import causes, session
+
+NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
+SOURCES = {
+    "vllm/__init__.py": b"__version__ = '1.0'\n",
+    "vllm/engine/core.py": b"# -*- coding: latin-1 -*-\r\nname = 'caf\xe9'\r\n",
+    "vllm/zz/last.py": b"",
+    "vllm-1.0.dist-info/METADATA": b"Metadata-Version: 2.4\nName: vllm\nVersion: 1.0\n",
+    "vllm-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\n",
+    "vllm-1.0.dist-info/licenses/LICENSE": b"Apache-2.0\n",
+}
+BALLAST = hashlib.shake_256(b"ballast").digest(3_000_000)
+RECORD = "vllm-1.0.dist-info/RECORD"
+
+
+def record_of(files: dict[str, bytes], path: str = RECORD) -> bytes:
+    """Give a RECORD that is right about `files`."""
+    lines = []
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(data)}\n")
+    return ("".join(lines) + f"{path},,\n").encode()
+
+
+def make_wheel(
+    files: dict[str, bytes] | None = None, record: bytes | None = None, *, release: str = "vllm-1.0"
+) -> bytes:
+    """Give a wheel of `files`, with so much ballast between them that it takes several ranges to read them."""
+    files = {name.replace("vllm-1.0", release): data for name, data in {**SOURCES, **(files or {})}.items()}
+    path = f"{release}.dist-info/RECORD"
+    first, *rest = files.items()
+    everything = {first[0]: first[1], "vllm/_C.abi3.so": BALLAST, **dict(rest)}
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in everything.items():
+            info = zipfile.ZipInfo(name, (2026, 5, 4, 3, 2, 0))
+            stored = zipfile.ZIP_STORED if name.endswith(".so") else zipfile.ZIP_DEFLATED
+            archive.writestr(info, data, compress_type=stored)
+        archive.mkdir(f"{release}.dist-info/empty")
+        archive.writestr(zipfile.ZipInfo(path), record_of(everything, path) if record is None else record)
+        archive.writestr(zipfile.ZipInfo("vllm/_moe.so"), BALLAST[:1_000_000])
+    return body.getvalue()
+
+
+class Site:
+    """What the server serves, how it misbehaves, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.page = "html"  # or json, garbage, picture, broken, 404, 403, 500
+        self.ranges = "yes"  # or ignored, a status that refuses them, or one of the lies in `serve_file`
+        self.failures = 0  # answers of `busy` before the first good one
+        self.busy = 503
+        self.cuts = 0  # bodies that end half-way before the first whole one
+        self.etag = '"one"'
+        self.login = ""
+        self.stalls = ""  # the beginning of the paths that are never answered
+        self.projects = {"vllm"}
+        self.only: dict[str, str] = {}  # of a file that one index has alone, the beginning of that index's path
+        self.mark = "#sha256={}"  # how the page says a file's hash
+        self.files: dict[str, bytes] = {}
+        self.altered: dict[str, bytes] = {}  # what is sent instead of a file
+        self.stop: Callable[[], None] = lambda: None  # listens no more
+        self.attributes: dict[str, str] = {}
+        self.asked: list[tuple[str, str]] = []  # path and Range of each request
+        self.headers: list[dict[str, str]] = []
+        self.stalled = threading.Event()
+        self.end = threading.Event()
+
+    def publish(self, name: str, data: bytes = b"", attributes: str = "") -> None:
+        """Put a file on the index."""
+        self.files[name] = data
+        self.attributes[name] = attributes
+
+    def wanted(self) -> dict[str, bytes]:
+        """Give the files of release 1.0 that a fetch must bring."""
+        with zipfile.ZipFile(io.BytesIO(self.files[NAME])) as archive:
+            names = [name for name in archive.namelist() if not name.endswith(("/", ".so"))]
+            return {name: archive.read(name) for name in names}
+
+    def spans(self) -> list[str]:
+        """Give the ranges of a file that were asked for; an empty one stands for all of it."""
+        return [span for path, span in self.asked if path.startswith("/files/")]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # 40 ms for each answer otherwise
+    site: Site
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        pass
+
+    def do_GET(self) -> None:
+        site = self.site
+        site.asked.append((self.path, self.headers.get("Range", "")))
+        site.headers.append(dict(self.headers))
+        expected = "Basic " + base64.b64encode(site.login.encode()).decode()
+        if site.stalls and self.path.startswith(site.stalls):
+            site.stalled.set()
+            site.end.wait()
+            self.close_connection = True
+        elif site.login and self.headers.get("Authorization") != expected:
+            self.answer(401, b"", {})
+        elif site.failures:
+            site.failures -= 1
+            self.answer(site.busy, b"", {"Retry-After": "3600"})
+        elif self.path.startswith("/files/"):
+            name = self.path.removeprefix("/files/").partition("?")[0]
+            self.serve_file(site.altered.get(name, site.files[name]))
+        elif self.path.split("/")[-2] not in site.projects or self.path.startswith("/empty/"):
+            self.answer(404, b"", {})
+        else:
+            self.serve_page()
+
+    def serve_page(self) -> None:
+        site = self.site
+        links = []
+        files = []
+        for name, data in site.files.items():
+            if not self.path.startswith(site.only.get(name, "/")):
+                continue
+            digest = hashlib.sha256(data).hexdigest()
+            attributes = site.attributes[name]
+            mark = site.mark.format(digest)
+            links.append(f'<a href="../../files/{name}{mark}" {attributes}>{name}</a><br/>')
+            files.append({"filename": name, "url": f"{site.url}/files/{name}", "hashes": {"sha256": digest}})
+        page = {"meta": {"api-version": "1.9"}, "name": "vllm", "files": files}
+        kind, body = {
+            "html": ("text/html", "<!DOCTYPE html><title>vllm</title>" + "".join(links)),
+            "json": ("application/vnd.pypi.simple.v1+json", json.dumps(page)),
+            "garbage": ("text/html", "<a href=><<<\0<a b=''>]]> <p" + "".join(map(chr, range(1, 256)))),
+            "picture": ("image/png", "\x89PNG"),
+            "broken": ("application/vnd.pypi.simple.v1+json", '{"files": ['),
+            "other": ("application/vnd.pypi.simple.v1+json", '{"files": 3}'),
+            "newer": ("text/html", '<meta name="pypi:repository-version" content="2.0">'),
+        }.get(site.page, ("text/plain", ""))
+        self.answer(int(site.page) if site.page.isdecimal() else 200, body.encode(), {"Content-Type": kind})
+
+    def serve_file(self, data: bytes) -> None:
+        site = self.site
+        size = len(data)
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        tag = {"ETag": site.etag} if site.etag else {}
+        condition = self.headers.get("If-Range")
+        fails = condition is not None and (condition != site.etag or condition.startswith("W/"))
+        if not asked or site.ranges == "ignored" or fails:
+            self.answer(200, data, tag)
+            return
+        if site.ranges.isdecimal():
+            self.answer(int(site.ranges), b"", {})
+            return
+        if asked[1]:
+            start, stop = int(asked[1]), int(asked[2]) + 1
+        else:
+            start, stop = max(0, size - int(asked[2])), size
+        body = data[start:stop]
+        headers = {**tag, "Content-Range": f"bytes {start}-{stop - 1}/{size}"}
+        match site.ranges:
+            case "elsewhere":
+                headers["Content-Range"] = headers["Content-Range"].replace("bytes ", "bytes 1")
+            case "unsaid":
+                del headers["Content-Range"]
+            case "grown":
+                headers["Content-Range"] += "0"
+            case "replaced":
+                headers["ETag"] = '"two"'
+            case "overlong":
+                body += b"more"
+            case "short":
+                body = body[:-1]
+        self.answer(206, body, headers)
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        cut = self.site.cuts > 0 and status in (200, 206) and self.path.startswith("/files/")
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if cut:
+            self.site.cuts -= 1
+            self.close_connection = True
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Stay quiet when a client hangs up."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hide the settings of whoever runs the tests; give the empty home folder that takes their place."""
+    for name in list(os.environ):
+        if name.startswith(("UV_", "PIP_", "XDG_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(home / "system"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return home
+
+
+@pytest.fixture
+def site(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Serve an index with one release, 1.0, and make it the user's."""
+    monkeypatch.setattr(session, "BACKOFF", 0)
+    monkeypatch.setattr(causes, "TIMEOUT", 5.0)
+    state = Site()
+    with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"site": state})) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        state.url = f"http://127.0.0.1:{server.server_port}"
+        state.publish(NAME, make_wheel())
+        monkeypatch.setenv("PIP_INDEX_URL", f"{state.url}/simple/")
+
+        def stop() -> None:
+            state.end.set()
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        state.stop = stop
+        try:
+            yield state
+        finally:
+            stop()

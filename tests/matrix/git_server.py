@@ -1,0 +1,91 @@
+"""Git's own HTTP server on loopback, with what servers on the network do: passwords, old protocols, silence."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+@dataclass
+class Served:
+    """A folder of repositories, how it is served, and what was asked for."""
+
+    root: Path
+    port: int = 0
+    login: str = ""  # "user:password", where it wants them
+    modern: bool = True  # whether it knows protocol 2
+    asked: list[str] = field(default_factory=list)
+    silent: threading.Event | None = None  # where it is not None, there is no answer before it is set
+
+    def url(self, repository: str, login: str = "") -> str:
+        """Give the address of a repository, with a user's name and password in it."""
+        return f"http://{login}{'@' * bool(login)}127.0.0.1:{self.port}/{repository}"
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Served]:
+    """Serve the repositories in `root`."""
+    served = Served(root)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.asked.append(self.path)
+            if served.silent is not None:
+                served.silent.wait(60)
+                self.close_connection = True
+                return
+            wanted = "Basic " + base64.b64encode(served.login.encode()).decode()
+            if served.login and self.headers.get("Authorization") != wanted:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="git"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self._run(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+        do_POST = do_GET  # noqa: N815 - the name that http.server calls
+
+        def _run(self, body: bytes) -> None:
+            path, _, query = self.path.partition("?")
+            environment = {
+                "PATH": os.environ["PATH"],
+                "GIT_PROJECT_ROOT": str(served.root),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "GIT_PROTOCOL": self.headers.get("Git-Protocol", "") if served.modern else "",
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+                "REQUEST_METHOD": self.command,
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "CONTENT_LENGTH": str(len(body)),
+            }
+            command = ["git", "http-backend"]
+            ran = subprocess.run(command, input=body, env=environment, capture_output=True, check=False)
+            head, _, answer = ran.stdout.partition(b"\r\n\r\n")
+            fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
+            self.send_response(int(fields.pop("Status", "200").split()[0]))
+            for name, value in fields.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *arguments: object) -> None:
+            """Keep quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        served.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield served
+        finally:
+            server.shutdown()
+            thread.join()

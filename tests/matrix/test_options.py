@@ -1,0 +1,176 @@
+"""What `vpatch matrix` is asked for, what it shows, and what becomes of it where something is in the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.test_terminal import on_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import Program, Trees
+
+HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+
+
+def drifted(tree: Path) -> Path:
+    """Rename what the overlay looks for."""
+    text = (tree / CONFIG).read_text()
+    (tree / CONFIG).unlink()
+    (tree / CONFIG).write_text(text.replace("def get_boundary_skip_layers(", "def get_border_skip_layers("))
+    return tree
+
+
+def test_a_tree_is_a_row(vpatch: Program, slim: Trees) -> None:
+    ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY)
+
+    assert ran.code == 0
+    assert ran.out.startswith(f"{slim('0.20.2')}: {HYBRID}: pending: boundary-layers: upstream's code is as in 0.20; ")
+    assert ran.out.count("\n") == 1
+    assert ran.err.startswith("1 vLLM in ")
+
+
+def test_rows_in_markdown(vpatch: Program, slim: Trees) -> None:
+    ran = vpatch("matrix", "--tree", slim("0.20.2"), "--tree", slim("0.21.0"), *ONLY, "--markdown")
+
+    assert ran.out.splitlines() == [
+        f"| vLLM | `{HYBRID}` |",
+        "|---|---|",
+        f"| {slim('0.20.2')} | pending |",
+        f"| {slim('0.21.0')} | merged |",
+    ]
+
+
+def test_what_drifted_is_named(vpatch: Program, slim: Trees, linked: Trees) -> None:
+    bad = drifted(linked("0.20.2"))
+    ran = vpatch("matrix", "--tree", slim("0.20.2"), "--tree", bad, *ONLY, "--json")
+
+    assert ran.code == 1
+    assert f"drifted: {bad}: {HYBRID}: {CONFIG}" in ran.err
+    assert slim("0.20.2").as_posix() not in ran.err
+    good, row = (row["overlays"][0] for row in ran.json["rows"])
+    assert (good["state"], row["state"]) == ("pending", "drifted")
+    assert row["problems"]
+    assert "get_boundary_skip_layers" in row["because"]
+
+
+def test_a_row_that_cannot_be_read_does_not_hide_the_others(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    rows = ("--tree", slim("0.20.2"), "--tree", tmp_path / "empty", "--wheel", tmp_path / "no.whl")
+
+    ran = vpatch("matrix", *rows, *ONLY, "--json")
+    assert ran.code == 1
+    assert [len(row["overlays"]) for row in ran.json["rows"]] == [0, 1, 0]
+    assert [problem["file"].partition(":")[0] for problem in ran.json["problems"]] == [
+        "no.whl",
+        str(tmp_path / "empty"),
+    ]
+    table = vpatch("matrix", *rows, *ONLY, "--markdown").out
+    assert f"| {tmp_path / 'empty'} | **cannot be read**: " in table
+    assert f"| {slim('0.20.2')} | pending |" in table
+
+
+def test_a_page_is_written(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+
+    assert vpatch("matrix", "--tree", slim("0.20.2"), *ONLY, "--html", page).code == 0
+    assert f"{HYBRID} on vLLM" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
+    ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY, "--html", tmp_path / "no" / "page.html")
+
+    assert ran.code == 1
+    assert f"cannot write: {tmp_path}/no/page.html: no such file or directory" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--rev", "main"), "--rev is a revision of --git"),
+        (("--markdown", "--json"), "leave one out"),
+    ],
+)
+def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
+    ran = vpatch("matrix", *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_an_overlay_that_is_not_there(vpatch: Program) -> None:
+    ran = vpatch("matrix", "--overlay", "nothing")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("no such overlay: nothing: installed: ")
+
+
+def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
+    bad = drifted(linked("0.20.2", "x"))
+    seen = on_terminal("matrix", "--tree", slim("0.21.0"), "--tree", bad, *ONLY, env={"NO_COLOR": "1"})
+
+    assert "overlay" in seen
+    assert "vllm-project/vllm#39931" in seen
+    assert "get_boundary_skip_layers" in seen
+
+
+@pytest.fixture
+def running(slim: Trees) -> Iterator[subprocess.Popen[str]]:
+    """A run with a process that looks at an overlay; it goes on for some seconds."""
+    rows = [word for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0") for word in ("--tree", str(slim(release)))]
+    command = [sys.executable, "-m", "vpatch", "matrix", *rows]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def lookers(process: subprocess.Popen[str]) -> list[int]:
+    """Give the processes of the pool, once there are some."""
+    while process.poll() is None:
+        threads = list(Path(f"/proc/{process.pid}/task").iterdir())
+        children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+        found = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(process.stderr and process.stderr.read())
+
+
+@pytest.mark.usefixtures("heeding_interrupts")
+def test_an_interrupt(running: subprocess.Popen[str]) -> None:
+    processes = lookers(running)
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+
+    assert (running.returncode, out, err) == (130, "", "\ninterrupted\n")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+def test_a_process_that_is_killed(running: subprocess.Popen[str]) -> None:
+    os.kill(lookers(running)[0], signal.SIGKILL)
+    out, err = running.communicate(timeout=60)
+
+    assert (running.returncode, out) == (1, "")
+    assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed")
+
+
+def test_nothing_is_written_into_a_tree(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
+    copy = shutil.copytree(slim("0.20.2"), tmp_path / "copy")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+
+    assert vpatch("matrix", "--tree", copy).code == 0
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before

@@ -1,0 +1,246 @@
+"""A git revision: real repositories, made of real releases, in folders and behind git's own server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.engine import status
+from vpatch.errors import Failure
+from vpatch.matrix.model import Tree
+from vpatch.matrix.revision import Revision
+
+from tests.matrix.git_server import Served, serving
+from tests.matrix.repositories import git
+
+if TYPE_CHECKING:
+    from tests.conftest import Trees
+
+HYBRID = "turboquant-hybrid"
+OLD, NEW = "0.20.2", "0.21.0"
+ABSENT = "vllm/v1/no_such_file.py"
+
+
+def code(tree: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(tree)): path.read_bytes() for path in sorted(tree.rglob("vllm/**/*.py"))}
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Path:
+    """Two releases, tagged in both ways, on `main`; `later` is a branch with a commit that has no tag."""
+    root = tmp_path_factory.mktemp("git") / "upstream"
+    git(root.parent, "init", "-q", "-b", "main", "upstream")
+    git(root, "config", "uploadpack.allowFilter", "true")
+    for version, tag in ((OLD, ("-a", "-m", "it")), (NEW, ())):
+        shutil.copytree(
+            slim(version) / "vllm", root / "vllm", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.pyc")
+        )
+        for file in code(root).keys() - code(slim(version)).keys():
+            (root / file).unlink()
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", f"release {version}")
+        git(root, "tag", *tag, f"v{version}")
+    git(root, "tag", f"v{NEW}rc3")
+    git(root, "tag", "nightly")
+    git(root, "branch", "later")
+    git(root, "commit", "-q", "--allow-empty", "-m", "more")
+    git(root, "branch", "-f", "later")
+    git(root, "reset", "-q", "--hard", f"v{NEW}")
+    return root
+
+
+@pytest.fixture
+def server(upstream: Path) -> Iterator[Served]:
+    with serving(upstream.parent) as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield
+    assert list(folder.iterdir()) == []
+
+
+def read(address: object, rev: str, files: dict[str, bytes]) -> Tree:
+    return Revision(str(address), rev).read([*files, ABSENT])
+
+
+@pytest.mark.parametrize(
+    ("rev", "release", "version"),
+    [
+        (f"v{OLD}", OLD, OLD),
+        (f"refs/tags/v{NEW}", NEW, NEW),
+        ("main", NEW, NEW),
+        ("main~1", OLD, OLD),
+        ("HEAD", NEW, NEW),
+        (f":/release {OLD}", OLD, OLD),
+        ("later", NEW, None),
+    ],
+)
+def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: str | None) -> None:
+    files = code(slim(release))
+    commit = git(upstream, "rev-parse", f"{rev}^{{commit}}" if ":" not in rev else "main~1")
+
+    tree = read(upstream, rev, files)
+
+    assert len(files) > 15
+    assert tree == Tree(files, version, f"{upstream} {commit}")
+    assert Revision(str(upstream), rev).name == rev
+    assert read(upstream, commit[:10], files) == tree
+
+
+def test_a_fix_is_there_or_not(upstream: Path) -> None:
+    """The state comes from the commit, through the engine."""
+    overlays = select(discover(), (HYBRID,))
+    wanted = {edit.file for part in overlays[0].overlay.parts for shape in part.shapes for edit in shape.edits}
+    asked = [*wanted, "vllm/config/cache.py"]
+
+    def state(rev: str) -> str:
+        (verdict,) = status(Revision(str(upstream), rev).read(asked).files.get, overlays)
+        return verdict.state
+
+    assert [state(f"v{OLD}"), state("main")] == ["pending", "merged"]
+
+
+@pytest.mark.parametrize("kind", ["bare", "shallow", "worktree"])
+def test_other_folders(upstream: Path, slim: Trees, tmp_path: Path, kind: str) -> None:
+    folder, files = tmp_path / kind, code(slim(NEW))
+    if kind == "worktree":
+        git(upstream, "worktree", "add", "-q", "--detach", str(folder), f"v{OLD}")
+    else:
+        how = ("--bare",) if kind == "bare" else ("--depth", "1")
+        git(tmp_path, "clone", "-q", *how, f"file://{upstream}", kind)
+
+    assert read(folder, "main", files).files == files
+
+
+def test_a_folder_is_not_touched(upstream: Path, slim: Trees, tmp_path: Path) -> None:
+    """Neither are its changes seen, staged or not, nor the branch that is checked out."""
+    root = Path(shutil.copytree(upstream, tmp_path / "clone"))
+    git(root, "checkout", "-q", "-b", "mine", f"v{OLD}")
+    (root / "vllm/__init__.py").write_text("staged = 1\n")
+    git(root, "add", "vllm/__init__.py")
+    (root / "vllm/__init__.py").write_text("changed = 1\n")
+    (root / "vllm/config/cache.py").unlink()
+
+    def all_of_it() -> dict[str, tuple[int, bytes | None]]:
+        return {
+            str(path): (path.lstat().st_mtime_ns, None if path.is_dir() else path.read_bytes())
+            for path in [root, *root.rglob("*")]
+        }
+
+    before = all_of_it()
+
+    for rev, release in (("main", NEW), ("HEAD", OLD)):
+        assert read(root, rev, code(slim(release))).files == code(slim(release))
+    assert all_of_it() == before
+
+
+def test_started_by_a_hook_of_another_repository(
+    upstream: Path, slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git tells its hooks where they are, and whatever they start."""
+    git(tmp_path, "init", "-q", "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
+
+    for address in (upstream, f"file://{upstream}"):
+        assert read(address, "main", code(slim(NEW))).files == code(slim(NEW))
+    assert not list((tmp_path / "other/.git/objects").rglob("*.pack"))
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+@pytest.mark.parametrize(
+    ("rev", "release", "version"),
+    [
+        (f"v{OLD}", OLD, OLD),
+        ("main", NEW, NEW),
+        ("HEAD", NEW, NEW),
+        ("later", NEW, None),
+        ("COMMIT", OLD, OLD),
+    ],
+)
+def test_a_url(
+    upstream: Path, server: Served, slim: Trees, scheme: str, rev: str, release: str, version: str | None
+) -> None:
+    files = code(slim(release))
+    address = f"file://{upstream}" if scheme == "file" else server.url("upstream/.git")
+    commit = git(upstream, "rev-parse", f"v{OLD}^{{commit}}" if rev == "COMMIT" else f"{rev}^{{commit}}")
+
+    tree = read(address, commit if rev == "COMMIT" else rev, files)
+
+    assert tree.files == files
+    assert (tree.version, tree.origin) == (version, f"{address} {commit}")
+    assert tree.received > 10_000
+
+
+def test_only_what_is_wanted_is_fetched(upstream: Path, server: Served, tmp_path: Path) -> None:
+    """From a server that can leave files out; another one sends all of them, and it comes to the same."""
+    git(tmp_path, "clone", "-q", "--bare", str(upstream), "plain")
+    git(tmp_path, "-C", "plain", "config", "uploadpack.allowFilter", "false")
+    server.root = tmp_path
+    shutil.copytree(upstream, tmp_path / "able")
+    one = ["vllm/config/cache.py"]
+
+    sparing, plain = (Revision(server.url(name), "main").read(one) for name in ("able/.git", "plain"))
+
+    assert sparing.files == plain.files
+    assert sparing.received < plain.received / 4
+
+
+@pytest.mark.parametrize("can_filter", ["true", "false"])
+def test_an_old_server(upstream: Path, server: Served, slim: Trees, tmp_path: Path, can_filter: str) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(upstream), "old")
+    git(tmp_path, "-C", "old", "config", "uploadpack.allowFilter", can_filter)
+    server.root, server.modern = tmp_path, False
+
+    tree = read(server.url("old"), f"v{OLD}", code(slim(OLD)))
+
+    assert (tree.files, tree.version) == (code(slim(OLD)), OLD)
+
+
+def test_several_at_once(upstream: Path, server: Served, slim: Trees) -> None:
+    releases = {f"v{OLD}": OLD, "main": NEW, "later": NEW}
+    addresses = (upstream, f"file://{upstream}", server.url("upstream/.git"))
+    asked = [(address, rev, code(slim(release))) for address in addresses for rev, release in releases.items()]
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = list(pool.map(lambda one: read(*one).files, asked))
+
+    assert found == [files for _, _, files in asked]
+
+
+def test_a_login(upstream: Path, server: Served, slim: Trees) -> None:
+    """Somebody's password is in no message, however it is written, and nobody is asked for one."""
+    server.login = "some body:s/cr@t"
+    address = server.url("upstream/.git")
+
+    tree = read(server.url("upstream/.git", "some%20body:s%2Fcr%40t"), "main", code(slim(NEW)))
+
+    assert tree.origin == f"{address} {git(upstream, 'rev-parse', 'main')}"
+    for login in ("", "some%20body:wr%2Fng", "s3cr3t-t0ken", "some%20body"):
+        with pytest.raises(Failure) as caught:
+            read(server.url("upstream/.git", login), "main", {})
+        assert str(caught.value).startswith(f"cannot fetch: {address}: ")
+        assert str(caught.value).count("\n") == 0
+        assert not [word for word in ("some", "body", "wr%2Fng", "wr/ng", "s3cr3t") if word in str(caught.value)]
+
+
+def test_environment_of_the_user_narrows_what_is_allowed(
+    upstream: Path, server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "https:file")
+
+    assert read(f"file://{upstream}", "main", {}).version == NEW
+    with pytest.raises(Failure, match="transport 'http' not allowed"):
+        read(server.url("upstream/.git"), "main", {})
+    assert os.environ["GIT_ALLOW_PROTOCOL"] == "https:file"

@@ -1,0 +1,261 @@
+"""What a git revision is not read from, and what nobody is to see, to wait for or to find afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.matrix import shallow
+from vpatch.matrix.revision import Revision
+
+from tests.matrix.git_server import Served, serving
+from tests.matrix.repositories import git
+
+if TYPE_CHECKING:
+    pass
+
+CACHE = "vllm/config/cache.py"
+FILES = (CACHE, "vllm/__init__.py")
+READ = "import sys; from vpatch.matrix.revision import Revision; Revision(*sys.argv[1:]).read([])"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    git(tmp_path, "init", "-q", "-b", "main", "repository")
+    for file in FILES:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(f"file = {file!r}\n")
+    commit(root)
+    return root
+
+
+def commit(root: Path) -> str:
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "some")
+    return git(root, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path) as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def refused(address: object, rev: str = "main") -> str:
+    with pytest.raises(Failure) as caught:
+        Revision(str(address), rev).read(FILES)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["folder", "url"])
+@pytest.mark.parametrize("rev", ["nope", "0" * 40, "v1 2", "a..b", ""])
+def test_no_such_revision(repository: Path, kind: str, rev: str) -> None:
+    address = repository if kind == "folder" else f"file://{repository}"
+
+    told = refused(address, rev)
+
+    assert told.startswith(f"no such revision: {address}: {rev}: ")
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("rev", ["main~1", "main^{tree}", "main:refs/heads/x", "refs/*", "^main"])
+def test_of_a_url_only_names(repository: Path, rev: str) -> None:
+    cause = f"{rev}: of a URL it is a branch, a tag or the whole id of a commit"
+
+    assert refused(f"file://{repository}", rev) == f"no such revision: file://{repository}: {cause}"
+
+
+def test_a_revision_that_is_no_commit(repository: Path) -> None:
+    told = f"no such revision: {repository}: HEAD:vllm: git knows no commit by that name there"
+
+    assert refused(repository, "HEAD:vllm") == told
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("{tmp}/gone", "cannot read: {tmp}/gone: there is no such folder, and it is no URL"),
+        ("{tmp}", "cannot read: {tmp}: not a git repository: '{tmp}'"),
+        ("{tmp}/repository/vllm", "cannot read: {tmp}/repository/vllm: not a git repository: '{tmp}/repository/vllm'"),
+        ("file://{tmp}/gone", "cannot fetch: file://{tmp}/gone: '{tmp}/gone' does not appear to be a git repository"),
+        ("http://us:pw@[bad/x?t=pw", "cannot fetch: http://[bad/x: "),
+        ("ssh://us@127.0.0.1:1/x", "cannot fetch: ssh://127.0.0.1:1/x: ssh: connect to host"),
+        ("nonsense://{tmp}", "cannot fetch: nonsense://{tmp}: transport 'nonsense' not allowed"),
+    ],
+)
+def test_no_repository(repository: Path, tmp_path: Path, address: str, told: str) -> None:
+    assert refused(address.format(tmp=tmp_path)).startswith(told.format(tmp=tmp_path))
+    assert "pw" not in refused(address.format(tmp=tmp_path)).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize("kind", ["address", "revision"])
+def test_no_options(repository: Path, tmp_path: Path, kind: str) -> None:
+    evil = f"--upload-pack=touch {tmp_path}/done"
+
+    told = refused(*((evil,) if kind == "address" else (f"file://{repository}", evil)))
+
+    assert told == f"cannot read: {evil}: a git {kind} cannot begin with a hyphen"
+
+
+def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where the user's settings allow it, or rewrite a harmless address to it."""
+    evil = f"ext::sh -c touch% {tmp_path}/done"
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.gitconfig").write_text(
+        f'[protocol "ext"]\nallow = always\n[url "{evil}#"]\ninsteadOf = https://example.org/\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    ran = subprocess.run(["git", "ls-remote", evil], capture_output=True, check=False)
+    assert (tmp_path / "done").exists(), ran.stderr  # this is what is at stake
+    (tmp_path / "done").unlink()
+
+    for address in (evil, "https://example.org/", f"fd::{tmp_path}"):
+        assert "not allowed" in refused(address)
+    assert not (tmp_path / "done").exists()
+
+
+def test_a_folder_that_lacks_the_file_and_would_run_a_command(repository: Path, tmp_path: Path) -> None:
+    """A partial clone fetches what it lacks, by whatever its own settings say. Here it does not."""
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--bare", "--filter=blob:none", f"file://{repository}", "partial")
+    git(tmp_path / "partial", "config", "remote.origin.uploadpack", f"touch {tmp_path}/done; false")
+
+    told = refused(tmp_path / "partial")
+
+    assert told.startswith(f"cannot read: {tmp_path}/partial: ")
+    assert not (tmp_path / "done").exists()
+
+
+def test_no_vllm(repository: Path) -> None:
+    git(repository, "mv", "vllm", "other")
+    commit(repository)
+
+    assert refused(repository) == f"no vLLM: {repository} main: it has no folder vllm/"
+
+
+@pytest.mark.parametrize("at", ["vllm/config/cache.py", "vllm/config"])
+@pytest.mark.parametrize("kind", ["symbolic link", "submodule"])
+def test_not_a_plain_file(repository: Path, at: str, kind: str) -> None:
+    """A link says where the code is, in a checkout; in the store there is only its name."""
+    before = git(repository, "rev-parse", "HEAD")
+    git(repository, "rm", "-q", "-r", at)
+    if kind == "submodule":
+        git(repository, "update-index", "--add", "--cacheinfo", f"160000,{before},{at}")
+    else:
+        (repository / at).parent.mkdir(exist_ok=True)
+        (repository / at).symlink_to("elsewhere")
+        git(repository, "add", at)
+    git(repository, "commit", "-q", "-m", "some")
+
+    assert refused(repository) == f"not a plain file: {repository} main: {at} is a {kind}"
+    assert Revision(str(repository), "main").read([FILES[1]]).files.keys() == {FILES[1]}
+
+
+def test_a_link_elsewhere_and_an_executable(repository: Path) -> None:
+    (repository / "vllm/link.py").symlink_to("__init__.py")
+    (repository / CACHE).chmod(0o755)
+    commit(repository)
+
+    assert Revision(str(repository), "main").read(FILES).files == {f: f"file = {f!r}\n".encode() for f in FILES}
+
+
+def processes(port: int) -> list[str]:
+    ran = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in ran.stdout.splitlines() if f"127.0.0.1:{port}/" in line]
+
+
+def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shallow, "SILENCE", 0.5)
+    server.silent = threading.Event()
+
+    told = refused(server.url("repository/.git", "somebody:s3cret"))
+
+    assert told == f"cannot fetch: {server.url('repository/.git')}: no sign of life within 0.5 s"
+    server.silent.set()
+    assert processes(server.port) == []
+
+
+def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queue is full: whoever connects hears nothing at all."""
+    monkeypatch.setattr(shallow, "SILENCE", 0.5)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address = listening.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.settimeout(0)
+            one.connect_ex(address)
+
+        told = refused(f"http://127.0.0.1:{address[1]}/x")
+
+        assert told == f"cannot fetch: http://127.0.0.1:{address[1]}/x: no sign of life within 0.5 s"
+        assert processes(address[1]) == []
+        for one in waiting:
+            one.close()
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+IN_A_THREAD = """
+import sys, threading, time
+from vpatch.matrix.revision import Revision
+threading.Thread(target=Revision(*sys.argv[1:]).read, args=([],), daemon=True).start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("heeding_interrupts")
+@pytest.mark.parametrize("script", [READ, IN_A_THREAD], ids=["alone", "in a thread that nobody waits for"])
+def test_interrupted(repository: Path, server: Served, temporary: Path, script: str) -> None:
+    """Neither a folder is left nor a process."""
+    server.silent = threading.Event()
+    command = [sys.executable, "-c", script, server.url("repository/.git"), "main"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE) as child:
+        until(lambda: server.asked)
+        assert len(list(temporary.iterdir())) == 1
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=20)
+
+    assert told.rstrip().endswith(b"KeyboardInterrupt")
+    assert list(temporary.iterdir()) == []
+    until(lambda: not processes(server.port))
+    server.silent.set()
+
+
+@pytest.mark.parametrize("lacking", ["git", "gitpython"])
+def test_without(repository: Path, tmp_path: Path, lacking: str) -> None:
+    (tmp_path / "blocker").mkdir()
+    (tmp_path / "blocker/git.py").write_text("raise ImportError('blocked')\n")
+    way = {"PYTHONPATH": str(tmp_path / "blocker")} if lacking == "gitpython" else {"PATH": str(tmp_path)}
+    command = [sys.executable, "-c", READ, str(repository), "main"]
+
+    ran = subprocess.run(command, env={**os.environ, **way}, capture_output=True, text=True, check=False)
+
+    cause = "a git revision needs git and gitpython: pip install 'vpatch[git]'"
+    assert ran.stderr.splitlines()[-1] == f"vpatch.errors.Failure: cannot read: {repository}: {cause}"

@@ -1,0 +1,274 @@
+"""The workflow that watches vLLM: its own steps on a healthy vLLM and with a planted regression, and who may do what.
+
+`gh` is a stand-in that writes down what it is asked to do; all else is real.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.matrix.repositories import git
+from tests.workflows import step, workflow
+
+if TYPE_CHECKING:
+    from tests.conftest import Trees
+
+OVERLAY, RELEASE = "turboquant-workspace", "0.20.2"
+RUN = "https://github.example/vpatch/vpatch/actions/runs/1"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the job that looks comes to: the exit codes of its two steps, its outputs, and what it says."""
+
+    code: int
+    told: int
+    outputs: dict[str, str]
+    summary: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> str:
+    """A repository in the place of vLLM's; its main branch is a release."""
+    root = tmp_path_factory.mktemp("vllm")
+    git(root, "init", "-q", "-b", "main")
+    shutil.copytree(slim(RELEASE) / "vllm", root / "vllm")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "some")
+    git(root, "tag", f"v{RELEASE}")
+    return f"file://{root}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the job has: the repository and its virtual environment."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in (".ci", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+def bash(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-e", "-c", script]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def look(checkout: Path, ref: str, repository: str, *, only: str = "", overlays: Path | None = None) -> Looked:
+    """Run the steps; `only` are more options, to be quick, `overlays` a folder to take them from."""
+    for name in ("output", "summary"):
+        (checkout / name).write_text("")
+    environment = {
+        "REF": ref,
+        "REPOSITORY": repository,
+        "GITHUB_OUTPUT": str(checkout / "output"),
+        "GITHUB_STEP_SUMMARY": str(checkout / "summary"),
+        "GITHUB_SERVER_URL": "https://github.example",
+        "GITHUB_REPOSITORY": "vpatch/vpatch",
+        "PYTHONPATH": str(overlays or ""),
+        "XDG_CACHE_HOME": str(checkout.parent / "cache"),
+    }
+    command = step("watch", "look", "matrix")["run"]
+    assert command.count("vpatch matrix ") == 1
+    ran = bash(command.replace("vpatch matrix ", f"vpatch matrix {only} "), checkout, **environment)
+    told = bash(step("watch", "look", "difference")["run"], checkout, **environment)
+    summary = (checkout / "summary").read_text()
+    return Looked(ran.returncode, told.returncode, outputs((checkout / "output").read_text()), summary, ran.stderr)
+
+
+def outputs(text: str) -> dict[str, str]:
+    """Read what a step wrote as the runner does."""
+    found, lines = {}, iter(text.splitlines())
+    for line in lines:
+        name, operator, end = line.partition("<<")
+        if operator and "=" not in name:
+            found[name] = "\n".join(itertools.takewhile(end.__ne__, lines))
+        else:
+            name, _, found[name] = line.partition("=")
+    return found
+
+
+@pytest.fixture(scope="module")
+def maimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the overlays; one of them lacks the shape of vLLM 0.20."""
+    top = tmp_path_factory.mktemp("overlays")
+    copy = shutil.copytree(ROOT / "patches/vpatch_overlays", top / "vpatch_overlays")
+    module = copy / "turboquant_workspace.py"
+    code = module.read_text()
+    tree = ast.parse(code)
+    shapes = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Shape"]
+    (shape,) = (one for one in shapes if "name='0.20'" in map(ast.unparse, one.keywords))
+    text = ast.get_source_segment(code, shape)
+    assert text
+    assert code.count(f"{text},") == 1
+    module.write_text(code.replace(f"{text},", ""))
+    return top
+
+
+@pytest.mark.parametrize(("ref", "only"), [("main", ""), ("", f"--vllm {RELEASE}")], ids=["main", "releases"])
+def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str, only: str) -> None:
+    """The step is red, and names the cell."""
+    row = ref or RELEASE
+    healthy = look(checkout, ref, vllm, only=only)
+
+    assert (healthy.code, healthy.told, healthy.outputs["found"]) == (0, 0, "nothing"), healthy.err
+    assert healthy.summary == f"## {ref or 'releases'}\n\nNo difference.\n"
+
+    found = look(checkout, ref, vllm, only=only, overlays=maimed)
+
+    assert (found.code, found.told) == (1, 0), found.err
+    assert f"worse: {row}: {OVERLAY}: pending -> drifted" in found.err
+    assert found.err.count("worse: ") == 1
+    assert found.outputs["found"] == "difference"
+    assert found.outputs["title"] == {"main": "watch: vLLM's main branch", "": "watch: vLLM's releases"}[ref]
+    for text in (found.outputs["text"], found.summary):
+        assert f"### Worse\n\n- `{row}`, `{OVERLAY}`: pending -> drifted" in text
+    assert found.outputs["text"].endswith("(`python -m tests.readme`).")
+    assert "https://github.example/vpatch/vpatch/actions/workflows/watch.yml" in found.outputs["text"]
+    assert "<html" in (checkout / "matrix.html").read_text()
+    (changed,) = json.loads((checkout / "matrix.json").read_text())["changes"]
+    assert (changed["vllm"], changed["overlay"], changed["kind"]) == (row, OVERLAY, "worse")
+
+
+@pytest.mark.parametrize("ref", ["v0.20.1", '"; touch done; "', "$(touch done)", "--upload-pack=touch done", "`id`"])
+def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
+    """There is no issue about it; what is no ref is told, and is nothing else either."""
+    found = look(checkout, ref, vllm)
+
+    assert (found.code, found.told, found.outputs["title"]) == (1, 0, "")
+    assert "cannot be read" in found.summary
+    assert not (checkout / "done").exists()
+
+
+def test_no_result(checkout: Path, vllm: str) -> None:
+    """Where there is no comparison, the issue stays as it is."""
+    (checkout / "docs").unlink()
+    (checkout / "docs").mkdir()
+    (checkout / "docs/matrix.json").write_text("{}")
+
+    found = look(checkout, "main", vllm)
+
+    assert (found.code, found.told, found.outputs, found.summary) == (1, 1, {}, "")
+    assert "not a baseline: docs/matrix.json: " in found.err
+
+
+def test_upstream_writes_in_it_and_at_length(checkout: Path) -> None:
+    """No line of it ends the text, and what is too long for an issue is cut between lines."""
+    change = {"vllm": "main", "overlay": "a", "against": None, "before": None, "after": "drifted", "kind": "worse"}
+    lines = [change | {"because": f"\nEOF\n{number} found=nothing\n" + "x" * 500} for number in range(200)]
+    (checkout / "matrix.json").write_text(json.dumps({"changes": lines}))
+    environment = {name: str(checkout / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    where = {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "vpatch/vpatch", "REF": ""}
+
+    ran = bash(step("watch", "look", "difference")["run"], checkout, **environment, **where)
+
+    found = outputs((checkout / "GITHUB_OUTPUT").read_text())
+    assert ran.returncode == 0, ran.stderr
+    assert found.keys() == {"found", "title", "text"}
+    assert found["found"] == "difference"
+    assert 45_000 < len(found["text"]) < 60_000
+    assert "\n- `main`, `a`: drifted: `EOF 5 found=nothing xxx" in found["text"]
+    assert "x`\n\nAnd more.\n\n`vpatch matrix` says so" in found["text"]
+
+
+GH = """
+import json, os, subprocess, sys
+arguments, home = sys.argv[1:], os.environ["GH_HOME"]
+open(home + "/asked", "a").write(json.dumps(arguments) + "\\n")
+issues = json.load(open(home + "/issues"))
+if arguments[:2] == ["issue", "list"]:
+    assert arguments[2:6] == ["--label", "watch", "--state", "open"]
+    *_, how, query = arguments
+    assert how == "--jq"
+    subprocess.run(["jq", "-r", query], input=json.dumps(issues), text=True, check=True)
+elif arguments[:2] == ["issue", "view"]:
+    (body,) = (one["body"] for one in issues if str(one["number"]) == arguments[2])
+    print(body.replace("\\n", "\\r\\n"))
+"""
+TITLE, TEXT = "watch: vLLM's releases", '### Worse\n\n- `a` `$(touch done)` "x"\n\nend.'
+
+
+def tell(folder: Path, found: str, issues: list[dict[str, Any]]) -> list[list[str]]:
+    """Run the step that writes the issue; give what `gh` was asked to change."""
+    (folder / "gh").write_text(f"#!{sys.executable}\n{GH}")
+    (folder / "gh").chmod(0o755)
+    (folder / "issues").write_text(json.dumps(issues))
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    given = {"FOUND": found, "TITLE": TITLE, "TEXT": TEXT, "RUN": RUN, "PATH": path, "GH_HOME": str(folder)}
+    ran = bash(step("watch", "tell", "issue")["run"], folder, **given)
+    assert ran.returncode == 0, ran.stderr
+    assert not (folder / "done").exists()
+    label, listed, *asked = map(json.loads, (folder / "asked").read_text().splitlines())
+    assert label[:4] == ["label", "create", "watch", "--force"]
+    assert listed[:2] == ["issue", "list"]
+    return [one for one in asked if one[:2] != ["issue", "view"]]
+
+
+OTHERS = [{"number": 4, "title": "watch: vLLM's main branch", "body": "x"}, {"number": 5, "title": "it", "body": ""}]
+OURS = {"number": 7, "title": TITLE}
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="the stand-in for gh wants jq")
+@pytest.mark.parametrize(
+    ("found", "issues", "asked"),
+    [
+        ("difference", [], [["create", "--title", TITLE, "--label", "watch", "--body", TEXT]]),
+        ("difference", OTHERS, [["create", "--title", TITLE, "--label", "watch", "--body", TEXT]]),
+        ("difference", [*OTHERS, {**OURS, "body": TEXT}], []),
+        (
+            "difference",
+            [*OTHERS, {**OURS, "body": "another"}],
+            [["edit", "7", "--body", TEXT], ["comment", "7", "--body", f"It is another difference now: {RUN}"]],
+        ),
+        ("nothing", [], []),
+        ("nothing", OTHERS, []),
+        (
+            "nothing",
+            [*OTHERS, {**OURS, "body": TEXT}],
+            [["close", "7", "--comment", f"All is as it was recorded: {RUN}"]],
+        ),
+    ],
+)
+def test_the_issue(tmp_path: Path, found: str, issues: list[dict[str, Any]], asked: list[list[str]]) -> None:
+    assert tell(tmp_path, found, issues) == [["issue", *one] for one in asked]
+
+
+def test_who_may_do_what() -> None:
+    found = workflow("watch")
+    look, tell = found["jobs"]["look"], found["jobs"]["tell"]
+
+    assert found["permissions"] == {}
+    assert (look["permissions"], tell["permissions"]) == ({"contents": "read"}, {"issues": "write"})
+    assert [one.get("id") for one in tell["steps"]] == ["issue"]
+    assert "uses" not in tell["steps"][0]
+    assert not [one["run"] for job in (look, tell) for one in job["steps"] if "${{" in one.get("run", "")]
+    assert "continue-on-error" not in json.dumps(found["jobs"])
+
+
+def test_what_is_looked_at_when() -> None:
+    """Every day the releases, every week the main branch: the expression knows the schedule by its text."""
+    found = workflow("watch")
+    daily, weekly = (one["cron"] for one in found["on"]["schedule"])
+
+    assert daily.endswith(" * * *")
+    assert weekly.endswith(" * * 1")
+    ref = found["jobs"]["look"]["env"]["REF"]
+    assert ref == f"${{{{ github.event.schedule == '{weekly}' && 'main' || inputs.ref }}}}"
+    assert found["jobs"]["look"]["outputs"].keys() == {"found", "title", "text"}
+    assert step("watch", "look", "matrix")["env"] == {"REPOSITORY": "https://github.com/vllm-project/vllm"}
