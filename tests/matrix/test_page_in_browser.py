@@ -23,7 +23,8 @@ WIDTHS = (1280, 400)
 FOCUSED = """() => {
   const focused = document.activeElement, {left, right, top, bottom} = focused.getBoundingClientRect()
   const {outlineStyle, outlineWidth} = getComputedStyle(focused)
-  return {id: focused.id, outline: `${outlineStyle} ${outlineWidth}`, left, right, top, bottom}
+  const seen = focused.contains(document.elementFromPoint((left + right) / 2, (top + bottom) / 2))
+  return {id: focused.id, outline: `${outlineStyle} ${outlineWidth}`, seen, left, right, top, bottom}
 }"""
 OPEN = """() => {
   const open = document.querySelector(":popover-open"), {left, right, top, bottom} = open.getBoundingClientRect()
@@ -122,6 +123,7 @@ def test_tab_reaches_every_cell(show: Show, matrix: Matrix, width: int) -> None:
         assert found["outline"] == "solid 2px", found
         assert 0 <= found["left"] < found["right"] <= width, found
         assert not found["id"] or 0 <= found["top"] < found["bottom"] <= 800, found
+        assert not found["id"] or found["seen"], found
         reached.append(found["id"])
 
     assert [name for name in reached if name.startswith("cell-")] == [name for name, _, _ in cells(matrix)]
@@ -257,6 +259,17 @@ def test_a_wide_table_scrolls_in_its_place_and_keeps_the_names_of_rows(show: Sho
 
     assert page.evaluate(SCROLLED) >= 100
     assert 0 <= page.evaluate("document.querySelector('#row-0').getBoundingClientRect().left") < 20
+
+
+@pytest.mark.parametrize(("width", "name"), [(400, "wide"), (1280, "all")])
+def test_going_back_nothing_is_behind_names_that_stay_in_sight(show: Show, width: int, name: str) -> None:
+    page = show(width, name)
+    page.set_viewport_size({"width": width, "height": 300})
+    page.locator(".cell").last.focus()
+    for _ in range(page.locator(".cell").count()):
+        page.keyboard.press("Shift+Tab")
+        found = page.evaluate(FOCUSED)
+        assert found["seen"], found
 
 
 def test_nothing_is_fetched(show: Show, files: dict[str, Path]) -> None:
