@@ -258,6 +258,9 @@ def test_a_wide_table_scrolls_in_its_place_and_keeps_the_names_of_rows(show: Sho
         page.keyboard.press("ArrowRight")
 
     assert page.evaluate(SCROLLED) >= 100
+    told = page.locator("caption span").bounding_box()
+    assert told
+    assert 0 <= told["x"] < told["x"] + told["width"] <= 400
     assert 0 <= page.evaluate("document.querySelector('#row-0').getBoundingClientRect().left") < 20
 
 
