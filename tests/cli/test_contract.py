@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Contents, Process, Program, Trees
 
-COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "cache")
+COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache")
 OF_IMAGES = ("build", "test", "inspect", "tag")  # see tests/image
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
@@ -59,6 +59,13 @@ SHAPE = {
     "changed": [str],
     "problems": [PROBLEM],
 }
+ROW = {
+    "vllm": str,
+    "name": str,
+    "origin": (str, NoneType),
+    "problems": [PROBLEM],
+    "overlays": [VERDICT | {"problems": [PROBLEM]}],
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "status": SHAPE,
     "apply": SHAPE,
@@ -68,6 +75,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
     "show": SHAPE | {"overlays": [DETAIL]},
+    "matrix": SHAPE | {"rows": [ROW], "notes": [str], "bytes_read": int, "wheel_bytes": int, "seconds": float},
     "cache": SHAPE
     | {"folder": str, "files": int, "bytes": int, "releases": [str], "removed": {"files": int, "bytes": int}},
 }
@@ -105,17 +113,20 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "revert": (tree, *ONLY),
         "list": (),
         "show": (HYBRID,),
+        "matrix": ("--tree", tree, *ONLY),
         "cache": (),
     }
     assert runs.keys() == set(COMMANDS)
     for command, arguments in runs.items():
         ran = vpatch(command, *arguments, "--json")
 
-        assert (ran.code, ran.err) == (0, ""), command
+        assert ran.code == 0, command
+        assert ran.err.startswith("1 vLLM in ") if command == "matrix" else ran.err == "", command
         assert ran.out.count("\n") == 1, "one object on one line"
         fits(ran.json, SHAPES[command], command)
         assert ran.json["command"] == command
-        where = {"list": None, "show": None, "cache": None, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
+        nowhere = dict.fromkeys(("list", "show", "matrix", "cache"))
+        where = {**nowhere, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
         assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
         assert ran.json["problems"] == []
         assert ran.json["changed"] == (WRITTEN if command in {"apply", "revert"} else [])

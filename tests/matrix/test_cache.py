@@ -23,6 +23,7 @@ HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-
 KEY = "1" * 64
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
+BAD = "f" * 64
 
 
 def files_in(top: Path) -> list[str]:
@@ -118,23 +119,42 @@ def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert str(caught.value) == f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
 
 
-@pytest.mark.parametrize("closed", ["the folder", "an object"])
-def test_says_that_it_may_not_be_used(cache: Cache, closed: str) -> None:
+OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "call", "line"),
+    [
+        ("new", 0o500, "opened()", "cannot write the cache: {folder}"),
+        (OBJECT, 0o000, f"opened().get({HASH!r})", f"cannot read the cache: {{folder}}/{OBJECT}"),
+        (
+            f"objects/{BAD[:2]}",
+            0o500,
+            f"opened().get({BAD!r})",
+            f"cannot write the cache: {{folder}}/objects/{BAD[:2]}/{BAD[2:]}",
+        ),
+        ("objects", 0o000, "opened().usage()", "cannot read the cache: {folder}/objects"),
+        ("wheels", 0o400, "opened().clear()", f"cannot read the cache: {{folder}}/wheels/{KEY}"),
+    ],
+)
+def test_says_that_it_may_not_be_used(cache: Cache, closed: str, mode: int, call: str, line: str) -> None:
     cache.put(DATA)
-    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
-    (cache.folder / "new" if closed == "the folder" else path).chmod(0o500 if closed == "the folder" else 0)
+    cache.put_note(WHEELS, KEY, {})
+    (cache.folder / "objects" / BAD[:2]).mkdir()
+    (cache.folder / "objects" / BAD[:2] / BAD[2:]).write_text("damaged")
+    (cache.folder / closed).chmod(mode)
     code = f"""
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
 try:
-    Cache.opened().get({HASH!r})
+    Cache.{call}
 except Failure as failure:
     print(failure)
 """
     ran = subprocess.run([*HUMBLE, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (cache.folder / closed).chmod(0o700)
 
-    where = f"cannot write the cache: {cache.folder}" if closed == "the folder" else f"cannot read the cache: {path}"
-    assert ran.stdout == f"{where}: permission denied; use --no-cache to do without\n"
+    assert ran.stdout == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may run as nobody in particular")
@@ -215,9 +235,9 @@ def test_clears_its_own_files_and_no_others(cache: Cache, tmp_path: Path) -> Non
     outside = tmp_path / "outside"
     (outside / "ab").mkdir(parents=True)
     (outside / "ab" / ("c" * 62)).write_text("mine")
-    theirs = ["objects/README", "notes.txt", f"wheels/{'2' * 64}.bak", f"objects/{'d' * 62}"]
+    theirs = ["objects/more/README", "notes.txt", f"wheels/{'2' * 64}.bak", f"objects/{'d' * 62}"]
     for name in theirs:
-        (cache.folder / name).parent.mkdir(exist_ok=True)
+        (cache.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (cache.folder / name).write_text("theirs")
     (cache.folder / "objects/ab").symlink_to(outside / "ab")
     (cache.folder / "wheels" / ("3" * 64)).symlink_to(outside / "ab" / ("c" * 62))

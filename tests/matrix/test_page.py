@@ -64,6 +64,7 @@ def test_it_asks_for_nothing_and_runs_nothing() -> None:
     assert not found.values("style")
     assert "url(" not in found.text
     assert "@import" not in found.text
+    assert not re.search("transition|animation|scroll-behavior", found.text), "nothing moves"
 
 
 def test_a_name_that_is_no_unicode_can_be_written() -> None:

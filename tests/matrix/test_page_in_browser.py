@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
 from vpatch.matrix.model import Cell, Matrix, Row
 from vpatch.model import State
@@ -67,9 +67,11 @@ def show(browser: Browser, files: dict[str, Path]) -> Iterator[Show]:
     with ExitStack() as opened:
 
         def give(width: int, name: str = "all", *, dark: bool = False, script: bool = True) -> Page:
-            scheme = "dark" if dark else "light"
-            size = {"width": width, "height": 800}
-            context = browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=script)
+            context = browser.new_context(
+                viewport={"width": width, "height": 800},
+                color_scheme="dark" if dark else "light",
+                java_script_enabled=script,
+            )
             opened.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(5000)
@@ -288,6 +290,16 @@ def test_in_print_nothing_is_hidden(show: Show, matrix: Matrix) -> None:
         assert plain(item.why) in text
     assert all(plain(row.tree.origin) in text for row in matrix.rows if row.tree)
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_in_print_what_is_open_hides_nothing(show: Show) -> None:
+    page = show(800)
+    open_by_keyboard(page, "cell-4-2")
+    page.emulate_media(media="print")
+
+    assert page.evaluate(OPEN)["top"] >= page.evaluate(
+        "document.querySelector('footer').getBoundingClientRect().bottom"
+    )
 
 
 def test_hostile_text_is_text(show: Show) -> None:

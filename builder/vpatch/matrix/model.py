@@ -83,7 +83,7 @@ class Matrix:
     def problems(self) -> tuple[Problem, ...]:
         """What a person must look at, each with the row and the overlay that it concerns."""
         return tuple(
-            replace(problem, where=f"{where}: {problem.where}")
+            problem if problem.where.startswith(where) else replace(problem, where=f"{where}: {problem.where}")
             for row in self.rows
             for where, problems in (
                 (row.name, row.problems),
