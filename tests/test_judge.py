@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
 from vpatch import AddFile, Contains, Defines, DeleteStatements, EnsureImport, Not, ReplaceExpr
+from vpatch.engine import status
 from vpatch.errors import Failure, Problem
 from vpatch.model import Answer, Catalogued, Edit, Finding, Found, Overlay, Part, Predicate, Reach, Shape, State
-from vpatch.workspace import Workspace
+from vpatch.select import Source
+from vpatch.workspace import Parsed, Workspace
 
 from tests.snippets import FILE, applied, make, module, overlay, unmarked, verdict
 
@@ -192,3 +196,55 @@ def test_a_failure_is_passed_on_as_it_is() -> None:
     with pytest.raises(Failure) as raised:
         make(module(OLD), overlay(Broken(failure)))
     assert raised.value is failure
+
+
+@dataclass(frozen=True)
+class Counting:
+    """An edit that finds nothing, and notes that it looked."""
+
+    looked: Counted
+    file: str = FILE
+    scope: str = "f"
+    reach: Reach = ((FILE, "f"),)
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        self.looked.times += 1
+        return ReplaceExpr(FILE, "f", old="nowhere()", new="x").state(files, overlay)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        raise AssertionError
+
+
+@dataclass(eq=False)
+class Counted:
+    times: int = 0
+
+
+def test_the_same_code_is_asked_about_once() -> None:
+    counted, parsed = Counted(), Parsed()
+    item = overlay(Counting(counted))
+    first = status(module(OLD).get, [item], parsed)
+    asked = counted.times
+
+    assert status(module(OLD).get, [item], parsed) == first
+    assert counted.times == asked
+    status(module(NEW).get, [item], parsed)
+    assert counted.times > asked
+
+
+def test_what_was_found_keeps_no_code_alive() -> None:
+    """Syntax trees go with their last name, though the collector of cycles is switched off."""
+    parsed = Parsed()
+    status(module(OLD).get, [overlay(Counting(Counted()))], parsed)
+    ((_, known),) = parsed.items()
+    assert isinstance(known.source, Source)
+    source_of = weakref.ref(known.source)
+    gc.collect()
+    gc.disable()
+    try:
+        del known
+        parsed.clear()
+
+        assert source_of() is None
+    finally:
+        gc.enable()

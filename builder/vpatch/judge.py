@@ -67,12 +67,16 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
 
 
 def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
-    """Give what an edit finds."""
-    try:
-        with blaming(overlay, edit, edit.file, edit.scope):
-            return edit.state(files, overlay)
-    except Lost as lost:
-        return Finding(Found.LOST, lost)
+    """Give what an edit finds; it is asked once of the same code."""
+    found = files.found(edit.file).get((edit, overlay))
+    if found is None:
+        try:
+            with blaming(overlay, edit, edit.file, edit.scope):
+                found = edit.state(files, overlay)
+        except Lost as lost:
+            found = Finding(Found.LOST, lost.with_traceback(None))  # which would keep all of this alive
+        files.found(edit.file)[edit, overlay] = found
+    return found
 
 
 def _ask(predicate: Predicate | None, files: Workspace, overlay: str) -> Answer:

@@ -68,7 +68,7 @@ class Finding:
 
 
 class Edit(Protocol):
-    """One structural change of one file. Implementations are frozen dataclasses in `vpatch.edits`."""
+    """One structural change of one file. Implementations are frozen, hashable dataclasses in `vpatch.edits`."""
 
     @property
     def file(self) -> str:
@@ -86,7 +86,7 @@ class Edit(Protocol):
         ...
 
     def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say what is there. Changes nothing.
+        """Say what is there, from what is in `file` alone. Changes nothing.
 
         Raises:
             Lost: neither its precondition nor its postcondition.

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from vpatch import cst
 from vpatch.elide import elide
 from vpatch.errors import Failure, Problem
 from vpatch.select import Lost, Source
 
-Parsed: TypeAlias = dict[tuple[str, frozenset[str], bytes], Source | Lost]
+if TYPE_CHECKING:
+    from vpatch.model import Edit, Finding
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a module's bytes: its syntax, or why there is none, and what edits of overlays found in it."""
+
+    source: Source | Lost
+    found: dict[tuple[Edit, str], Finding] = field(default_factory=dict)
+
+
+Parsed: TypeAlias = dict[tuple[str, frozenset[str], bytes], Known]
 WHOLE = frozenset({""})
 
 
@@ -70,11 +83,17 @@ class Workspace:
             raise Lost("no such file")
         key = (file, reach := self._reach.get(file, WHOLE), data)
         if key not in self._parsed:
-            self._parsed[key] = _parse(file, data, reach)
-        found = self._parsed[key]
+            self._parsed[key] = Known(_parse(file, data, reach))
+        found = self._parsed[key].source
         if isinstance(found, Lost):
             raise found
         return found
+
+    def found(self, file: str) -> dict[tuple[Edit, str], Finding]:
+        """Give what edits of overlays found in a file, to be added to, as long as it is as it was and parsed."""
+        data = None if file in self._changed else self.read(file)
+        known = None if data is None else self._parsed.get((file, self._reach.get(file, WHOLE), data))
+        return {} if known is None else known.found
 
     def put(self, file: str, new: Source | bytes) -> None:
         """Take a file's new state."""
