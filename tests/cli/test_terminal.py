@@ -115,7 +115,10 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
     [
         (
             ["vpatch", ""],
-            ["fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "build", "test", "inspect", "tag"],
+            [
+                *("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache"),
+                *("build", "test", "inspect", "tag"),
+            ],
         ),
         (["vpatch", "re"], ["revert"]),
         (["vpatch", "show", "turboquant-h"], [HYBRID]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,3 +19,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """The user's cache, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return Cache.opened()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes_unmeasured() -> Iterator[None]:
+    """Keep coverage out of the pool, whose processes take the longest; `test_looking` measures their code."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+            if name in os.environ:
+                patch.setenv(name, "")
+        yield

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,11 +142,12 @@ def running(slim: Trees) -> Iterator[subprocess.Popen[str]]:
 def lookers(process: subprocess.Popen[str]) -> list[int]:
     """Give the processes of the pool, once there are some."""
     while process.poll() is None:
-        threads = list(Path(f"/proc/{process.pid}/task").iterdir())
-        children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-        found = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-        if found:
-            return found
+        with suppress(OSError):  # a thread or a process that has just ended
+            threads = list(Path(f"/proc/{process.pid}/task").iterdir())
+            children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+            found = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+            if found:
+                return found
         time.sleep(0.01)
     raise AssertionError(process.stderr and process.stderr.read())
 

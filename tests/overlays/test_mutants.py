@@ -21,6 +21,8 @@ __all__ = [
     "test_many_mutants",
 ]
 
+pytestmark = pytest.mark.no_cover  # what they run, others do; measured, it takes twice as long
+
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
     ("0.20.2", "turboquant-hybrid", 345),

@@ -21,6 +21,8 @@ __all__ = [
     "test_many_mutants",
 ]
 
+pytestmark = pytest.mark.no_cover  # what they run, others do; measured, it takes twice as long
+
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
     pytest.param(("0.21.0", "turboquant-skip-list", 60), marks=pytest.mark.matrix),
