@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 PLACE = ("vllm/engine/arg_utils.py", "EngineArgs.create_engine_config")
 BAD = Problem("not idempotent", "an-overlay", "the second run writes a.py")
+OTHERWISE_BAD = Problem("does not compile", "vllm/a.py", "line 1")
 
 
 def cell(said: str, overlay: str = "an-overlay") -> Cell:
-    """A cell such as "pending", "pending 0.20" (its shape), "pending!" (with a problem), "pending+merged" (parts)."""
+    """A cell such as "pending", "pending 0.20" (its shape), "pending!" or "pending?" (with a problem), "pending+merged" (parts)."""
     parts = []
-    for number, one in enumerate(said.rstrip("!").split("+")):
+    for number, one in enumerate(said.rstrip("!?").split("+")):
         state, _, shape = one.partition(" ")
         parts.append(PartVerdict(f"part {number}", State(state), f"because {state}", ("vllm/a.py",), shape or None))
-    return Cell(Verdict(overlay, tuple(parts)), (BAD,) * said.endswith("!"))
+    return Cell(Verdict(overlay, tuple(parts)), (BAD,) * said.endswith("!") + (OTHERWISE_BAD,) * said.endswith("?"))
 
 
 def row(name: str, *cells: Cell, version: str | None = "", problems: tuple[Problem, ...] = ()) -> Row:
@@ -64,6 +65,17 @@ SAME_OR_NOT = [
     ("pending", "pending!", "worse", str(BAD)),
     ("merged", "pending!", "worse", str(BAD)),
     ("pending!", "drifted", "worse", "because drifted"),
+    # So are a further part, another state of a part, and a problem of another kind, where something was bad before.
+    ("drifted+pending", "drifted+drifted", "worse", "because drifted"),
+    ("drifted+pending", "pending+drifted", "worse", "because drifted"),
+    ("conflict+pending", "conflict+drifted", "worse", "because drifted"),
+    ("drifted+conflict", "conflict+conflict", "worse", "because conflict"),
+    ("drifted", "drifted!", "worse", str(BAD)),
+    ("drifted", "pending!", "worse", str(BAD)),
+    ("drifted", "merged!", "worse", str(BAD)),
+    ("pending?", "pending!", "worse", str(BAD)),
+    ("pending!", "drifted!", "worse", "because drifted"),
+    ("pending", "drifted!", "worse", f"because drifted; {BAD}"),
     (None, "drifted", "worse", "because drifted"),
     (None, "pending!", "worse", str(BAD)),
     # Better: nobody is wanted, or the overlay can go.
@@ -89,9 +101,12 @@ SAME_OR_NOT = [
     ("pending+merged", "pending", "other", "part 1: merged -> no such part"),
     # As it was.
     ("drifted", "drifted", "still", "drifted as in the baseline: because drifted"),
-    ("conflict!", "conflict!", "still", f"conflict as in the baseline: {BAD}"),
+    ("drifted+drifted", "pending+drifted", "still", "drifted as in the baseline: because drifted"),
+    ("conflict+drifted", "merged+drifted", "still", "as bad as in the baseline: because drifted"),
+    ("conflict!", "conflict!", "still", f"conflict as in the baseline: because conflict; {BAD}"),
     ("pending!", "pending!", "still", f"pending as in the baseline: {BAD}"),
-    ("drifted", "pending!", "still", f"pending as in the baseline: {BAD}"),
+    ("drifted!", "pending!", "still", f"as bad as in the baseline: {BAD}"),
+    ("drifted!", "merged!", "still", f"as bad as in the baseline: {BAD}"),
     ("pending 0.20", "pending 0.20", None, ""),
     ("merged", "merged", None, ""),
     ("not_applicable", "not_applicable", None, ""),

@@ -6,8 +6,8 @@ A git revision, a wheel or a folder is taken for one of the project vllm; withou
 
 Worse is whatever wants a person who was not wanted before:
 
-- a cell that is drifted or in conflict, and was not so, or was not so in that way;
-- a problem with an overlay where there was none: applied in memory, it does not do what it promises;
+- a cell with a part that is drifted or in conflict, and was not so, or was not so in that way;
+- a problem with an overlay where there was none of that kind: applied in memory, it does not do what it promises;
 - merged -> pending: upstream took it back, and whoever dropped the overlay needs it again;
 - a vLLM that cannot be read, or in which overlays do not go together any more;
 - any of these in what has nothing to be compared with.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from packaging.version import Version
 
@@ -79,15 +80,29 @@ def _wanted(*, before: bool, after: bool) -> Kind | None:
 
 def _judged(was: Cell | None, cell: Cell) -> tuple[Kind, str] | None:
     kind, after = _wanted(before=_urgent(was), after=_urgent(cell)), cell.verdict.state
-    reason = _told([p for p in cell.problems if p not in cell.verdict.problems]) or cell.verdict.because
-    if kind is Kind.WORSE or was is None:
-        return (Kind.WORSE, reason) if kind else None
+    if further := _bad(cell, was):
+        return Kind.WORSE, further
+    if was is None:
+        return None
     same = was.verdict.state is after
     if kind is Kind.STILL:
-        return (kind, f"{after} as in the baseline: {reason}") if same or after not in _BROKEN else (Kind.WORSE, reason)
+        return kind, f"{f'{after} as' if same else 'as bad as'} in the baseline: {_bad(cell, None)}"
     if kind is Kind.BETTER and (same or after is not State.MERGED):
-        return kind, f"nobody need look any more: {reason}"
+        return kind, f"nobody need look any more: {cell.verdict.because}"
     return _changed(was, cell)
+
+
+def _bad(cell: Cell, known: Cell | None) -> str:
+    """Say what a person must look at, "" where that was known before: parts, each by its state, and kinds of problems.
+
+    Which of its problems a recorded verdict has itself is not recorded: none of their kinds is new.
+    """
+    states = {(part.name, part.state) for part in known.verdict.parts} if known else set()
+    kinds = {problem.what for problem in known.problems} if known else set()
+    parts = [p for p in cell.verdict.parts if p.state in _BROKEN and (p.name, p.state) not in states]
+    beyond = [p for p in cell.problems if p not in cell.verdict.problems and p.what not in kinds]
+    because = replace(cell.verdict, parts=tuple(parts)).because if parts else ""
+    return "; ".join(filter(None, (because, _told(beyond))))
 
 
 def _urgent(cell: Cell | None) -> bool:
