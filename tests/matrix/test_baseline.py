@@ -95,6 +95,8 @@ SAME_OR_NOT = [
     ("pending", "applied", "other", "because applied"),
     ("applied", "pending", "other", "because pending"),
     ("merged", "applied", "other", "because applied"),
+    (None, "pending", "other", "new since the baseline: because pending"),
+    (None, "merged", "other", "new since the baseline: because merged"),
     ("pending 0.20", "pending 0.21", "other", "part 0: pending as in 0.20 -> pending as in 0.21"),
     ("pending+pending", "pending+merged", "other", "part 1: pending -> merged"),
     ("pending", "pending+merged", "other", "part 1: no such part -> merged"),
@@ -110,8 +112,6 @@ SAME_OR_NOT = [
     ("pending 0.20", "pending 0.20", None, ""),
     ("merged", "merged", None, ""),
     ("not_applicable", "not_applicable", None, ""),
-    (None, "pending", None, ""),
-    (None, "merged", None, ""),
 ]
 
 
@@ -204,7 +204,24 @@ def test_rows() -> None:
         f"still: 1.1: {BAD}",
     ]
     assert kinds(changes([], matrix(unread("2.0")))) == ["worse"]
+    assert kinds(changes(old, matrix(row("0.9")))) == ["worse"]
     assert kinds(changes(old[:1], matrix(replace(broken, name="1.0")))) == ["worse"]
+
+
+def test_a_row_that_has_nothing_to_be_compared_with() -> None:
+    """Nobody knows whether it is worse. What is wrong there is told as well, but nothing is new since then."""
+    old = [unread("0.20.2"), row("0.33.0", cell("pending"))]
+    new = matrix(row("0.20.2", cell("pending", "one"), cell("merged", "two"), cell("drifted", "three")))
+
+    assert [str(change) for change in changes(old[1:], new)] == [
+        "worse: 0.20.2: there is no row in the baseline to compare it with",
+        "worse: 0.20.2: three: drifted: because drifted",
+    ]
+    assert [str(change) for change in changes(old, new)] == [
+        "worse: 0.20.2: there is no row in the baseline to compare it with",
+        "worse: 0.20.2: three: drifted: because drifted",
+        "better: 0.20.2: it can be read again",
+    ]
 
 
 def test_what_was_not_asked_for_is_no_change() -> None:
@@ -216,6 +233,22 @@ def test_what_was_not_asked_for_is_no_change() -> None:
     both = matrix(row("1.0", cell("pending", "one"), cell("pending", "two")), overlays=["one", "two"])
     assert kinds(changes(old, both)) == ["better"] * 3
     assert kinds(changes(old, matrix(row("1.0", cell("drifted", "one")), overlays=["one"]))) == ["worse"]
+
+
+def test_the_same_conflict_in_some_of_the_overlays() -> None:
+    """A third one was recorded, too, and makes no difference; neither does what had drifted beside the conflict."""
+    problems = (Problem("do not go together", "one, two", "both want it"),)
+    old = [row("1.0", cell("conflict+drifted", "one"), cell("conflict", "two"), cell("pending", "three"))]
+
+    def asked(one: str, two: str) -> list[str]:
+        now = row("1.0", cell(one, "one"), cell(two, "two"), problems=problems)
+        return kinds(changes([replace(old[0], problems=problems)], matrix(now, overlays=["one", "two"])))
+
+    assert asked("conflict+drifted", "conflict") == ["still"] * 3
+    assert asked("conflict+drifted", "conflict+conflict") == ["worse", "still", "still"]
+    assert asked("pending+drifted", "pending") == ["still", "still"]
+    assert asked("pending+drifted", "drifted") == ["worse", "still", "still"]
+    assert asked("drifted+merged", "merged") == ["worse", "still"]
 
 
 def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:

@@ -10,12 +10,12 @@ Worse is whatever wants a person who was not wanted before:
 - a problem with an overlay where there was none of that kind: applied in memory, it does not do what it promises;
 - merged -> pending: upstream took it back, and whoever dropped the overlay needs it again;
 - a vLLM that cannot be read, or in which overlays do not go together any more;
-- any of these in what has nothing to be compared with.
+- a row that has nothing to be compared with, as nobody knows; whatever is wrong in it, or with a new overlay, is told.
 
 Better is that nobody is wanted any more, and what upstream has merged: that overlay can go. Other changes are told
-and no more: the defect came in and the overlay knows it, it is gone, the code has another of the known shapes. What
-was as bad in the baseline as it is now is no change: it is told as such, and whoever recorded it has seen it.
-Rows and overlays that were not asked for this time are none either.
+and no more: an overlay is new, the defect came in and the overlay knows it, it is gone, the code has another of the
+known shapes. What was as bad in the baseline as it is now is no change: it is told as such, and whoever recorded it
+has seen it. Rows and overlays that were not asked for this time are none either.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def _of_row(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
         yield Change(row.name, "", same.name, None, None, Kind.BETTER, "it can be read again")
     before = same if same and same.tree else _older(old, row)
     name = before.name if before else ""
+    if before is None:
+        yield Change(row.name, "", "", None, None, Kind.WORSE, "there is no row in the baseline to compare it with")
     known = {cell.verdict.id: cell for cell in before.cells} if before else {}
     whole = known.keys() <= asked  # what overlays are to each other depends on which are asked for
     kind_of = _wanted(before=bool(before and before.problems), after=bool(row.problems))
@@ -71,6 +73,9 @@ def _of_row(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
         if judged := _judged(was, cell):
             state = was.verdict.state if was else None
             yield Change(row.name, cell.verdict.id, name if was else "", state, cell.verdict.state, *judged)
+        elif before and cell.verdict.id not in known:
+            reason = f"new since the baseline: {cell.verdict.because}"
+            yield Change(row.name, cell.verdict.id, "", None, cell.verdict.state, Kind.OTHER, reason)
 
 
 def _wanted(*, before: bool, after: bool) -> Kind | None:
