@@ -68,8 +68,8 @@ def _of_row(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
         yield Change(row.name, "", name, None, None, kind_of, _told(row.problems) or "overlays go together again")
     for cell in row.cells:
         was = known.get(cell.verdict.id)
-        if was and was.verdict.state is State.CONFLICT and not whole:
-            was = None
+        if was and was.verdict.state is State.CONFLICT and not whole and not _urgent(cell):
+            continue
         if judged := _judged(was, cell):
             state = was.verdict.state if was else None
             yield Change(row.name, cell.verdict.id, name if was else "", state, cell.verdict.state, *judged)
