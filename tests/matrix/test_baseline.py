@@ -27,7 +27,7 @@ OTHERWISE_BAD = Problem("does not compile", "vllm/a.py", "line 1")
 
 
 def cell(said: str, overlay: str = "an-overlay") -> Cell:
-    """A cell such as "pending", "pending 0.20" (its shape), "pending!" or "pending?" (with a problem), "pending+merged" (parts)."""
+    """A cell: "pending", "pending 0.20" (its shape), "pending!" and "pending?" (problems), "pending+merged" (parts)."""
     parts = []
     for number, one in enumerate(said.rstrip("!?").split("+")):
         state, _, shape = one.partition(" ")

@@ -98,6 +98,10 @@ def test_a_revision_that_is_no_commit(repository: Path) -> None:
         ("{tmp}", "cannot read: {tmp}: not a git repository: '{tmp}'"),
         ("{tmp}/repository/vllm", "cannot read: {tmp}/repository/vllm: not a git repository: '{tmp}/repository/vllm'"),
         ("file://{tmp}/gone", "cannot fetch: file://{tmp}/gone: '{tmp}/gone' does not appear to be a git repository"),
+        (
+            "file://{tmp}/me@home/gone",
+            "cannot fetch: file://{tmp}/me@home/gone: '{tmp}/me@home/gone' does not appear to be a git repository",
+        ),
         ("http://us:pw@[bad/x?t=pw", "cannot fetch: http://[bad/x: "),
         ("ssh://us@127.0.0.1:1/x", "cannot fetch: ssh://127.0.0.1:1/x: ssh: connect to host"),
         ("nonsense://{tmp}", "cannot fetch: nonsense://{tmp}: transport 'nonsense' not allowed"),

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.model import Tree
-from vpatch.matrix.shallow import environment, fetch_blobs, fetch_commit, is_url, missing, shown
+from vpatch.matrix.shallow import environment, fetch_blobs, fetch_commit, hidden, is_url, missing, shown
 
 if TYPE_CHECKING:
     from git import Git
@@ -54,7 +54,7 @@ class Revision:
             if given.startswith("-"):
                 raise Failure(Problem("cannot read", given, f"a git {what} cannot begin with a hyphen"))
         folder = Path(self.address)
-        with _naming(where):
+        with _naming(self.address):
             if folder.is_dir():
                 git_dir = folder / ".git"
                 return self._tree(git_dir if git_dir.exists() else folder, "", files)
@@ -106,19 +106,19 @@ def _temporary() -> Iterator[Path]:
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
+def _naming(address: str) -> Iterator[None]:
     """Turn what git and gitpython raise into a failure."""
     try:
         from git import GitError
     except ImportError as error:
         cause = "a git revision needs git and gitpython: pip install 'vpatch[git]'"
-        raise Failure(Problem("cannot read", where, cause)) from error
+        raise Failure(Problem("cannot read", shown(address), cause)) from error
     try:
         yield
     except (GitError, OSError) as error:
         told = " ".join(str(getattr(error, "stderr", "") or error).split())
         cause = re.sub(r"^stderr: '(fatal: )?(.*)'$", r"\2", told)
-        raise Failure(Problem("cannot read", where, cause)) from error
+        raise Failure(Problem("cannot read", shown(address), hidden(cause, address))) from error
 
 
 def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> Mapping[str, str]:

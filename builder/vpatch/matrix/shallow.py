@@ -25,7 +25,7 @@ SILENCE = 30.0
 # Not those that run commands, as `ext::`. This holds for addresses that the user's settings rewrite, too.
 _PROTOCOLS = ("file", "git", "http", "https", "ssh")
 _REF = "refs/vpatch/rev"
-_LOGIN = r"^([^:/]+://)([^/]*)@"
+_URL = r"((?:\w+::)?[\w+.-]+://)(.*)"
 _UNADVERTISED = "unadvertised object"
 
 
@@ -35,10 +35,29 @@ def is_url(address: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """Give an address as messages may show it: a URL without user name, password, query and fragment."""
-    if "://" not in address:
-        return address
-    return re.sub(_LOGIN, r"\1", re.split("[?#]", address, maxsplit=1)[0])
+    """Give an address as messages may show it: without user name, password, query and fragment.
+
+    Where nobody knows which is which, such as for a password that is not encoded, less is shown. A user name alone
+    stays in `git@host:path`.
+    """
+    if not (url := re.match(_URL, address)):
+        return re.sub(r"^[^/@:]+:.*@", "", address)
+    place = re.split("[?#]", url[2], maxsplit=1)[0]
+    if url[1] == "file://":
+        return url[1] + place
+    return url[1] + ("..." if "@" in url[2][len(place) :] else place.rpartition("@")[2])
+
+
+def hidden(said: str, address: str) -> str:
+    """Give what git said, a line, without what `shown` leaves out of this address, or of those it is rewritten to."""
+    said = said.replace(address, shown(address))
+    has_login = is_url(address) and not address.startswith("file://")
+    login = re.sub(_URL, r"\2", address).rpartition("@")[0] if has_login else ""
+    user, _, password = login.partition(":")
+    for secret in filter(None, (login and f"{login}@", user and f"{user}@", password)):
+        said = said.replace(secret, "").replace(unquote(secret), "")
+    said = re.sub(r"\b(?!file://)[\w+.-]+://(.*@)?[^\s'\"]*", lambda url: shown(url[0]), said)
+    return re.sub(r"(?<![^\s'\"])(?!file://)[^\s'\"/][^\s'\"]*@", "", said)  # as in `user:password@host:path`
 
 
 def environment(git_dir: Path, protocols: Collection[str] = ()) -> dict[str, str]:
@@ -155,9 +174,5 @@ def _failure(address: str, rev: str, said: str) -> Failure:
     told = next(filter(None, [*fatal, *lines]), "git fetch fails")
     if re.search(rf"couldn't find remote ref|not our ref|{_UNADVERTISED}", said):
         return missing(address, f"{rev}: there is neither a branch nor a tag nor a commit that is called so")
-    told = told.removeprefix("fatal: ").replace(address, shown(address))
-    if login := re.match(_LOGIN, address):
-        user, _, password = login[2].partition(":")
-        for secret in filter(None, (f"{login[2]}@", f"{user}@", password)):
-            told = told.replace(secret, "").replace(unquote(secret), "")
+    told = hidden(told.removeprefix("fatal: "), address)
     return Failure(Problem("cannot fetch", shown(address), told[:1].lower() + told[1:]))
