@@ -59,8 +59,14 @@ def _planned(
     return plan(read, overlays, parsed, among), seen
 
 
-def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued] | None) -> tuple[str, ...]:
-    """Take `overlays` away, all where it is None; give the paths that were put back.
+def revert(
+    store: Store,
+    installed: Sequence[Catalogued],
+    overlays: Collection[Catalogued] | None,
+    parsed: Parsed | None = None,
+    among: Collection[Catalogued] = (),
+) -> tuple[str, ...]:
+    """Take `overlays` away, all where it is None; give the paths that were put back. `parsed`, `among`: as of `plan`.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
 
@@ -70,12 +76,15 @@ def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[C
     """
     if not store.settled({}, []):
         with store.lock():
-            changed = store.settle({}, [], on_edits=False) if overlays is None else _without(store, installed, overlays)
+            if overlays is None:
+                changed = store.settle({}, [], on_edits=False)
+            else:
+                changed = _without(store, installed, overlays, {} if parsed is None else parsed, among)
     else:
         changed = ()
     gone = installed if overlays is None else overlays
     left = {
-        (file, item.id) for item in gone for file in _files(item) if item.id in marks_in(store.site.read(file) or b"")
+        (file, item.id) for item in gone for file in edited(item) if item.id in marks_in(store.site.read(file) or b"")
     }
     if left:
         cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
@@ -87,19 +96,25 @@ def revert(store: Store, installed: Sequence[Catalogued], overlays: Collection[C
     return changed
 
 
-def _files(item: Catalogued) -> set[str]:
+def edited(item: Catalogued) -> set[str]:
+    """Give the files that an overlay changes or adds."""
     return {edit.file for part in item.overlay.parts for shape in part.shapes for edit in shape.edits}
 
 
-def _without(store: Store, installed: Sequence[Catalogued], overlays: Collection[Catalogued]) -> tuple[str, ...]:
+def _without(
+    store: Store,
+    installed: Sequence[Catalogued],
+    overlays: Collection[Catalogued],
+    parsed: Parsed,
+    among: Collection[Catalogued],
+) -> tuple[str, ...]:
     from vpatch.engine import plan, status
 
-    parsed: Parsed = {}
     originals, going = store.originals(), {item.id for item in overlays}
     marks = {name: file for file in sorted(originals) for name in marks_in(store.site.read(file) or b"")}
     # One by one: that some are in conflict does not matter to what is applied already.
     here = [item for item in installed if item.id in marks]
-    states = {item.id: status(store.site.read, [item], parsed)[0].state for item in here}
+    states = {item.id: status(store.site.read, [item], parsed, among)[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
     if missing := sorted(going - marks.keys()):
         raise Failure(*(_not_applied(store, name) for name in missing))
@@ -115,7 +130,7 @@ def _without(store: Store, installed: Sequence[Catalogued], overlays: Collection
     def pristine(file: str) -> bytes | None:
         return originals[file] if file in originals else store.site.read(file)
 
-    changeset = plan(pristine, stay, parsed)
+    changeset = plan(pristine, stay, parsed, among)
     if changeset.problems:
         raise Failure(*changeset.problems)
     return store.settle(changeset.files, _note(changeset.files), on_edits=False)

@@ -76,7 +76,10 @@ def plan(
 
 def named(overlays: Collection[Catalogued]) -> tuple[str, ...]:
     """Give the files that the overlays look at, or may make."""
-    return tuple(_reach(overlays))
+    made = (
+        edit.file for item in overlays for part in item.overlay.parts for shape in part.shapes for edit in shape.edits
+    )
+    return tuple(dict.fromkeys((*_reach(overlays), *made)))
 
 
 def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:

@@ -61,22 +61,22 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
         yield
     except (Failure, Lost):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         cause = f"{type(author).__name__} raised {type(error).__name__}: {error}"
         raise Failure(Problem("overlay failed", f"{overlay}: {file}" if file else overlay, cause, scope)) from error
 
 
 def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
     """Give what an edit finds; it is asked once of the same code."""
-    found = files.found(edit.file).get((edit, overlay))
-    if found is None:
-        try:
-            with blaming(overlay, edit, edit.file, edit.scope):
+    with blaming(overlay, edit, edit.file, edit.scope):
+        found = files.found(edit.file).get((edit, overlay))
+        if found is None:
+            try:
                 found = edit.state(files, overlay)
-        except Lost as lost:
-            found = Finding(Found.LOST, lost.with_traceback(None))  # which would keep all of this alive
-        files.found(edit.file)[edit, overlay] = found
-    return found
+            except Lost as lost:
+                found = Finding(Found.LOST, lost.with_traceback(None))  # which would keep all of this alive
+            files.found(edit.file)[edit, overlay] = found
+        return found
 
 
 def _ask(predicate: Predicate | None, files: Workspace, overlay: str) -> Answer:

@@ -114,3 +114,18 @@ def test_one_that_breaks_its_word(broken: Broken, linked: Trees, contents: Calla
     assert "Traceback" in ran.err
     assert "broken" in ran.err
     assert contents(tree) == before
+
+
+def test_an_edit_that_has_no_hash(broken: Broken, pristine: Trees) -> None:
+    source = HEAD.format(**FINE).replace("reach = ()", "reach = ()\n    odd: list = field(default_factory=list)")
+    ran = broken(source.replace("import dataclass\n", "import dataclass, field\n"), "status", pristine("0.20.2"))
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"{FAILED}TypeError: unhashable type: 'list'\n"
+
+
+def test_an_edit_that_ends_the_program(broken: Broken, pristine: Trees) -> None:
+    ran = broken(HEAD.format(**{**FINE, "state": "raise SystemExit(0)"}), "status", pristine("0.20.2"))
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"{FAILED}SystemExit: 0\n"

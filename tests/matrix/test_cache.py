@@ -9,14 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, WHEELS, Cache, DamagedError, Usage, folder, is_hash
-
-if TYPE_CHECKING:
-    pass
 
 # Root is refused nothing; without these it is like any other user, and still finds the interpreter.
 HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()

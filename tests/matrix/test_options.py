@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from vpatch.catalogue import discover, select
 
 from tests.cli.test_terminal import on_terminal
+from tests.releases import FACTS, RELEASES, fact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
+DEFAULT = tuple(item.id for item in select(discover(), ()) if item.id in FACTS)
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 
 
@@ -93,8 +96,8 @@ def test_a_page_is_written(vpatch: Program, slim: Trees, tmp_path: Path) -> None
 def test_a_page_that_cannot_be_written(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
     ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY, "--html", tmp_path / "no" / "page.html")
 
-    assert ran.code == 1
-    assert f"cannot write: {tmp_path}/no/page.html: no such file or directory" in ran.err
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot write: {tmp_path}/no/page.html: no such file or directory\n", "before anything is done"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,7 @@ def test_a_page_that_cannot_be_written(vpatch: Program, slim: Trees, tmp_path: P
     [
         (("--rev", "main"), "--rev is a revision of --git"),
         (("--markdown", "--json"), "leave one out"),
+        (("--git", "a", "--rev", "x", "--git", "b", "--rev", "y"), "--git is one repository"),
     ],
 )
 def test_usage(vpatch: Program, arguments: tuple[str, ...], says: str) -> None:
@@ -127,39 +131,80 @@ def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
     assert "get_boundary_skip_layers" in seen
 
 
+ENDLESS = """
+import time
+from vpatch import AddFile, Overlay, Part, Shape
+from vpatch.model import Answer
+
+class Endless:
+    reach = ()
+
+    def ask(self, files):
+        time.sleep(600)
+        return Answer(None, "")
+
+shape = Shape("1", (AddFile("vllm/_vpatch/x.py", ""),))
+overlay = Overlay("Never judged.", (Part("part", (shape,), merged=Endless()),))
+"""
+
+
 @pytest.fixture
-def running(slim: Trees) -> Iterator[subprocess.Popen[str]]:
-    """A run with a process that looks at an overlay; it goes on for some seconds."""
-    rows = [word for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0") for word in ("--tree", str(slim(release)))]
-    command = [sys.executable, "-m", "vpatch", "matrix", *rows]
+def running(slim: Trees, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run whose processes look at an overlay for ever, with more rows than processes."""
+    (tmp_path / "endless-1.dist-info").mkdir()
+    (tmp_path / "endless-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: endless\nVersion: 1\n")
+    (tmp_path / "endless-1.dist-info/entry_points.txt").write_text("[vpatch.overlays]\nendless = endless\n")
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    rows = [word for release in RELEASES[4:12] for word in ("--tree", str(slim(release)))]
+    command = [sys.executable, "-m", "vpatch", "matrix", *rows, *ONLY, "--overlay", "endless"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
     ) as process:
         yield process
         process.kill()
 
 
 def lookers(process: subprocess.Popen[str]) -> list[int]:
-    """Give the processes of the pool, once there are some."""
+    """Give the processes of the pool, once they are at work."""
     while process.poll() is None:
         with suppress(OSError):  # a thread or a process that has just ended
             threads = list(Path(f"/proc/{process.pid}/task").iterdir())
             children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
             found = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-            if found:
+            if found and all("sleep" in Path(f"/proc/{child}/wchan").read_text() for child in found):
                 return found
         time.sleep(0.01)
     raise AssertionError(process.stderr and process.stderr.read())
 
 
+def wait_for_the_end_of(processes: list[int]) -> None:
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        time.sleep(0.01)
+
+
 @pytest.mark.usefixtures("heeding_interrupts")
-def test_an_interrupt(running: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt(running: subprocess.Popen[str], number: int) -> None:
     processes = lookers(running)
+    os.kill(running.pid, number)
+    out, err = running.communicate(timeout=60)
+
+    assert (running.returncode, out, err) == (130, "", "\ninterrupted\n")
+    wait_for_the_end_of(processes)
+
+
+@pytest.mark.usefixtures("heeding_interrupts")
+def test_an_interrupt_of_all_processes_by_the_terminal(running: subprocess.Popen[str]) -> None:
+    lookers(running)
     os.killpg(running.pid, signal.SIGINT)
     out, err = running.communicate(timeout=60)
 
     assert (running.returncode, out, err) == (130, "", "\ninterrupted\n")
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
 def test_a_process_that_is_killed(running: subprocess.Popen[str]) -> None:
@@ -168,6 +213,51 @@ def test_a_process_that_is_killed(running: subprocess.Popen[str]) -> None:
 
     assert (running.returncode, out) == (1, "")
     assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed")
+
+
+def test_nothing_is_left_of_a_run_that_is_killed(running: subprocess.Popen[str]) -> None:
+    processes = lookers(running)
+    running.kill()
+
+    wait_for_the_end_of(processes)
+
+
+def test_a_patched_tree(vpatch: Program, patched: Trees) -> None:
+    ran = vpatch("matrix", "--tree", patched("0.20.2"), "--json")
+
+    assert (ran.code, ran.json["problems"]) == (0, [])
+    (row,) = ran.json["rows"]
+    states = {cell["id"]: cell["state"] for cell in row["overlays"]}
+    assert {states[name] for name in DEFAULT if fact(name, "0.20.2") == "pending"} == {"applied"}
+
+
+def test_a_tree_that_is_patched_in_part(vpatch: Program, linked: Trees) -> None:
+    """What is applied stays; what is not is tried as ever."""
+    tree = linked("0.25.0")
+    assert vpatch("apply", tree, "--overlay", "turboquant-auto-dtype").code == 0
+
+    ran = vpatch("matrix", "--tree", tree, "--json")
+    assert (ran.code, ran.json["problems"]) == (0, [])
+    states = {cell["id"]: cell["state"] for cell in ran.json["rows"][0]["overlays"]}
+    assert (states["turboquant-auto-dtype"], states["turboquant-skip-list"]) == ("applied", "pending")
+
+
+def test_a_tree_that_lost_a_companion_is_one_that_apply_heals(vpatch: Program, linked: Trees) -> None:
+    tree = linked("0.20.2")
+    assert vpatch("apply", tree, *ONLY).code == 0
+    (tree / "vllm/_vpatch/turboquant_hybrid.py").unlink()
+
+    ran = vpatch("matrix", "--tree", tree, *ONLY, "--json")
+    assert (ran.code, ran.json["problems"]) == (0, [])
+    assert ran.json["rows"][0]["overlays"][0]["state"] == "pending"
+
+
+def test_rows_of_one_name(vpatch: Program, slim: Trees) -> None:
+    tree = slim("0.20.2")
+    ran = vpatch("matrix", "--tree", tree, "--tree", tree)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"asked for twice: {tree}: two rows would have this name\n"
 
 
 def test_nothing_is_written_into_a_tree(vpatch: Program, slim: Trees, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
@@ -20,9 +19,6 @@ from vpatch.matrix.revision import Revision
 
 from tests.matrix.git_server import Served, serving
 from tests.matrix.repositories import git
-
-if TYPE_CHECKING:
-    pass
 
 CACHE = "vllm/config/cache.py"
 FILES = (CACHE, "vllm/__init__.py")

@@ -124,3 +124,14 @@ def test_says_which_settings_file_is_broken(
 
     [problem] = caught.value.problems
     assert str(problem).endswith(f": {file}: {cause}")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+
+    assert "http://127.0.0.1:9/simple" in read_settings().indexes

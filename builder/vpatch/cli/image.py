@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from vpatch.cli.bar import bar
 from vpatch.cli.image_report import as_json, build_report, failed, lines, together
-from vpatch.cli.options import chosen, overlay_option, reported
+from vpatch.cli.options import chosen, overlay_option, reported, unwinding
 from vpatch.errors import Failure
 from vpatch.report import Report
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("definitions", metavar="[FILE.toml]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
 @click.option("--all", "everything", is_flag=True, help="Build every images/*.toml.")
 @click.option("--base", metavar="IMAGE", help="The image to build on: a tag, or better a digest.")
-@overlay_option
+@overlay_option()
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Name of the new image (repeatable). Default: none.")
 @click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
 @click.option("--registry", is_flag=True, help="Build without an engine, in the registry that --tag names.")
@@ -81,7 +80,7 @@ def build_command(
     for order, named in orders:
         _check_names(order)
         chosen(named)  # before the first is built, or published
-    _unwinding()
+    unwinding()
     reports = [
         _built(
             replace(order, set_tags=not untagged, push=push, tests=_tests(order.tests, no_test=no_test, gpus=gpus)),
@@ -138,11 +137,6 @@ def _full(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
 
 
-def _unwinding() -> None:
-    """Let SIGTERM end the run as SIGINT does: containers and half-made images go, however it ends."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
 @click.command("test")
 @click.argument("image")
 @click.option("--gpus", is_flag=True, help="Give the tests all GPUs, and serve a small model too.")
@@ -151,7 +145,7 @@ def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
     from vpatch.image.access import Order, tested
 
-    _unwinding()
+    unwinding()
     with bar(f"pulling {image}") as progress:
         base, tests = tested(image, _tests(Order(image).tests, no_test=False, gpus=gpus), progress)
     extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": as_json(tests)}

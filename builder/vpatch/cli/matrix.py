@@ -12,17 +12,18 @@ import click
 
 from vpatch.catalogue import discover, select
 from vpatch.cli.bar import share
-from vpatch.cli.options import overlay_option, reported
+from vpatch.cli.options import overlay_option, reported, unwinding
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.as_json import as_rows, read_rows
 from vpatch.matrix.baseline import changes
 from vpatch.matrix.difference import Kind, as_objects
 from vpatch.matrix.difference import told as in_markdown
-from vpatch.matrix.model import Matrix, Source
+from vpatch.matrix.model import Source
+from vpatch.matrix.page import needed, page
 from vpatch.matrix.run import run
 from vpatch.matrix.text import lines, markdown, table
 from vpatch.report import Report
-from vpatch.site.disk import cause
+from vpatch.site.disk import naming
 
 PATH = click.Path(path_type=Path, readable=False)
 
@@ -34,9 +35,11 @@ PATH = click.Path(path_type=Path, readable=False)
 )
 @click.option("--wheel", "wheels", multiple=True, metavar="FILE", type=PATH, help="A wheel (repeatable).")
 @click.option("--tree", "trees", multiple=True, metavar="DIR", type=PATH, help="A vLLM in a folder (repeatable).")
-@click.option("--git", "repository", metavar="URL_OR_DIR", help="A repository; nothing in it is checked out.")
+@click.option(
+    "--git", "repositories", multiple=True, metavar="URL_OR_DIR", help="A repository; nothing in it is checked out."
+)
 @click.option("--rev", "revs", multiple=True, metavar="REV", help="A revision of that repository (repeatable).")
-@overlay_option
+@overlay_option("all of them")
 @click.option("--baseline", metavar="FILE", type=PATH, help="What --json printed earlier: tell what changed since.")
 @click.option("--html", metavar="FILE", type=PATH, help="Write a page, too.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
@@ -47,7 +50,7 @@ def matrix_command(
     projects: tuple[str, ...],
     wheels: tuple[Path, ...],
     trees: tuple[Path, ...],
-    repository: str | None,
+    repositories: tuple[str, ...],
     revs: tuple[str, ...],
     ids: tuple[str, ...],
     baseline: Path | None,
@@ -63,23 +66,29 @@ def matrix_command(
 
     With --baseline, only what got worse since makes it exit with 1.
     """
-    if revs and not repository:
+    if revs and not repositories:
         raise click.UsageError("--rev is a revision of --git")
+    if len(repositories) > 1:
+        raise click.UsageError("--git is one repository; --rev may be repeated")
     if as_markdown and click.get_current_context().params.get("as_object"):
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
+    unwinding()
     began = time.monotonic()
+    if html:
+        _writable(html)
     before = read_rows(baseline) if baseline else None
     installed = discover()
     overlays = select(installed, ids) if ids else installed
-    sources: list[Source] = [*_files(wheels, trees), *_revisions(repository, revs)]
+    sources: list[Source] = [*_files(wheels, trees), *_revisions(repositories, revs)]
     notes: tuple[str, ...] = ()
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
         sources = [*releases, *sources]
+    _told_apart(sources)
     with share(f"{len(sources)} vLLMs") as progress:
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
-        _write(html, matrix)
+        _write(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)))
     read = [(row.name, row.tree) for row in matrix.rows if row.tree is not None]
     received, size = sum(tree.received for _, tree in read), sum(tree.size for _, tree in read)
     seconds = time.monotonic() - began
@@ -116,12 +125,23 @@ def _files(wheels: Sequence[Path], trees: Sequence[Path]) -> list[Source]:
     return [*map(WheelFile, wheels), *map(Folder, trees)]
 
 
-def _revisions(repository: str | None, revs: Sequence[str]) -> list[Source]:
-    if repository is None:
+def _revisions(repositories: Sequence[str], revs: Sequence[str]) -> list[Source]:
+    if not repositories:
         return []
     from vpatch.matrix.revision import Revision
 
-    return [Revision(repository, rev) for rev in revs or ("HEAD",)]
+    return [Revision(repository, rev) for repository in repositories for rev in revs or ("HEAD",)]
+
+
+def _told_apart(sources: Sequence[Source]) -> None:
+    """Refuse rows of one name: nobody could say which is which, nor a baseline.
+
+    Raises:
+        Failure: there are such.
+    """
+    names = [source.name for source in sources]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Failure(*(Problem("asked for twice", name, "two rows would have this name") for name in twice))
 
 
 def _releases(
@@ -144,11 +164,17 @@ def _counted(rows: int, seconds: float, received: int, size: int) -> str:
     )
 
 
-def _write(path: Path, matrix: Matrix) -> None:
-    from vpatch.matrix.page import page
+def _writable(path: Path) -> None:
+    """Find out before the work is done.
 
-    text = page(matrix, version=version_of("vpatch"), made=datetime.now(UTC))
-    try:
+    Raises:
+        Failure: the page cannot be written there, or the extra that makes it is not installed.
+    """
+    needed()
+    with naming("cannot write", str(path)), path.open("a"):
+        return
+
+
+def _write(path: Path, text: str) -> None:
+    with naming("cannot write", str(path)):
         path.write_text(text, "utf-8")
-    except OSError as error:
-        raise Failure(Problem("cannot write", str(path), cause(error))) from error

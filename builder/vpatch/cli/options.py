@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +31,16 @@ def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed
         return []
 
 
-overlay_option = click.option(
-    "--overlay",
-    "ids",
-    multiple=True,
-    metavar="ID",
-    shell_complete=complete_overlay,
-    help="Only this overlay (repeatable). Default: every one that is not opt-in.",
-)
+def overlay_option(default: str = "every one that is not opt-in") -> Callable[[Command], Command]:
+    """Add `--overlay`; `default` says what is selected without it."""
+    return click.option(
+        "--overlay",
+        "ids",
+        multiple=True,
+        metavar="ID",
+        shell_complete=complete_overlay,
+        help=f"Only this overlay (repeatable). Default: {default}.",
+    )
 
 
 def tree_options(command: Command) -> Command:
@@ -50,7 +53,7 @@ def tree_options(command: Command) -> Command:
             metavar="PY",
             help="The vLLM that this interpreter imports.",
         ),
-        overlay_option,
+        overlay_option(),
     ):
         command = decorate(command)
     return command
@@ -80,6 +83,11 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
         return report.exit_code
 
     return run
+
+
+def unwinding() -> None:
+    """Let SIGTERM end the run as SIGINT does, so that what it made or started goes, however it ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def site_of(tree: Path | None, python: Path | None) -> Site:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import parent_process
+from multiprocessing.process import BaseProcess
+from threading import Thread
 
 from vpatch.catalogue import discover
 from vpatch.matrix.model import Cell
@@ -22,6 +27,18 @@ class Looked:
 
 
 _parsed: Parsed = {}  # this process's own, from one row to the next
+
+
+def start() -> None:
+    """Prepare a process: it ends with the one that started it, however that ends."""
+    gc.disable()  # as the program does itself
+    Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @cache

@@ -62,11 +62,8 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     Raises:
         Failure: the extra `vpatch[matrix]` is not installed.
     """
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        cause = "not installed: pip install 'vpatch[matrix]'"
-        raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
+    needed()
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     rows = matrix.rows[::-1]
     where: dict[tuple[int, Cell], list[int]] = {}
@@ -97,6 +94,19 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     )
     # A byte of a folder's name that is no UTF-8 is no character either, and could not be written.
     return html.encode("utf-8", "backslashreplace").decode()
+
+
+def needed() -> None:
+    """Find out whether a page can be made.
+
+    Raises:
+        Failure: the extra `vpatch[matrix]` is not installed.
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ModuleNotFoundError as error:
+        cause = "not installed: pip install 'vpatch[matrix]'"
+        raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
 
 
 def pieces(text: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import signal
@@ -11,14 +10,14 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_complet
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeAlias
 
 from vpatch.engine import named
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.looking import Looked, look
+from vpatch.matrix.looking import Looked, look, start
 from vpatch.matrix.model import Cell, Matrix, Row, Source
 from vpatch.model import Catalogued
 
@@ -115,8 +114,12 @@ class _Columns:
         keys = self._keys(row.tree.files)
         cells = [asked[keys[name]].result().cells[name] for name in self.files]
         both = asked[keys[""]].result().together
-        clashes = {name: Cell(verdict, verdict.problems) for name, verdict in both.clashes.items()}
-        return replace(row, cells=tuple(clashes.get(c.verdict.id, c) for c in cells), problems=both.problems)
+        clashing = {
+            cell.verdict.id: Cell(verdict, tuple(dict.fromkeys((*verdict.problems, *cell.problems))))
+            for cell in cells
+            if (verdict := both.clashes.get(cell.verdict.id))
+        }
+        return replace(row, cells=tuple(clashing.get(c.verdict.id, c) for c in cells), problems=both.problems)
 
 
 @contextmanager
@@ -124,9 +127,13 @@ def _looking(rows: int) -> Iterator[Executor]:
     """Give the processes that look; on the way out of a failure nobody waits for what was not begun."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
-    with ProcessPoolExecutor(workers, context, initializer=gc.disable) as pool:  # as the program does itself
+    with ProcessPoolExecutor(workers, context, initializer=start) as pool:
         try:
             yield pool
+        except KeyboardInterrupt:
+            for process in active_children():  # else all that was begun, and asked for, would be waited for
+                process.kill()
+            raise
         except BrokenProcessPool as error:
             cause = "it was killed; is there memory enough?"
             raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error

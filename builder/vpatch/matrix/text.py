@@ -67,7 +67,7 @@ def _spans(rows: Sequence[Row], said: Callable[[Row], object]) -> Iterator[tuple
     for common, group in groupby(rows, key):
         if common is not None:
             first, *more = group
-            yield (f"{first.name} to {more[-1].name}" if more else first.name), first
+            yield (f"{first.name}{' to ' if more[1:] else ', '}{more[-1].name}" if more else first.name), first
 
 
 def _states(row: Row) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch.change import apply, revert
+from vpatch.change import apply, edited, revert
 from vpatch.engine import Read, status
 from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
@@ -24,7 +24,8 @@ class Memory:
     pristine: Read
     root: Path = Path("memory")
     version: str | None = None
-    changed: Mapping[str, bytes] = field(default_factory=dict)
+    now: dict[str, bytes | None] = field(default_factory=dict)
+    kept: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
     def site(self) -> Memory:
@@ -33,25 +34,28 @@ class Memory:
 
     def read(self, path: str) -> bytes | None:
         """Give a file as it is now."""
-        return self.changed[path] if path in self.changed else self.pristine(path)
+        return self.now[path] if path in self.now else self.pristine(path)
 
     def originals(self) -> Mapping[str, bytes | None]:
-        """Give the bytes before the change."""
-        return {file: self.pristine(file) for file in self.changed}
+        """Give what was kept before the first change."""
+        return self.kept
 
     def settled(self, desired: Mapping[str, bytes], _note: object) -> bool:
         """Tell whether there is nothing to do."""
-        return dict(desired) == self.changed
+        return all(self.read(file) == data for file, data in {**self.kept, **desired}.items())
 
     def lock(self) -> AbstractContextManager[None]:
         """Need no lock: nobody else has it."""
         return nullcontext()
 
     def settle(self, desired: Mapping[str, bytes], _note: object, *, on_edits: bool) -> tuple[str, ...]:
-        """Take the files over."""
-        before = {file: self.read(file) for file in {*desired, *self.changed}}
-        self.changed = dict(desired)
-        return tuple(sorted(file for file, data in before.items() if self.read(file) != data))
+        """Keep the originals, and take the files over."""
+        for file in desired:
+            self.kept.setdefault(file, self.read(file))
+        new = {**self.kept, **desired}
+        changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
+        self.now.update(new)
+        return changed
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ def try_together(read: Read, overlays: Sequence[Catalogued], parsed: Parsed, amo
     rest = [item for item in overlays if item.id not in alone | clashes.keys()]
     if len(rest) == len(overlays):
         return Together({}, problems)
-    return Together(clashes, try_together(read, rest, parsed, among).problems)
+    others = try_together(read, rest, parsed, among)
+    return Together({**clashes, **others.clashes}, others.problems)
 
 
 def _tried(
@@ -115,11 +120,28 @@ def _tried(
     if rewritten:
         problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
     problems.extend(again.problems)
-    if not any(marks_in(read(file) or b"") for file in changed):  # else the originals are elsewhere
-        revert(store, overlays, None)
-        kept = [file for file in changed if store.read(file) != read(file)]
-        problems.extend(Problem("not reversible", file, f"{names}: it stays changed") for file in kept)
+    marks = (marks_in(read(file) or b"") for item in overlays for file in edited(item))
+    if not any(marks):  # else the originals are elsewhere
+        problems.extend(_reverted(store, changeset, overlays, parsed, among))
     return changeset, (*changeset.problems, *problems)
+
+
+def _reverted(
+    store: Memory,
+    changeset: Changeset,
+    overlays: Sequence[Catalogued],
+    parsed: Parsed,
+    among: Collection[Catalogued],
+) -> list[Problem]:
+    """Take one overlay away while the others stay, and then all of them."""
+    applied = {verdict.id for verdict in changeset.after if verdict.state is State.APPLIED}
+    try:
+        revert(store, overlays, [next(item for item in overlays if item.id in applied)], parsed, among)
+        revert(store, overlays, None)
+    except Failure as failure:
+        return list(failure.problems)
+    changed = [file for file in changeset.files if store.read(file) != store.pristine(file)]
+    return [Problem("not reversible", file, "it stays changed") for file in changed]
 
 
 def _unknown(item: Catalogued, problem: Problem) -> Verdict:

@@ -85,4 +85,4 @@ class WheelFile:
         with naming("cannot read", str(self.path)), self.path.open("rb") as file:
             picked = pick(file, files)
         version = picked.path.partition(".dist-info/")[0].partition("-")[2]
-        return Tree(picked.files, version, self.name)
+        return Tree(picked.files, version, str(self.path))

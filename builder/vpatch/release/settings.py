@@ -73,7 +73,7 @@ def _pip_options() -> dict[str, str]:
         return {}
     files = [*(Path(folder, "pip", "pip.conf") for folder in _system_folders()), Path("/etc/pip.conf")]
     if not (chosen and Path(chosen).exists()):
-        files += [Path.home() / ".pip" / "pip.conf", _config_home() / "pip" / "pip.conf"]
+        files += [_home() / ".pip" / "pip.conf", _config_home() / "pip" / "pip.conf"]
     files += [Path(sys.prefix, "pip.conf"), *([Path(chosen)] if chosen else [])]
     options: dict[str, dict[str, str]] = {"global": {}, "install": {}}
     for file in files:
@@ -115,7 +115,14 @@ def _uv_indexes() -> tuple[list[str], list[str]]:
 
 
 def _config_home() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user that the system does not know
+        return Path("/nonexistent")
 
 
 def _system_folders() -> list[str]:
