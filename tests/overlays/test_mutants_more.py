@@ -21,16 +21,15 @@ __all__ = [
     "test_many_mutants",
 ]
 
-pytestmark = pytest.mark.no_cover  # what they run, others do; measured, it takes twice as long
+pytestmark = [pytest.mark.no_cover, pytest.mark.matrix]  # what they run, others do
 
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
-    pytest.param(("0.21.0", "turboquant-skip-list", 60), marks=pytest.mark.matrix),
-    pytest.param(("0.26.0", "turboquant-auto-dtype", 60), marks=pytest.mark.matrix),  # gpu_model_runner.py is large
+    ("0.21.0", "turboquant-skip-list", 60),
+    ("0.26.0", "turboquant-auto-dtype", 60),
     ("0.24.0", "turboquant-tiles", 100),
-    pytest.param(("0.20.2", "turboquant-tiles", 120), marks=pytest.mark.matrix),
-    ("0.18.0", "ct-fp8-lm-head", 345),
-    *(pytest.param((v, "ct-fp8-lm-head", 345), marks=pytest.mark.matrix) for v in ("0.20.2", "0.23.0", "0.33.0")),
+    ("0.20.2", "turboquant-tiles", 120),
+    *((release, "ct-fp8-lm-head", 345) for release in ("0.18.0", "0.20.2", "0.23.0", "0.33.0")),
 )
 
 

@@ -106,6 +106,7 @@ def test_bytes_reserved(seen: Two, name: str) -> None:
     assert seen.patched["reserved"][name] == BYTES[name]
 
 
+@pytest.mark.matrix
 def test_upstream_reserves_the_same_and_forgets_the_same(pristine: Trees, tmp_path: Path) -> None:
     folder, home = tmp_path / "models", tmp_path / "home"
     folder.mkdir()
