@@ -19,6 +19,7 @@ import pytest
 from vpatch.catalogue import discover, select
 from vpatch.change import apply
 from vpatch.cli import main
+from vpatch.engine import named
 from vpatch.release.fetch import fetch
 from vpatch.site.locate import locate
 from vpatch.site.store import SitePackages
@@ -151,7 +152,7 @@ def process() -> Process:
 @pytest.fixture(scope="session")
 def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     """`slim("0.21.0")`: of a pristine release the files that overlays look at, and RECORD. Not to be changed."""
-    files = set(_looked_at())
+    files = set(named(discover()))
     wanted = files | {f"{parent}/__init__.py" for file in files for parent in Path(file).parents}
     made: dict[str, Path] = {}
 
@@ -167,14 +168,6 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
         return made[version]
 
     return give
-
-
-def _looked_at() -> Iterator[str]:
-    for part in (part for item in discover() for part in item.overlay.parts):
-        asked = (part.merged, part.absent, *(shape.when for shape in part.shapes))
-        reaches = [predicate.reach for predicate in asked if predicate]
-        yield from (file for reach in reaches for file, _ in reach)
-        yield from (edit.file for shape in part.shapes for edit in shape.edits)
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def revert(
 
 def edited(item: Catalogued) -> set[str]:
     """Give the files that an overlay changes or adds."""
-    return {edit.file for part in item.overlay.parts for shape in part.shapes for edit in shape.edits}
+    return {file for part in item.overlay.parts for file in part.files}
 
 
 def _without(

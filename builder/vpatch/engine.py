@@ -76,9 +76,7 @@ def plan(
 
 def named(overlays: Collection[Catalogued]) -> tuple[str, ...]:
     """Give the files that the overlays look at, or may make."""
-    made = (
-        edit.file for item in overlays for part in item.overlay.parts for shape in part.shapes for edit in shape.edits
-    )
+    made = (file for item in overlays for part in item.overlay.parts for file in part.files)
     return tuple(dict.fromkeys((*_reach(overlays), *made)))
 
 

@@ -126,8 +126,7 @@ def _judge_part(
     files: Workspace,
     stray: tuple[Problem, ...],
 ) -> JudgedPart:
-    names = tuple(dict.fromkeys(edit.file for shape in part.shapes for edit in shape.edits))
-    verdict = PartVerdict(part.name, State.DRIFTED, "", names)
+    verdict = PartVerdict(part.name, State.DRIFTED, "", part.files)
     if stray:
         return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
 
@@ -149,7 +148,7 @@ def _judge_part(
         if undone:
             proof = merged.because or "one shape is as the overlay would make it"
             cause = f"upstream seems to have it ({proof}), and yet it looks as in {undone[0]}"
-            problem = Problem("drifted", names[0], cause)
+            problem = Problem("drifted", part.files[0], cause)
             return JudgedPart(replace(verdict, because=cause, problems=(problem,)), ())
         proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
         links = ", ".join(part.upstream or item.overlay.upstream)

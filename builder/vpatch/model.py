@@ -146,6 +146,11 @@ class Part:
     absent: Predicate | None = None
     upstream: tuple[str, ...] = ()
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it changes or adds, each once."""
+        return tuple(dict.fromkeys(edit.file for shape in self.shapes for edit in shape.edits))
+
 
 @dataclass(frozen=True)
 class Probe:

@@ -29,3 +29,13 @@ def _processes_unmeasured() -> Iterator[None]:
             if name in os.environ:
                 patch.setenv(name, "")
         yield
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary files go, of which none may be left."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []

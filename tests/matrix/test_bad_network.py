@@ -9,19 +9,10 @@ import sys
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
-from vpatch.matrix.releases import Release, releases_of
 from vpatch.release import causes
 
-from tests.loopback import NAME, SOURCES, Site, make_wheel
-
-CORE, INIT = "vllm/engine/core.py", "vllm/__init__.py"
-FILES = (CORE, INIT)
-WANTED = {name: SOURCES[name] for name in FILES}
-
-
-def one(cache: Cache | None, version: str = "1.0") -> Release:
-    (release,) = releases_of("vllm", [version], cache).releases
-    return release
+from tests.loopback import NAME, Site, make_wheel
+from tests.matrix.shop import CORE, FILES, INIT, WANTED, one
 
 
 def kept(cache: Cache) -> list[str]:

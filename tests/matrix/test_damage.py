@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import WHEELS, Cache
-from vpatch.matrix.releases import Release, releases_of
 
 from tests.loopback import NAME, SOURCES, Site, make_wheel, record_of
-
-CORE, INIT = "vllm/engine/core.py", "vllm/__init__.py"
-FILES = (CORE, INIT)
-WANTED = {name: SOURCES[name] for name in FILES}
-
-
-def one(cache: Cache | None, version: str = "1.0") -> Release:
-    (release,) = releases_of("vllm", [version], cache).releases
-    return release
+from tests.matrix.shop import CORE, FILES, INIT, WANTED, one
 
 
 def object_of(cache: Cache, data: bytes) -> Path:

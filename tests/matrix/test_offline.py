@@ -7,19 +7,11 @@ import hashlib
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
-from vpatch.matrix.releases import Release, releases_of
+from vpatch.matrix.releases import releases_of
 from vpatch.release import causes
 
-from tests.loopback import NAME, SOURCES, Site
-
-CORE, INIT = "vllm/engine/core.py", "vllm/__init__.py"
-FILES = (CORE, INIT)
-WANTED = {name: SOURCES[name] for name in FILES}
-
-
-def one(cache: Cache | None, version: str = "1.0") -> Release:
-    (release,) = releases_of("vllm", [version], cache).releases
-    return release
+from tests.loopback import NAME, Site
+from tests.matrix.shop import FILES, INIT, one
 
 
 def test_offline_with_a_warm_cache_it_works_and_says_so(site: Site, cache: Cache) -> None:

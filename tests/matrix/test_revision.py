@@ -22,6 +22,8 @@ from tests.matrix.repositories import git
 if TYPE_CHECKING:
     from tests.conftest import Trees
 
+pytestmark = pytest.mark.usefixtures("temporary")
+
 HYBRID = "turboquant-hybrid"
 OLD, NEW = "0.20.2", "0.21.0"
 ABSENT = "vllm/v1/no_such_file.py"
@@ -59,15 +61,6 @@ def upstream(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Path:
 def server(upstream: Path) -> Iterator[Served]:
     with serving(upstream.parent) as served:
         yield served
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    yield
-    assert list(folder.iterdir()) == []
 
 
 def read(address: object, rev: str, files: dict[str, bytes]) -> Tree:

@@ -20,6 +20,8 @@ from vpatch.matrix.revision import Revision
 from tests.matrix.git_server import Served, serving
 from tests.matrix.repositories import git
 
+pytestmark = pytest.mark.usefixtures("temporary")
+
 CACHE = "vllm/config/cache.py"
 FILES = (CACHE, "vllm/__init__.py")
 READ = "import sys; from vpatch.matrix.revision import Revision; Revision(*sys.argv[1:]).read([])"
@@ -46,15 +48,6 @@ def commit(root: Path) -> str:
 def server(tmp_path: Path) -> Iterator[Served]:
     with serving(tmp_path) as served:
         yield served
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
 
 
 def refused(address: object, rev: str = "main") -> str:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packaging.version import InvalidVersion, Version
-
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.model import Cell, Matrix, Row, Tree
+from vpatch.matrix.model import Cell, Matrix, Row, Tree, parsed_version
 from vpatch.model import PartVerdict, State, Verdict
 from vpatch.report import problem_object, verdict_object
 from vpatch.site.disk import naming
@@ -33,14 +31,6 @@ def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
         }
         for row in matrix.rows
     ]
-
-
-def parsed_version(text: str | None) -> Version | None:
-    """Give a version that can be compared, None for any other text."""
-    try:
-        return Version(text or "")
-    except InvalidVersion:
-        return None
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:

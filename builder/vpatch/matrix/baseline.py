@@ -27,14 +27,11 @@ from dataclasses import replace
 from packaging.version import Version
 
 from vpatch.errors import Problem
-from vpatch.matrix.as_json import parsed_version
 from vpatch.matrix.difference import Change, Kind
-from vpatch.matrix.model import Cell, Matrix, Row
+from vpatch.matrix.model import BROKEN, Cell, Matrix, Row, parsed_version
 from vpatch.model import State
 
 PROJECT = "vllm"
-
-_BROKEN = {State.DRIFTED, State.CONFLICT}
 
 
 def changes(old: Sequence[Row], new: Matrix) -> tuple[Change, ...]:
@@ -68,7 +65,7 @@ def _of_row(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
         yield Change(row.name, "", name, None, None, kind_of, _told(row.problems) or "overlays go together again")
     for cell in row.cells:
         was = known.get(cell.verdict.id)
-        if was and was.verdict.state is State.CONFLICT and not whole and not _urgent(cell):
+        if was and was.verdict.state is State.CONFLICT and not whole and not cell.urgent:
             continue
         if judged := _judged(was, cell):
             state = was.verdict.state if was else None
@@ -84,7 +81,7 @@ def _wanted(*, before: bool, after: bool) -> Kind | None:
 
 
 def _judged(was: Cell | None, cell: Cell) -> tuple[Kind, str] | None:
-    kind, after = _wanted(before=_urgent(was), after=_urgent(cell)), cell.verdict.state
+    kind, after = _wanted(before=bool(was and was.urgent), after=cell.urgent), cell.verdict.state
     if further := _bad(cell, was):
         return Kind.WORSE, further
     if was is None:
@@ -104,14 +101,10 @@ def _bad(cell: Cell, known: Cell | None) -> str:
     """
     states = {(part.name, part.state) for part in known.verdict.parts} if known else set()
     kinds = {problem.what for problem in known.problems} if known else set()
-    parts = [p for p in cell.verdict.parts if p.state in _BROKEN and (p.name, p.state) not in states]
-    beyond = [p for p in cell.problems if p not in cell.verdict.problems and p.what not in kinds]
+    parts = [p for p in cell.verdict.parts if p.state in BROKEN and (p.name, p.state) not in states]
+    beyond = [problem for problem in cell.beyond if problem.what not in kinds]
     because = replace(cell.verdict, parts=tuple(parts)).because if parts else ""
     return "; ".join(filter(None, (because, _told(beyond))))
-
-
-def _urgent(cell: Cell | None) -> bool:
-    return cell is not None and (bool(cell.problems) or cell.verdict.state in _BROKEN)
 
 
 _SAID = {

@@ -5,11 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from packaging.version import InvalidVersion, Version
+
+from vpatch.model import State
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from vpatch.errors import Problem
     from vpatch.model import Catalogued, Verdict
+
+BROKEN = frozenset({State.DRIFTED, State.CONFLICT})
+"""The states that a person must look at."""
+
+
+def parsed_version(text: str | None) -> Version | None:
+    """Give a version that can be compared, None for any other text."""
+    try:
+        return Version(text or "")
+    except InvalidVersion:
+        return None
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,16 @@ class Cell:
 
     verdict: Verdict
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def beyond(self) -> tuple[Problem, ...]:
+        """What went wrong where the overlay was applied."""
+        return tuple(problem for problem in self.problems if problem not in self.verdict.problems)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a person must look."""
+        return bool(self.problems) or self.verdict.state in BROKEN
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,6 @@ class Reason:
     rows: tuple[int, ...]
 
     @property
-    def urgent(self) -> bool:
-        """Whether a person must look, whatever the state."""
-        return bool(self.cell.problems) or self.cell.verdict.state in {State.CONFLICT, State.DRIFTED}
-
-    @property
-    def beyond(self) -> tuple[Problem, ...]:
-        """What went wrong where the overlay was applied."""
-        return tuple(problem for problem in self.cell.problems if problem not in self.cell.verdict.problems)
-
-    @property
     def parts(self) -> Counter[State]:
         """How many parts are in which state."""
         return Counter(part.state for part in self.cell.verdict.parts)

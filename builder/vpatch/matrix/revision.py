@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.model import Tree
+from vpatch.matrix.model import Tree, parsed_version
 from vpatch.matrix.shallow import environment, fetch_blobs, fetch_commit, hidden, is_url, missing, shown
 
 if TYPE_CHECKING:
@@ -146,12 +144,5 @@ def _content(git: Git, blob: str) -> bytes:
 def _version(git: Git, commit: str) -> str | None:
     """Give the newest version that a tag of this very commit says."""
     tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
-    versions = [version for tag in tags if (version := _parsed(tag))]
+    versions = [version for tag in tags if (version := parsed_version(tag))]
     return str(max(versions)) if versions else None
-
-
-def _parsed(tag: str) -> Version | None:
-    try:
-        return Version(tag)
-    except InvalidVersion:
-        return None

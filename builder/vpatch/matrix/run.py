@@ -47,14 +47,17 @@ def run(
     columns = _Columns({item.id: named([item]) for item in overlays}, frozenset(together))
     with _looking(len(sources)) as pool:
         asked: dict[Key, Future[Looked]] = {}
+        keys: dict[Future[Row], Mapping[str, Key]] = {}
         reading = _reading(sources, named(overlays))
         for done, future in enumerate(as_completed(reading), 1):
             told(done / len(sources) / 2)
             if (tree := future.result().tree) is not None:
-                columns.ask(tree.files, pool, asked)
+                keys[future] = columns.keys(tree.files)
+                columns.ask(tree.files, keys[future], pool, asked)
         rows = []
         for future in reading:
-            rows.append(columns.filled(future.result(), asked))
+            row = future.result()
+            rows.append(columns.filled(row, keys[future], asked) if row.tree else row)
             told(0.5 + len(rows) / len(sources) / 2)
     return Matrix(tuple(overlays), tuple(rows))
 
@@ -90,7 +93,7 @@ class _Columns:
     files: Mapping[str, tuple[str, ...]]
     together: frozenset[str]
 
-    def _keys(self, files: Mapping[str, bytes]) -> dict[str, Key]:
+    def keys(self, files: Mapping[str, bytes]) -> dict[str, Key]:
         """Give what the verdict on each overlay rests on, and that on those together, as ""."""
         hashes = {file: hashlib.sha256(data).digest() for file, data in files.items()}
         keys: dict[str, Key] = {
@@ -98,20 +101,19 @@ class _Columns:
         }
         return keys | {"": ("", *(part for name in sorted(self.together) for part in keys[name]))}
 
-    def ask(self, files: Mapping[str, bytes], pool: Executor, asked: dict[Key, Future[Looked]]) -> None:
+    def ask(
+        self, files: Mapping[str, bytes], keys: Mapping[str, Key], pool: Executor, asked: dict[Key, Future[Looked]]
+    ) -> None:
         """Begin to look at whatever nobody looks at yet."""
-        new = {name: key for name, key in self._keys(files).items() if key not in asked}
+        new = {name: key for name, key in keys.items() if key not in asked}
         if new:
             together = self.together if "" in new else frozenset()
             with _uninterrupted():
                 job = pool.submit(look, files, tuple(self.files), new.keys() - {""}, together)
             asked.update(dict.fromkeys(new.values(), job))
 
-    def filled(self, row: Row, asked: Mapping[Key, Future[Looked]]) -> Row:
+    def filled(self, row: Row, keys: Mapping[str, Key], asked: Mapping[Key, Future[Looked]]) -> Row:
         """Give the row with its cells, when they are there."""
-        if row.tree is None:
-            return row
-        keys = self._keys(row.tree.files)
         cells = [asked[keys[name]].result().cells[name] for name in self.files]
         both = asked[keys[""]].result().together
         clashing = {

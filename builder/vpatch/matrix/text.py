@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
-from vpatch.matrix.model import Matrix, Row
+from vpatch.matrix.model import Cell, Matrix, Row
 from vpatch.model import Catalogued, State
 
 
 def lines(matrix: Matrix) -> list[str]:
     """Give a line for each cell, with the reason, and with what went wrong where the overlay was applied."""
-    return [
-        f"{row.name}: {cell.verdict.id}: {cell.verdict.state}: {'; '.join([cell.verdict.because, *map(str, beyond)])}"
-        for row in matrix.rows
-        for cell in row.cells
-        for beyond in [[problem for problem in cell.problems if problem not in cell.verdict.problems]]
-    ]
+    return [f"{row.name}: {_whole(cell)}" for row in matrix.rows for cell in row.cells]
+
+
+def _whole(cell: Cell) -> str:
+    reasons = "; ".join([cell.verdict.because, *map(str, cell.beyond)])
+    return f"{cell.verdict.id}: {cell.verdict.state}: {reasons}"
 
 
 def table(matrix: Matrix) -> list[tuple[str, ...]]:

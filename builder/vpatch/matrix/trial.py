@@ -147,13 +147,7 @@ def _reverted(
 def _unknown(item: Catalogued, problem: Problem) -> Verdict:
     """Give the verdict on a vLLM that an overlay stumbles over."""
     parts = (
-        PartVerdict(
-            part.name,
-            State.DRIFTED,
-            str(problem),
-            tuple(dict.fromkeys(edit.file for shape in part.shapes for edit in shape.edits)),
-            problems=(problem,),
-        )
+        PartVerdict(part.name, State.DRIFTED, str(problem), part.files, problems=(problem,))
         for part in item.overlay.parts
     )
     return Verdict(item.id, tuple(parts))
