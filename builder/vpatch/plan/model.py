@@ -51,8 +51,8 @@ class Experts:
 class Head:
     """How the output projection (`lm_head`) is quantised, where it is.
 
-    `scheme` is "fp8-block", "fp8-channel", "fp8-tensor", or another format by its name; `target` is what the checkpoint's
-    config names it by.
+    `scheme` is "fp8-block", "fp8-channel", "fp8-tensor", or another format by its name; `target` is what the
+    checkpoint's config names it by.
     """
 
     scheme: str
@@ -157,10 +157,11 @@ class Deployment:
 class Layout:
     """The KV cache of a deployment as vLLM lays it out, per GPU.
 
-    A block is `bytes_per_block` long and holds `block_size` tokens of one group of layers. `page_bytes` is what one
-    attention layer takes of it, `state_bytes` what one linear-attention layer takes (0 without any) before it is padded
-    to a page. `groups` has the number of layers of each group, those of attention first; `attention_groups` is how many
-    of them grow with the context. `state_blocks` is what one request takes in each of the others.
+    A block holds `block_size` tokens of one group of layers. `page_bytes` is what one attention layer takes of it,
+    `state_bytes` what one linear-attention layer takes (0 without any) before it is padded to a page. `groups` has the
+    number of layers of each group, those of attention first; `attention_groups` is how many of them grow with the
+    context. `bytes_per_block` has what a block takes on a GPU of each pipeline stage. `state_blocks` is what one
+    request takes in each of the groups that do not grow.
     """
 
     block_size: int
@@ -168,7 +169,7 @@ class Layout:
     state_bytes: int
     groups: tuple[int, ...]
     attention_groups: int
-    bytes_per_block: int
+    bytes_per_block: tuple[int, ...]
     state_blocks: int = 0
 
 
