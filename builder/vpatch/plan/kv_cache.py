@@ -7,6 +7,7 @@ attention one for `block_size` tokens, those with a state a fixed number for a r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil
 
@@ -61,16 +62,9 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     )
 
 
-def capacity(layout: Layout, deployment: Deployment, budget: int) -> Capacity:
-    """Say what `budget` bytes of every GPU hold, by a layout.
-
-    Raises:
-        Failure: they do not hold a block.
-    """
-    blocks = min(budget // size for size in layout.bytes_per_block)
-    if blocks < 1:
-        cause = f"a block takes {max(layout.bytes_per_block):,} bytes"
-        raise Failure(Problem("no room for a KV cache", f"{budget:,} bytes", cause))
+def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> Capacity:
+    """Say what the KV cache holds if the GPUs of each pipeline stage give it `budgets` bytes: the smallest decides."""
+    blocks = max(0, min(budget // size for budget, size in zip(budgets, layout.bytes_per_block, strict=True)))
     needed = blocks_for(layout, deployment.max_model_len)
     concurrency = blocks / needed
     return Capacity(
@@ -118,6 +112,17 @@ def stages_of(layers: int, stages: int) -> list[range]:
     return [range(*pair) for pair in pairwise([0, *accumulate(counts)])]
 
 
+def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
+    """Give the layers that TurboQuant leaves alone: none of a hybrid model's attention, the boundary of a dense one."""
+    if deployment.kv_cache_dtype not in PRESETS:
+        return frozenset()
+    count = len(model.layers)
+    if model.hybrid:
+        return frozenset(index for index, kind in enumerate(model.layers) if kind == LINEAR)
+    edge = min(BOUNDARY, count // 2)
+    return frozenset({*range(edge), *range(count - edge, count)})
+
+
 def _dense(
     model: Model,
     deployment: Deployment,
@@ -128,13 +133,9 @@ def _dense(
     stages: list[range],
 ) -> Layout:
     """Give the layout where every layer is attention: one group, whose pages need not be equal."""
-    count = len(model.layers)
-    skipped: set[int] = set()
+    skipped = skipped_layers(model, deployment)
     block_size = KERNEL_BLOCK
     unquantised = token_bytes(attention, "auto", model.dtype)
-    if deployment.kv_cache_dtype in PRESETS:
-        edge = min(BOUNDARY, count // 2)
-        skipped = {*range(edge), *range(count - edge, count)}
     if skipped and traits.skipped_page != "unaligned":
         raw = 2 * attention.kv_heads * attention.head_size * element_bytes("fp8", model.dtype)
         primary = per_token if traits.skipped_page == "packed" else raw
@@ -143,7 +144,7 @@ def _dense(
         block_size=block_size,
         page_bytes=block_size * per_token,
         state_bytes=0,
-        groups=(count + drafts,),
+        groups=(len(model.layers) + drafts,),
         attention_groups=1,
         bytes_per_block=tuple(
             block_size * sum(unquantised if index in skipped else per_token for index in stage)

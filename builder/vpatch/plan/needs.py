@@ -58,21 +58,20 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
 
 def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
     state, why = next(_stated(item.overlay, vllm), (None, ""))
-    opt_in = item.overlay.opt_in
+    needed: bool | None = None
     if item.overlay.needed is None:
-        return Needed(item.id, None, f"it does not say what it is for: see `vpatch show {item.id}`", state, opt_in)
-    need = item.overlay.needed(use)
-    if not isinstance(need, Need):
+        because = f"it does not say what it is for: see `vpatch show {item.id}`"
+    elif not isinstance(need := item.overlay.needed(use), Need):
         raise TypeError(f"`needed` gave {type(need).__name__}, not vpatch.Need")
-    if not need.needed:
-        return Needed(item.id, False, need.because, state, opt_in)
-    match state:
-        case State.PENDING:
-            return Needed(item.id, True, f"{need.because}; vLLM {vllm}: {why}", state, opt_in)
-        case None:
-            return Needed(item.id, None, f"{need.because}; it does not say what vLLM {vllm} is to it", None, opt_in)
-        case _:
-            return Needed(item.id, False, f"{state.value} in vLLM {vllm}: {why}", state, opt_in)
+    elif not need.needed:
+        needed, because = False, need.because
+    elif state is None:
+        because = f"{need.because}; it does not say what vLLM {vllm} is to it"
+    elif state is State.PENDING:
+        needed, because = True, f"{need.because}; vLLM {vllm}: {why}"
+    else:
+        needed, because = False, f"{state.value} in vLLM {vllm}: {why}"
+    return Needed(item.id, needed, because, state, item.overlay.opt_in)
 
 
 def _stated(overlay: Overlay, vllm: Version) -> Iterator[tuple[State, str]]:
