@@ -26,7 +26,7 @@ LEVELS = (
     ("engine",),
     ("catalogue", "report", "site", "release"),
     ("change", "verify", "image"),
-    ("matrix",),
+    ("matrix", "plan"),
     ("testing", "cli", "vpatch"),
     ("__main__",),
 )
