@@ -149,6 +149,12 @@ class Deployment:
     language_model_only: bool = False
     kv_cache_memory_bytes: int | None = None
     desktop: bool = False
+    longest: bool = False
+    """`--max-model-len auto`: vLLM takes the longest that fits, `max_model_len` at most."""
+    cuda: str = ""
+    """Which image of the release, where not the one without a suffix: "cu130"."""
+    environment: tuple[str, ...] = ()
+    """Environment variables that it wants, as NAME=VALUE."""
     extra: tuple[str, ...] = field(default=())
     """More arguments for the command, as they are: parsers of tool calls and the like."""
 
