@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 from vpatch.plan.memory import Memory, account
 from vpatch.plan.model import Capacity, Deployment, Layout, Model, Weights
@@ -24,7 +25,8 @@ class Fit:
     @property
     def needed(self) -> int:
         """Bytes of a GPU that the KV cache of one request of full length takes, as vLLM asks for it when it starts."""
-        return self._bytes(blocks_for(self.layout, self.deployment.max_model_len))
+        spare = arithmetic_of(self.deployment.vllm).keeps_null_block
+        return self._bytes(blocks_for(self.layout, self.deployment.max_model_len) + spare)
 
     @property
     def fits(self) -> bool:

@@ -136,10 +136,8 @@ def _dense(
     skipped = skipped_layers(model, deployment)
     block_size = KERNEL_BLOCK
     unquantised = token_bytes(attention, "auto", model.dtype)
-    if skipped and traits.skipped_page != "unaligned":
-        raw = 2 * attention.kv_heads * attention.head_size * element_bytes("fp8", model.dtype)
-        primary = per_token if traits.skipped_page == "packed" else raw
-        block_size = KERNEL_BLOCK * ceil(unquantised / primary)
+    if skipped and traits.aligns_skipped:
+        block_size *= element_bytes("auto", model.dtype)  # against one byte of a packed cache
     return Layout(
         block_size=block_size,
         page_bytes=block_size * per_token,
