@@ -48,12 +48,12 @@ def presets() -> tuple[Preset, ...]:
     text = files("vpatch.plan").joinpath("presets.toml").read_text(encoding="utf-8")
     said: dict[str, dict[str, Any]] = {}
     for one in tomllib.loads(text)["preset"]:
-        said[one["name"]] = said.get(one.pop("like", ""), {}) | one
+        said[one["name"]] = (said[one.pop("like")] if "like" in one else {}) | one
     return tuple(map(_preset, said.values()))
 
 
 def _preset(said: Mapping[str, Any]) -> Preset:
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
     of_itself = {key: options.pop(key) for key in ("name", "summary", "source", "model", "gpu")}
     vllm, revision = Version(options.pop("vllm")), options.pop("revision", None)
     return Preset(**of_itself, vllm=vllm, revision=revision, options=options)

@@ -1,0 +1,43 @@
+"""In which image a deployment runs: vLLM's own, one that is published, or one that is to be built."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from vpatch.plan.model import Deployment
+
+STOCK = "vllm/vllm-openai"
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that has `overlays`, and its base, which has none; `built` if somebody must build it first."""
+
+    base: str
+    name: str
+    overlays: tuple[str, ...] = ()
+    built: bool = False
+
+
+@cache
+def published() -> tuple[Image, ...]:
+    """Give the patched images that are published."""
+    text = files("vpatch.plan").joinpath("images.toml").read_text(encoding="utf-8")
+    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in tomllib.loads(text)["image"])
+
+
+def image(deployment: Deployment, overlays: Collection[str]) -> Image:
+    """Give the image to run in, with these overlays at least."""
+    tag = f"v{deployment.vllm}{deployment.cuda and '-'}{deployment.cuda}"
+    base = f"{STOCK}:{tag}"
+    if not overlays:
+        return Image(base, base)
+    for one in published():
+        if one.base == base and set(overlays) <= set(one.overlays):
+            return one
+    # Of no registry: what is not built yet must not be pulled from somebody who took the name.
+    return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)
