@@ -83,7 +83,7 @@ def pretend_h100() -> None:
     from vllm.utils import torch_utils
 
     registry._run_in_subprocess = lambda look: look()  # another process would not know of the H100
-    torch_utils._aux_stream = object()  # else a stream is made
+    torch_utils._aux_stream = torch.cuda.Event = lambda: None  # else a stream is made, and events for it
 
 
 def stand_in_for_torchvision() -> None:
