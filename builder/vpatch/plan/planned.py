@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vpatch.errors import Failure, Problem
 from vpatch.model import Catalogued
@@ -52,6 +52,10 @@ def plan(
     if model.weights is None:
         raise Failure(Problem("unknown weights", model.name, "give their size by --weights-gib"))
     found = fit(model, model.weights, deployment)
+    if deployment.longest and found.longest:
+        length = min(found.longest, deployment.max_model_len)
+        deployment = replace(deployment, max_model_len=length)
+        found = fit(model, model.weights, deployment)
     return Plan(
         model=model,
         fit=found,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.estimates import Estimate
 from vpatch.plan.model import GIB
+from vpatch.plan.needs import Needed
 from vpatch.plan.planned import Plan
 
 FILLS = "█▓▒▚▞▤▥▦▧▨"
@@ -17,7 +18,7 @@ def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
     """Give a fact a line, as `what: name: ...`, and the commands."""
     yield f"plan: {title(plan)}"
     for need in plan.needs:
-        yield f"overlay: {need.id}: {_needed(need.needed)}: {need.because}"
+        yield f"overlay: {need.id}: {_needed(need)}: {need.because}"
     for name, size, why in _sizes(plan):
         yield f"memory: {name}: {size}: {why}"
     for name, told in _cache(plan):
@@ -33,7 +34,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
     """Give what people see on a terminal of so many columns."""
     yield title(plan)
     yield ""
-    yield from _columns("overlays", [(n.id, _needed(n.needed), n.because) for n in plan.needs])
+    yield from _columns("overlays", [(n.id, _needed(n), n.because) for n in plan.needs])
     yield ""
     yield from bar(plan, width)
     yield from _columns("memory", list(_sizes(plan)))
@@ -74,8 +75,8 @@ def bar(plan: Plan, width: int) -> Iterator[str]:
     yield "  ".join([*key, f"{FREE} free"])
 
 
-def _needed(needed: bool | None) -> str:
-    return {True: "needed", False: "not needed", None: "unknown"}[needed]
+def _needed(need: Needed) -> str:
+    return {True: "needed", False: "not needed", None: "unknown"}[need.needed]
 
 
 def _sizes(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -118,7 +119,8 @@ def _advice(plan: Plan) -> Iterator[str]:
         yield f"--max-num-seqs {advice.max_num_seqs} is the most that leaves room for a request of full length"
     if advice.gpu_memory_utilization:
         served = f"{advice.requests} requests" if advice.requests > 1 else "a request"
-        yield f"--gpu-memory-utilization {advice.gpu_memory_utilization} is the least that serves {served} of full length"
+        share = f"--gpu-memory-utilization {advice.gpu_memory_utilization}"
+        yield f"{share} is the least that serves {served} of full length"
 
 
 def _columns(heading: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
