@@ -120,9 +120,7 @@ def needed(use: Use) -> Need:
     if use.head is None:
         return Need(needed=False, because="the output head is not quantised")
     if use.quantization != "compressed-tensors" or not use.head.startswith("fp8-"):
-        return Need(
-            needed=False, because=f"the output head is {use.head} of {use.quantization}, which is another loader's"
-        )
+        return Need(needed=False, because=f"the output head is {use.head}, of {use.quantization}")
     return Need(needed=True, because=f"the output head is {use.head} of compressed-tensors")
 
 

@@ -168,8 +168,7 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
         made = initialized(workers, budget)
     found["blocks"] = made.num_blocks
     found["groups"] = [
-        described(group.kv_cache_spec) | {"layers": len(group.layer_names)}
-        for group in workers.made[0].kv_cache_groups
+        described(group.kv_cache_spec) | {"layers": len(group.layer_names)} for group in workers.made[0].kv_cache_groups
     ]
     found["worker_groups"] = [[len(group.layer_names) for group in each.kv_cache_groups] for each in workers.made]
     found["concurrency"] = get_max_concurrency_for_kv_cache_config(config, made)

@@ -61,8 +61,8 @@ def test_it_says_why() -> None:
     before, after = asked("fp8-head", TURBOQUANT, "0.20.2"), asked("fp8-head", FP8, "0.24.0")
 
     assert before[HYBRID].because == (
-        "the model is hybrid, and its KV cache TurboQuant's; vLLM 0.20.2: hybrid models are refused, and the block size is"
-        " computed from unquantised pages"
+        "the model is hybrid, and its KV cache TurboQuant's; vLLM 0.20.2: hybrid models are refused, and the block size"
+        " is computed from unquantised pages"
     )
     assert asked("main", TURBOQUANT, "0.21.0")[HYBRID].because == "merged in vLLM 0.21.0: #39931"
     assert after[HYBRID].because == "the KV cache is fp8_e4m3, not TurboQuant's"
