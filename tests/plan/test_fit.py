@@ -133,7 +133,7 @@ def test_gpus_share_what_is_to_be_shared(stages: int) -> None:
 
 
 def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
-    said = {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_batched_tokens": 2048}
+    said: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_batched_tokens": 2048}
     off, on = (
         plan(hybrid(), deployment(enable_prefix_caching=prefixes, **said), discover()) for prefixes in (False, True)
     )
@@ -160,7 +160,7 @@ def names(model: Model, said: Deployment, **more: Any) -> set[str]:
 
 
 def test_cautions() -> None:
-    turboquant = {"kv_cache_dtype": "turboquant_4bit_nc"}
+    turboquant: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc"}
     head = planned("qwen3.6-35b-5090-32k-fp8head")[0].head
 
     assert names(hybrid(), deployment(kv_cache_dtype="fp8")) == {"fp8-kv-quality"}
@@ -182,7 +182,11 @@ def test_a_desktop_wants_room(share: float, told: str | None) -> None:
 
 def test_memory_that_nobody_counts() -> None:
     """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
-    long = {"kv_cache_dtype": "turboquant_4bit_nc", "max_model_len": 262_144, "max_num_batched_tokens": 8192}
+    long: dict[str, Any] = {
+        "kv_cache_dtype": "turboquant_4bit_nc",
+        "max_model_len": 262_144,
+        "max_num_batched_tokens": 8192,
+    }
     model = hybrid("Qwen/Qwen3.6-27B", 17.0)
     found = fit(model, weights(model), deployment(**long, gpu_memory_utilization=0.95))
     uncounted = {item.name: item.size.likely / GIB for item in found.memory.items if not item.counted}
