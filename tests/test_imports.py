@@ -45,8 +45,9 @@ EXTRAS = {
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.hub"},
+    "ruamel": {"plan.compose"},
 }
-LATE = {"git", "huggingface_hub", "jinja2", "rich", "libcst"}
+LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
 
 def modules(top: Path) -> dict[str, ast.Module]:

@@ -49,6 +49,7 @@ def weights(
         draft=draft,
         source=ESTIMATED + note,
         exact=False,
+        summed=False,
     )
 
 
@@ -72,6 +73,7 @@ def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, 
         draft=share(parts.draft) if whole else parts.draft,
         source=source,
         exact=False,
+        summed=True,
     )
     left = total - found.loaded - (found.draft if whole else 0)
     return replace(found, other=found.other + left)
