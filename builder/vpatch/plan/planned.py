@@ -70,7 +70,7 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
     assert model.weights  # noqa: S101 - for mypy; `plan` asked
     deployment, layout = found.deployment, found.layout
     for what in model.unknown:
-        yield Problem("cannot know", model.name, f"{what}; every layer is taken for full attention, which takes most")
+        yield Problem("cannot know", model.name, what)
     if deployment.max_model_len > model.max_position_embeddings:
         cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
         yield Problem("too long for the model", model.name, cause)
