@@ -83,7 +83,13 @@ def pretend_h100() -> None:
     from vllm.utils import torch_utils
 
     registry._run_in_subprocess = lambda look: look()  # another process would not know of the H100
-    torch_utils._aux_stream = torch.cuda.Event = lambda: None  # else a stream is made, and events for it
+    torch_utils._aux_stream = object()  # else a stream is made
+    torch.cuda.Event = object  # what torch has in its place cannot be made
+
+
+def stand_in_for_diskcache() -> None:
+    """Let the engine's core be imported, which until 0.19 wants a cache for structured output."""
+    _stand_in("diskcache", Cache=object)
 
 
 def stand_in_for_torchvision() -> None:

@@ -8,7 +8,6 @@ stand-in, which says what workers would: their specs, and how much memory they h
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import re
@@ -19,12 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.cpu.platform import GIB, pretend_h100, single_rank
+from tests.cpu.platform import pretend_h100, single_rank, stand_in_for_diskcache
 from tests.cpu.probing import attempt, engine_config, logged, modules_of
 
 PRINTED = re.compile(r"(?:GPU|CUDA) KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
-MOST = 1 << 50  # more bytes than any case wants
+MOST = 1 << 60  # bytes; more than the square of any block, so that their number tells its size
 
 
 class Workers:
@@ -65,8 +64,12 @@ def initialized(workers: Workers, budget: int) -> Any:
     return EngineCore._initialize_kv_caches(core, workers.config)
 
 
-def smallest(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Give the least number above `low` for which it `holds`, which it does for `high`."""
+def smallest(holds: Callable[[int], bool]) -> int:
+    """Give the least number for which it `holds`, as it then does for all that are greater."""
+    high = 1
+    while not holds(high):
+        high *= 2
+    low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -132,7 +135,7 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     shared = {"enforce_eager": True, "distributed_executor_backend": "mp"}
     config = engine_config(path, **shared | arguments)
     cache, model = config.cache_config, config.model_config
-    found |= {"mamba_cache_mode": cache.mamba_cache_mode, "skip_layers": list(cache.kv_cache_dtype_skip_layers)}
+    found |= {"mamba_cache_mode": cache.mamba_cache_mode, "skip_layers": list(getattr(cache, "kv_cache_dtype_skip_layers", ()))}
     found["stage"] = "layers"
     with ranks(config.parallel_config.tensor_parallel_size):
         modules = modules_of(config)
@@ -156,11 +159,9 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
 
     logging.disable(logging.INFO)
     try:
-        found["needed"] = smallest(lambda size: blocks(size) >= 0, 0, MOST)
-        some = blocks(MOST // 2)
-        more = smallest(lambda size: blocks(size) > some, MOST // 2, MOST)
-        more_yet = smallest(lambda size: blocks(size) > some + 1, MOST // 2, MOST)
-        found["bytes_per_block"] = more_yet - more
+        size = found["bytes_per_block"] = MOST // blocks(MOST)
+        enough = size * smallest(lambda count: blocks(count * size) >= 0)
+        found["needed"] = enough if blocks(enough - 1) < 0 else smallest(lambda budget: blocks(budget) >= 0)
         found["longest"] = attempt(longest, workers, budget)
     finally:
         logging.disable(logging.NOTSET)
@@ -219,6 +220,7 @@ def main(home: str, cases: str) -> None:
     """Do every case of the file."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
+        stand_in_for_diskcache()
         import torch
         from vllm.config import VllmConfig, set_current_vllm_config
 
@@ -230,7 +232,6 @@ def main(home: str, cases: str) -> None:
             with tempfile.TemporaryDirectory(dir=home) as folder:
                 Path(folder, "config.json").write_text(json.dumps(case["config"]))
                 found.append(attempt(planned, folder, case["arguments"], case["budget"]))
-            gc.collect()
     json.dump({"found": found}, sys.stdout)
 
 
