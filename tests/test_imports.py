@@ -44,8 +44,10 @@ EXTRAS = {
     "elftools": {"image.cuda"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
+    "huggingface_hub": {"plan.hub"},
+    "ruamel": {"plan.compose"},
 }
-LATE = {"git", "jinja2", "rich", "libcst"}
+LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
 
 def modules(top: Path) -> dict[str, ast.Module]:
@@ -140,7 +142,9 @@ def test_an_extra_is_declared() -> None:
 
     names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
-        names.get(re.split("[>=]", one)[0], one) for name in ("fetch", "git", "image", "matrix") for one in extras[name]
+        names.get(re.split("[>=]", one)[0], one)
+        for name in ("fetch", "git", "image", "matrix", "plan")
+        for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import unknown
+from vpatch.plan import estimate, unknown, weights
 from vpatch.plan.architectures import DEFAULT_INTERVAL, KNOWN, Architecture
 from vpatch.plan.jsonfile import UNREADABLE, Fields, load
 from vpatch.plan.model import FULL, LINEAR, Attention, Experts, GatedDeltaNet, Model
@@ -23,7 +23,7 @@ def read(path: Path, *, name: str | None = None, weights_gib: float | None = Non
     """Give the model whose config.json `path` is, or is in.
 
     `name` is what to call it, by default what its folder is called. `weights_gib` is what its weights take in GiB,
-    where they are not beside the config.
+    which goes before what the files beside the config say.
 
     Raises:
         Failure: the config cannot be read, has values that no model has, or lacks what even bounds need.
@@ -34,7 +34,8 @@ def read(path: Path, *, name: str | None = None, weights_gib: float | None = Non
         modelopt = load(beside) if beside.exists() else None
     except OSError as error:
         raise Failure(Problem(UNREADABLE, str(path), error.strerror or str(error))) from error
-    return model_of(load(file), str(file), name=name or folder.resolve().name, modelopt=modelopt)
+    model = model_of(load(file), str(file), name=name or folder.resolve().name, modelopt=modelopt)
+    return weights.given(model, weights_gib) if weights_gib is not None else weights.beside(model, folder)
 
 
 def model_of(
@@ -45,7 +46,7 @@ def model_of(
     revision: str | None = None,
     modelopt: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Give the model that a config.json says, without its weights. `where` is what to call the config in problems.
+    """Give the model that a config.json says, its weights estimated. `where` is what to call the config in problems.
 
     `modelopt` is what a hf_quant_config.json beside it says.
 
@@ -64,9 +65,12 @@ def model_of(
         model = _known(text, known, name, next(one for one in names if one in KNOWN))
         if LINEAR in model.layers:
             model = replace(model, linear=_linear(text, known, dtype))
+    fields.raise_problems()  # an estimate of what is absurd may take for ever
+    estimated = estimate.weights(fields, text, model, known, quantization)
     fields.raise_problems()
     return replace(
         model,
+        weights=estimated,
         revision=revision,
         dtype=dtype,
         quantization=quantization.method if quantization else None,

@@ -69,5 +69,6 @@ def _weights(weights: Weights, deployment: Deployment, stage: range) -> Item:
     if stage.stop == len(weights.layers):
         size += weights.head + (weights.draft if deployment.speculative_tokens else 0)
     size = ceil(size / deployment.tensor_parallel_size)
-    bounds = exactly(size) if weights.exact else Estimate(size, int(size * 0.9), int(size * 1.1))
+    known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
+    bounds = exactly(size) if known else Estimate(size, int(size * 0.9), int(size * 1.1))
     return Item("weights", bounds, weights.source)

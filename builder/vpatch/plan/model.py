@@ -65,7 +65,8 @@ class Weights:
 
     `layers` has one number per decoder layer. `draft` are the layers of multi-token prediction, which are loaded for
     speculative decoding only; `other` is what each pipeline stage holds whole: a vision tower, norms. `source` says in
-    words where the numbers come from, `exact` whether they are sizes of tensors.
+    words where the numbers come from, `exact` whether they are sizes of tensors, `summed` whether their sum is known, be
+    the parts estimates.
     """
 
     layers: tuple[int, ...]
@@ -75,6 +76,7 @@ class Weights:
     draft: int = 0
     source: str = ""
     exact: bool = True
+    summed: bool = True
 
     @property
     def loaded(self) -> int:

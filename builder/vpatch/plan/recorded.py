@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vpatch.plan import weights
 from vpatch.plan.checkpoint import model_of
+from vpatch.plan.estimate import scaled
 from vpatch.plan.jsonfile import load
-from vpatch.plan.model import Model
+from vpatch.plan.model import GIB, Model
 
 FOLDER = Path(__file__).with_name("recorded")
 
@@ -52,4 +54,10 @@ def named(name: str) -> tuple[Recorded, ...]:
 def model(recorded: Recorded, weights_gib: float | None = None) -> Model:
     """Give a recorded checkpoint as a model; `weights_gib` goes before what is recorded."""
     where = f"the recorded config of {recorded.name} ({recorded.revision})"
-    return model_of(recorded.config, where, name=recorded.name, revision=recorded.revision)
+    found = model_of(recorded.config, where, name=recorded.name, revision=recorded.revision)
+    if weights_gib is not None:
+        return weights.given(found, weights_gib)
+    if recorded.weights_gib is None:
+        return found
+    source = f"{recorded.weights_gib} GiB as recorded, split by the shapes in the config"
+    return replace(found, weights=scaled(found.weights, found, round(recorded.weights_gib * GIB), source))

@@ -1,26 +1,48 @@
-"""Where a model's config is: a path, or a name among what is recorded."""
+"""Where a model's config is: a path, a name among what is recorded or in the local cache, or on the hub if asked."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import checkpoint, recorded
+from vpatch.plan import checkpoint, hub, hub_cache, recorded
 from vpatch.plan.model import Model
 
 
 def load(model: str, revision: str | None = None, *, weights_gib: float | None = None, download: bool = False) -> Model:
-    """Give the model that `--model` means: an existing path, a recorded name.
+    """Give the model that `--model` means.
 
-    `weights_gib` is what its weights take in GiB.
+    That is an existing path, or a recorded name, or one that the local Hugging Face cache has, or, only if `download`,
+    one on the hub. `revision` chooses among those of a name. `weights_gib` is what its weights take in GiB.
 
     Raises:
         Failure: there is no such model, or no such revision of it; or its config cannot be used.
     """
-    if Path(model).exists():
+    if _exists(model):
         return checkpoint.read(Path(model), weights_gib=weights_gib)
     revisions = recorded.named(model)
     if found := next((one for one in revisions if revision in (None, one.revision)), None):
         return recorded.model(found, weights_gib)
-    there = ", ".join(f"{one.name} ({one.revision})" for one in recorded.models())
-    raise Failure(Problem("no such model", model, f"it is neither a path nor recorded; recorded are: {there}"))
+    name = revisions[0].name if revisions else model
+    if cached := hub_cache.snapshot(name, revision):
+        return replace(checkpoint.read(cached, name=name, weights_gib=weights_gib), revision=revision)
+    if download:
+        return hub.fetch(name, revision, weights_gib)
+    raise Failure(_missing(model, revision, revisions))
+
+
+def _exists(model: str) -> bool:
+    try:
+        return bool(model) and Path(model).exists()
+    except (OSError, ValueError):  # too long for a path, or in a folder that must not be read
+        return False
+
+
+def _missing(model: str, revision: str | None, revisions: tuple[recorded.Recorded, ...]) -> Problem:
+    there = ", ".join(f"{one.name} ({one.revision})" for one in revisions or recorded.models())
+    nothing = "nothing is downloaded unless --download is given"
+    if revisions:
+        return Problem("no such revision", f"{model} ({revision})", f"recorded are {there}; {nothing}")
+    what = "it is neither a path, nor recorded, nor in the local cache"
+    return Problem("no such model", model[:200], f"{what}; recorded are {there}; {nothing}")

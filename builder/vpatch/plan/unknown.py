@@ -8,7 +8,7 @@ from vpatch.plan.architectures import Architecture
 from vpatch.plan.jsonfile import Fields
 from vpatch.plan.model import FULL, LINEAR, Attention, Model
 
-LAYERS, HEADS, POSITIONS = 4096, 65_536, 1 << 32
+LAYERS, HEADS, POSITIONS = 1024, 65_536, 1 << 32
 """More of them than any model has: what is above is refused before memory is spent."""
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
