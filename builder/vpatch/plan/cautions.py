@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vpatch.plan.arithmetic import FP8, arithmetic_of
+from vpatch.plan.arithmetic import FP8
+from vpatch.plan.estimates import COUNT_GRAPHS, counts_graphs
 from vpatch.plan.fit import Fit
 from vpatch.plan.model import GIB, Model
 from vpatch.plan.pages import DTYPE_BYTES, PRESETS
@@ -80,11 +81,10 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
         )
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
-    if not arithmetic_of(deployment.vllm).counts_graphs and not deployment.enforce_eager:
+    if not counts_graphs(deployment) and not deployment.enforce_eager:
         yield Caution(
             "graphs-uncounted",
-            "this release does not count CUDA graphs when it sizes the KV cache, unless"
-            " VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 is set",
+            f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
     if not model.hybrid:
