@@ -136,7 +136,10 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     shared = {"enforce_eager": True, "distributed_executor_backend": "mp"}
     config = engine_config(path, **shared | arguments)
     cache, model = config.cache_config, config.model_config
-    found |= {"mamba_cache_mode": cache.mamba_cache_mode, "skip_layers": list(getattr(cache, "kv_cache_dtype_skip_layers", ()))}
+    found |= {
+        "mamba_cache_mode": cache.mamba_cache_mode,
+        "skip_layers": list(getattr(cache, "kv_cache_dtype_skip_layers", ())),
+    }
     found["stage"] = "layers"
     with ranks(config.parallel_config.tensor_parallel_size):
         modules = modules_of(config)
@@ -161,7 +164,10 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     logging.disable(logging.INFO)
     try:
         sizes = found["bytes_per_block"] = [
-            MOST // initialized(workers, *(MOST << (20 if other != stage else 0) for other in range(len(workers.specs)))).num_blocks
+            MOST
+            // initialized(
+                workers, *(MOST << (20 if other != stage else 0) for other in range(len(workers.specs)))
+            ).num_blocks
             for stage in range(len(workers.specs))
         ]
         enough = max(sizes) * smallest(lambda count: admitted(count * max(sizes)))
@@ -173,7 +179,8 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
         made = initialized(workers, budget)
     found["blocks"] = made.num_blocks
     found["groups"] = [
-        described(group.kv_cache_spec) | {"layers": sum(len(one.kv_cache_groups[index].layer_names) for one in workers.made)}
+        described(group.kv_cache_spec)
+        | {"layers": sum(len(one.kv_cache_groups[index].layer_names) for one in workers.made)}
         for index, group in enumerate(made.kv_cache_groups)
     ]
     found["concurrency"] = get_max_concurrency_for_kv_cache_config(config, made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vpatch.plan.arithmetic import FP8
+from vpatch.plan.arithmetic import FP8, arithmetic_of
 from vpatch.plan.estimates import COUNT_GRAPHS, counts_graphs
 from vpatch.plan.fit import Fit
 from vpatch.plan.model import GIB, Model
@@ -87,15 +87,20 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
-    if not model.hybrid:
-        return
-    if fit.layout.block_size > deployment.max_num_batched_tokens and not deployment.enable_prefix_caching:
+    if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
         yield Caution(
             "block-size",
             f"a block is {fit.layout.block_size:,} tokens, more than --max-num-batched-tokens: with prefix caching,"
             " vLLM would refuse to start",
             "inferRouter/Qwen3.6-35B-A3B-NVFP4, Recommended vLLM serve config",
         )
+
+
+def block_exceeds_batch(model: Model, fit: Fit) -> bool:
+    """Say whether vLLM would refuse to start with prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
+    deployment = fit.deployment
+    larger = fit.layout.block_size > deployment.max_num_batched_tokens
+    return model.hybrid and larger and arithmetic_of(deployment.vllm).batch_holds_block
 
 
 def _parallel(model: Model, fit: Fit, *, slow_link: bool) -> Iterator[Caution]:
