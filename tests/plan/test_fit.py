@@ -168,6 +168,7 @@ def test_cautions() -> None:
     assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
     assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
+    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted", "admits-too-much"}
     assert names(hybrid(gib=26.2), deployment(gpu_memory_utilization=0.95)) >= {"tight"}
     assert names(dense(), deployment()) == set()
 

@@ -87,6 +87,13 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
+    if model.hybrid and not arithmetic_of(deployment.vllm).admits_all_groups:
+        yield Caution(
+            "admits-too-much",
+            "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"
+            f" counts the blocks of one group of layers only; give --max-model-len {fit.longest} at most",
+            "vLLM 0.18, `_max_memory_usage_bytes_from_groups`",
+        )
     if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
         yield Caution(
             "block-size",

@@ -104,7 +104,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         experts=_experts(text, known) if known.experts else None,
         tied=text.flag("tie_word_embeddings", default=known.tied),
         vision=known.vision,
-        draft_layers=text.number(known.draft, default=0, least=0, most=LAYERS) if known.draft else 0,
+        draft_layers=text.number(known.draft, default=1, least=0, most=LAYERS) if known.draft else 0,
         unknown=not_modelled,
     )
     if not known.hybrid or not_modelled:
