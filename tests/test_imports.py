@@ -44,8 +44,9 @@ EXTRAS = {
     "elftools": {"image.cuda"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
+    "ruamel": {"plan.compose"},
 }
-LATE = {"git", "jinja2", "rich", "libcst"}
+LATE = {"git", "jinja2", "rich", "libcst", "ruamel"}
 
 
 def modules(top: Path) -> dict[str, ast.Module]:
@@ -140,7 +141,9 @@ def test_an_extra_is_declared() -> None:
 
     names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
-        names.get(re.split("[>=]", one)[0], one) for name in ("fetch", "git", "image", "matrix") for one in extras[name]
+        names.get(re.split("[>=]", one)[0], one)
+        for name in ("fetch", "git", "image", "matrix", "plan")
+        for one in extras[name]
     )
     assert all(extra in declared for extra in EXTRAS)
 

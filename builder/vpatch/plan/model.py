@@ -51,8 +51,8 @@ class Experts:
 class Head:
     """How the output projection (`lm_head`) is quantised, where it is.
 
-    `scheme` is "fp8-block", "fp8-channel", "fp8-tensor", or another format by its name; `target` is what the checkpoint's
-    config names it by.
+    `scheme` is "fp8-block", "fp8-channel", "fp8-tensor", or another format by its name; `target` is what the
+    checkpoint's config names it by.
     """
 
     scheme: str
