@@ -44,9 +44,10 @@ EXTRAS = {
     "elftools": {"image.cuda"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
+    "huggingface_hub": {"plan.hub"},
     "ruamel": {"plan.compose"},
 }
-LATE = {"git", "jinja2", "rich", "libcst", "ruamel"}
+LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
 
 def modules(top: Path) -> dict[str, ast.Module]:

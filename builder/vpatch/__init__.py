@@ -18,7 +18,7 @@ from vpatch.edits import (
     ReplaceStatements,
     companion,
 )
-from vpatch.model import Overlay, Part, Probe, Shape
+from vpatch.model import Need, Overlay, Part, Probe, Shape, Use
 from vpatch.predicates import All, AnyOf, Contains, Defines, Lists, Not, Takes
 from vpatch.scripts import probe
 
@@ -37,6 +37,7 @@ __all__ = [
     "InsertAfter",
     "InsertBefore",
     "Lists",
+    "Need",
     "Not",
     "Overlay",
     "Part",
@@ -46,6 +47,7 @@ __all__ = [
     "ReplaceStatements",
     "Shape",
     "Takes",
+    "Use",
     "companion",
     "probe",
 ]

@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from importlib.metadata import EntryPoint
 
     from vpatch.errors import Problem
@@ -167,13 +167,45 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Use:
+    """What somebody is going to serve, as far as it decides which overlays that needs.
+
+    `hybrid` models mix attention with layers that keep a state. `kv_cache_dtype` is vLLM's word for it. `head` is the
+    scheme that the output projection is quantised by ("fp8-block", "fp8-channel", "fp8-tensor", ...) and `quantization`
+    the method that the checkpoint names, each None where it is not. `longest` is the longest request and `chunk` what
+    of it is prefilled at once, in tokens.
+    """
+
+    hybrid: bool
+    kv_cache_dtype: str
+    longest: int
+    chunk: int
+    quantization: str | None = None
+    head: str | None = None
+
+    @property
+    def turboquant(self) -> bool:
+        """Whether the KV cache is TurboQuant's."""
+        return self.kv_cache_dtype.startswith("turboquant_")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Whether a use needs what an overlay brings, be it from the overlay or from upstream, and why or why not."""
+
+    needed: bool
+    because: str
+
+
+@dataclass(frozen=True)
 class Overlay:
     """One named set of source changes to vLLM. Its id is the name of its module, with hyphens.
 
     `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` is for people: for
     ranges of releases (version specifiers, `>=0.20,<0.21`) the state that the overlay has there, a colon, and why. An
     `opt_in` overlay is applied only when named. `probes` hold where the overlay is applied, and where it is merged;
-    where it is pending, they do not.
+    where it is pending, they do not. `needed` says what the overlay is for: whether a use needs it, on a vLLM that
+    lacks it.
     """
 
     summary: str
@@ -182,6 +214,7 @@ class Overlay:
     releases: Mapping[str, str] = field(default_factory=dict)
     opt_in: bool = False
     probes: tuple[Probe, ...] = ()
+    needed: Callable[[Use], Need] | None = None
 
 
 @dataclass(frozen=True)

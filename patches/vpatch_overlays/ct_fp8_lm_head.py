@@ -14,10 +14,12 @@ from vpatch import (
     EnsureImport,
     InsertAfter,
     InsertBefore,
+    Need,
     Not,
     Overlay,
     Part,
     Shape,
+    Use,
     companion,
     probe,
 )
@@ -113,9 +115,19 @@ def refuse_tied(name: str, anchor: str) -> Shape:
     )
 
 
+def needed(use: Use) -> Need:
+    """Say whether a use has a head that compressed-tensors holds in FP8."""
+    if use.head is None:
+        return Need(needed=False, because="the output head is not quantised")
+    if use.quantization != "compressed-tensors" or not use.head.startswith("fp8-"):
+        return Need(needed=False, because=f"the output head is {use.head}, of {use.quantization}")
+    return Need(needed=True, because=f"the output head is {use.head} of compressed-tensors")
+
+
 overlay = Overlay(
     summary="FP8 output heads (lm_head) of compressed-tensors checkpoints.",
     upstream=(*DISPATCHED, *QWEN3_5_PASSES, *KERNELS_READ),
+    needed=needed,
     releases={
         ">=0.18,<0.20": "pending: no quantised head reaches compressed-tensors",
         ">=0.20,<0.23": "pending: heads are dispatched (#37291), but Qwen3.5 does not pass its config",

@@ -7,7 +7,7 @@ vllm-project/vllm#47609. Sliding-window layers that are not in the skip list die
 for them, and its kernels ignore the window.
 """
 
-from vpatch import All, AnyOf, Contains, EnsureImport, Lists, Not, Overlay, Part, ReplaceExpr, Shape, probe
+from vpatch import All, AnyOf, Contains, EnsureImport, Lists, Need, Not, Overlay, Part, ReplaceExpr, Shape, Use, probe
 
 ATTENTION = "vllm/model_executor/layers/attention/attention.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -25,9 +25,19 @@ passes_dtype = Contains(
     RUNNER, RESHAPE, "attn_backend.get_kv_cache_shape(..., cache_dtype_str=self.cache_config.cache_dtype)"
 )
 
+
+def needed(use: Use) -> Need:
+    """Say whether a use is one that dies on the V1 model runner of 0.25 and 0.26."""
+    if not use.turboquant:
+        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")
+    runner = "hybrid models run on the V1 runner" if use.hybrid else "the model may run on the V1 runner"
+    return Need(needed=True, because=f"the KV cache is TurboQuant's, and {runner}")
+
+
 overlay = Overlay(
     summary="TurboQuant KV cache on the V1 model runner, hybrid models in particular.",
     upstream=("vllm-project/vllm#50533",),
+    needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.25": "not_applicable: the runner passes the cache dtype as it is",

@@ -14,6 +14,7 @@ from vpatch import (
     EnsureImport,
     InsertBefore,
     Lists,
+    Need,
     Not,
     Overlay,
     Part,
@@ -21,6 +22,7 @@ from vpatch import (
     ReplaceFunction,
     Shape,
     Takes,
+    Use,
     companion,
     probe,
 )
@@ -65,9 +67,20 @@ if {IS_TURBOQUANT} and not model_config.use_mla:
 no_turboquant = Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*"))
 helpers = companion("vpatch_overlays.companions", "turboquant_hybrid")
 
+
+def needed(use: Use) -> Need:
+    """Say whether a use is one that 0.20 refuses."""
+    if not use.turboquant:
+        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")
+    if not use.hybrid:
+        return Need(needed=False, because="every layer of the model is attention")
+    return Need(needed=True, because="the model is hybrid, and its KV cache TurboQuant's")
+
+
 overlay = Overlay(
     summary="TurboQuant KV cache on hybrid (attention + Mamba) models.",
     upstream=("vllm-project/vllm#39931",),
+    needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantised pages",

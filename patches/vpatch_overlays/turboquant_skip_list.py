@@ -10,7 +10,21 @@ at least, full-attention layers in TurboQuant cannot share a cache with sliding-
 by name or by index (vllm-project/vllm#54599).
 """
 
-from vpatch import All, Contains, EnsureImport, Lists, Not, Overlay, Part, ReplaceExpr, Shape, companion, probe
+from vpatch import (
+    All,
+    Contains,
+    EnsureImport,
+    Lists,
+    Need,
+    Not,
+    Overlay,
+    Part,
+    ReplaceExpr,
+    Shape,
+    Use,
+    companion,
+    probe,
+)
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -41,8 +55,15 @@ def sorts_by(key: str, since: str) -> Shape:
     )
 
 
+def needed(use: Use) -> Need:
+    """Say whether a use is one that names layers to skip; a plan has none."""
+    cause = "no layers are named to be left unquantised" if use.turboquant else f"the KV cache is {use.kv_cache_dtype}"
+    return Need(needed=False, because=cause)
+
+
 overlay = Overlay(
     summary="TurboQuant with names, as `sliding_window`, in the list of layers to leave unquantised.",
+    needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.32": "pending: the list is sorted by number",

@@ -24,11 +24,13 @@ from vpatch import (
     InsertAfter,
     InsertBefore,
     Lists,
+    Need,
     Not,
     Overlay,
     Part,
     Shape,
     Takes,
+    Use,
     companion,
     probe,
 )
@@ -98,9 +100,18 @@ calls = All(
     )
 )
 
+
+def needed(use: Use) -> Need:
+    """Say what it would be good for; nothing fails to start without it."""
+    if not use.turboquant:
+        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")
+    return Need(needed=False, because=f"opt-in: without it, a prompt of {use.longest:,} tokens takes memory uncounted")
+
+
 overlay = Overlay(
     summary="TurboQuant's continuation prefill in tiles of 16,384 tokens, counted when the KV cache is sized.",
     upstream=("vllm-project/vllm#43878", "vllm-project/vllm#40420"),
+    needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.24": "pending: all that is cached of a prompt is dequantised at once",

@@ -21,12 +21,14 @@ from vpatch import (
     EnsureImport,
     InsertAfter,
     Lists,
+    Need,
     Not,
     Overlay,
     Part,
     ReplaceExpr,
     ReplaceStatements,
     Shape,
+    Use,
     companion,
     probe,
 )
@@ -85,9 +87,18 @@ nothing_reserved = All(
     (Not(Contains(ATTENTION, INIT, "self._reserve_workspace()")), Not(Contains(ATTENTION, BUILDER, ANY_USE)))
 )
 
+
+def needed(use: Use) -> Need:
+    """Say whether a use goes on with prompts in TurboQuant's KV cache."""
+    if not use.turboquant:
+        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, which other kernels read")
+    return Need(needed=True, because=f"a prompt of more than {use.chunk:,} tokens goes on from TurboQuant's KV cache")
+
+
 overlay = Overlay(
     summary="TurboQuant's buffers in the shared workspace, reserved before it is locked.",
     upstream=("vllm-project/vllm#44053", "vllm-project/vllm#40798"),
+    needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.21": "pending: each layer dequantises into buffers of its own, which grow with the prompt",

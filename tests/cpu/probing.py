@@ -18,16 +18,27 @@ def engine_config(model: str, **arguments: Any) -> Any:
 
 def layers_of(config: Any) -> dict[str, Any]:
     """Build a model without memory, settle the block size, and give its layers that have a KV cache or state."""
+    from vllm.platforms import current_platform
+
+    layers = modules_of(config)
+    current_platform.update_block_size_for_backend(config)
+    return layers
+
+
+def modules_of(config: Any) -> dict[str, Any]:
+    """Build a model without memory, and its draft if it has one; give the layers that have a KV cache or state."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
     from vllm.model_executor.models import ModelRegistry
-    from vllm.platforms import current_platform
 
-    kind, _ = ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
-    with set_current_vllm_config(config), torch.device("meta"):
-        kind(vllm_config=config)
-    current_platform.update_block_size_for_backend(config)
+    models = [config.model_config]
+    if config.speculative_config is not None and config.speculative_config.draft_model_config is not None:
+        models.append(config.speculative_config.draft_model_config)
+    for model in models:
+        kind, _ = ModelRegistry.resolve_model_cls(model.architectures, model)
+        with set_current_vllm_config(config), torch.device("meta"):
+            kind(vllm_config=config)
     layers = config.compilation_config.static_forward_context
     return {name: layer for name, layer in layers.items() if isinstance(layer, AttentionLayerBase)}
 

@@ -22,6 +22,7 @@ _COMMANDS = {
     "show": "catalogue",
     "matrix": "matrix",
     "cache": "cache",
+    "plan": "plan",
     "build": "image",
     "test": "image",
     "inspect": "image",

@@ -65,7 +65,8 @@ class Weights:
 
     `layers` has one number per decoder layer. `draft` are the layers of multi-token prediction, which are loaded for
     speculative decoding only; `other` is what each pipeline stage holds whole: a vision tower, norms. `source` says in
-    words where the numbers come from, `exact` whether they are sizes of tensors.
+    words where the numbers come from, `exact` whether they are sizes of tensors, `summed` whether their sum is known,
+    be the parts estimates.
     """
 
     layers: tuple[int, ...]
@@ -75,6 +76,7 @@ class Weights:
     draft: int = 0
     source: str = ""
     exact: bool = True
+    summed: bool = True
 
     @property
     def loaded(self) -> int:
@@ -163,10 +165,11 @@ class Deployment:
 class Layout:
     """The KV cache of a deployment as vLLM lays it out, per GPU.
 
-    A block is `bytes_per_block` long and holds `block_size` tokens of one group of layers. `page_bytes` is what one
-    attention layer takes of it, `state_bytes` what one linear-attention layer takes (0 without any) before it is padded
-    to a page. `groups` has the number of layers of each group, those of attention first; `attention_groups` is how many
-    of them grow with the context. `state_blocks` is what one request takes in each of the others.
+    A block holds `block_size` tokens of one group of layers. `page_bytes` is what one attention layer takes of it,
+    `state_bytes` what one linear-attention layer takes (0 without any) before it is padded to a page. `groups` has the
+    number of layers of each group, those of attention first; `attention_groups` is how many of them grow with the
+    context. `bytes_per_block` has what a block takes on a GPU of each pipeline stage. `state_blocks` is what one
+    request takes in each of the groups that do not grow.
     """
 
     block_size: int
@@ -174,7 +177,7 @@ class Layout:
     state_bytes: int
     groups: tuple[int, ...]
     attention_groups: int
-    bytes_per_block: int
+    bytes_per_block: tuple[int, ...]
     state_blocks: int = 0
 
 

@@ -1,0 +1,176 @@
+"""The command that computes what a model needs before anything is installed: plan."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from packaging.version import InvalidVersion, Version
+
+from vpatch.catalogue import discover
+from vpatch.cli.options import reported
+from vpatch.plan import commands
+from vpatch.plan.arithmetic import NEWEST
+from vpatch.plan.as_json import as_object
+from vpatch.plan.compose import compose as composed
+from vpatch.plan.defaults import defaults
+from vpatch.plan.gpus import GPUS, gpu
+from vpatch.plan.model import GIB, Deployment, Gpu, Model
+from vpatch.plan.planned import Plan, plan
+from vpatch.plan.presets import Preset, preset, presets
+from vpatch.plan.source import load
+from vpatch.plan.text import lines, page
+from vpatch.report import Report
+from vpatch.site.disk import naming
+
+COUNT = click.IntRange(min=1)
+
+
+def _version(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Version | None:
+    try:
+        return Version(value) if value else None
+    except InvalidVersion as error:
+        raise click.BadParameter(f"{value!r} is not a version of vLLM") from error
+
+
+class _Length(click.IntRange):
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
+def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    return [one.name for one in presets() if one.name.startswith(typed)]
+
+
+@click.command("plan")
+@click.option("--model", metavar="MODEL", help="A folder or file with a config.json, or a model that is recorded.")
+@click.option("--revision", metavar="R", help="A revision of the model.")
+@click.option("--preset", "named", metavar="NAME", shell_complete=_presets, help="A deployment that --list tells.")
+@click.option("--list", "listed", is_flag=True, help="List the presets, and nothing else.")
+@click.option("--vllm", metavar="V", callback=_version, help=f"The release of vLLM. Default: {NEWEST}.")
+@click.option("--gpu", "card", metavar="NAME", help=f"One of {', '.join(one.name for one in GPUS)}. Default: RTX 5090.")
+@click.option(
+    "--gpu-memory-gib", type=click.FloatRange(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU."
+)
+@click.option("--desktop/--headless", default=None, help="Whether a desktop runs on the GPU. Default: headless.")
+@click.option("--slow-link", is_flag=True, help="GPUs are joined by PCIe x4 or the like.")
+@click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, turboquant_4bit_nc ...")
+@click.option("--max-model-len", type=_Length(min=1), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
+@click.option("--max-num-seqs", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option("--max-num-batched-tokens", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option(
+    "--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="F", help="As of `vllm serve`."
+)
+@click.option("--kv-cache-memory-bytes", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option("--tensor-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option("--pipeline-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option(
+    "--speculative",
+    "speculative_tokens",
+    type=click.IntRange(0, 64),
+    metavar="K",
+    help="Tokens of multi-token prediction.",
+)
+@click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None, help="As of `vllm serve`.")
+@click.option("--enforce-eager", is_flag=True, default=None, help="As of `vllm serve`.")
+@click.option("--language-model-only", is_flag=True, default=None, help="As of `vllm serve`: without the vision tower.")
+@click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
+@click.option(
+    "--weights-gib", type=click.FloatRange(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs."
+)
+@click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
+@click.option("--compose", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write a compose file, too.")
+@reported
+def plan_command(
+    model: str | None,
+    revision: str | None,
+    named: str | None,
+    card: str | None,
+    gpu_memory_gib: float | None,
+    weights_gib: float | None,
+    file: Path | None,
+    max_model_len: int | str | None,
+    vllm: Version | None,
+    requests: int,
+    *,
+    listed: bool,
+    slow_link: bool,
+    download: bool,
+    **said: Any,
+) -> Report:
+    """Say what a model on a GPU needs: overlays, memory, concurrency, and the command to serve it.
+
+    From its config alone: nothing is loaded, no GPU is used, and nothing is downloaded unless --download is given.
+    What vLLM takes besides weights and KV cache is estimated, and told with its bounds.
+
+    Exit code 1: it does not fit, or not all of it can be known.
+    """
+    if listed:
+        return _listed()
+    if (model is None) == (named is None):
+        raise click.UsageError("give --model or --preset; --list lists the presets")
+    base = preset(named) if named else None
+    known = load(
+        model or (base.model if base else ""),
+        revision or (base.revision if base else None),
+        weights_gib=weights_gib,
+        download=download,
+    )
+    memory = None if gpu_memory_gib is None else int(gpu_memory_gib * GIB)
+    chosen = gpu(card or (base.gpu if base else None if memory else "RTX 5090"), memory)
+    given = {name: value for name, value in said.items() if value is not None}
+    if vllm:
+        given["vllm"] = vllm
+    if max_model_len == "auto":
+        given |= {"longest": True, "max_model_len": known.max_position_embeddings}
+    elif max_model_len:
+        given["max_model_len"] = max_model_len
+    found = plan(known, _deployment(base, known, chosen, given), discover(), requests=requests, slow_link=slow_link)
+    written = _commands(found)
+    if file:
+        text = composed(found.model, found.deployment, found.overlays)
+        with naming("cannot write", str(file)):
+            file.write_text(text, "utf-8")
+        click.echo(f"wrote {file}", err=True)
+    for caution in found.cautions:
+        source = f" ({caution.source})" if caution.source else ""
+        click.echo(f"caution: {caution.name}: {caution.because}{source}", err=True)
+    told = page(found, written, shutil.get_terminal_size().columns) if sys.stdout.isatty() else lines(found, written)
+    return Report("plan", problems=found.problems, extra=as_object(found, written), lines=list(told))
+
+
+def _deployment(base: Preset | None, model: Model, chosen: Gpu, given: dict[str, Any]) -> Deployment:
+    """Give the deployment: what was said, then what a preset says, then what vLLM does by itself."""
+    if base:
+        return base.deployment(chosen, given)
+    vllm = given.pop("vllm", NEWEST)
+    return Deployment(vllm=vllm, gpu=chosen, **{**defaults(model, vllm, chosen), **given})
+
+
+def _commands(found: Plan) -> dict[str, str]:
+    """Give the commands, by name; those first that are to be run first."""
+    model, deployment, overlays = found.model, found.deployment, found.overlays
+    written = {
+        "apply": commands.apply(overlays),
+        "serve": commands.serve(model, deployment),
+        "build": commands.build(deployment, overlays),
+        "docker": commands.docker(model, deployment, overlays),
+    }
+    return {name: str(command) for name, command in written.items() if command}
+
+
+def _listed() -> Report:
+    """List the presets."""
+    found = presets()
+    rows: Iterable[tuple[str, ...]] = [("preset", "what", "source"), *((p.name, p.summary, p.source) for p in found)]
+    objects = [
+        {"name": p.name, "summary": p.summary, "source": p.source, "model": p.model, "vllm": str(p.vllm)} for p in found
+    ]
+    told = [f"{p.name}: {p.summary}" for p in found]
+    return Report("plan", extra={"presets": objects}, lines=told, table=list(rows))

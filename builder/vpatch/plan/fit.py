@@ -1,0 +1,60 @@
+"""Whether a deployment fits its GPUs, and what of it would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpatch.plan.arithmetic import arithmetic_of
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
+from vpatch.plan.memory import Memory, account
+from vpatch.plan.model import Capacity, Deployment, Layout, Model, Weights
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A deployment on its GPUs: most likely, at least and at most. `memory` is of the GPU with least room."""
+
+    deployment: Deployment
+    layout: Layout
+    memory: Memory
+    likely: Capacity
+    least: Capacity
+    most: Capacity
+    longest: int
+
+    @property
+    def needed(self) -> int:
+        """Bytes of a GPU that the KV cache of one request of full length takes, as vLLM asks for it when it starts."""
+        spare = arithmetic_of(self.deployment.vllm).keeps_null_block
+        return self._bytes(blocks_for(self.layout, self.deployment.max_model_len) + spare)
+
+    @property
+    def fits(self) -> bool:
+        """Whether vLLM is likely to start: a request of full length fits."""
+        return self._bytes(self.likely.blocks) >= self.needed
+
+    @property
+    def surely(self) -> bool:
+        """Whether it does so at the worst that is estimated."""
+        return self._bytes(self.least.blocks) >= self.needed
+
+    def _bytes(self, blocks: int) -> int:
+        return blocks * max(self.layout.bytes_per_block)
+
+
+def fit(model: Model, weights: Weights, deployment: Deployment) -> Fit:
+    """Compute it.
+
+    Raises:
+        Failure: vLLM has no such KV cache, or the model cannot be divided so.
+    """
+    laid = layout(model, deployment)
+    stages = account(model, weights, deployment)
+    likely, least, most = (
+        capacity(laid, deployment, [getattr(stage.kv_cache, bound) for stage in stages])
+        for bound in ("likely", "least", "most")
+    )
+    tightest = min(
+        zip(stages, laid.bytes_per_block, strict=True), key=lambda stage: stage[0].kv_cache.likely / stage[1]
+    )
+    return Fit(deployment, laid, tightest[0], likely, least, most, longest(laid, deployment, likely.blocks))

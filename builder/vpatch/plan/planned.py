@@ -1,0 +1,95 @@
+"""A plan: everything that `vpatch plan` says of a model and a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vpatch.errors import Failure, Problem
+from vpatch.model import Catalogued
+from vpatch.plan.advice import Advice, advise, remedies
+from vpatch.plan.cautions import Caution, block_exceeds_batch, cautions
+from vpatch.plan.fit import Fit, fit
+from vpatch.plan.model import GIB, Deployment, Model
+from vpatch.plan.needs import Needed, needs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a deployment needs, takes and holds. With `problems` it does not do what was asked."""
+
+    model: Model
+    fit: Fit
+    needs: tuple[Needed, ...]
+    advice: Advice
+    cautions: tuple[Caution, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def deployment(self) -> Deployment:
+        """What was planned."""
+        return self.fit.deployment
+
+    @property
+    def overlays(self) -> tuple[str, ...]:
+        """The ids of the overlays that it needs."""
+        return tuple(item.id for item in self.needs if item.needed)
+
+
+def plan(
+    model: Model,
+    deployment: Deployment,
+    installed: Sequence[Catalogued],
+    *,
+    requests: int = 1,
+    slow_link: bool = False,
+) -> Plan:
+    """Plan a deployment of a model, by the overlays that are installed.
+
+    Raises:
+        Failure: vLLM has no such KV cache, the model cannot be divided so, or the size of its weights is not known.
+    """
+    if model.weights is None:
+        raise Failure(Problem("unknown weights", model.name, "give their size by --weights-gib"))
+    found = fit(model, model.weights, deployment)
+    if deployment.longest and found.longest:
+        length = min(found.longest, deployment.max_model_len)
+        deployment = replace(deployment, max_model_len=length)
+        found = fit(model, model.weights, deployment)
+    return Plan(
+        model=model,
+        fit=found,
+        needs=needs(model, deployment, installed),
+        advice=advise(model, model.weights, deployment, requests),
+        cautions=cautions(model, found, slow_link=slow_link),
+        problems=tuple(_problems(model, found)),
+    )
+
+
+def _problems(model: Model, found: Fit) -> Iterator[Problem]:
+    assert model.weights  # noqa: S101 - for mypy; `plan` asked
+    deployment, layout = found.deployment, found.layout
+    for what in model.unknown:
+        yield Problem("cannot know", model.name, what)
+    if deployment.max_model_len > model.max_position_embeddings:
+        cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
+        yield Problem("too long for the model", model.name, cause)
+    if block_exceeds_batch(model, found) and deployment.enable_prefix_caching:
+        yield Problem(
+            "vLLM refuses to start",
+            f"--max-num-batched-tokens {deployment.max_num_batched_tokens}",
+            f"with prefix caching a batch holds a block, which is {layout.block_size:,} tokens: at least that, or"
+            " --no-enable-prefix-caching",
+        )
+    if found.fits:
+        return
+    have, need, share = (size / GIB for size in (found.memory.kv_cache.likely, found.needed, found.memory.requested))
+    missing = f"{need - have:.2f} GiB are missing on a GPU"
+    if have <= 0:
+        why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
+    else:
+        why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
+    would = "; ".join(remedies(model, model.weights, deployment))
+    fits = f"would fit: {would}" if would else "nothing that is known would fit"
+    where = f"{deployment.gpu.name}, {found.memory.total / GIB:.2f} GiB"
+    yield Problem("does not fit", where, f"{missing}: {why}; {fits}")

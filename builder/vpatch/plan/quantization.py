@@ -1,0 +1,175 @@
+"""How a checkpoint is quantised, from its config: the method, and the scheme of any one module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from vpatch.plan.jsonfile import Fields
+from vpatch.plan.model import Head
+
+HEAD_NAMES = ("lm_head", "language_model.lm_head")
+"""What the head is called: in a language model, and in a multimodal one."""
+HEAD_CLASS, LINEAR_CLASS = "ParallelLMHead", "ParallelLinear"
+"""Endings of the classes in vLLM that targets without a dot name."""
+
+COMPRESSED = "compressed-tensors"
+_FP8 = {"FP8": "fp8-tensor", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-channel", "FP8_PB_WO": "fp8-block"}
+_MODELOPT = {"NVFP4": "modelopt_fp4", "MIXED_PRECISION": "modelopt_mixed"}
+_LONGEST = 4096
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How one weight is stored: what it is called, and bytes for each parameter, scales included."""
+
+    name: str
+    size: float
+
+
+BF16 = Scheme("bfloat16", 2.0)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """A method, its targets in order, each with its scheme (None: not quantised), and what it leaves alone.
+
+    `head` tells whether the method quantises an output head at all, None if as compressed-tensors does: where a target
+    names it. `certain` is False where sizes cannot be told from the config.
+    """
+
+    method: str
+    targets: tuple[tuple[str, Scheme | None], ...] = ()
+    ignore: frozenset[str] = field(default_factory=frozenset)
+    patterns: tuple[re.Pattern[str], ...] = ()
+    head: bool | None = None
+    certain: bool = True
+
+    def scheme(self, names: Iterable[str], kind: str = LINEAR_CLASS) -> tuple[str, Scheme] | None:
+        """Give the target and the scheme of a module of class `kind` with any of `names`; None if it is not quantised.
+
+        What ignores it wins over what targets it, and a target by name over one by class, as in compressed-tensors.
+        """
+        names = tuple(names)
+        if any(name in self.ignore or any(p.match(name) for p in self.patterns) for name in names):
+            return None
+        named = (target for target in self.targets if any(_names(target[0], name) for name in names))
+        by_class = (target for target in self.targets if _names(target[0], kind) or target[0].lower() in kind.lower())
+        found = next(named, None) or next(by_class, None)
+        return (found[0], found[1]) if found and found[1] else None
+
+
+def _names(target: str, name: str) -> bool:
+    return bool(re.match(target[3:], name)) if target.startswith("re:") else target == name
+
+
+def head_of(quantization: Quantization | None) -> Head | None:
+    """Say how the output head is quantised; None if it is not."""
+    if quantization is None or quantization.head is False:
+        return None
+    found = quantization.scheme(HEAD_NAMES, LINEAR_CLASS if quantization.head else HEAD_CLASS)
+    return Head(found[1].name, found[0]) if found else None
+
+
+def read(config: Fields, modelopt: Fields | None = None) -> Quantization | None:
+    """Give what `quantization_config` says, None if nothing is quantised.
+
+    `modelopt` is a hf_quant_config.json, where there is one. What is wrong is noted in the fields.
+    """
+    places = [config.inside(key) for key in ("quantization_config", "compression_config")]
+    places += [config.inside("text_config").inside("quantization_config"), *([modelopt] if modelopt else [])]
+    found = next((place for place in places if place.data), None)
+    if found is None:
+        return None
+    method = found.text("quant_method").lower().replace("compressed_tensors", COMPRESSED)
+    if "producer" in found.data or "quantization" in found.data or method.startswith("modelopt"):
+        return _modelopt(found)
+    if not method:
+        found.wrong("quant_method", "is missing")
+    if method == COMPRESSED:
+        return _compressed(found)
+    if method == "fp8":
+        block = found.data.get("weight_block_size")
+        ignore = found.texts("ignored_layers") or found.texts("modules_to_not_convert")
+        # Fp8Config gives a method to linear layers, experts and attention, never to a head.
+        return _everywhere(method, Scheme("fp8-block" if block else "fp8-tensor", 1.0), ignore, head=False)
+    if method.startswith(("awq", "gptq")):
+        bits = found.number("bits", "w_bit", default=4, most=16)
+        group = found.number("group_size", "q_group_size", default=128, least=-1, most=1 << 16)
+        size = bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0)
+        ignore = found.texts("modules_to_not_convert")
+        return _everywhere(method, Scheme(f"int{bits}", size), ignore, head=found.flag("lm_head", default=False))
+    return Quantization(method, head=False, certain=False)
+
+
+def _everywhere(method: str, scheme: Scheme, ignore: Iterable[str], *, head: bool) -> Quantization:
+    """Give a method for every linear layer but those that have a part of their name, or a wildcard, in `ignore`."""
+    patterns = tuple(_lenient(name) for name in dict.fromkeys(ignore) if name)
+    return Quantization(method, (("Linear", scheme),), patterns=patterns, head=head)
+
+
+def _lenient(name: str) -> re.Pattern[str]:
+    return re.compile(".*" + ".*".join(map(re.escape, name.strip("*").split("*"))))
+
+
+def _modelopt(found: Fields) -> Quantization:
+    inner = found.inside("quantization") if "quantization" in found.data else found
+    algorithm = inner.text("quant_algo").upper()
+    ignore = inner.texts("exclude_modules") or found.texts("ignore")
+    method = _MODELOPT.get(algorithm, "modelopt")
+    if algorithm == "NVFP4":
+        group = inner.number("group_size", default=16, most=1 << 16)
+        return _everywhere(method, Scheme("nvfp4", 0.5 + 1 / group), ignore, head=True)
+    if algorithm in _FP8:
+        return _everywhere(method, Scheme(_FP8[algorithm], 1.0), ignore, head=True)
+    return Quantization(method, head=False, certain=False)
+
+
+def _compressed(found: Fields) -> Quantization:
+    targets: list[tuple[str, Scheme | None]] = []
+    groups = found.inside("config_groups")
+    for name in groups.data:
+        group = groups.inside(name)
+        named = group.texts("targets")
+        if len(named) == 1 and named[0].endswith("Attention"):  # scales of a KV cache
+            continue
+        scheme = _scheme(group, found.text("format"))
+        targets += [(target, scheme) for target in named if _expression(group, "targets", target)]
+    ignore = [name for name in found.texts("ignore") if _expression(found, "ignore", name)]
+    patterns = tuple(re.compile(name[3:]) for name in dict.fromkeys(ignore) if name.startswith("re:"))
+    exact = frozenset(name for name in ignore if not name.startswith("re:"))
+    return Quantization(COMPRESSED, tuple(targets), exact, patterns)
+
+
+def _scheme(group: Fields, whole: str) -> Scheme | None:
+    """Give the scheme of a group of compressed-tensors; `whole` is the format of the whole config."""
+    weights = group.inside("weights")
+    if not weights.data:
+        return None
+    bits = weights.number("num_bits", default=8, most=64)
+    kind, strategy = weights.text("type", "int"), weights.text("strategy", "tensor")
+    size = bits / 8
+    if strategy in ("group", "tensor_group"):
+        # FP4 has scales of one byte, integers of two.
+        size += (1 if kind == "float" else 2) / weights.number("group_size", default=128, most=1 << 16)
+    if kind == "float" and bits == 8:
+        return Scheme(f"fp8-{strategy}", size)
+    name = group.text("format", "" if whole == "mixed-precision" else whole)
+    return Scheme(name or f"{kind}{bits}-{strategy}", size)
+
+
+def _expression(fields: Fields, key: str, name: str) -> bool:
+    """Tell whether a name, `re:` and an expression maybe, can be matched; note it if not."""
+    if not name.startswith("re:"):
+        return True
+    try:
+        re.compile(name[3:])
+    except (re.error, RecursionError, OverflowError) as error:
+        fields.wrong(key, f"has an expression that cannot be read: {name[:80]}: {error}")
+        return False
+    # One that repeats what repeats, or has many repetitions, may take years to match.
+    if len(name) > _LONGEST or len(re.findall(r"(?<!\\)[*+{]", name)) > 6 or re.search(r"\)[*+{]", name):
+        fields.wrong(key, f"has an expression that is too intricate: {name[:80]}")
+        return False
+    return True

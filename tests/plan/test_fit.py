@@ -1,0 +1,217 @@
+"""Whether it fits, by how much not, and what would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from vpatch.catalogue import discover
+from vpatch.errors import Failure
+from vpatch.plan.advice import SEQUENCES, advise, remedies
+from vpatch.plan.fit import fit
+from vpatch.plan.gpus import gpu
+from vpatch.plan.model import GIB, Deployment, Model, Weights
+from vpatch.plan.planned import plan
+
+from tests.plan.examples import MOE, dense, deployment, hybrid
+from tests.plan.seeds import AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K, Printed
+from tests.plan.test_seeds import planned
+
+
+def weights(model: Model) -> Weights:
+    assert model.weights
+    return model.weights
+
+
+@pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K], ids=lambda row: row.preset)
+def test_what_is_estimated_has_the_cards_rows_within_its_bounds(row: Printed) -> None:
+    """Weights and KV cache are printed; what else vLLM's share went to is the rest."""
+    model, said, _ = planned(row.preset)
+    found = fit(hybrid(model.name, row.weights, head=model.head), hybrid(gib=row.weights).weights, said)  # type: ignore[arg-type]
+    memory = found.memory
+
+    assert memory.kv_cache.least < row.kv_cache * GIB < memory.kv_cache.most
+    assert abs(memory.kv_cache.likely / GIB - row.kv_cache) < 0.5
+    assert memory.kv_cache.most - memory.kv_cache.least < 4 * GIB, "bounds so wide say nothing"
+
+
+def test_a_card_too_small_says_by_how_much_and_what_would_fit() -> None:
+    model = hybrid(MOE, 66.5)
+    found = plan(model, deployment(), discover())
+    (problem,) = found.problems
+
+    assert not found.fit.fits
+    assert problem.what == "does not fit"
+    assert "GiB are missing on a GPU: what comes before the KV cache takes" in problem.cause
+    assert "would fit: --tensor-parallel-size 4; --gpu 'H100'" in problem.cause
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (hybrid(MOE, 66.5), {}),
+        (hybrid(gib=25.9), {"max_model_len": 262_144}),
+        (dense(gib=24.0), {"max_num_seqs": 512, "max_model_len": 40_960}),
+        (hybrid(), {"gpu_memory_utilization": 0.76}),
+    ],
+    ids=["too large", "too long", "dense", "share too small"],
+)
+def test_what_is_said_to_fit_does(model: Model, said: dict[str, Any]) -> None:
+    wanted = deployment(**said)
+    assert not fit(model, weights(model), wanted).fits
+    told = list(remedies(model, weights(model), wanted))
+
+    assert told
+    for remedy in told:
+        option, _, value = remedy.partition(" ")
+        field = option.removeprefix("--").replace("-", "_")
+        change = {field: gpu(value.strip("'"))} if field == "gpu" else {field: type(getattr(wanted, field))(value)}
+        assert fit(model, weights(model), replace(wanted, **change)).fits, remedy
+
+
+def test_nothing_fits_what_is_larger_than_everything() -> None:
+    found = plan(dense(gib=5000.0), deployment(), discover())
+
+    assert found.problems[0].cause.endswith("nothing that is known would fit")
+
+
+@pytest.mark.parametrize("said", [{}, {"kv_cache_dtype": "turboquant_4bit_nc"}, {"vllm": "0.33.0"}])
+@pytest.mark.parametrize("requests", [1, 3])
+def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
+    model, wanted = hybrid(), deployment(**said)
+    advice = advise(model, weights(model), wanted, requests)
+
+    def serves(count: int = 1, **changed: Any) -> bool:
+        found = fit(model, weights(model), replace(wanted, **changed))
+        return found.fits and found.likely.concurrency >= count
+
+    assert advice.max_model_len
+    assert advice.max_num_seqs
+    assert advice.gpu_memory_utilization
+    assert serves(max_model_len=advice.max_model_len)
+    assert advice.max_model_len == model.max_position_embeddings or not serves(max_model_len=advice.max_model_len + 1)
+    assert serves(max_num_seqs=advice.max_num_seqs)
+    assert advice.max_num_seqs == SEQUENCES or not serves(max_num_seqs=advice.max_num_seqs + 1)
+    assert serves(requests, gpu_memory_utilization=advice.gpu_memory_utilization)
+    assert not serves(requests, gpu_memory_utilization=advice.gpu_memory_utilization - 0.001)
+
+
+def test_no_advice_where_nothing_fits() -> None:
+    model = dense(gib=100.0)
+    advice = advise(model, weights(model), deployment())
+
+    assert (advice.max_model_len, advice.max_num_seqs, advice.gpu_memory_utilization) == (None, None, None)
+
+
+def test_a_given_size_of_the_cache_is_taken() -> None:
+    model = hybrid()
+    found = fit(model, weights(model), deployment(kv_cache_memory_bytes=3 * GIB))
+
+    assert found.memory.kv_cache.exact
+    assert found.likely == found.least == found.most
+    assert found.likely.blocks == 3 * GIB // found.layout.bytes_per_block[0]
+    assert advise(model, weights(model), found.deployment).gpu_memory_utilization is None
+
+
+def test_the_longest_is_what_auto_takes() -> None:
+    model = hybrid(gib=25.6)
+    found = plan(model, deployment(max_model_len=262_144, longest=True), discover())
+
+    assert 0 < found.deployment.max_model_len == found.fit.longest < 262_144
+    assert found.fit.fits
+    assert not found.problems
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_gpus_share_what_is_to_be_shared(stages: int) -> None:
+    model = hybrid(MOE, 66.0)
+    found = fit(model, weights(model), deployment(tensor_parallel_size=4 // stages, pipeline_parallel_size=stages))
+
+    size = next(item.size for item in found.memory.items if item.name == "weights")
+    assert size.likely == pytest.approx(66.0 * GIB / 4, rel=1e-6)
+
+
+def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
+    said: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_batched_tokens": 2048}
+    off, on = (
+        plan(hybrid(), deployment(enable_prefix_caching=prefixes, **said), discover()) for prefixes in (False, True)
+    )
+
+    assert [problem.what for problem in on.problems] == ["vLLM refuses to start"]
+    assert "a block, which is 4,096 tokens" in on.problems[0].cause
+    assert not off.problems
+    assert not plan(hybrid(), deployment("0.27.0", enable_prefix_caching=True, **said), discover()).problems
+    assert "block-size" in [caution.name for caution in off.cautions]
+
+
+def test_a_length_that_the_model_was_not_made_for() -> None:
+    found = plan(dense(), deployment(max_model_len=50_000), discover())
+
+    assert [problem.what for problem in found.problems] == ["too long for the model"]
+
+
+def test_weights_that_nobody_knows() -> None:
+    with pytest.raises(Failure, match=r"unknown weights: .*: give their size by --weights-gib"):
+        plan(dense(weights=None), deployment(), discover())
+
+
+def names(model: Model, said: Deployment, **more: Any) -> set[str]:
+    return {caution.name for caution in plan(model, said, discover(), **more).cautions}
+
+
+def test_cautions() -> None:
+    turboquant: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc"}
+    head = planned("qwen3.6-35b-5090-32k-fp8head")[0].head
+
+    assert names(hybrid(), deployment(kv_cache_dtype="fp8")) == {"fp8-kv-quality"}
+    assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
+    assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
+    assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
+    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted", "admits-too-much"}
+    assert names(hybrid(gib=26.2), deployment(gpu_memory_utilization=0.95)) >= {"tight"}
+    assert names(dense(), deployment()) == set()
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.89, None), (0.92, "watch it"), (0.95, "may not even start")])
+def test_a_desktop_wants_room(share: float, told: str | None) -> None:
+    found = plan(hybrid(), deployment(desktop=True, gpu_memory_utilization=share), discover()).cautions
+    said = [caution.because for caution in found if caution.name == "desktop"]
+
+    assert bool(said) is bool(told)
+    assert not told or told in said[0]
+
+
+def test_memory_that_nobody_counts() -> None:
+    """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
+    long: dict[str, Any] = {
+        "kv_cache_dtype": "turboquant_4bit_nc",
+        "max_model_len": 262_144,
+        "max_num_batched_tokens": 8192,
+    }
+    model = hybrid("Qwen/Qwen3.6-27B", 17.0)
+    found = fit(model, weights(model), deployment(**long, gpu_memory_utilization=0.95))
+    uncounted = {item.name: item.size.likely / GIB for item in found.memory.items if not item.counted}
+
+    assert uncounted == {"TurboQuant workspace": 1.0, "TurboQuant continuation": 2.0}
+    assert found.memory.left.likely < 0
+    assert "uncounted" in names(model, found.deployment)
+    assert "uncounted" not in names(model, deployment(**long, gpu_memory_utilization=0.85))
+
+
+def test_decodes_buffers_on_0_20() -> None:
+    """The figures of the 35B: 331 MiB for 64 requests, which the card's weights show for 16."""
+    found = fit(hybrid(), weights(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
+    buffers = next(item for item in found.memory.items if item.name == "TurboQuant buffers")
+
+    assert round(buffers.size.likely / 2**20) == 331
+    assert buffers.counted
+
+
+def test_a_slow_link_bears_a_pipeline_only() -> None:
+    model = hybrid(MOE, 66.5)
+    across = deployment(tensor_parallel_size=4)
+    along = deployment(pipeline_parallel_size=4)
+
+    assert "slow-link" in names(model, across, slow_link=True)
+    assert "slow-link" not in names(model, across) | names(model, along, slow_link=True)

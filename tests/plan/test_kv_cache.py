@@ -1,0 +1,164 @@
+"""The layout of the KV cache, where vLLM's own code is not asked: `test_agreement.py` does that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.plan.arithmetic import arithmetic_of
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of
+from vpatch.plan.model import FULL, LINEAR, Attention
+from vpatch.plan.pages import PRESETS
+
+from tests.plan.examples import DENSE_HYBRID, MOE, dense, deployment, hybrid
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "speculative", "block"),
+    [
+        (MOE, "turboquant_4bit_nc", 0, 4096),
+        (MOE, "turboquant_k8v4", 0, 2768),
+        (MOE, "turboquant_3bit_nc", 0, 5424),
+        (MOE, "turboquant_4bit_nc", 3, 4192),
+        (DENSE_HYBRID, "turboquant_4bit_nc", 0, 3072),
+        (DENSE_HYBRID, "turboquant_k8v4", 0, 2080),
+        (DENSE_HYBRID, "turboquant_4bit_nc", 3, 3120),
+    ],
+)
+def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, block: int) -> None:
+    found = layout(hybrid(name), deployment(kv_cache_dtype=dtype, speculative_tokens=speculative))
+
+    assert found.block_size == block
+
+
+def test_slots_of_turboquant() -> None:
+    """At a head size of 256, per KV head."""
+    assert [preset.slot(256) for preset in PRESETS.values()] == [388, 262, 230, 198]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"vllm": "0.17.0"}, "unknown release: vLLM 0.17.0: the arithmetic of vLLM 0.18.0 to 0.33.0 is known"),
+        ({"vllm": "0.34.0"}, "unknown release: vLLM 0.34.0"),
+        (
+            {"kv_cache_dtype": "turboquant_4bit_nc", "vllm": "0.19.1"},
+            "no such KV cache: turboquant_4bit_nc on vLLM 0.19.1",
+        ),
+        ({"kv_cache_dtype": "fp4"}, "no such KV cache: fp4 on vLLM 0.20.2"),
+        ({"tensor_parallel_size": 3}, "its 16 attention heads are not divisible by 3"),
+        ({"pipeline_parallel_size": 41}, "cannot divide the model: 41 stages: it has 40 layers"),
+    ],
+)
+def test_what_vllm_refuses(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(Failure) as raised:
+        layout(hybrid(), deployment(**said))
+    assert message in str(raised.value)
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(Failure) as raised:
+        layout(hybrid(), deployment(kv_cache_dtype="fp4", tensor_parallel_size=5, pipeline_parallel_size=50))
+
+    causes = [problem.cause for problem in raised.value.problems]
+    assert len(causes) == 6  # the cache, three kinds of heads, heads to copy, stages
+
+
+def test_heads_that_cannot_be_copied_evenly() -> None:
+    with pytest.raises(Failure, match="3 KV heads cannot be copied to them evenly"):
+        layout(dense(attention=Attention(24, 3, 128)), deployment(tensor_parallel_size=4))
+
+
+def test_a_model_without_attention() -> None:
+    with pytest.raises(Failure, match="no attention"):
+        layout(hybrid(layers=(LINEAR,) * 8), deployment())
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "sizes"), [(40, 4, [10] * 4), (42, 4, [10, 11, 11, 10]), (7, 2, [4, 3]), (5, 1, [5])]
+)
+def test_stages(layers: int, stages: int, sizes: list[int]) -> None:
+    found = stages_of(layers, stages)
+
+    assert [len(stage) for stage in found] == sizes
+    assert [index for stage in found for index in stage] == list(range(layers))
+
+
+def test_padding_layers_take_room() -> None:
+    """With 11 attention and 30 linear layers, the last group has 8 layers and takes the room of 11."""
+    kinds = tuple(FULL if index < 11 else LINEAR for index in range(41))
+    found = layout(hybrid(layers=kinds), deployment())
+
+    assert found.groups == (11, 10, 10, 10)
+    assert found.bytes_per_block == (11 * found.page_bytes,)
+
+
+def test_nearly_as_many_of_a_kind_are_one_group() -> None:
+    kinds = tuple(FULL if index < 12 else LINEAR for index in range(25))
+
+    assert layout(hybrid(layers=kinds), deployment()).groups == (12, 13)
+
+
+def test_a_stage_takes_what_its_layers_do() -> None:
+    """Of every group of 10 layers, a stage of 10 has 2 or 3: 40 layers, attention at 3, 7, ..."""
+    one, four = (layout(hybrid(), deployment(pipeline_parallel_size=stages)) for stages in (1, 4))
+
+    assert four.groups == one.groups
+    assert [size // four.page_bytes for size in four.bytes_per_block] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("vllm", "block"), [("0.24.0", 16), ("0.25.0", 32)])
+def test_boundary_layers_of_dense_models(vllm: str, block: int) -> None:
+    model, said = dense(), deployment(vllm, kv_cache_dtype="turboquant_4bit_nc")
+    found = layout(model, said)
+
+    assert skipped_layers(model, said) == {0, 1, 26, 27}
+    assert found.block_size == block
+    assert found.bytes_per_block == (block * 8 * (24 * 134 + 4 * 512),)
+
+
+@pytest.mark.parametrize(("vllm", "spare"), [("0.28.0", 0), ("0.29.0", 1)])
+def test_newer_releases_keep_a_block_back(vllm: str, spare: int) -> None:
+    said = deployment(vllm)
+    laid = layout(hybrid(), said)
+    length = longest(laid, said, 100)
+
+    assert blocks_for(laid, length) == 100 - spare
+    assert blocks_for(laid, length + 1) > 100 - spare
+    assert longest(laid, said, 3) == 0
+
+
+@pytest.mark.parametrize(
+    ("card", "prefixes", "blocks", "block_size"),
+    [("5090", True, 3, 1088), ("4090", True, 2, 1056), ("H100", True, 3, 1088), ("5090", False, 1, 1056)],
+)
+def test_kernels_that_put_out_states_want_one_block_more(
+    card: str, blocks: int, block_size: int, *, prefixes: bool
+) -> None:
+    found = layout(hybrid(), deployment("0.33.0", card, enable_prefix_caching=prefixes))
+
+    assert (found.state_blocks, found.block_size) == (blocks, block_size)
+
+
+def test_a_budget_of_nothing_holds_nothing() -> None:
+    said = deployment()
+    laid = layout(hybrid(), said)
+
+    assert capacity(laid, said, [-5]).blocks == 0 == capacity(laid, said, [laid.bytes_per_block[0] - 1]).tokens
+
+
+def test_the_smallest_stage_decides() -> None:
+    said = deployment(pipeline_parallel_size=2)
+    laid = layout(hybrid(), said)
+    sizes = laid.bytes_per_block
+
+    assert capacity(laid, said, [100 * sizes[0], 7 * sizes[1]]).blocks == 7
+
+
+def test_what_comes_behind_a_release_plays_no_part() -> None:
+    from packaging.version import Version
+
+    assert (
+        arithmetic_of(Version("0.20.1rc3+g1")) == arithmetic_of(Version("0.20.1")) != arithmetic_of(Version("0.20.0"))
+    )

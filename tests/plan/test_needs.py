@@ -1,0 +1,106 @@
+"""Which overlays a deployment needs: the model card's matrix, on the release it is for and on newer ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from packaging.version import Version
+from vpatch.catalogue import discover
+from vpatch.errors import Failure
+from vpatch.model import Catalogued, Need, Overlay, Part, State
+from vpatch.plan.gpus import gpu
+from vpatch.plan.model import Deployment
+from vpatch.plan.needs import needs
+from vpatch.plan.source import load
+
+from tests.releases import RELEASES, fact
+
+HYBRID, WORKSPACE, HEAD, AUTO = (
+    *("turboquant-hybrid", "turboquant-workspace", "ct-fp8-lm-head", "turboquant-auto-dtype"),
+)
+TURBOQUANT, FP8 = "turboquant_4bit_nc", "fp8_e4m3"
+
+# "Combined matrix" of inferRouter/Qwen3.6-35B-A3B-NVFP4: branch, KV cache, PR #39931, PR #40798, its own patches.
+MATRIX = {
+    ("main", FP8): (False, False, False),
+    ("main", TURBOQUANT): (True, True, False),
+    ("fp8-head", FP8): (False, False, True),
+    ("fp8-head", TURBOQUANT): (True, True, True),
+}
+
+
+def asked(revision: str, dtype: str, vllm: str, installed: tuple[Catalogued, ...] | None = None) -> dict[str, Any]:
+    model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", revision)
+    deployment = Deployment(Version(vllm), gpu("5090"), 262_144, dtype, max_num_batched_tokens=8192)
+    return {item.id: item for item in needs(model, deployment, installed or discover())}
+
+
+@pytest.mark.parametrize(("revision", "dtype"), MATRIX)
+def test_the_cards_matrix(revision: str, dtype: str) -> None:
+    found = asked(revision, dtype, "0.20.2")
+
+    assert tuple(found[name].needed for name in (HYBRID, WORKSPACE, HEAD)) == MATRIX[revision, dtype]
+    assert all(item.because for item in found.values())
+    assert not any(item.needed for item in found.values() if item.opt_in)
+
+
+@pytest.mark.parametrize("vllm", [release for release in RELEASES if fact(HYBRID, release) != "not_applicable"])
+@pytest.mark.parametrize(("revision", "dtype"), MATRIX)
+def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, vllm: str) -> None:
+    found = asked(revision, dtype, vllm)
+    wanted = dict(zip((HYBRID, WORKSPACE, HEAD), MATRIX[revision, dtype], strict=True)) | {AUTO: dtype == TURBOQUANT}
+
+    for name, want in wanted.items():
+        assert found[name].needed is (want and fact(name, vllm) == "pending"), (name, found[name])
+        assert found[name].state == fact(name, vllm)
+
+
+def test_it_says_why() -> None:
+    before, after = asked("fp8-head", TURBOQUANT, "0.20.2"), asked("fp8-head", FP8, "0.24.0")
+
+    assert before[HYBRID].because == (
+        "the model is hybrid, and its KV cache TurboQuant's; vLLM 0.20.2: hybrid models are refused, and the block size"
+        " is computed from unquantised pages"
+    )
+    assert asked("main", TURBOQUANT, "0.21.0")[HYBRID].because == "merged in vLLM 0.21.0: #39931"
+    assert after[HYBRID].because == "the KV cache is fp8_e4m3, not TurboQuant's"
+    assert after[HEAD].because.startswith("the output head is fp8-block of compressed-tensors; vLLM 0.24.0: ")
+
+
+@pytest.mark.parametrize("build", ["0.20.2rc1", "0.20.2.dev7+g01d4d1ad3", "0.20.2+cu129", "0.20.2.post1"])
+def test_a_build_is_as_its_release(build: str) -> None:
+    assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE}
+
+
+def mine(**said: Any) -> tuple[Catalogued, ...]:
+    """Give an overlay of somebody else's."""
+    return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **said), ""),)
+
+
+def test_an_overlay_that_does_not_say_is_unknown() -> None:
+    silent = asked("main", FP8, "0.20.2", mine())["mine"]
+    stateless = asked("main", FP8, "0.20.2", mine(needed=lambda use: Need(needed=True, because="so")))["mine"]
+
+    assert (silent.needed, stateless.needed) == (None, None)
+    assert "does not say what it is for" in silent.because
+    assert "does not say what vLLM 0.20.2 is to it" in stateless.because
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [(lambda use: 1 / 0, "ZeroDivisionError"), (lambda use: True, "TypeError: `needed` gave bool, not vpatch.Need")],
+)
+def test_an_overlay_that_cannot_say_is_named(answer: Any, cause: str) -> None:
+    with pytest.raises(Failure, match=f"cannot ask overlay: mine: {cause}"):
+        asked("main", FP8, "0.20.2", mine(needed=answer, releases={">=0.18": "pending: so"}))
+
+
+def test_another_quantisation_of_the_head_is_anothers_matter() -> None:
+    model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "fp8-head")
+    deployment = Deployment(Version("0.20.2"), gpu("5090"), 32_768)
+    found = {item.id: item for item in needs(replace(model, quantization="modelopt"), deployment, discover())}
+
+    assert (found[HEAD].needed, found[HEAD].state) == (False, State.PENDING)
+    assert found[HEAD].because == "the output head is fp8-block, of modelopt"
