@@ -25,6 +25,7 @@ class Hub:
         self.cut = ""  # the file that ends half-way
         self.redirects = False  # large files are elsewhere, as on the real one
         self.asked: list[tuple[str, str]] = []  # file and range of each request
+        self.of: list[str] = []  # the revision of each
         self.tokens: set[str | None] = set()
 
 
@@ -43,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         assert found
         name, revision, file = found.groups()
         hub.asked.append((file, self.headers.get("Range", "")))
+        hub.of += [revision] if revision else []
         if name and name != NAME:
             return self.refuse(401, "RepoNotFound")
         if revision and revision not in hub.revisions:

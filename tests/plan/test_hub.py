@@ -127,7 +127,6 @@ def test_nothing_is_asked_of_the_hub_unless_it_is_told_to(hub: Hub) -> None:
 
 def test_only_headers_are_downloaded_and_nothing_is_kept(hub: Hub, cache: Path) -> None:
     publish(hub)
-    hub.files["a.safetensors"] += b""
     model = download()
 
     assert model.weights
@@ -154,12 +153,11 @@ def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatc
 def test_all_files_are_of_one_commit_and_the_token_goes_along(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     publish(hub)
-    asked: list[str] = []
-    monkeypatch.setattr(Hub, "note", asked.append, raising=False)
     hub.revisions = {"branch", COMMIT}
 
     assert download(revision="branch").revision == "branch"
     assert hub.tokens == {"Bearer hf_secret"}
+    assert hub.of == ["branch", *[COMMIT] * 4]
 
 
 def test_one_file_without_an_index_is_enough(hub: Hub) -> None:

@@ -64,8 +64,8 @@ def test_headers_tell_every_part_exactly(tmp_path: Path) -> None:
 
 
 def test_only_files_that_the_index_names_are_looked_at(tmp_path: Path) -> None:
-    files = {"a_safetensors": file(header(FIRST)), "b_safetensors": file(header(SECOND)), "c_safetensors": b"not one"}
-    checkpoint(tmp_path, model_safetensors_index_json=index(a=FIRST, b=SECOND), **files)
+    checkpoint(tmp_path, a_safetensors=file(header(FIRST)), b_safetensors=file(header(SECOND)))
+    checkpoint(tmp_path, c_safetensors=b"not one", model_safetensors_index_json=index(a=FIRST, b=SECOND))
 
     assert read(tmp_path).weights == MEASURED
 
