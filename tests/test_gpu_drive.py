@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Trees as Pristine
 from tests.gpu import drive, machine, session, trees
 from tests.gpu.compare import Saved, gaps
+from tests.gpu.full_size import FULL_SIZE
 from tests.gpu.models import DUMMY, REAL, STRATEGIES
 from tests.gpu.probe import prompt
 from tests.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TILES, TREES, Probe, engine_arguments
@@ -22,6 +23,8 @@ START = """
 import json, os, sys, time
 spec = json.loads(open(sys.argv[1]).read())
 print("GPU KV cache size: 12,345 tokens")
+print("Maximum concurrency for 32,768 tokens per request: 1,234.50x")
+print("Graph capturing finished in 4 secs, took 0.25 GiB")
 print('R {"start_s": 1.0}', flush=True)
 """
 ENDS = {
@@ -54,6 +57,7 @@ def test_a_probe_that_serves(stand: Stand, tmp_path: Path) -> None:
     result = stand("serves", math.inf)
 
     assert (result["ok"], result["error"], result["kv_tokens"]) == (True, None, 12345)
+    assert (result["concurrency"], result["graphs_gib"]) == (1234.5, 0.25)
     assert result["events"][0] == {"start_s": 1.0}
     assert result["events"][1]["model"] == str(tmp_path / "models/dense24")
     assert result["events"][1]["path"].split(os.pathsep)[0] == str(tmp_path / "tree")
@@ -101,7 +105,12 @@ def test_names_of_probes_tell_them_apart() -> None:
 
 
 def test_every_probe_has_its_checkpoint() -> None:
-    made = {*DUMMY, *REAL, *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted"))}
+    made = {
+        *DUMMY,
+        *REAL,
+        *FULL_SIZE,
+        *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted")),
+    }
 
     assert {probe.model for some in SCENARIOS.values() for probe in some if probe.steps} <= made
 
