@@ -77,13 +77,33 @@ def pretend_h100() -> None:
         def num_compute_units(cls, device_id: int = 0) -> int:
             return 132
 
+        @classmethod
+        def get_cuda_runtime_major(cls) -> int:
+            return 13  # of the wheels that releases since 0.20 want by default
+
     vllm.platforms._current_platform = H100()
 
     from vllm.model_executor.models import registry
     from vllm.utils import torch_utils
 
     registry._run_in_subprocess = lambda look: look()  # another process would not know of the H100
-    torch_utils._aux_stream = torch.cuda.Event = lambda: None  # else a stream is made, and events for it
+    torch_utils._aux_stream = object()  # else a stream is made
+    torch.cuda.Event = object  # what torch has in its place cannot be made
+
+
+def pretend_capability(major: int, minor: int) -> None:
+    """Make the pretended GPU one of another compute capability; what was chosen for the last one is forgotten."""
+    from vllm.platforms import current_platform
+    from vllm.platforms.interface import DeviceCapability
+    from vllm.v1.attention import selector
+
+    type(current_platform).capability = DeviceCapability(major, minor)
+    selector._cached_get_attn_backend.cache_clear()
+
+
+def stand_in_for_diskcache() -> None:
+    """Let the engine's core be imported, which until 0.19 wants a cache for structured output."""
+    _stand_in("diskcache", Cache=object)
 
 
 def stand_in_for_torchvision() -> None:

@@ -8,7 +8,6 @@ stand-in, which says what workers would: their specs, and how much memory they h
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import re
@@ -19,26 +18,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.cpu.platform import GIB, pretend_h100, single_rank
+from tests.cpu.platform import pretend_capability, pretend_h100, single_rank, stand_in_for_diskcache
 from tests.cpu.probing import attempt, engine_config, logged, modules_of
 
 PRINTED = re.compile(r"(?:GPU|CUDA) KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
-MOST = 1 << 50  # more bytes than any case wants
+MOST = 1 << 60  # bytes; more than the square of any block, so that their number tells its size
 
 
 class Workers:
-    """Stands in for an executor: workers with these specs, and so many bytes for each."""
+    """Stands in for an executor: workers with these specs, and so many bytes each."""
 
     def __init__(self, config: Any, specs: list[dict[str, Any]]) -> None:
-        self.config, self.specs, self.budget = config, specs, 0
+        self.config, self.specs = config, specs
+        self.budgets: list[int] = []
         self.made: list[Any] = []
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
         return self.specs
 
     def determine_available_memory(self) -> list[int]:
-        return [self.budget] * len(self.specs)
+        return self.budgets
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         from vllm.v1.worker.worker_base import WorkerBase
@@ -56,17 +56,21 @@ class Workers:
         return 0.0
 
 
-def initialized(workers: Workers, budget: int) -> Any:
-    """Let the engine make its KV caches of `budget` bytes for each worker; give the scheduler's config."""
+def initialized(workers: Workers, *budgets: int) -> Any:
+    """Let the engine make its KV caches, of a budget for every worker or of one for each; give the scheduler's config."""
     from vllm.v1.engine.core import EngineCore
 
-    workers.budget = budget
+    workers.budgets = list(budgets) if len(budgets) > 1 else [*budgets] * len(workers.specs)
     core = SimpleNamespace(model_executor=workers, collective_rpc=lambda *_, **__: None)
     return EngineCore._initialize_kv_caches(core, workers.config)
 
 
-def smallest(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Give the least number above `low` for which it `holds`, which it does for `high`."""
+def smallest(holds: Callable[[int], bool]) -> int:
+    """Give the least number for which it `holds`, as it then does for all that are greater."""
+    high = 1
+    while not holds(high):
+        high *= 2
+    low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -132,7 +136,10 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     shared = {"enforce_eager": True, "distributed_executor_backend": "mp"}
     config = engine_config(path, **shared | arguments)
     cache, model = config.cache_config, config.model_config
-    found |= {"mamba_cache_mode": cache.mamba_cache_mode, "skip_layers": list(cache.kv_cache_dtype_skip_layers)}
+    found |= {
+        "mamba_cache_mode": cache.mamba_cache_mode,
+        "skip_layers": list(getattr(cache, "kv_cache_dtype_skip_layers", ())),
+    }
     found["stage"] = "layers"
     with ranks(config.parallel_config.tensor_parallel_size):
         modules = modules_of(config)
@@ -147,20 +154,24 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     found["stage"] = "kv cache"
     workers = Workers(config, staged(config, specs))
 
-    def blocks(budget: int) -> int:
-        """Give the number of blocks, or -1 for a budget that is refused."""
+    def admitted(budget: int) -> bool:
         try:
-            return int(initialized(workers, budget).num_blocks)
+            initialized(workers, budget)
         except ValueError:
-            return -1
+            return False
+        return True
 
     logging.disable(logging.INFO)
     try:
-        found["needed"] = smallest(lambda size: blocks(size) >= 0, 0, MOST)
-        some = blocks(MOST // 2)
-        more = smallest(lambda size: blocks(size) > some, MOST // 2, MOST)
-        more_yet = smallest(lambda size: blocks(size) > some + 1, MOST // 2, MOST)
-        found["bytes_per_block"] = more_yet - more
+        sizes = found["bytes_per_block"] = [
+            MOST
+            // initialized(
+                workers, *(MOST << (20 if other != stage else 0) for other in range(len(workers.specs)))
+            ).num_blocks
+            for stage in range(len(workers.specs))
+        ]
+        enough = max(sizes) * smallest(lambda count: admitted(count * max(sizes)))
+        found["needed"] = smallest(admitted) if admitted(enough - 1) else enough
         found["longest"] = attempt(longest, workers, budget)
     finally:
         logging.disable(logging.NOTSET)
@@ -168,9 +179,10 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
         made = initialized(workers, budget)
     found["blocks"] = made.num_blocks
     found["groups"] = [
-        described(group.kv_cache_spec) | {"layers": len(group.layer_names)} for group in workers.made[0].kv_cache_groups
+        described(group.kv_cache_spec)
+        | {"layers": sum(len(one.kv_cache_groups[index].layer_names) for one in workers.made)}
+        for index, group in enumerate(made.kv_cache_groups)
     ]
-    found["worker_groups"] = [[len(group.layer_names) for group in each.kv_cache_groups] for each in workers.made]
     found["concurrency"] = get_max_concurrency_for_kv_cache_config(config, made)
     found["worker_concurrency"] = [get_max_concurrency_for_kv_cache_config(config, each) for each in workers.made]
     found["printed"] = [int(text.replace(",", "")) for text in PRINTED.findall("\n".join(lines))]
@@ -219,6 +231,7 @@ def main(home: str, cases: str) -> None:
     """Do every case of the file."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
+        stand_in_for_diskcache()
         import torch
         from vllm.config import VllmConfig, set_current_vllm_config
 
@@ -229,8 +242,8 @@ def main(home: str, cases: str) -> None:
         for case in json.loads(Path(cases).read_text()):
             with tempfile.TemporaryDirectory(dir=home) as folder:
                 Path(folder, "config.json").write_text(json.dumps(case["config"]))
+                pretend_capability(*case.get("capability", (9, 0)))
                 found.append(attempt(planned, folder, case["arguments"], case["budget"]))
-            gc.collect()
     json.dump({"found": found}, sys.stdout)
 
 

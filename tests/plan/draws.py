@@ -1,0 +1,171 @@
+"""Models and deployments by lot, the same on every run: what plan's arithmetic and vLLM's own are both asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+SEED = 20_2026
+FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
+TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
+DTYPES = (*FLOATS, *FP8, *TURBOQUANT)
+RANKS = (1, 2, 4)
+LENGTHS = (2048, 4000, 8192, 10_001, 32_768, 65_536, 131_072, 200_000, 262_144)
+POSITIONS = 262_144
+ARCHITECTURES = {
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
+# What no size depends on, as small as can be.
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A config.json, engine arguments by their names in vLLM, the bytes that a GPU has for its KV cache, and the GPU."""
+
+    name: str
+    config: dict[str, Any]
+    arguments: dict[str, Any]
+    budget: int
+    capability: tuple[int, int] = field(default=(9, 0))
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether it mixes attention with layers that keep a state."""
+        return "qwen3_5" in self.config["model_type"] or self.config["model_type"] == "qwen3_next"
+
+    @property
+    def dtype(self) -> str:
+        """The type of its KV cache."""
+        return str(self.arguments["kv_cache_dtype"])
+
+    @property
+    def ranks(self) -> int:
+        """How many GPUs share a layer."""
+        return int(self.arguments["tensor_parallel_size"])
+
+    @property
+    def stages(self) -> int:
+        """How many GPUs share the layers."""
+        return int(self.arguments["pipeline_parallel_size"])
+
+    @property
+    def speculative(self) -> int:
+        """Tokens of multi-token prediction."""
+        return int(self.arguments.get("speculative_config", {}).get("num_speculative_tokens", 0))
+
+
+def draws() -> list[Draw]:
+    """Give them all."""
+    random = Random(SEED)
+    found = []
+    for ranks in RANKS:
+        for dtype in DTYPES:
+            for config in (_hybrid(random, ranks), _dense(random, ranks)):
+                found.append(_draw(random, config, dtype, ranks))
+    for tokens in (1, 2, 3):
+        for dtype in ("auto", "fp8", "turboquant_4bit_nc"):
+            found.append(_draw(random, _hybrid(random, 1), dtype, 1, tokens=tokens))
+    for dtype in ("auto", "turboquant_k8v4", "turboquant_3bit_nc"):
+        for config in (_hybrid(random, 1), _dense(random, 1)):
+            found.append(_draw(random, config, dtype, 1, stages=2))
+    for capability in ((8, 6), (8, 9), (12, 0)):
+        for dtype in ("auto", "turboquant_4bit_nc"):
+            found.append(_draw(random, _hybrid(random, 1), dtype, 1, capability=capability))
+    return found
+
+
+def _draw(
+    random: Random,
+    config: dict[str, Any],
+    dtype: str,
+    ranks: int,
+    *,
+    stages: int = 1,
+    tokens: int = 0,
+    capability: tuple[int, int] = (9, 0),
+) -> Draw:
+    parts = [config["model_type"], dtype, f"TP{ranks}"]
+    parts += [f"PP{stages}"] * (stages > 1) + [f"MTP{tokens}"] * bool(tokens)
+    parts += ["SM{}{}".format(*capability)] * (capability != (9, 0))
+    arguments = {
+        "kv_cache_dtype": dtype,
+        "max_model_len": random.choice(LENGTHS),
+        "enable_prefix_caching": random.random() < 0.6,
+        # A block must not be longer in vLLM; ours is not asked that here.
+        "max_num_batched_tokens": POSITIONS,
+        "max_num_seqs": 64,
+        "tensor_parallel_size": ranks,
+        "pipeline_parallel_size": stages,
+    }
+    if "text_config" in config:
+        arguments["language_model_only"] = True
+    if tokens:
+        arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": tokens}
+    return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(29, 36)), capability)
+
+
+def _heads(random: Random, ranks: int) -> dict[str, int]:
+    """Give KV heads that can be divided among `ranks`, or copied to them, and heads that they divide."""
+    kv_heads = random.choice([count for count in range(1, 9) if not count % ranks or not ranks % count])
+    each = random.choice([count for count in (1, 2, 4, 6, 8) if not kv_heads * count % ranks])
+    return {"num_key_value_heads": kv_heads, "num_attention_heads": kv_heads * each}
+
+
+def _hybrid(random: Random, ranks: int) -> dict[str, Any]:
+    kind = random.choice(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
+    interval = random.choice((2, 3, 4, 4, 5))
+    layers = random.choice((6, 8, 11, 13, 18, 24, 30))
+    key_heads = ranks * random.choice((1, 2, 4))
+    text = (
+        SMALL
+        | _heads(random, ranks)
+        | {
+            "model_type": kind if kind == "qwen3_next" else f"{kind}_text",
+            "num_hidden_layers": layers,
+            "layer_types": [
+                "linear_attention" if (index + 1) % interval else "full_attention" for index in range(layers)
+            ],
+            "full_attention_interval": interval,
+            "head_dim": random.choice((64, 128, 192, 256)),
+            "linear_num_key_heads": key_heads,
+            "linear_num_value_heads": key_heads * random.choice((1, 2, 3)),
+            "linear_key_head_dim": random.choice((64, 128, 128)),
+            "linear_value_head_dim": random.choice((64, 128, 128)),
+            "linear_conv_kernel_dim": random.choice((2, 4, 4)),
+            "mamba_ssm_dtype": random.choice(("float32", "float32", "bfloat16")),
+            "dtype": "bfloat16",
+        }
+    )
+    if kind != "qwen3_5":
+        text |= EXPERTS | {"shared_expert_intermediate_size": 64}
+    if kind == "qwen3_next":
+        return text | {"architectures": [ARCHITECTURES[kind]]}
+    text["mtp_num_hidden_layers"] = 1
+    return {
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
+        "text_config": text,
+        "vision_config": {"model_type": kind},
+    }
+
+
+def _dense(random: Random, ranks: int) -> dict[str, Any]:
+    kind = random.choice(("qwen3", "llama"))
+    return (
+        SMALL
+        | _heads(random, ranks)
+        | {
+            "architectures": [ARCHITECTURES[kind]],
+            "model_type": kind,
+            "num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28)),
+            "head_dim": random.choice((64, 80, 96, 128, 256)),
+            "dtype": random.choice(("bfloat16", "bfloat16", "float16")),
+        }
+    )
