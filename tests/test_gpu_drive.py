@@ -33,18 +33,18 @@ ENDS = {
     "hangs": "time.sleep(60)",
     "crashes": "print('Segmentation fault', flush=True); os._exit(139)",
 }
-Stand = Callable[[str, float], drive.Result]
+Stand = Callable[..., drive.Result]
 
 
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     """`stand("dies", 60)`: what comes of a probe whose engine does that, with so many seconds left."""
 
-    def run(end: str, left_s: float) -> drive.Result:
+    def run(end: str, left_s: float, least_s: int = 45) -> drive.Result:
         script = tmp_path / "probe.py"
         script.write_text(START + ENDS[end])
         monkeypatch.setattr(drive, "PROBE", script)
-        probe = Probe("one", "dense24", "auto", (("serve", (64,)),), limit_s=60)
+        probe = Probe("one", "dense24", "auto", (("serve", (64,)),), least_s=least_s, limit_s=60)
         where = trees.Trees("0.21.0", {STOCK: tmp_path / "tree"}, {}, {})
         run = drive.Run(where, tmp_path / "models", tmp_path, 143000, None, time.time() + left_s)
         (result,) = drive.run_all(run, [(STOCK, probe)], lambda _: None)
@@ -66,9 +66,8 @@ def test_a_probe_that_serves(stand: Stand, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "error"), [("dies", "ValueError: no"), ("crashes", "exit status 139: "), ("hangs", "killed after 1 s")]
 )
-def test_a_probe_that_does_not(stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str, error: str) -> None:
-    monkeypatch.setattr(drive, "SOONEST_S", 0)
-    result = stand(end, 1.2 if end == "hangs" else math.inf)
+def test_a_probe_that_does_not(stand: Stand, end: str, error: str) -> None:
+    result = stand(end, 1.2 if end == "hangs" else math.inf, least_s=0)
 
     assert not result["ok"]
     assert result["error"].startswith(error)
@@ -79,6 +78,7 @@ def test_nothing_starts_that_could_outlast_the_deadline(stand: Stand) -> None:
     result = stand("serves", 44)
 
     assert (result["ok"], result["error"], result["events"]) == (False, "not run: out of time", [])
+    assert stand("serves", 50, least_s=55)["error"] == "not run: out of time"
     assert session.unrun({"results": [result]}) == ["one, stock"]
 
 

@@ -25,8 +25,6 @@ from tests.gpu.trees import Trees
 
 NOT_RUN = "not run: "
 PROBE = Path(__file__).with_name("probe.py")
-SOONEST_S = 45
-"""What a probe is at least given."""
 SIDE_BY_SIDE, GIB_EACH = 8, 14
 
 LOGGED = {
@@ -113,7 +111,7 @@ def _group(run: Run, group: Sequence[Job], at_once: int, tell: Callable[[Result]
 def _run(run: Run, tree: str, probe: Probe) -> Result:
     result: Result = {"tree": tree, "probe": probe.name, "ok": False, "error": None, "events": []}
     limit = min(probe.limit_s, run.end - time.time())
-    if limit < SOONEST_S:
+    if limit < probe.least_s:
         return result | {"error": NOT_RUN + "out of time"}
     log = _saved(run, tree, probe.name).with_suffix(".log")
     began = time.time()

@@ -32,6 +32,7 @@ class Probe:
     releases: on which it says something.
     references: the (tree, probe) whose log-probabilities its own are compared with.
     alone: it measures memory or time, so nothing else may run beside it.
+    least_s, limit_s: it is not started with less time left, and stopped after that.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Probe:
     releases: str = ">=0.20"
     references: tuple[tuple[str, str], ...] = ()
     alone: bool = False
+    least_s: int = 45
     limit_s: int = 150
 
     @property
@@ -124,7 +126,8 @@ def sized(
         "enable_prefix_caching": prefixes, "gpu_memory_utilization": 0.92, "kv_cache_memory_bytes": None,
         "compilation_config": None, "skip_tokenizer_init": None,
     }  # fmt: skip
-    return Probe(name, model, kv, (("account", ()), ("serve", then)), engine, (PATCHED,), alone=True, limit_s=240)
+    return Probe(name, model, kv, (("account", ()), ("serve", then)), engine, (PATCHED,), alone=True,
+                 least_s=80, limit_s=240)  # fmt: skip
 
 
 MOE, DENSE = FULL_SIZE
