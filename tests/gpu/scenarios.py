@@ -171,10 +171,10 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sized("35b tq 256", MOE, TQ, 256, 8192, 32768, text=True),
     ],
     "plan-27b": [
-        sized("27b tq", DENSE, TQ, 64, 8192, 262144, prefixes=True, text=True, then=(64, 131000)),
-        sized("27b auto", DENSE, "auto", 16, 2048, 32768),
-        sized("27b fp8", DENSE, "fp8", 64, 8192, 262144),
         sized("27b auto 256", DENSE, "auto", 256, 2048, 32768),
+        sized("27b tq", DENSE, TQ, 64, 8192, 262144, prefixes=True, text=True, then=(64, 131000)),
+        sized("27b fp8", DENSE, "fp8", 64, 8192, 262144),
+        sized("27b auto", DENSE, "auto", 16, 2048, 32768),
         sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
         sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
     ],
