@@ -8,6 +8,7 @@ stand-in, which says what workers would: their specs, and how much memory they h
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import re
@@ -84,20 +85,32 @@ def specs_of(config: Any) -> dict[str, Any]:
     return dict(GPUModelRunner.get_kv_cache_spec(SimpleNamespace(vllm_config=config, shared_kv_cache_layers={})))
 
 
-def staged(config: Any, specs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Part the layers among the stages of pipeline parallelism; draft layers are the last one's."""
+def staged(config: Any) -> list[dict[str, Any]]:
+    """Settle the block size of each stage of pipeline parallelism, as its workers do; give their specs.
+
+    Draft layers are the last one's.
+    """
     from vllm.distributed.utils import get_pp_indices
+    from vllm.platforms import current_platform
 
     stages = config.parallel_config.pipeline_parallel_size
-    if stages == 1:
-        return [specs]
     count = config.model_config.hf_text_config.num_hidden_layers
-    ends = [get_pp_indices(count, stage, stages)[1] for stage in range(stages)]
-    parted: list[dict[str, Any]] = [{} for _ in range(stages)]
-    for name, spec in specs.items():
-        index = count - 1 if name.startswith("mtp.") else int(re.search(r"layers\.(\d+)\.", name)[1])  # type: ignore[index]
-        parted[next(stage for stage, end in enumerate(ends) if index < end)][name] = spec
-    return parted
+    compilation, cache, layers = config.compilation_config, config.cache_config, config.compilation_config.static_forward_context
+    specs = []
+    for stage in range(stages):
+        first, end = get_pp_indices(count, stage, stages)
+        own = range(first, end if stage < stages - 1 else sys.maxsize)
+        compilation.static_forward_context = {name: layer for name, layer in layers.items() if index_of(name) in own}
+        config.cache_config = cache if stage == stages - 1 else copy.copy(cache)
+        current_platform.update_block_size_for_backend(config)
+        specs.append(specs_of(config))
+    compilation.static_forward_context = layers
+    return specs
+
+
+def index_of(layer: str) -> int:
+    """Give a layer's place among those of the model; draft layers come after all."""
+    return sys.maxsize - 1 if layer.startswith("mtp.") else int(re.findall(r"\.(\d+)\.", layer)[0])
 
 
 @contextlib.contextmanager
@@ -135,24 +148,18 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
     found["stage"] = "config"
     shared = {"enforce_eager": True, "distributed_executor_backend": "mp"}
     config = engine_config(path, **shared | arguments)
-    cache, model = config.cache_config, config.model_config
-    found |= {
-        "mamba_cache_mode": cache.mamba_cache_mode,
-        "skip_layers": list(getattr(cache, "kv_cache_dtype_skip_layers", ())),
-    }
+    cache = config.cache_config
+    found |= {"mamba_cache_mode": cache.mamba_cache_mode, "skip_layers": list(getattr(cache, "kv_cache_dtype_skip_layers", ()))}
     found["stage"] = "layers"
     with ranks(config.parallel_config.tensor_parallel_size):
         modules = modules_of(config)
         found["stage"] = "block size"
-        from vllm.platforms import current_platform
-
-        current_platform.update_block_size_for_backend(config)
+        specs = staged(config)
     found["backends"] = sorted({layer.get_attn_backend().get_name() for layer in modules.values()})
     found |= {"block_size": cache.block_size, "mamba_page_size_padded": cache.mamba_page_size_padded}
-    specs = specs_of(config)
-    found["layers"] = counted(specs.values())
+    found["layers"] = counted(spec for stage in specs for spec in stage.values())
     found["stage"] = "kv cache"
-    workers = Workers(config, staged(config, specs))
+    workers = Workers(config, specs)
 
     def admitted(budget: int) -> bool:
         try:
@@ -161,34 +168,29 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
             return False
         return True
 
-    logging.disable(logging.INFO)
-    try:
+    with quiet():
+        huge = [MOST << 20] * len(workers.specs)
         sizes = found["bytes_per_block"] = [
-            MOST
-            // initialized(
-                workers, *(MOST << (20 if other != stage else 0) for other in range(len(workers.specs)))
-            ).num_blocks
+            MOST // initialized(workers, *huge[:stage], MOST, *huge[stage + 1 :]).num_blocks
             for stage in range(len(workers.specs))
         ]
         enough = max(sizes) * smallest(lambda count: admitted(count * max(sizes)))
         found["needed"] = smallest(admitted) if admitted(enough - 1) else enough
-        found["longest"] = attempt(longest, workers, budget)
-    finally:
-        logging.disable(logging.NOTSET)
+        made = initialized(workers, found["needed"])
+        found["longest"] = attempt(longest, workers, budget).get("max_model_len", 0)
+    found["groups"] = [
+        described(group.kv_cache_spec)
+        | {"layers": sum(len(worker.kv_cache_groups[index].layer_names) for worker in workers.made)}
+        for index, group in enumerate(made.kv_cache_groups)
+    ]
+    found["layout"] = getattr(cache, "kv_cache_layout", None)
+    found["stage"] = "admission"
     with printed() as lines:
         made = initialized(workers, budget)
     found["blocks"] = made.num_blocks
-    found["groups"] = [
-        described(group.kv_cache_spec)
-        | {"layers": sum(len(one.kv_cache_groups[index].layer_names) for one in workers.made)}
-        for index, group in enumerate(made.kv_cache_groups)
-    ]
     found["concurrency"] = get_max_concurrency_for_kv_cache_config(config, made)
-    found["worker_concurrency"] = [get_max_concurrency_for_kv_cache_config(config, each) for each in workers.made]
     found["printed"] = [int(text.replace(",", "")) for text in PRINTED.findall("\n".join(lines))]
     found["printed_concurrency"] = CONCURRENCY.findall("\n".join(lines))
-    found["max_model_len"] = model.max_model_len
-    found["layout"] = getattr(cache, "kv_cache_layout", None)
     del found["stage"]
 
 
@@ -214,6 +216,16 @@ def counted(specs: Any) -> list[dict[str, Any]]:
         else:
             layers.append(layer | {"layers": 1})
     return layers
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing but warnings."""
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

@@ -158,10 +158,12 @@ def _hybrid(random: Random, ranks: int) -> dict[str, Any]:
 
 def _dense(random: Random, ranks: int) -> dict[str, Any]:
     kind = random.choice(("qwen3", "llama"))
+    heads = _heads(random, ranks)
     return (
         SMALL
-        | _heads(random, ranks)
+        | heads
         | {
+            "hidden_size": 8 * heads["num_attention_heads"],
             "architectures": [ARCHITECTURES[kind]],
             "model_type": kind,
             "num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28)),
