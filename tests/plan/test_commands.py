@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 import click
@@ -101,6 +103,18 @@ def test_a_folder_is_mounted_into_the_container() -> None:
     )
     assert "/models/qwen, new" in run
     assert serve(model("/models of mine/qwen"), deployment()).arguments[2] == "/models of mine/qwen"
+
+
+@pytest.mark.skipif(not which("docker"), reason="no docker client")
+@pytest.mark.parametrize("name", ["a/b", "/models of mine/qwen, new"])
+def test_the_docker_client_understands_it(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")  # it parses first
+    run = docker(model(name), deployment(environment=("A=1 2",)), ()).arguments
+    wrong = tuple("--ipc-of=host" if argument == "--ipc=host" else argument for argument in run)
+
+    ran = [subprocess.run(arguments, capture_output=True, text=True, check=False).stderr for arguments in (run, wrong)]
+    assert "Cannot connect to the Docker daemon" in ran[0]
+    assert "unknown flag: --ipc-of" in ran[1]
 
 
 def test_overlays_are_put_on_by_their_names_in_order() -> None:

@@ -23,6 +23,7 @@ NAMES = {
     "Qwen/Qwen3.5-27B": ["main"],
     "Qwen/Qwen3.6-35B-A3B": ["main"],
     "Qwen/Qwen3.6-27B": ["main"],
+    "rdtand/Qwen3.5-27B-NVFP4-DeltaNet-Included": ["main"],
 }
 
 
