@@ -21,7 +21,7 @@ class Hub:
         self.files: dict[str, bytes] = {}
         self.revisions = {"main", COMMIT}
         self.refusals: dict[str, tuple[int, str]] = {}  # of a file, the status and the error code
-        self.ranges = "yes"  # or ignored, another, unsaid
+        self.ranges = "yes"  # or ignored, another, unsaid, endless
         self.cut = ""  # the file that ends half-way
         self.redirects = False  # large files are elsewhere, as on the real one
         self.asked: list[tuple[str, str]] = []  # file and range of each request
@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def serve(self, data: bytes, file: str) -> None:
         span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if not span or self.hub.ranges == "ignored":
+        if not span or self.hub.ranges in ("ignored", "endless"):
             return self.answer(200, data, {"X-Repo-Commit": COMMIT}, file)
         first, last = int(span[1]), min(int(span[2]), len(data) - 1)
         said = {"another": first + 1}.get(self.hub.ranges, first)
@@ -71,7 +71,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, body: bytes, headers: dict[str, str], file: str) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        endless = self.hub.ranges == "endless"
+        self.close_connection = endless
+        for name, value in (({} if endless else {"Content-Length": str(len(body))}) | headers).items():
             self.send_header(name, value)
         self.end_headers()
         if file and file == self.hub.cut:

@@ -268,6 +268,7 @@ def test_a_config_that_is_not_json_or_too_long_is_told(hub: Hub, monkeypatch: py
     [
         ("another", "the hub sends another part of it than was asked for"),
         ("unsaid", "the hub sends another part of it than was asked for"),
+        ("endless", "the hub does not say how long it is"),
     ],
 )
 def test_ranges_that_lie_are_told(ranges: str, cause: str, hub: Hub) -> None:

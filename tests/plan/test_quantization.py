@@ -120,6 +120,10 @@ WRONG = {
         groups((["re:" + ".*" * 7], BLOCK)),
         "quantization_config.config_groups.0.targets has an expression that is too intricate",
     ),
+    "too many expressions": (
+        groups((["Linear"], BLOCK), ignore=tuple(f"re:a{number}" for number in range(1001))),
+        "quantization_config.ignore has 1,001 expressions",
+    ),
     "targets of numbers": (
         groups(([1], BLOCK)),  # type: ignore[list-item]
         "quantization_config.config_groups.0.targets is not a list of strings",
@@ -154,11 +158,22 @@ def test_estimates_follow_what_is_quantised() -> None:
     plain, fp8 = loaded(None), loaded({"quant_method": "fp8"})
     four = loaded(groups((["Linear"], NVFP4)))
     kept = loaded(groups((["Linear"], NVFP4), ignore=(r"re:.*layers\.0\..*", "model.layers.1.mlp.up_proj")))
+    left = {
+        "ignored_layers": ["lm_head", "mlp.up_proj", "model.layers.1", "model.layers.2.self_attn*", "*.3.*down_proj"]
+    }
+    some = loaded({"quant_method": "fp8", **left})
     unknown = loaded({"quant_method": "bitsandbytes"})
 
     assert fp8.layers[0] / plain.layers[0] == pytest.approx(1 / 2, rel=1e-3)
     assert four.layers[0] / plain.layers[0] == pytest.approx(0.5625 / 2, rel=1e-3)
     assert (fp8.head, fp8.embedding) == (plain.head, plain.embedding)
+    up, attention = 2048 * 11_008, 4 * 2048 * 2048
+    assert [more - less for more, less in zip(some.layers, fp8.layers, strict=True)] == [
+        up,
+        plain.layers[1] - fp8.layers[1],
+        up + attention,
+        2 * up,
+    ]
     assert kept.layers[0] == plain.layers[0]
     assert four.layers[1] < kept.layers[1] < plain.layers[1]
     assert kept.layers[2:] == four.layers[2:]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from vpatch.plan.jsonfile import Fields
@@ -17,7 +18,7 @@ HEAD_CLASS, LINEAR_CLASS = "ParallelLMHead", "ParallelLinear"
 COMPRESSED = "compressed-tensors"
 _FP8 = {"FP8": "fp8-tensor", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-channel", "FP8_PB_WO": "fp8-block"}
 _MODELOPT = {"NVFP4": "modelopt_fp4", "MIXED_PRECISION": "modelopt_mixed"}
-_LONGEST = 4096
+_LONGEST, _PATTERNS = 4096, 1000
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ BF16 = Scheme("bfloat16", 2.0)
 class Quantization:
     """A method, its targets in order, each with its scheme (None: not quantised), and what it leaves alone.
 
+    That are modules named in `ignore`, with a part between dots in `within`, or that match one of `patterns`.
     `head` tells whether the method quantises an output head at all, None if as compressed-tensors does: where a target
     names it. `certain` is False where sizes cannot be told from the config.
     """
@@ -42,6 +44,7 @@ class Quantization:
     method: str
     targets: tuple[tuple[str, Scheme | None], ...] = ()
     ignore: frozenset[str] = field(default_factory=frozenset)
+    within: frozenset[str] = field(default_factory=frozenset)
     patterns: tuple[re.Pattern[str], ...] = ()
     head: bool | None = None
     certain: bool = True
@@ -54,10 +57,20 @@ class Quantization:
         names = tuple(names)
         if any(name in self.ignore or any(p.match(name) for p in self.patterns) for name in names):
             return None
+        if self.within and any(run in self.within for name in names for run in _runs(name)):
+            return None
         named = (target for target in self.targets if any(_names(target[0], name) for name in names))
         by_class = (target for target in self.targets if _names(target[0], kind) or target[0].lower() in kind.lower())
         found = next(named, None) or next(by_class, None)
         return (found[0], found[1]) if found and found[1] else None
+
+
+def _runs(name: str) -> Iterator[str]:
+    """Give all that stands between two dots of a name, its ends included."""
+    parts = name.split(".")
+    for first in range(len(parts)):
+        for last in range(first + 1, len(parts) + 1):
+            yield ".".join(parts[first:last])
 
 
 def _names(target: str, name: str) -> bool:
@@ -104,13 +117,16 @@ def read(config: Fields, modelopt: Fields | None = None) -> Quantization | None:
 
 
 def _everywhere(method: str, scheme: Scheme, ignore: Iterable[str], *, head: bool) -> Quantization:
-    """Give a method for every linear layer but those that have a part of their name, or a wildcard, in `ignore`."""
-    patterns = tuple(_lenient(name) for name in dict.fromkeys(ignore) if name)
-    return Quantization(method, (("Linear", scheme),), patterns=patterns, head=head)
-
-
-def _lenient(name: str) -> re.Pattern[str]:
-    return re.compile(".*" + ".*".join(map(re.escape, name.strip("*").split("*"))))
+    """Give a method for every linear layer but those that `ignore` names: whole, a part between dots, by wildcards."""
+    stripped = [name.strip("*.") for name in dict.fromkeys(ignore)]
+    wild = tuple(re.compile(fnmatch.translate(f"*{name}*")) for name in stripped if "*" in name)
+    return Quantization(
+        method,
+        (("Linear", scheme),),
+        within=frozenset(name for name in stripped if name and "*" not in name),
+        patterns=wild[:_PATTERNS],
+        head=head,
+    )
 
 
 def _modelopt(found: Fields) -> Quantization:
@@ -138,8 +154,10 @@ def _compressed(found: Fields) -> Quantization:
         targets += [(target, scheme) for target in named if _expression(group, "targets", target)]
     ignore = [name for name in found.texts("ignore") if _expression(found, "ignore", name)]
     patterns = tuple(re.compile(name[3:]) for name in dict.fromkeys(ignore) if name.startswith("re:"))
+    if len(patterns) > _PATTERNS:
+        found.wrong("ignore", f"has {len(patterns):,} expressions")
     exact = frozenset(name for name in ignore if not name.startswith("re:"))
-    return Quantization(COMPRESSED, tuple(targets), exact, patterns)
+    return Quantization(COMPRESSED, tuple(targets), exact, patterns=patterns)
 
 
 def _scheme(group: Fields, whole: str) -> Scheme | None:
