@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.conftest import Contents, Process, Program, Trees
 
 COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache")
-OF_IMAGES = ("build", "test", "inspect", "tag")  # see tests/image
+OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
 TARGETS = [
@@ -186,7 +186,7 @@ def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
     assert all(re.match(r"[a-z ]+: \S+( \(\S+\))?: \S", line) for line in lines)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *OF_IMAGES])
+@pytest.mark.parametrize("command", [*COMMANDS, *OTHERS])
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help(vpatch: Program, command: str, option: str) -> None:
     ran = vpatch(command, option)
@@ -200,7 +200,7 @@ def test_help_of_the_program(vpatch: Program) -> None:
     ran = vpatch("-h")
 
     assert (ran.code, ran.err) == (0, "")
-    assert [line.split()[0] for line in ran.out.partition("Commands:\n")[2].splitlines()] == [*COMMANDS, *OF_IMAGES]
+    assert [line.split()[0] for line in ran.out.partition("Commands:\n")[2].splitlines()] == [*COMMANDS, *OTHERS]
 
 
 def test_version_and_module(process: Process) -> None:

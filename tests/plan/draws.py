@@ -27,7 +27,7 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 @dataclass(frozen=True)
 class Draw:
-    """A config.json, engine arguments by their names in vLLM, the bytes that a GPU has for its KV cache, and the GPU."""
+    """A config.json, engine arguments as vLLM names them, the bytes that a GPU has for its KV cache, and the GPU."""
 
     name: str
     config: dict[str, Any]
@@ -63,29 +63,33 @@ class Draw:
 
 def draws() -> list[Draw]:
     """Give them all."""
-    random = Random(SEED)
-    found = []
-    for ranks in RANKS:
-        for dtype in DTYPES:
-            for config in (_hybrid(random, ranks), _dense(random, ranks)):
-                found.append(_draw(random, config, dtype, ranks))
-    for tokens in (1, 2, 3):
-        for dtype in ("auto", "fp8", "turboquant_4bit_nc"):
-            found.append(_draw(random, _hybrid(random, 1), dtype, 1, tokens=tokens))
-    for dtype in ("auto", "turboquant_k8v4", "turboquant_3bit_nc"):
-        for config in (_hybrid(random, 1), _dense(random, 1)):
-            found.append(_draw(random, config, dtype, 1, stages=2))
-    for capability in ((8, 6), (8, 9), (12, 0)):
-        for dtype in ("auto", "turboquant_4bit_nc"):
-            found.append(_draw(random, _hybrid(random, 1), dtype, 1, capability=capability))
-    return found
+    random = Random(SEED)  # noqa: S311 - the same on every run
+    both = (_hybrid, _dense)
+    return [
+        *(_draw(random, kind(random, ranks), dtype, ranks) for ranks in RANKS for dtype in DTYPES for kind in both),
+        *(
+            _draw(random, _hybrid(random, 1), dtype, tokens=tokens)
+            for tokens in (1, 2, 3)
+            for dtype in ("auto", "fp8", "turboquant_4bit_nc")
+        ),
+        *(
+            _draw(random, kind(random, 1), dtype, stages=2)
+            for dtype in ("auto", "turboquant_k8v4", "turboquant_3bit_nc")
+            for kind in both
+        ),
+        *(
+            _draw(random, _hybrid(random, 1), dtype, capability=capability)
+            for capability in ((8, 6), (8, 9), (12, 0))
+            for dtype in ("auto", "turboquant_4bit_nc")
+        ),
+    ]
 
 
 def _draw(
     random: Random,
     config: dict[str, Any],
     dtype: str,
-    ranks: int,
+    ranks: int = 1,
     *,
     stages: int = 1,
     tokens: int = 0,

@@ -35,9 +35,7 @@ REFUSED = "refused"
 
 @pytest.fixture(
     scope="module",
-    params=[
-        release if release in OFTEN else pytest.param(release, marks=pytest.mark.matrix) for release in RELEASES
-    ],
+    params=[release if release in OFTEN else pytest.param(release, marks=pytest.mark.matrix) for release in RELEASES],
 )
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -98,7 +96,9 @@ def ours(draw: Draw, release: str) -> Found | str:
         return capacity(laid, said, [budget] * draw.stages).blocks
 
     held = capacity(laid, said, [draw.budget] * draw.stages)
-    needed = (blocks_for(laid, said.max_model_len) + arithmetic_of(said.vllm).keeps_null_block) * max(laid.bytes_per_block)
+    needed = (blocks_for(laid, said.max_model_len) + arithmetic_of(said.vllm).keeps_null_block) * max(
+        laid.bytes_per_block
+    )
     return _sizes(laid) | {
         "needed": needed,
         "longest": min(longest(laid, said, held.blocks), POSITIONS),

@@ -141,6 +141,7 @@ def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
     assert [problem.what for problem in on.problems] == ["vLLM refuses to start"]
     assert "a block, which is 4,096 tokens" in on.problems[0].cause
     assert not off.problems
+    assert not plan(hybrid(), deployment("0.27.0", enable_prefix_caching=True, **said), discover()).problems
     assert "block-size" in [caution.name for caution in off.cautions]
 
 
@@ -167,6 +168,7 @@ def test_cautions() -> None:
     assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
     assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
+    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted", "admits-too-much"}
     assert names(hybrid(gib=26.2), deployment(gpu_memory_utilization=0.95)) >= {"tight"}
     assert names(dense(), deployment()) == set()
 

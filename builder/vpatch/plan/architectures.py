@@ -17,10 +17,11 @@ class Architecture:
     """What a config of one architecture means.
 
     `defaults` holds for keys that are left out; without one for `num_key_value_heads` there are as many as heads,
-    without one for `head_dim` it is hidden size / heads. `window` is the default of `sliding_window`, which counts only
-    with `use_sliding_window` where that is `switched`. `draft` is the key that counts layers of multi-token prediction.
-    `reads_state_dtype`: the state's dtype is what `mamba_ssm_dtype` says; else it is the model's. `gated`: queries come
-    with an output gate of their size. `shared` is the key that says how wide, or how many, shared experts are.
+    without one for `head_dim` it is hidden size / heads; a 0 says that vLLM itself does not do without. `window` is the
+    default of `sliding_window`, which counts only with `use_sliding_window` where that is `switched`. `draft` is the key
+    that counts layers of multi-token prediction. `reads_state_dtype`: the state's dtype is what `mamba_ssm_dtype` says;
+    else it is the model's. `gated`: queries come with an output gate of their size. `shared` is the key that says how
+    wide, or how many, shared experts are.
     """
 
     names: tuple[str, ...]
@@ -160,7 +161,9 @@ ARCHITECTURES = (
     Architecture(
         ("Glm4MoeForCausalLM",),
         "glm4_moe",
-        _sizes(151_552, 131_072, 10_944, kv_heads=8) | _experts(128, 8, 1408) | {"n_shared_experts": 1},
+        _sizes(151_552, 131_072, 10_944, kv_heads=8)
+        | _experts(128, 8, 1408)
+        | {"n_shared_experts": 1, "first_k_dense_replace": 1, "head_dim": 0},
         experts=True,
         draft="num_nextn_predict_layers",
         shared="n_shared_experts",

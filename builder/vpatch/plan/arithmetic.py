@@ -28,10 +28,12 @@ class Arithmetic:
     `prints_slots`: its log gives blocks // groups * block size as the size of the KV cache; later ones give concurrency
     times length. `default_utilization` is that of `--gpu-memory-utilization`. `counts_graphs`: the estimate for CUDA
     graphs is taken from the KV cache's memory. `caches_hybrid_prefixes`: prefix caching is on by default for hybrid
-    models, too. `aligns_skipped`: where a dense model keeps some layers unquantised, the block size is such that the
-    pages of the others, were they not packed, are as large. `keeps_null_block`: one block is taken off when it is asked
-    whether a request fits. `exports_states`: kernels that put out states within a prefill want one more block for it,
-    and blocks of 64 tokens. `large_batch` is the default of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
+    models, too. `batch_holds_block`: with it, vLLM refuses to start if a block is larger than a batch.
+    `admits_all_groups`: when it asks whether a request fits, it counts the blocks of all groups of layers, not of one.
+    `aligns_skipped`: where a dense model keeps some layers unquantised, the block size is such that the pages of the
+    others, were they not packed, are as large. `keeps_null_block`: one block is taken off when it is asked whether a
+    request fits. `exports_states`: kernels that put out states within a prefill want one more block for it, and blocks
+    of 64 tokens. `large_batch` is the default of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
     """
 
     kv_cache_dtypes: tuple[str, ...] = (*FLOATS, *FP8)
@@ -39,6 +41,8 @@ class Arithmetic:
     default_utilization: float = 0.9
     counts_graphs: bool = False
     caches_hybrid_prefixes: bool = False
+    batch_holds_block: bool = True
+    admits_all_groups: bool = False
     aligns_skipped: bool = False
     keeps_null_block: bool = False
     exports_states: bool = False
@@ -46,6 +50,7 @@ class Arithmetic:
 
 
 SINCE: dict[str, dict[str, Any]] = {
+    "0.19.0": {"admits_all_groups": True},
     "0.20.0": {
         "kv_cache_dtypes": (*FLOATS, *FP8, *TURBOQUANT),
         "default_utilization": 0.92,
@@ -54,6 +59,7 @@ SINCE: dict[str, dict[str, Any]] = {
     "0.20.1": {"prints_slots": False},
     "0.25.0": {"aligns_skipped": True},
     "0.26.0": {"caches_hybrid_prefixes": True},
+    "0.27.0": {"batch_holds_block": False},
     "0.28.0": {"large_batch": 16384},
     "0.29.0": {"keeps_null_block": True},
     "0.33.0": {"exports_states": True},

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vpatch.plan.arithmetic import FP8, arithmetic_of
+from vpatch.plan.estimates import COUNT_GRAPHS, counts_graphs
 from vpatch.plan.fit import Fit
 from vpatch.plan.model import GIB, Model
 from vpatch.plan.pages import DTYPE_BYTES, PRESETS
@@ -80,22 +81,33 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
         )
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
-    if not arithmetic_of(deployment.vllm).counts_graphs and not deployment.enforce_eager:
+    if not counts_graphs(deployment) and not deployment.enforce_eager:
         yield Caution(
             "graphs-uncounted",
-            "this release does not count CUDA graphs when it sizes the KV cache, unless"
-            " VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 is set",
+            f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
-    if not model.hybrid:
-        return
-    if fit.layout.block_size > deployment.max_num_batched_tokens and not deployment.enable_prefix_caching:
+    if model.hybrid and not arithmetic_of(deployment.vllm).admits_all_groups:
+        yield Caution(
+            "admits-too-much",
+            "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"
+            f" counts the blocks of one group of layers only; give --max-model-len {fit.longest} at most",
+            "vLLM 0.18, `_max_memory_usage_bytes_from_groups`",
+        )
+    if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
         yield Caution(
             "block-size",
             f"a block is {fit.layout.block_size:,} tokens, more than --max-num-batched-tokens: with prefix caching,"
             " vLLM would refuse to start",
             "inferRouter/Qwen3.6-35B-A3B-NVFP4, Recommended vLLM serve config",
         )
+
+
+def block_exceeds_batch(model: Model, fit: Fit) -> bool:
+    """Say whether vLLM would refuse to start with prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
+    deployment = fit.deployment
+    larger = fit.layout.block_size > deployment.max_num_batched_tokens
+    return model.hybrid and larger and arithmetic_of(deployment.vllm).batch_holds_block
 
 
 def _parallel(model: Model, fit: Fit, *, slow_link: bool) -> Iterator[Caution]:

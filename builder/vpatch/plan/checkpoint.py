@@ -104,7 +104,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         experts=_experts(text, known) if known.experts else None,
         tied=text.flag("tie_word_embeddings", default=known.tied),
         vision=known.vision,
-        draft_layers=text.number(known.draft, default=0, least=0, most=LAYERS) if known.draft else 0,
+        draft_layers=text.number(known.draft, default=1, least=0, most=LAYERS) if known.draft else 0,
         unknown=not_modelled,
     )
     if not known.hybrid or not_modelled:
@@ -115,10 +115,13 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
 def attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
     """Give the shape of full attention, as vLLM's `get_head_size` and `get_total_num_kv_heads` do."""
     heads = text.number("num_attention_heads", most=HEADS)
-    kv_heads = text.number("num_key_value_heads", default=defaults.get("num_key_value_heads", heads), most=HEADS)
+    fewer = heads if text.nulled("num_key_value_heads") else defaults.get("num_key_value_heads", heads)
+    kv_heads = text.number("num_key_value_heads", default=fewer, most=HEADS)
     if heads % kv_heads:
         text.wrong("num_key_value_heads", f"is {kv_heads}, of which {heads} heads are no multiple")
-    size = text.number("head_dim", default=defaults.get("head_dim", text.number("hidden_size") // heads), most=HEADS)
+    even = text.number("hidden_size") // heads
+    default = even if text.nulled("head_dim") else defaults.get("head_dim", even)
+    size = text.number("head_dim", default=default if default or not even else None, most=HEADS)
     if size == 0:
         text.wrong("hidden_size", f"leaves nothing for each of {heads} heads")
     return Attention(heads, kv_heads, size)

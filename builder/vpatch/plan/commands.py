@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shlex
 from collections.abc import Collection
@@ -46,7 +48,7 @@ def docker(
 ) -> Command:
     """Give `docker run` of the image that has these overlays, published on a host's address and port."""
     inside, mounted = folder(model)
-    mount = ((("--mount", f"type=bind,source={model.name},target={inside},readonly"),)) if mounted else ()
+    mount = (("--mount", _csv("type=bind", f"source={model.name}", f"target={inside}", "readonly")),) if mounted else ()
     return Command(
         (
             ("docker", "run", "--rm"),
@@ -80,6 +82,13 @@ def build(deployment: Deployment, overlays: Collection[str]) -> Command | None:
 
 def _named(overlays: Collection[str]) -> Lines:
     return tuple(("--overlay", one) for one in sorted(overlays))
+
+
+def _csv(*fields: str) -> str:
+    """Give fields as docker reads them: quoted if there is a comma in them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()
 
 
 def gpus(deployment: Deployment) -> int:

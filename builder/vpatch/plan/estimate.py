@@ -34,7 +34,7 @@ def weights(
     head = (
         quantization and quantization.head is not False and quantization.scheme(HEAD_NAMES, _head_class(quantization))
     )
-    tower = shapes.vision(fields.inside("vision_config"), model) if model.vision else 0
+    tower = shapes.vision(fields.inside("vision_config")) if model.vision else 0
     count = len(model.layers)
     draft = sum(
         takes([*shapes.layer(model, text, known, count + one, FULL), *shapes.draft(model)], [f"mtp.layers.{one}"])

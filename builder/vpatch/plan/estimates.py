@@ -82,6 +82,8 @@ def _activations(model: Model, deployment: Deployment) -> Item:
     return Item("activations", Estimate(size, size // 2, size * 3 // 2 + 128 * MIB), told)
 
 
+COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
+
 SAMPLER = 20
 """Bytes per token of the vocabulary: logits and probabilities in float32, sorted values and their indices."""
 
@@ -105,6 +107,12 @@ def _graphs(model: Model, deployment: Deployment) -> Item:
     largest = min(512, 2 * deployment.max_num_seqs)
     sizes = len({1, 2, 4, *range(8, min(largest, 256) + 1, 8), *range(272, largest + 1, 16)})
     size = int((0.15 + sizes * 0.0005 * len(model.layers)) * GIB)
-    counted = arithmetic_of(deployment.vllm).counts_graphs
+    counted = counts_graphs(deployment)
     told = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; this release does not count them")
     return Item("CUDA graphs", Estimate(size, size // 2, size * 3), told, counted)
+
+
+def counts_graphs(deployment: Deployment) -> bool:
+    """Say whether vLLM takes its estimate for CUDA graphs from the KV cache's memory."""
+    said = dict(variable.partition("=")[::2] for variable in deployment.environment)
+    return bool(int(said.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))

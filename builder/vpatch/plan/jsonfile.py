@@ -74,7 +74,7 @@ def _kind(value: object) -> str:
 class Fields:
     """One JSON object and where it comes from. What is wrong with its values is gathered in `problems`.
 
-    A value of null counts as left out, as it does to transformers.
+    A value of null counts as left out; where it means something else, `nulled` tells.
     """
 
     data: Mapping[str, Any]
@@ -94,6 +94,10 @@ class Fields:
     def has(self, key: str) -> bool:
         """Tell whether a key is there and not null."""
         return self.data.get(key) is not None
+
+    def nulled(self, key: str) -> bool:
+        """Tell whether a key is there and null."""
+        return key in self.data and self.data[key] is None
 
     def first(self, *keys: str) -> str:
         """Give the first of the keys that is there, the first of all if none is."""

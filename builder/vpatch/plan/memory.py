@@ -51,7 +51,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
     for stage in stages_of(len(model.layers), deployment.pipeline_parallel_size):
         quantised = len([index for index in stage if index not in skipped_layers(model, deployment)])
         items = (
-            _weights(weights, deployment, stage),
+            _weights(model, weights, deployment, stage),
             *runtime_items(model, deployment),
             *turboquant_items(model, deployment, quantised),
         )
@@ -61,7 +61,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
     return tuple(found)
 
 
-def _weights(weights: Weights, deployment: Deployment, stage: range) -> Item:
+def _weights(model: Model, weights: Weights, deployment: Deployment, stage: range) -> Item:
     """Give what a GPU of a stage holds of the checkpoint: its layers, embeddings on the first, the head on the last."""
     size = weights.other + sum(weights.layers[stage.start : stage.stop])
     if stage.start == 0:
@@ -70,5 +70,6 @@ def _weights(weights: Weights, deployment: Deployment, stage: range) -> Item:
         size += weights.head + (weights.draft if deployment.speculative_tokens else 0)
     size = ceil(size / deployment.tensor_parallel_size)
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
-    bounds = exactly(size) if known else Estimate(size, int(size * 0.9), int(size * 1.1))
+    off = 0.1 if model.quantization else 0.02  # what a checkpoint leaves unquantised is only guessed at
+    bounds = exactly(size) if known else Estimate(size, int(size * (1 - off)), int(size * (1 + off)))
     return Item("weights", bounds, weights.source)

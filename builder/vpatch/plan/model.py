@@ -65,8 +65,8 @@ class Weights:
 
     `layers` has one number per decoder layer. `draft` are the layers of multi-token prediction, which are loaded for
     speculative decoding only; `other` is what each pipeline stage holds whole: a vision tower, norms. `source` says in
-    words where the numbers come from, `exact` whether they are sizes of tensors, `summed` whether their sum is known, be
-    the parts estimates.
+    words where the numbers come from, `exact` whether they are sizes of tensors, `summed` whether their sum is known,
+    be the parts estimates.
     """
 
     layers: tuple[int, ...]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vpatch.errors import Failure, Problem
 from vpatch.model import Catalogued
 from vpatch.plan.advice import Advice, advise, remedies
-from vpatch.plan.cautions import Caution, cautions
+from vpatch.plan.cautions import Caution, block_exceeds_batch, cautions
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.model import GIB, Deployment, Model
 from vpatch.plan.needs import Needed, needs
@@ -70,11 +70,11 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
     assert model.weights  # noqa: S101 - for mypy; `plan` asked
     deployment, layout = found.deployment, found.layout
     for what in model.unknown:
-        yield Problem("cannot know", model.name, f"{what}; every layer is taken for full attention, which takes most")
+        yield Problem("cannot know", model.name, what)
     if deployment.max_model_len > model.max_position_embeddings:
         cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
         yield Problem("too long for the model", model.name, cause)
-    if model.hybrid and deployment.enable_prefix_caching and layout.block_size > deployment.max_num_batched_tokens:
+    if block_exceeds_batch(model, found) and deployment.enable_prefix_caching:
         yield Problem(
             "vLLM refuses to start",
             f"--max-num-batched-tokens {deployment.max_num_batched_tokens}",

@@ -18,6 +18,7 @@ VISION = {
     "temporal_patch_size": 2,
     "spatial_merge_size": 2,
     "num_position_embeddings": 2304,
+    "out_hidden_size": 3584,
 }
 """What transformers takes for keys that the `vision_config` of a Qwen3.5 leaves out."""
 
@@ -40,7 +41,7 @@ def layer(model: Model, text: Fields, known: Architecture | None, index: int, ki
     else:
         yield from _delta(model.linear, hidden)
     experts = model.experts
-    if known is None or experts is None or _is_dense(text, index):
+    if known is None or experts is None or _is_dense(text, known, index):
         yield from _mlp("mlp", hidden, model.intermediate_size)
         return
     yield Part("mlp.gate", hidden * experts.count, linear=False)
@@ -60,23 +61,22 @@ def draft(model: Model) -> Iterator[Part]:
     yield Part("fc", 2 * model.hidden_size * model.hidden_size)
 
 
-def vision(text: Fields, model: Model) -> int:
+def vision(text: Fields) -> int:
     """Give the parameters of the vision tower of a Qwen3.5, whose `vision_config` is `text`."""
-    depth, hidden, mlp, channels, patch, frames, merge, positions = (
+    depth, hidden, mlp, channels, patch, frames, merge, positions, out = (
         text.number(key, default=default, most=1 << 16) for key, default in VISION.items()
     )
     block = 4 * hidden * hidden + 2 * hidden * mlp + 9 * hidden + mlp
     merged = hidden * merge * merge
-    out = text.number("out_hidden_size", default=model.hidden_size)
     embeddings = hidden * (channels * frames * patch * patch + positions)
     return depth * block + embeddings + merged * (merged + out)
 
 
-def _is_dense(text: Fields, index: int) -> bool:
+def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     """Tell whether a layer of a model with experts has none, as vLLM's Qwen and GLM models decide it."""
     listed = text.data.get("mlp_only_layers")
     step = text.number("decoder_sparse_step", default=1)
-    first = text.number("first_k_dense_replace", default=0, least=0)
+    first = text.number("first_k_dense_replace", default=known.defaults.get("first_k_dense_replace", 0), least=0)
     return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
 
 

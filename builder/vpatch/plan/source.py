@@ -20,7 +20,9 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
         Failure: there is no such model, or no such revision of it; or its config cannot be used.
     """
     if _exists(model):
-        return checkpoint.read(Path(model), weights_gib=weights_gib)
+        path = Path(model)
+        folder = path if path.is_dir() else path.parent
+        return checkpoint.read(path, name=str(folder.absolute()), weights_gib=weights_gib)  # as vLLM is to be told
     revisions = recorded.named(model)
     if found := next((one for one in revisions if revision in (None, one.revision)), None):
         return recorded.model(found, weights_gib)

@@ -10,8 +10,7 @@ from vpatch.plan.model import GIB
 from vpatch.plan.needs import Needed
 from vpatch.plan.planned import Plan
 
-FILLS = "█▓▒▚▞▤▥▦▧▨"
-KV_CACHE, FREE = "█", "░"
+FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
 
 
 def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
@@ -61,17 +60,16 @@ def bar(plan: Plan, width: int) -> Iterator[str]:
     """Draw the memory of a GPU: what takes it, the KV cache, and what is free; then say which fill is which."""
     memory = plan.fit.memory
     columns = max(20, min(width, 100))
-    sizes = [(item.name, max(0, item.size.likely)) for item in memory.items]
+    sizes = [(item.name, item.size.likely) for item in memory.items if item.counted]
     sizes.append(("KV cache", max(0, memory.kv_cache.likely)))
-    drawn, key, start = "", [], 0
+    sizes += [(item.name, item.size.likely) for item in memory.items if not item.counted]
+    drawn, key, end = "", [], 0
     scale = max(memory.total, sum(size for _, size in sizes))
-    for index, (name, size) in enumerate(sizes):
-        start += size
-        fill = FILLS[index % len(FILLS)]
-        drawn += fill * (round(start / scale * columns) - len(drawn))
+    for fill, (name, size) in zip(FILLS, sizes, strict=False):
+        end += size
+        drawn += fill * (round(end / scale * columns) - len(drawn))
         key.append(f"{fill} {name}")
-    drawn += FREE * (columns - len(drawn))
-    yield drawn
+    yield drawn + FREE * (columns - len(drawn))
     yield "  ".join([*key, f"{FREE} free"])
 
 

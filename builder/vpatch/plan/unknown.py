@@ -40,7 +40,8 @@ _DEFAULT_LENGTH = 2048
 def reasons(text: Fields, known: Architecture) -> tuple[str, ...]:
     """Say what in the config of a known architecture is not modelled."""
     found = []
-    window = text.number("sliding_window", default=known.window, least=0, most=POSITIONS)
+    default = 0 if text.nulled("sliding_window") else known.window
+    window = text.number("sliding_window", default=default, least=0, most=POSITIONS)
     if window and (not known.switched or text.flag("use_sliding_window", default=False)):
         found.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
     kinds = {FULL, LINEAR} if known.hybrid else {FULL}

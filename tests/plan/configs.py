@@ -1,0 +1,84 @@
+"""Small configs of every architecture that plan knows: with all defaults, and with what real checkpoints say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vpatch.plan.architectures import ARCHITECTURES, Architecture
+
+FULL, LINEAR = "full_attention", "linear_attention"
+
+
+def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
+    """Give a config that leaves out all that it can."""
+    heads = {"num_attention_heads": 32, "hidden_size": 2048}
+    if architecture.model_type == "glm4_moe":  # vLLM refuses it without
+        heads["head_dim"] = 128
+    text = {"num_hidden_layers": 4, **heads, **text}
+    head = {"architectures": [architecture.names[0]], "model_type": architecture.model_type}
+    if not architecture.vision:
+        return head | text
+    kind = architecture.model_type
+    return head | {
+        "text_config": {"model_type": f"{kind}_text", **text},
+        "vision_config": {"model_type": kind, "depth": 2},
+    }
+
+
+def named(name: str, **text: Any) -> dict[str, Any]:
+    """Give a config of the architecture with a name."""
+    return config(next(one for one in ARCHITECTURES if name in one.names), **text)
+
+
+DELTA = {
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 12,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 96,
+    "linear_conv_kernel_dim": 3,
+    "head_dim": 64,
+}
+DEFAULTS = {one.names[0]: config(one) for one in ARCHITECTURES}
+SAID = {
+    "float32 state": named("Qwen3_5MoeForConditionalGeneration", mamba_ssm_dtype="float32", mtp_num_hidden_layers=1),
+    "every third": named(
+        "Qwen3_5ForConditionalGeneration", num_hidden_layers=7, full_attention_interval=3, dtype="bfloat16", **DELTA
+    ),
+    "layer_types": named(
+        "Qwen3_5ForConditionalGeneration", layer_types=[LINEAR, FULL, FULL, LINEAR], mamba_ssm_dtype="bfloat16"
+    ),
+    "Next, said": named(
+        "Qwen3NextForCausalLM", num_hidden_layers=5, layer_types=[FULL, *[LINEAR] * 4], mlp_only_layers=[1], **DELTA
+    ),
+    "Qwen2, tied": named(
+        "Qwen2ForCausalLM",
+        num_key_value_heads=4,
+        sliding_window=32_768,
+        use_sliding_window=False,
+        max_window_layers=2,
+        tie_word_embeddings=True,
+        torch_dtype="float16",
+    ),
+    "Qwen3, odd": named("Qwen3ForCausalLM", head_dim=80, num_key_value_heads=8, vocab_size=1024, dtype="float32"),
+    "Mistral, no window": named("MistralForCausalLM", sliding_window=None, head_dim=128, max_position_embeddings=777),
+    "Qwen3, null": named("Qwen3ForCausalLM", head_dim=None, num_key_value_heads=None, sliding_window=None),
+    "Phi3, window": named("Phi3ForCausalLM", sliding_window=2047, original_max_position_embeddings=4096),
+    "Llama, one KV head": named("LlamaForCausalLM", num_key_value_heads=1, head_dim=None, tie_word_embeddings=True),
+    "experts": named(
+        "Qwen3MoeForCausalLM", num_experts=9, moe_intermediate_size=96, decoder_sparse_step=2, head_dim=128
+    ),
+    "local experts": named("MixtralForCausalLM", num_local_experts=4, intermediate_size=512),
+    "GLM, two dense": named(
+        "Glm4MoeForCausalLM", first_k_dense_replace=2, n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2
+    ),
+}
+CONFIGS = DEFAULTS | SAID
+
+
+def write(home: Path) -> None:
+    """Write each into a folder of its name below `home`."""
+    for name, data in CONFIGS.items():
+        (home / name).mkdir(parents=True)
+        (home / name / "config.json").write_text(json.dumps(data))

@@ -1,0 +1,33 @@
+"""Models and deployments to make commands of; what a model is inside does not matter to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+from vpatch.plan.model import FULL, GIB, Attention, Deployment, Gpu, Model
+from vpatch.plan.presets import Preset
+
+GPU = Gpu("a GPU", 32 * GIB)
+
+
+def model(name: str, revision: str | None = None) -> Model:
+    return Model(
+        name,
+        "Qwen3_5MoeForConditionalGeneration",
+        (FULL,),
+        Attention(heads=16, kv_heads=2, head_size=256),
+        hidden_size=2048,
+        vocab_size=248_320,
+        max_position_embeddings=262_144,
+        revision=revision,
+    )
+
+
+def deployment(vllm: str = "0.20.2", **options: Any) -> Deployment:
+    fixed: dict[str, Any] = {"vllm": Version(vllm), "gpu": GPU, "max_model_len": 32768}
+    return Deployment(**fixed | options)
+
+
+def of(preset: Preset, **given: Any) -> tuple[Model, Deployment]:
+    return model(preset.model, preset.revision), preset.deployment(GPU, given)

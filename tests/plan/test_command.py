@@ -1,0 +1,278 @@
+"""The command: what it prints, for whom, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.plan.gpus import GPUS
+from vpatch.plan.model import GIB
+from vpatch.plan.presets import presets
+
+from tests.cli.test_contract import PROBLEM, STATES, fits
+from tests.cli.test_terminal import on_terminal
+from tests.plan.seeds import AT_32K, FP8_AT_262K, Printed
+
+if TYPE_CHECKING:
+    from tests.conftest import Process, Program
+
+NUMBER = (int, float)
+BOUNDED = {"gib": float, "least_gib": float, "most_gib": float}
+SHAPE = {
+    "schema": {1},
+    "command": {"plan"},
+    "tree": type(None),
+    "vllm": str,
+    "model": {"name": str, "revision": (str, type(None)), "architecture": str, "hybrid": bool, "unknown": [str]},
+    "gpu": {"name": str, "gib": float},
+    "fits": bool,
+    "overlays": [
+        {"id": str, "needed": (bool, type(None)), "because": str, "state": STATES, "opt_in": bool},
+    ],
+    "kv_cache": {
+        "dtype": str,
+        **BOUNDED,
+        "block_size": int,
+        "page_bytes": int,
+        "state_bytes": int,
+        "groups": int,
+        "blocks": int,
+        "blocks_per_request": int,
+        "slots": int,
+        "tokens": int,
+        "prints": {"slots", "tokens"},
+        "concurrency": float,
+        "least_concurrency": float,
+        "max_model_len": int,
+    },
+    "memory": {
+        "total_gib": float,
+        "requested_gib": float,
+        "needed_gib": float,
+        "items": list,
+        "left": dict,
+    },
+    "advice": {"max_model_len": int, "max_num_seqs": int, "gpu_memory_utilization": float, "requests": int},
+    "warnings": [{"name": str, "because": str, "source": str}],
+    "commands": {"apply": str, "serve": str, "docker": str},
+    "changed": [str],
+    "problems": [PROBLEM],
+}
+PRESET = "qwen3.6-35b-5090-32k"
+NAME = "Qwen3.6-35B-A3B-NVFP4"
+
+
+def test_json(vpatch: Program) -> None:
+    ran = vpatch("plan", "--preset", PRESET, "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    fits(ran.json, SHAPE)
+    assert ran.json["vllm"] == "0.20.2"
+
+
+@pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K], ids=lambda row: row.preset)
+def test_a_cards_row_by_the_command(vpatch: Program, row: Printed) -> None:
+    """What the row prints of the KV cache's size goes in, and what it prints of tokens and concurrency comes out."""
+    size = str(int(row.kv_cache * GIB))
+    ran = vpatch("plan", "--preset", row.preset, "--kv-cache-memory-bytes", size, "--json")
+    cache = ran.json["kv_cache"]
+
+    assert ran.code == 0
+    assert round(cache["concurrency"], 2) == row.concurrency
+    assert row.tokens in (cache["slots"], cache["tokens"])
+    assert cache["gib"] == pytest.approx(row.kv_cache, abs=0.001)
+
+
+@pytest.mark.parametrize(("vllm", "printed"), [("0.19.1", "slots"), ("0.20.0", "slots"), ("0.20.1", "tokens")])
+def test_it_says_which_figure_the_release_prints(vpatch: Program, vllm: str, printed: str) -> None:
+    ran = vpatch("plan", "--model", NAME, "--vllm", vllm, "--max-model-len", "32768")
+    said = [line for line in ran.out.splitlines() if line.endswith("this vLLM prints it")]
+
+    assert [line.startswith(f"kv cache: {printed}: ") for line in said] == [True]
+
+
+def test_lines_in_a_pipe(vpatch: Program) -> None:
+    ran = vpatch("plan", "--preset", PRESET)
+
+    assert (ran.code, ran.err) == (0, "")
+    first, *rest = ran.out.splitlines()
+    assert first == (
+        "plan: inferRouter/Qwen3.6-35B-A3B-NVFP4 (main) on RTX 5090, vLLM 0.20.2, KV cache turboquant_4bit_nc"
+    )
+    assert any(line.startswith("overlay: turboquant-hybrid: needed: ") for line in rest)
+    assert any(line.startswith("memory: weights: 21.88 GiB: ") for line in rest)
+    assert "vllm serve inferRouter/Qwen3.6-35B-A3B-NVFP4 \\" in rest
+
+
+def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
+    ran = vpatch("plan", "--model", NAME, "--kv-cache-dtype", "fp8", "--max-model-len", "32768", "--vllm", "0.20.2")
+
+    assert ran.code == 0
+    assert ran.err.startswith("caution: fp8-kv-quality: FP8 KV cache on Qwen3.5's hybrids: ")
+    assert "fp8-kv-quality" not in ran.out
+
+
+def test_a_bar_on_a_terminal() -> None:
+    seen = on_terminal("plan", "--preset", PRESET).replace("\r", "").splitlines()
+    (bar,) = [line for line in seen if line.startswith("█") and " " not in line]
+    key = seen[seen.index(bar) + 1]
+    shares = {mark[2:]: bar.count(mark[0]) / len(bar) for mark in key.split("  ")}
+
+    assert len(bar) == 100
+    assert shares["weights"] == pytest.approx(21.88 / 31.36, abs=0.01)
+    assert shares["KV cache"] == pytest.approx(5.06 / 31.36, abs=0.02)
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_a_bar_of_what_does_not_fit() -> None:
+    seen = on_terminal("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "4090").replace("\r", "").splitlines()
+
+    assert any(line == "█" * len(line) or line.startswith("█" * 80) for line in seen)
+    assert any("does not fit: RTX 4090, 23.64 GiB: " in line for line in seen)
+
+
+def test_presets_are_listed(vpatch: Program) -> None:
+    ran, listed = vpatch("plan", "--list"), vpatch("plan", "--list", "--json")
+
+    assert (ran.code, ran.err, listed.code) == (0, "", 0)
+    assert [line.partition(":")[0] for line in ran.out.splitlines()] == [one.name for one in presets()]
+    assert all({"name", "source"} <= one.keys() and one["source"] for one in listed.json["presets"])
+
+
+@pytest.mark.parametrize("name", [one.name for one in presets()])
+def test_every_preset_is_planned(vpatch: Program, name: str) -> None:
+    ran = vpatch("plan", "--preset", name, "--json")
+
+    assert ran.json["fits"] is (ran.code == 0)
+    assert ran.json["kv_cache"]["blocks"] >= ran.json["kv_cache"]["groups"]
+    assert ran.json["fits"], ran.err
+
+
+def test_what_is_said_wins_over_the_preset(vpatch: Program) -> None:
+    ran = vpatch("plan", "--preset", PRESET, "--gpu", "pro 6000", "--vllm", "0.33.0", "--max-num-seqs", "64", "--json")
+
+    assert ran.json["gpu"]["name"] == "RTX PRO 6000"
+    assert ran.json["vllm"] == "0.33.0"
+    assert "--max-num-seqs 64" in ran.json["commands"]["serve"]
+    assert "--max-num-batched-tokens 4096" in ran.json["commands"]["serve"]
+
+
+def test_a_folder_with_a_config(vpatch: Program, tmp_path: Path) -> None:
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 40_960,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+        "dtype": "bfloat16",
+        "model_type": "qwen3",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = vpatch("plan", "--model", tmp_path, "--gpu", "3090", "--json")
+
+    assert ran.code == 0, ran.err
+    assert ran.json["kv_cache"]["block_size"] == 16
+    assert ran.json["overlays"][0]["needed"] is False
+    assert ran.json["memory"]["items"][0]["gib"] == pytest.approx(1.1, abs=0.15)
+
+
+def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -> None:
+    config = {
+        "architectures": ["FancyForCausalLM"],
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "hidden_size": 4096,
+        "vocab_size": 32_000,
+        "max_position_embeddings": 8192,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = vpatch("plan", "--model", tmp_path, "--weights-gib", "13", "--json")
+
+    assert ran.code == 1
+    assert ran.json["model"]["unknown"]
+    assert ran.err.startswith(f"cannot know: {tmp_path}: ")
+    # At most: every layer is full attention.
+    assert ran.json["kv_cache"]["page_bytes"] == 16 * 2 * 8 * 128 * 2
+    assert ran.json["kv_cache"]["tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "give --model or --preset"),
+        (("--model", NAME, "--preset", PRESET), 2, "give --model or --preset"),
+        (("--model", NAME, "--max-num-seqs", "-1"), 2, "-1 is not in the range x>=1"),
+        (("--model", NAME, "--max-model-len", "0"), 2, "0 is not in the range x>=1"),
+        (("--model", NAME, "--max-model-len", "long"), 2, "is not a valid"),
+        (("--model", NAME, "--gpu-memory-utilization", "1.5"), 2, "is not in the range"),
+        (("--model", NAME, "--gpu-memory-gib", "-8"), 2, "is not in the range"),
+        (("--model", NAME, "--weights-gib", "-3"), 2, "is not in the range"),
+        (("--model", NAME, "--kv-cache-memory-bytes", "-1"), 2, "is not in the range"),
+        (("--model", NAME, "--vllm", "latest"), 2, "'latest' is not a version of vLLM"),
+        (("--model", NAME, "--vllm", "0.99.0"), 1, "unknown release: vLLM 0.99.0"),
+        (("--model", NAME, "--kv-cache-dtype", "int3"), 1, "no such KV cache: int3 on vLLM 0.33.0"),
+        (("--model", NAME, "--gpu", "Voodoo 2"), 1, "no such GPU: Voodoo 2"),
+        (("--model", NAME, "--revision", "nope"), 1, "no such revision"),
+        (("--model", "nobody/nothing"), 1, "no such model: nobody/nothing"),
+        (("--preset", "qwen3.6-35b-5090-32"), 1, "no such preset: qwen3.6-35b-5090-32"),
+    ],
+)
+def test_garbage_in(vpatch: Program, arguments: tuple[str, ...], code: int, message: str) -> None:
+    ran = vpatch("plan", *arguments)
+
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err
+
+
+def test_no_config(vpatch: Program, tmp_path: Path) -> None:
+    ran = vpatch("plan", "--model", tmp_path)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "config.json" in ran.err
+
+
+def test_a_card_too_small(vpatch: Program) -> None:
+    ran = vpatch("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "5090", "--max-model-len", "8192")
+
+    assert ran.code == 1
+    assert ran.err.startswith("does not fit: RTX 5090, 31.36 GiB: ")
+    assert "would fit: --tensor-parallel-size 4; --gpu 'H100'" in ran.err
+
+
+@pytest.mark.parametrize("one", GPUS, ids=lambda one: one.name)
+def test_a_desktop_is_warned(vpatch: Program, one: Any) -> None:
+    arguments = ("--model", NAME, "--gpu", one.name, "--max-model-len", "8192", "--gpu-memory-utilization", "0.98")
+    seen = vpatch("plan", *arguments, "--desktop").err
+
+    assert ("caution: desktop" in seen) is (one.memory * 0.02 < 3 * GIB)
+
+
+def test_compose_is_written(vpatch: Program, tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    ran = vpatch("plan", "--preset", PRESET, "--compose", file)
+
+    assert (ran.code, ran.err) == (0, f"wrote {file}\n")
+    assert "turboquant_4bit_nc" in file.read_text()
+
+
+def test_compose_that_cannot_be_written(vpatch: Program, tmp_path: Path) -> None:
+    ran = vpatch("plan", "--preset", PRESET, "--compose", tmp_path / "no" / "compose.yaml")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot write: {tmp_path}/no/compose.yaml: no such file or directory\n"
+
+
+def test_nothing_is_asked_of_the_network(process: Process, tmp_path: Path) -> None:
+    """A name that is not here: no hub is asked for it, whatever the environment says of one."""
+    ran = process("plan", "--model", "nobody/nothing", env={"HF_ENDPOINT": "http://127.0.0.1:9", "HOME": str(tmp_path)})
+
+    assert ran.code == 1
+    assert "--download" in ran.err

@@ -1,0 +1,211 @@
+"""Compose files: valid by compose's own schema, and read back as what was meant."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+from vpatch.errors import Failure
+from vpatch.plan.commands import docker
+from vpatch.plan.compose import compose
+from vpatch.plan.presets import presets
+
+from tests.plan.made import deployment, model, of
+
+OVERLAYS = ("ct-fp8-lm-head", "turboquant-workspace")
+CHECK = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
+
+# What YAML 1.1 or 1.2, a comment, a block, or compose would take for something else.
+HARD = (
+    *(
+        "yes",
+        "no",
+        "on",
+        "Off",
+        "true",
+        "null",
+        "~",
+        "",
+        " ",
+        "0o17",
+        "017",
+        "0x1f",
+        "1_000",
+        "1e3",
+        ".5",
+        "1:30",
+        "=",
+        "<<",
+    ),
+    *(
+        "2026-11-21",
+        "- a",
+        "a: b",
+        "a #b",
+        "# a",
+        "{a: b}",
+        "[a]",
+        "*a",
+        "&a",
+        "!a",
+        "%a",
+        "@a",
+        "`a`",
+        "'a'",
+        '"a"',
+        "|",
+    ),
+    *(
+        ">",
+        "?",
+        "---",
+        "...",
+        "a\nb",
+        "a\r\n",
+        "\ta",
+        "\x7f",
+        "\x85",
+        "\u2028",
+        "\ufeff",
+        "\U0001f600",
+        "\\",
+        "\\n",
+        "x" * 999,
+    ),
+    *("$HOME", "${HOME}", "$$", "$", "${a:-b}", "a$", "$${a}"),
+)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.sampled_from(HARD)
+
+
+def read(text: str, version: str = "1.2") -> Any:
+    """Read a compose file as compose does: YAML first, then variables in every string; here, none may be left."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.version = version
+    return _interpolated(yaml.load(text))
+
+
+def _interpolated(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _interpolated(item) for key, item in value.items()}
+        case list():
+            return [_interpolated(item) for item in value]
+        case str():
+            assert "$" not in value.replace("$$", ""), "a variable"
+            return re.sub(r"\$\$", "$", value)
+    return value
+
+
+def service(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = read(text)["services"]["vllm"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The compose files of every preset, and of what is hard to write."""
+    folder = tmp_path_factory.mktemp("compose")
+    texts = {one.name: compose(*of(one), OVERLAYS) for one in presets()}
+    texts["hard"] = compose(model("/models/yes"), deployment("0.21.0", extra=HARD), OVERLAYS, host="0.0.0.0", port=9000)  # noqa: S104
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return sorted(folder.iterdir())
+
+
+def test_they_are_valid(files: list[Path]) -> None:
+    ran = subprocess.run([*CHECK, *files], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stdout
+    assert len(files) == len(presets()) + 1
+
+
+def test_the_schema_finds_what_is_wrong(files: list[Path], tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(files[0].read_text().replace("retries: 3", "retry: 3"))
+    ran = subprocess.run([*CHECK, wrong], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 1
+    assert "'healthcheck'" in ran.stdout
+
+
+@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+def test_it_is_the_container_of_docker_run(one: Any) -> None:
+    meant, deployed = of(one)
+    run = docker(meant, deployed, OVERLAYS).arguments
+    found = service(compose(meant, deployed, OVERLAYS))
+
+    assert [found["image"], *found["command"]] == list(run[-1 - len(found["command"]) :])
+    values = [run[index + 1] for index, argument in enumerate(run) if argument == "-e"]
+    assert found["environment"] == values
+    assert found["ports"] == [run[run.index("-p") + 1]] == ["127.0.0.1:8000:8000"]
+    assert [f"{one['source']}:{one['target']}" for one in found["volumes"]] == [
+        run[index + 1] for index, argument in enumerate(run) if argument == "-v"
+    ]
+    (device,) = found["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": int(run[run.index("--gpus") + 1]), "capabilities": ["gpu"]}
+    assert found["ipc"] == "host"
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_strings_are_read_as_they_were(version: str) -> None:
+    text = compose(model("no"), deployment(extra=HARD, environment=("A=$HOME", "B=yes")), ())
+    found = read(text, version)["services"]["vllm"]
+
+    assert found["command"][0] == "no"
+    assert found["command"][-len(HARD) :] == list(HARD)
+    assert found["environment"] == ["HF_TOKEN", "A=$HOME", "B=yes"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=6), TEXT)
+def test_any_string_is_read_as_it_was(extra: list[str], name: str) -> None:
+    found = service(compose(model(name), deployment(extra=tuple(extra)), ()))
+
+    inside = name if not name.startswith("/") else found["volumes"][-1]["target"]
+    assert found["command"][0] == inside
+    assert found["command"][-len(extra) :] == extra
+
+
+def test_a_folder_is_mounted() -> None:
+    found = service(compose(model("/srv/$x, y: z"), deployment(), ()))
+
+    assert found["command"][0] == "/models/$x, y: z"
+    assert found["volumes"][-1] == {
+        "type": "bind",
+        "source": "/srv/$x, y: z",
+        "target": "/models/$x, y: z",
+        "read_only": True,
+    }
+
+
+def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> None:
+    text = compose(model("a/b"), deployment("0.21.0"), OVERLAYS)
+
+    assert "#   vpatch build \\\n#     --base vllm/vllm-openai:v0.21.0 \\\n" in text
+    assert service(text)["pull_policy"] == "never"
+    assert "pull_policy" not in service(compose(model("a/b"), deployment("0.20.2"), OVERLAYS))
+    assert "vpatch build" not in compose(model("a/b"), deployment("0.20.2"), OVERLAYS)
+
+
+def test_the_health_check_runs_and_tells_a_server_from_none(tmp_path: Path) -> None:
+    check = service(compose(model("a/b"), deployment(), ()))["healthcheck"]
+    (command, python, *arguments) = check["test"]
+    assert (command, python) == ("CMD", "python3")
+
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+    assert "Connection refused" in raised.value.stderr
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
+
+    with pytest.raises(Failure, match=r"cannot write a compose file: .* pip install 'vpatch\[plan\]'"):
+        compose(model("a/b"), deployment(), ())

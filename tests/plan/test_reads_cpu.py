@@ -1,0 +1,99 @@
+"""What plan reads from a config is what the real vLLM builds from it, on the CPU and without memory for weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vpatch.plan.checkpoint import read
+from vpatch.plan.model import LINEAR, Model, Weights
+from vpatch.plan.weights import measured
+
+from tests.conftest import Trees
+from tests.cpu import environment
+from tests.plan.configs import CONFIGS, write
+
+RELEASES = ("0.20.2", "0.24.0", "0.33.0")
+NOT_YET = {"Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"}  # registered from 0.27.0 on
+
+Reads = Callable[[str], tuple[Path, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def reads(pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Reads:
+    @cache
+    def run(release: str) -> tuple[Path, dict[str, Any]]:
+        home = tmp_path_factory.mktemp("reads")
+        write(home)
+        python = environment.interpreter(release)
+        return home, environment.probe(python, "read_configs", pristine(release), home)
+
+    return run
+
+
+def layers(model: Model) -> list[list[Any]]:
+    """Give each layer as the probe tells it."""
+    attention = model.attention
+    shapes: list[list[Any]] = []
+    for kind in model.layers:
+        if kind != LINEAR:
+            shapes.append([attention.heads, attention.kv_heads, attention.head_size, None])
+            continue
+        linear = model.linear
+        assert linear
+        keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
+        convolution = sorted((linear.conv_kernel - 1, 2 * keys + values))
+        state = sorted((linear.value_heads, linear.value_head_size, linear.key_head_size))
+        shapes.append([[convolution, state], [model.dtype, linear.state_dtype]])
+    return shapes
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> None:
+    home, all_found = reads(release)
+    found = all_found[name]
+    if release < "0.27" and name in NOT_YET:
+        assert "Transformers does not recognize" in found["refused"]
+        return
+    assert "refused" not in found, found
+    model = read(home / name)
+
+    windows = {layer[3] for layer in found["layers"] if len(layer) == 4}
+    assert bool(model.unknown) == (windows != {None})
+    assert layers(model) == [[*layer[:3], None] if len(layer) == 4 else layer for layer in found["layers"]]
+    assert {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "max_model_len": model.max_position_embeddings,
+        "dtype": model.dtype,
+        "tied": model.tied,
+        "experts": model.experts.count if model.experts else 0,
+    } == {key: value for key, value in found.items() if key not in ("layers", "parameters")}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_its_estimate_of_the_weights_is_close(name: str, release: str, reads: Reads) -> None:
+    home, all_found = reads(release)
+    if "refused" in all_found[name]:
+        pytest.skip("this release does not have the architecture")
+    model = read(home / name)
+    estimate, built = model.weights, measured(model, all_found[name]["parameters"], "").weights
+    assert estimate
+    assert built
+
+    assert not estimate.exact
+    for part in ("loaded", "embedding", "head"):
+        # Rows that fill the vocabulary up to a multiple of 64, biases and the norms of heads are not counted.
+        assert getattr(estimate, part) == pytest.approx(getattr(built, part), rel=0.004), part
+    assert estimate.layers == pytest.approx(built.layers, rel=0.004)
+    assert other(model, estimate) == pytest.approx(other(model, built), rel=0.02, abs=8192)
+
+
+def other(model: Model, weights: Weights) -> int:
+    """Give what neither a layer nor the vocabulary takes."""
+    return weights.other if model.vision else weights.other - 2 * model.hidden_size

@@ -1,0 +1,143 @@
+"""What the real `vllm serve` of a release makes of every command that is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from vpatch.plan.commands import serve
+from vpatch.plan.model import Deployment
+from vpatch.plan.presets import Preset, presets
+
+from tests.conftest import Trees
+from tests.cpu.environment import interpreter, probe
+from tests.plan.made import deployment, model, of
+
+RELEASES = ("0.18.0", "0.20.2", "0.33.0")
+Parsed = dict[str, dict[str, Any]]
+
+MADE = {
+    "everything": deployment(
+        kv_cache_dtype="fp8_e4m3",
+        tensor_parallel_size=2,
+        pipeline_parallel_size=2,
+        gpu_memory_utilization=0.875,
+        kv_cache_memory_bytes=21_600_665_601,
+        speculative_tokens=3,
+        enable_prefix_caching=False,
+        enforce_eager=True,
+        language_model_only=True,
+    ),
+    "little": deployment(enable_prefix_caching=True),
+}
+WRONG = {
+    "unknown option": (("--max-model-length", "32768"), "unrecognized arguments: --max-model-length 32768"),
+    "left over": (("another",), "unrecognized arguments: another"),
+    "no number": (("--max-num-seqs", "many"), "argument --max-num-seqs: invalid int value: 'many'"),
+    "no JSON": (("--speculative-config", "{method: mtp}"), "Value {method: mtp} cannot be converted"),
+    "unknown cache dtype": (("--kv-cache-dtype", "int5"), "(invalid choice|Invalid kv_cache_dtype): 'int5'"),
+    "unknown tool parser": (
+        ("--enable-auto-tool-choice", "--tool-call-parser", "qwen9"),
+        "no parser qwen99 among .*qwen3_coder",
+    ),
+    "no tool parser": (("--enable-auto-tool-choice",), "--enable-auto-tool-choice requires --tool-call-parser"),
+    "unknown reasoning parser": (("--reasoning-parser", "qwen9"), "no parser qwen9 among .*qwen3"),
+}
+"""Arguments, and what is said of them."""
+
+# What is no field of Deployment: by preset, beside what every preset of that model has.
+TOOLS = {
+    "served_model_name": ["Qwen3.5-35B-A3B"],
+    "reasoning_parser": "qwen3",
+    "tool_call_parser": "qwen3_coder",
+    "enable_auto_tool_choice": True,
+}
+EXTRA: dict[str, dict[str, Any]] = {
+    "qwen3.6-35b-": {"served_model_name": ["qwen35b-a3b"]},
+    "qwen3.5-35b-pro6000": TOOLS | {"limit_mm_per_prompt": {}, "max_cudagraph_capture_size": None},
+    "qwen3.5-35b-5090-headless": TOOLS | {"limit_mm_per_prompt": {"video": 0}, "max_cudagraph_capture_size": 32},
+    "qwen3.5-35b-5090-desktop-": TOOLS | {"limit_mm_per_prompt": {"video": 0}, "max_cudagraph_capture_size": 32},
+    "qwen3.5-35b-5090-256k": {"reasoning_parser": "qwen3", "max_cudagraph_capture_size": 8},
+    "qwen3.5-35b-4x3090-": {},
+    "qwen3.5-27b-5090-batch": {
+        "max_cudagraph_capture_size": 8,
+        "default_chat_template_kwargs": {"enable_thinking": False},
+    },
+}
+NOT_SAID = {"vllm", "gpu", "desktop", "longest", "cuda", "environment", "extra", "speculative_tokens", "max_model_len"}
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    """Each release, all tests of one after those of another."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Parsed:
+    """Give what the parser of the release makes of each command, by name."""
+    commands = {preset.name: serve(*of(preset, environment=())) for preset in presets()}
+    commands |= {name: serve(model("someone/model", "main"), one) for name, one in MADE.items()}
+    asked = {name: command.arguments[2:] for name, command in commands.items()}
+    asked |= {name: ("someone/model", *arguments) for name, (arguments, _) in WRONG.items()}
+    asked["in MiB"] = ("someone/model", "--kv-cache-memory-bytes", "20600M")
+    home = tmp_path_factory.mktemp("serve")
+    file = home / "asked.json"
+    file.write_text(json.dumps(asked))
+    return probe(interpreter(release), "probe_serve", pristine(release), home, str(file))
+
+
+def lacks(release: str, one: Deployment) -> bool:
+    """Whether it is known that a release has no such KV cache."""
+    return release == "0.18.0" and one.kv_cache_dtype.startswith("turboquant")
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_preset_arrives_as_meant(parsed: Parsed, release: str, preset: Preset) -> None:
+    found = parsed[preset.name]
+    meant, one = of(preset)
+    if lacks(release, one):
+        assert "argument --kv-cache-dtype: invalid choice: 'turboquant_4bit_nc'" in found["refused"]
+        return
+
+    assert "refused" not in found, found["refused"]
+    values = found["values"]
+    assert (values["model"], values["revision"]) == (meant.name, meant.revision)
+    assert arrived(values) == said(one)
+    (extra,) = (extra for name, extra in EXTRA.items() if preset.name.startswith(name))
+    assert {name: values[name] for name in extra} == extra
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_option_arrives_as_meant(parsed: Parsed, name: str) -> None:
+    values = parsed[name]["values"]
+
+    assert (values["model"], values["revision"]) == ("someone/model", "main")
+    assert arrived(values) == said(MADE[name])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_refused(parsed: Parsed, name: str) -> None:
+    assert re.search(WRONG[name][1], parsed[name]["refused"])
+
+
+def test_the_size_of_the_kv_cache_is_what_its_source_says(parsed: Parsed) -> None:
+    (preset,) = (one for one in presets() if "kv_cache_memory_bytes" in one.options)
+
+    said = parsed["in MiB"]["values"]["kv_cache_memory_bytes"]
+    assert preset.options["kv_cache_memory_bytes"] == said
+
+
+def said(one: Deployment) -> dict[str, Any]:
+    """Give the values of a deployment that a command says, by vLLM's names."""
+    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in NOT_SAID}
+    draft = {"method": "mtp", "num_speculative_tokens": one.speculative_tokens} if one.speculative_tokens else None
+    return values | {"max_model_len": -1 if one.longest else one.max_model_len, "speculative_config": draft}
+
+
+def arrived(values: dict[str, Any]) -> dict[str, Any]:
+    """Give the same of what arrived."""
+    return {name: values[name] for name in said(MADE["little"])}
