@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.cpu.engine import Workers, initialized, ranks, specs_of
-from tests.cpu.platform import pretend_capability, pretend_h100, single_rank, stand_in_for_diskcache
+from tests.cpu.platform import (
+    pretend_capability,
+    pretend_h100,
+    single_rank,
+    stand_in_for_diskcache,
+    stand_in_for_flashinfer,
+)
 from tests.cpu.probing import attempt, engine_config, logged, modules_of
 
 PRINTED = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
@@ -162,6 +168,7 @@ def main(home: str, cases: str) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         stand_in_for_diskcache()
+        stand_in_for_flashinfer()
         import torch
         from vllm.config import VllmConfig, set_current_vllm_config
 

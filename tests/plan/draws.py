@@ -82,7 +82,24 @@ def draws() -> list[Draw]:
             for capability in ((8, 6), (8, 9), (12, 0))
             for dtype in ("auto", "turboquant_4bit_nc")
         ),
+        *(_mixed(random) for _ in range(25)),
     ]
+
+
+def _mixed(random: Random) -> Draw:
+    """Give one of which nothing was chosen beforehand, and which a release may refuse."""
+    ranks, heads = random.choice(RANKS), random.choice(RANKS)
+    kind = random.choice((_hybrid, _hybrid, _dense))
+    return _draw(
+        random,
+        kind(random, heads),
+        random.choice(DTYPES),
+        ranks,
+        stages=random.choice((1, 1, 2, 3)),
+        tokens=random.choice((0, 0, 1, 3)) if kind is _hybrid else 0,
+        capability=random.choice(((8, 0), (9, 0), (10, 0), (12, 0))),
+        least=20,
+    )
 
 
 def _draw(
@@ -94,6 +111,7 @@ def _draw(
     stages: int = 1,
     tokens: int = 0,
     capability: tuple[int, int] = (9, 0),
+    least: int = 29,
 ) -> Draw:
     parts = [config["model_type"], dtype, f"TP{ranks}"]
     parts += [f"PP{stages}"] * (stages > 1) + [f"MTP{tokens}"] * bool(tokens)
@@ -112,7 +130,7 @@ def _draw(
         arguments["language_model_only"] = True
     if tokens:
         arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": tokens}
-    return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(29, 36)), capability)
+    return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(least, 36)), capability)
 
 
 def _heads(random: Random, ranks: int) -> dict[str, int]:
