@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vpatch.plan.kv_cache import capacity, layout
+from vpatch.plan.memory import account
+from vpatch.plan.model import GIB, MIB
+
 from tests.gpu.drive import jobs
-from tests.gpu.scenarios import SCENARIOS, STOCK, TREES, Probe
+from tests.gpu.evidence import Evidence
+from tests.gpu.full_size import FULL_SIZE
+from tests.gpu.planned import deployment_of
+from tests.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TREES, Probe
 from tests.gpu.trees import Trees
 
 RELEASES = ("0.20.2", "0.21.0", "0.26.0")
@@ -65,9 +72,39 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
     result: dict[str, Any] = {"tree": tree, "probe": probe.name, "ok": not error, "error": error, "s": 20.0}
     if not probe.steps:
         return result | {"events": [{"tests": 121, "failed": 7 * (tree == STOCK), "skipped": 0, "names": []}]}
+    if probe.model in FULL_SIZE:
+        return result | _planned(release, probe)
     starts = {"start_s": 9.5, "kv_blocks": 900, "block_size": 3072, "used_mib": 16000}
     dead = error and error != LOCKED
     return result | {"kv_tokens": 1234567, "events": [] if dead else [starts, *_events(tree, probe, bool(error))]}
+
+
+def _planned(release: str, probe: Probe) -> dict[str, Any]:
+    """What an engine says that is just as it was planned."""
+    total = 143000 << 20
+    bare = {(PATCHED, probe.name): {"events": [{"requested": 0, "total": total}], "error": None}}
+    model, deployment = deployment_of(Evidence(release, results=bare), probe.name)
+    assert model.weights
+    (memory,) = account(model, model.weights, deployment)
+    laid = layout(model, deployment)
+    held = capacity(laid, deployment, [memory.kv_cache.likely])
+    sizes = {item.name: item.size.likely for item in memory.items}
+    return {
+        "kv_tokens": held.tokens,
+        "concurrency": round(held.concurrency, 2),
+        "graphs_gib": 0.5,
+        "events": [
+            {"start_s": 60.0, "kv_blocks": held.blocks, "block_size": laid.block_size, "used_mib": 1},
+            {
+                "total": total, "free_at_start": total - GIB, "requested": memory.requested,
+                "weights": sizes["weights"] + sizes.get("TurboQuant buffers", 0), "activations": sizes["activations"],
+                "non_torch": sizes["runtime"], "graphs": sizes["CUDA graphs"], "kv_cache": memory.kv_cache.likely,
+                "kv_cache_taken": held.blocks * laid.bytes_per_block[0], "groups": list(laid.groups),
+            },
+            {"prompt": 64, "used_mib": (total - memory.left.likely) // MIB, "reserved_mib": 9, "peak_allocated_mib": 8,
+             "workspace_mib": 34.0, "locked": True, "layer_buffers_mib": 0},
+        ],
+    }  # fmt: skip
 
 
 def _events(tree: str, probe: Probe, dead: bool) -> list[dict[str, Any]]:  # noqa: FBT001

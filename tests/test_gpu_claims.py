@@ -81,6 +81,10 @@ BREAKS: dict[str, Break] = {
     "prefill-hybrid": setting(TILES, "long tq", tokens_per_s=[94000, 94000, 200000]),
     "decode": setting(PATCHED, "decode", tokens_per_s=[176.0, 176.0, 200.0]),
     "decode-0.21": setting(PATCHED, "decode", tokens_per_s=[116.0, 116.0, 200.0]),
+    "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
+    "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
+    "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),
+    "plan-27b-memory": setting(PATCHED, "27b auto 256", weights=99 << 30),
 }
 
 

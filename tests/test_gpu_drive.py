@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Trees as Pristine
 from tests.gpu import drive, machine, session, trees
 from tests.gpu.compare import Saved, gaps
+from tests.gpu.full_size import FULL_SIZE
 from tests.gpu.models import DUMMY, REAL, STRATEGIES
 from tests.gpu.probe import prompt
 from tests.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TILES, TREES, Probe, engine_arguments
@@ -22,6 +23,8 @@ START = """
 import json, os, sys, time
 spec = json.loads(open(sys.argv[1]).read())
 print("GPU KV cache size: 12,345 tokens")
+print("Maximum concurrency for 32,768 tokens per request: 1,234.50x")
+print("Graph capturing finished in 4 secs, took 0.25 GiB")
 print('R {"start_s": 1.0}', flush=True)
 """
 ENDS = {
@@ -30,18 +33,18 @@ ENDS = {
     "hangs": "time.sleep(60)",
     "crashes": "print('Segmentation fault', flush=True); os._exit(139)",
 }
-Stand = Callable[[str, float], drive.Result]
+Stand = Callable[..., drive.Result]
 
 
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     """`stand("dies", 60)`: what comes of a probe whose engine does that, with so many seconds left."""
 
-    def run(end: str, left_s: float) -> drive.Result:
+    def run(end: str, left_s: float, least_s: int = 45) -> drive.Result:
         script = tmp_path / "probe.py"
         script.write_text(START + ENDS[end])
         monkeypatch.setattr(drive, "PROBE", script)
-        probe = Probe("one", "dense24", "auto", (("serve", (64,)),), limit_s=60)
+        probe = Probe("one", "dense24", "auto", (("serve", (64,)),), least_s=least_s, limit_s=60)
         where = trees.Trees("0.21.0", {STOCK: tmp_path / "tree"}, {}, {})
         run = drive.Run(where, tmp_path / "models", tmp_path, 143000, None, time.time() + left_s)
         (result,) = drive.run_all(run, [(STOCK, probe)], lambda _: None)
@@ -54,6 +57,7 @@ def test_a_probe_that_serves(stand: Stand, tmp_path: Path) -> None:
     result = stand("serves", math.inf)
 
     assert (result["ok"], result["error"], result["kv_tokens"]) == (True, None, 12345)
+    assert (result["concurrency"], result["graphs_gib"]) == (1234.5, 0.25)
     assert result["events"][0] == {"start_s": 1.0}
     assert result["events"][1]["model"] == str(tmp_path / "models/dense24")
     assert result["events"][1]["path"].split(os.pathsep)[0] == str(tmp_path / "tree")
@@ -62,9 +66,8 @@ def test_a_probe_that_serves(stand: Stand, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "error"), [("dies", "ValueError: no"), ("crashes", "exit status 139: "), ("hangs", "killed after 1 s")]
 )
-def test_a_probe_that_does_not(stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str, error: str) -> None:
-    monkeypatch.setattr(drive, "SOONEST_S", 0)
-    result = stand(end, 1.2 if end == "hangs" else math.inf)
+def test_a_probe_that_does_not(stand: Stand, end: str, error: str) -> None:
+    result = stand(end, 1.2 if end == "hangs" else math.inf, least_s=0)
 
     assert not result["ok"]
     assert result["error"].startswith(error)
@@ -75,6 +78,7 @@ def test_nothing_starts_that_could_outlast_the_deadline(stand: Stand) -> None:
     result = stand("serves", 44)
 
     assert (result["ok"], result["error"], result["events"]) == (False, "not run: out of time", [])
+    assert stand("serves", 50, least_s=55)["error"] == "not run: out of time"
     assert session.unrun({"results": [result]}) == ["one, stock"]
 
 
@@ -101,7 +105,12 @@ def test_names_of_probes_tell_them_apart() -> None:
 
 
 def test_every_probe_has_its_checkpoint() -> None:
-    made = {*DUMMY, *REAL, *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted"))}
+    made = {
+        *DUMMY,
+        *REAL,
+        *FULL_SIZE,
+        *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted")),
+    }
 
     assert {probe.model for some in SCENARIOS.values() for probe in some if probe.steps} <= made
 

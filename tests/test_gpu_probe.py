@@ -35,8 +35,17 @@ class Engine:
         buffer = Space(numel=lambda: 1 << 20, element_size=lambda: 2)
         layers = {"0": Space(_tq_k_dequant_buf=buffer, _tq_v_dequant_buf=buffer), "1": Space()}
         runner = Space(compilation_config=Space(static_forward_context=layers))
-        worker = Space(driver_worker=Space(worker=Space(model_runner=runner)))
-        self.engine_core = Space(engine_core=Space(model_executor=worker))
+        runner.model_memory_usage = 20 << 30
+        counts = Space(
+            model_runner=runner, init_snapshot=Space(total_memory=141 << 30, free_memory=140 << 30),
+            requested_memory=129.72 * (1 << 30), peak_activation_memory=2 << 30, non_torch_memory=1 << 28,
+            cudagraph_memory_estimate=3 << 28, available_kv_cache_memory_bytes=100 << 30,
+        )
+        worker = Space(driver_worker=Space(worker=counts))
+        groups = [Space(layer_names=["a", "b"]), Space(layer_names=["c"])]
+        cache = Space(kv_cache_tensors=[Space(size=7), Space(size=8)], kv_cache_groups=groups)
+        core = Space(model_executor=worker, scheduler=Space(kv_cache_config=cache))
+        self.engine_core = Space(engine_core=core)
         self.vllm_config = Space(cache_config=Space(num_gpu_blocks=7, block_size=16))
         self.requests = {}
     def add_request(self, request, prompt, params):
@@ -111,6 +120,24 @@ def test_logprobs_are_those_of_the_prompts_tokens(machine: Path) -> None:
 
     assert (code, event["prompt"]) == (0, 64)
     assert json.loads((machine / "saved.64").read_text()) == {"prompt": [-1.0] * 63, "top": [9] * 63}
+
+
+def test_what_vllm_counted(machine: Path) -> None:
+    code, (event,) = said(machine, ("account", ()))
+
+    assert code == 0
+    assert event == {
+        "total": 141 << 30,
+        "free_at_start": 140 << 30,
+        "requested": int(129.72 * (1 << 30)),
+        "weights": 20 << 30,
+        "activations": 2 << 30,
+        "non_torch": 1 << 28,
+        "graphs": 3 << 28,
+        "kv_cache": 100 << 30,
+        "kv_cache_taken": 15,
+        "groups": [2, 1],
+    }
 
 
 def test_prefill_and_decode_are_timed(machine: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tests.gpu import checks
+from tests.gpu import checks, planned
 from tests.gpu.checks import FAMILIES
 from tests.gpu.evidence import Claim, Figure, Runs, Verdict, judge
-from tests.gpu.scenarios import PATCHED, STOCK, TILES
+from tests.gpu.scenarios import BY_NAME, PATCHED, STOCK, TILES
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
 """Every release, and those with a defect: their TurboQuant refuses hybrids, does not reserve, or dies at start."""
@@ -35,6 +35,14 @@ def _on(
     return [
         Claim(name + suffixes[tree], f"{tree}: {says}", releases, scenario, tree, partial(check, tree=tree, **fixed))
         for tree in trees
+    ]
+
+
+def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
+    """Give a claim of `vpatch plan`, for each scenario with models of full size."""
+    return [
+        Claim(f"{scenario}-{name}", says, ALL, scenario, PATCHED, partial(planned.check, scenario=scenario, rows=rows))
+        for scenario in BY_NAME
     ]
 
 
@@ -90,9 +98,22 @@ CLAIMS: tuple[Claim, ...] = (
           partial(checks.decode, series="0.20", share=checks.DECODE)),
     Claim("decode-0.21", f"decoding at least {checks.DECODE_BESIDE_021} of the speed of stock 0.21, which has #40941",
           NO_HYBRID, "decode", PATCHED, partial(checks.decode, series="0.21", share=checks.DECODE_BESIDE_021)),
+    *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
+              "plan's, exactly", planned.laid_out),
+    *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",
+              planned.counted),
 )  # fmt: skip
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    """Hold each claim against the evidence of each release that it is about."""
-    return [judge(claim, release, runs) for claim in CLAIMS for release in runs if claim.is_about(release)]
+    """Hold each claim against the evidence of each release that it is about.
+
+    Of what runs by name only, nothing is said where it was not run.
+    """
+    unasked = {release: set(BY_NAME) - here.scenarios for release, here in runs.items()}
+    return [
+        judge(claim, release, runs)
+        for claim in CLAIMS
+        for release in runs
+        if claim.is_about(release) and claim.scenario not in unasked[release]
+    ]

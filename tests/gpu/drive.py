@@ -25,9 +25,14 @@ from tests.gpu.trees import Trees
 
 NOT_RUN = "not run: "
 PROBE = Path(__file__).with_name("probe.py")
-SOONEST_S = 45
-"""What a probe is at least given."""
 SIDE_BY_SIDE, GIB_EACH = 8, 14
+
+LOGGED = {
+    "kv_tokens": r"GPU KV cache size: ([\d,]+) tokens",
+    "concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
+    "graphs_gib": r"Graph capturing finished in \d+ secs, took (-?[\d.]+) GiB",
+}
+"""What vLLM says of itself."""
 
 Result = dict[str, Any]
 Job = tuple[str, Probe]
@@ -106,7 +111,7 @@ def _group(run: Run, group: Sequence[Job], at_once: int, tell: Callable[[Result]
 def _run(run: Run, tree: str, probe: Probe) -> Result:
     result: Result = {"tree": tree, "probe": probe.name, "ok": False, "error": None, "events": []}
     limit = min(probe.limit_s, run.end - time.time())
-    if limit < SOONEST_S:
+    if limit < probe.least_s:
         return result | {"error": NOT_RUN + "out of time"}
     log = _saved(run, tree, probe.name).with_suffix(".log")
     began = time.time()
@@ -121,8 +126,9 @@ def _run(run: Run, tree: str, probe: Probe) -> Result:
         error = f"killed after {limit:.0f} s"
     elif code and not error:
         error = f"exit status {code}: {text[-200:]}"
-    tokens = re.findall(r"GPU KV cache size: ([\d,]+) tokens", text)
-    result |= {"kv_tokens": int(tokens[-1].replace(",", ""))} if tokens else {}
+    for name, said in LOGGED.items():
+        if found := re.findall(said, text):
+            result[name] = json.loads(found[-1].replace(",", ""))
     return result | {"ok": code == 0, "error": error, "events": [event for event in events if "error" not in event]}
 
 

@@ -72,7 +72,7 @@ def scratch(llm: Any) -> dict[str, Any]:
     """Give the sizes of the shared workspace and of TurboQuant's buffers of each layer (0.20)."""
     from vllm.v1.worker import workspace
 
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    runner = worker_of(llm).model_runner
     names = ("_tq_k_dequant_buf", "_tq_v_dequant_buf")
     layers = runner.compilation_config.static_forward_context.values()
     buffers = [b for layer in layers for n in names if (b := getattr(layer, n, None)) is not None]
@@ -83,6 +83,29 @@ def scratch(llm: Any) -> dict[str, Any]:
         "locked": getattr(manager, "_locked", None),
         "layer_buffers_mib": sum(b.numel() * b.element_size() for b in buffers) // MIB,
     }
+
+
+def worker_of(llm: Any) -> Any:
+    """Give the engine's one worker, in this process."""
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+
+
+def account(llm: Any, _: list[int]) -> None:
+    """Say what vLLM counted of the device's memory when it started, in bytes, and what it made of the rest."""
+    worker = worker_of(llm)
+    cache = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config
+    say(
+        total=worker.init_snapshot.total_memory,
+        free_at_start=worker.init_snapshot.free_memory,
+        requested=int(worker.requested_memory),
+        weights=int(worker.model_runner.model_memory_usage),
+        activations=int(worker.peak_activation_memory),
+        non_torch=int(worker.non_torch_memory),
+        graphs=int(worker.cudagraph_memory_estimate),
+        kv_cache=int(worker.available_kv_cache_memory_bytes),
+        kv_cache_taken=sum(tensor.size for tensor in cache.kv_cache_tensors),
+        groups=[len(group.layer_names) for group in cache.kv_cache_groups],
+    )
 
 
 def serve(llm: Any, lengths: list[int], save: str = "") -> None:
@@ -185,9 +208,13 @@ def decode(llm: Any, lengths: list[int]) -> None:
 
 def main(spec: dict[str, Any]) -> None:
     """Start the engine and take the steps."""
+    if any(action == "account" for action, _ in spec["steps"]):
+        os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"  # the log then says how the counts came about
     before = used_by_all() if spec["budget_mib"] else 0
     llm = start(spec["engine"])
-    plain: dict[str, Callable[[Any, list[int]], None]] = {"serve": serve, "prefill": prefill, "decode": decode}
+    plain: dict[str, Callable[[Any, list[int]], None]] = {
+        "serve": serve, "prefill": prefill, "decode": decode, "account": account,
+    }  # fmt: skip
     for action, lengths in spec["steps"]:
         if action == "watched":
             with watching(before, spec["budget_mib"]):

@@ -8,6 +8,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from tests.gpu.full_size import FULL_SIZE
 from tests.gpu.models import DUMMY, STRATEGIES
 
 TQ = "turboquant_4bit_nc"
@@ -25,12 +26,13 @@ class Probe:
     """One engine.
 
     steps: what it does, as (action, lengths in tokens). "serve" answers prompts one by one; "watched" also watches the
-    device's memory; "logprobs" also keeps the log-probability of each prompt token; "prefill" and "decode" take times.
-    Without steps the probe is upstream's test files.
+    device's memory; "logprobs" also keeps the log-probability of each prompt token; "prefill" and "decode" take times;
+    "account" says what vLLM counted, and takes no lengths. Without steps the probe is upstream's test files.
     budget_gib: let vLLM size the KV cache from this much device memory; 0: the KV cache gets 8 GiB.
     releases: on which it says something.
     references: the (tree, probe) whose log-probabilities its own are compared with.
     alone: it measures memory or time, so nothing else may run beside it.
+    least_s, limit_s: it is not started with less time left, and stopped after that.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Probe:
     releases: str = ">=0.20"
     references: tuple[tuple[str, str], ...] = ()
     alone: bool = False
+    least_s: int = 45
     limit_s: int = 150
 
     @property
@@ -101,6 +104,36 @@ def whole_prompts(longest: int) -> dict[str, Any]:
     return {"enable_chunked_prefill": False, "max_model_len": longest, "max_num_batched_tokens": longest}
 
 
+def sized(
+    name: str, model: str, kv: str, requests: int, batch: int, length: int, *, then: tuple[int, ...] = (64,),
+    prefixes: bool = False, text: bool = False,
+) -> Probe:  # fmt: skip
+    """Give a probe of what vLLM counts of the memory for a model of full size, as `vllm serve` would start it.
+
+    Args:
+        name: its name.
+        model: one of `FULL_SIZE`.
+        kv: the KV cache's type.
+        requests: how many at once.
+        batch: tokens in a batch.
+        length: the longest request.
+        then: prompts that it answers, in tokens.
+        prefixes: cache them.
+        text: leave out the vision tower.
+    """
+    engine = {
+        "max_num_seqs": requests, "max_num_batched_tokens": batch, "max_model_len": length, "language_model_only": text,
+        "enable_prefix_caching": prefixes, "gpu_memory_utilization": 0.92, "kv_cache_memory_bytes": None,
+        "compilation_config": None, "skip_tokenizer_init": None,
+    }  # fmt: skip
+    return Probe(name, model, kv, (("account", ()), ("serve", then)), engine, (PATCHED,), alone=True,
+                 least_s=80, limit_s=240)  # fmt: skip
+
+
+MOE, DENSE = FULL_SIZE
+BY_NAME = ("plan", "plan-27b")
+"""They want a GPU of 100 GiB, so nobody runs them unasked."""
+
 SCENARIOS: Mapping[str, list[Probe]] = {
     "serves": [
         Probe("hybrid", "hyb8", TQ, (("serve", (64, 20000, 40000, 65000)),)),
@@ -127,6 +160,24 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sizing("long auto eager", "auto", (STOCK,), EAGER, ()),
         sizing("long tq eager", TQ, (TILES,), EAGER, ()),
     ],
+    # TurboQuant has the vision tower use FlashAttention 2, which not every build has for its head size.
+    "plan": [
+        sized("35b auto", MOE, "auto", 16, 2048, 32768),
+        sized("35b tq", MOE, TQ, 64, 8192, 262144, prefixes=True, text=True, then=(64, 131000)),
+        sized("35b fp8", MOE, "fp8", 64, 8192, 262144),
+        sized("35b auto 256", MOE, "auto", 256, 2048, 32768),
+        sized("35b auto text", MOE, "auto", 16, 2048, 32768, text=True),
+        sized("35b auto 8192", MOE, "auto", 16, 8192, 262144, prefixes=True, text=True),
+        sized("35b tq 256", MOE, TQ, 256, 8192, 32768, text=True),
+    ],
+    "plan-27b": [
+        sized("27b auto 256", DENSE, "auto", 256, 2048, 32768),
+        sized("27b tq", DENSE, TQ, 64, 8192, 262144, prefixes=True, text=True, then=(64, 131000)),
+        sized("27b fp8", DENSE, "fp8", 64, 8192, 262144),
+        sized("27b auto", DENSE, "auto", 16, 2048, 32768),
+        sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
+        sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
+    ],
 }  # fmt: skip
 """The most important first."""
 
@@ -147,7 +198,7 @@ def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, An
     arguments: dict[str, Any] = {
         "model": f"{models}/{probe.model}",
         "kv_cache_dtype": probe.kv,
-        "load_format": "dummy" if probe.model in DUMMY else "auto",
+        "load_format": "dummy" if probe.model in (*DUMMY, *FULL_SIZE) else "auto",
         "skip_tokenizer_init": True,
         "dtype": "bfloat16",
         "seed": 0,
@@ -161,7 +212,7 @@ def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, An
         # No torch.compile, which takes a minute for each start, but graphs: they are what locks the workspace.
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     }
-    if probe.model.startswith("hyb"):
+    if probe.model.startswith("hyb") or probe.model in FULL_SIZE:
         arguments |= {"language_model_only": True, "additional_config": {"gdn_prefill_backend": "triton"}}
     if probe.budget_gib:
         arguments |= {"gpu_memory_utilization": probe.budget_gib * 1024 / device_mib, "kv_cache_memory_bytes": None}

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import drive, machine, trees
-from tests.gpu.scenarios import SCENARIOS
+from tests.gpu import drive, full_size, machine, trees
+from tests.gpu.scenarios import BY_NAME, SCENARIOS
 
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / ".gpu"
@@ -22,8 +22,9 @@ MODELS = Path(__file__).with_name("models.py")
 
 
 def default_scenarios(upstream: Path | None) -> list[str]:
-    """Give the scenarios that can be run: without a folder of upstream's tests, all but those."""
-    return [name for name in SCENARIOS if upstream or any(probe.steps for probe in SCENARIOS[name])]
+    """Give what is run unasked: without a folder of upstream's tests, not those."""
+    usual = [name for name in SCENARIOS if name not in BY_NAME]
+    return [name for name in usual if upstream or any(probe.steps for probe in SCENARIOS[name])]
 
 
 def commit() -> str:
@@ -65,6 +66,7 @@ def execute(
     made = trees.make(site, WORK / "trees")
     if models.wait():
         raise RuntimeError(f"{MODELS.name}: exit status {models.returncode}")
+    full_size.write(WORK / "models")
     logs = WORK / f"logs-{time.time_ns()}"
     logs.mkdir()
     found = machine.describe()

@@ -27,7 +27,8 @@ def _found(result: Mapping[str, Any]) -> Iterator[str]:
     for event in result["events"]:
         yield from _event(event)
     if "kv_tokens" in result:
-        yield f"KV cache of {result['kv_tokens']:,} tokens"
+        times = f", {result['concurrency']:.2f} times the longest request" if "concurrency" in result else ""
+        yield f"KV cache of {result['kv_tokens']:,} tokens{times}"
     if result["error"]:
         yield f"**dies**: {result['error'][:300]}" if result["events"] or "s" in result else result["error"]
 
@@ -50,6 +51,10 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         yield f"prefill of {event['prefill']:,} at {middle(event['tokens_per_s']):,.0f} tokens/s"
     elif "batch" in event:
         yield f"batch {event['batch']} at {event['context']:,}: {middle(event['tokens_per_s']):,.0f} tokens/s"
+    elif "requested" in event:
+        names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
+        counted = (f"{name.replace('_', ' ')} {event[name] / (1 << 30):.2f}" for name in names)
+        yield f"GiB counted: {', '.join(counted)}"
     elif "tests" in event:
         yield f"{event['tests']} tests, {event['failed']} failed, {event['skipped']} skipped"
 

@@ -63,7 +63,7 @@ SAID = {
     ),
     "Qwen3, odd": named("Qwen3ForCausalLM", head_dim=80, num_key_value_heads=8, vocab_size=1024, dtype="float32"),
     "Mistral, no window": named("MistralForCausalLM", sliding_window=None, head_dim=128, max_position_embeddings=777),
-    "Qwen3, null": named("Qwen3ForCausalLM", head_dim=None, num_key_value_heads=None, sliding_window=None),
+    "Qwen3, null": named("Qwen3ForCausalLM", num_key_value_heads=None, sliding_window=None),
     "Phi3, window": named("Phi3ForCausalLM", sliding_window=2047, original_max_position_embeddings=4096),
     "Llama, one KV head": named("LlamaForCausalLM", num_key_value_heads=1, head_dim=None, tie_word_embeddings=True),
     "experts": named(

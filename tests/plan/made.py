@@ -1,12 +1,14 @@
-"""Models and deployments to make commands of; what a model is inside does not matter to them."""
+"""Models and deployments to make commands of: those of the presets, and others, whose insides do not matter."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from packaging.version import Version
+from vpatch.plan.gpus import gpu
 from vpatch.plan.model import FULL, GIB, Attention, Deployment, Gpu, Model
 from vpatch.plan.presets import Preset
+from vpatch.plan.source import load
 
 GPU = Gpu("a GPU", 32 * GIB)
 
@@ -30,4 +32,4 @@ def deployment(vllm: str = "0.20.2", **options: Any) -> Deployment:
 
 
 def of(preset: Preset, **given: Any) -> tuple[Model, Deployment]:
-    return model(preset.model, preset.revision), preset.deployment(GPU, given)
+    return load(preset.model, preset.revision), preset.deployment(gpu(preset.gpu), given)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -194,14 +196,36 @@ def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> Non
     assert "vpatch build" not in compose(model("a/b"), deployment("0.20.2"), OVERLAYS)
 
 
-def test_the_health_check_runs_and_tells_a_server_from_none(tmp_path: Path) -> None:
-    check = service(compose(model("a/b"), deployment(), ()))["healthcheck"]
-    (command, python, *arguments) = check["test"]
+def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = compose(model("a/b"), deployment(), ())
+    command, python, *arguments = service(text)["healthcheck"]["test"]
     assert (command, python) == ("CMD", "python3")
+    assert f'- "{arguments[-1]}"\n' in text, "on one line"
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
 
-    with pytest.raises(subprocess.CalledProcessError) as raised:
-        subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
-    assert "Connection refused" in raised.value.stderr
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/health"
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Be quiet."""
+
+    def asked() -> int:
+        port = str(server.server_address[1])
+        checked = [argument.replace("8000", port) for argument in arguments]
+        return subprocess.run([sys.executable, *checked], capture_output=True, check=False).returncode
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status = 200
+        assert asked() == 0
+        status = 503
+        assert asked() == 1
+        server.shutdown()
+    assert asked() == 1, "nobody answers"
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan.presets import preset, presets
 
-from tests.plan.made import GPU
+from tests.plan.made import GPU, of
 from tests.releases import RELEASES
 
 NAME = re.compile(r"qwen3\.[56]-(27b|35b)-(5090|pro6000|4x3090)(-[a-z0-9]+)*")
@@ -39,10 +39,13 @@ def test_names_are_regular_and_summaries_fit_a_line() -> None:
 
 
 @pytest.mark.parametrize("name", [one.name for one in presets()])
-def test_a_preset_is_a_deployment(name: str) -> None:
+def test_a_preset_is_a_deployment_of_a_recorded_model(name: str) -> None:
     one = preset(name)
-    made = one.deployment(GPU, {})
+    meant, made = of(one)
 
+    assert (meant.name, meant.revision) == (one.model, one.revision or "main")
+    assert made.gpu.name == one.gpu
+    assert made.tensor_parallel_size * made.pipeline_parallel_size == (4 if "4x3090" in name else 1)
     assert made.vllm.public in RELEASES
     assert one.options["max_num_seqs"] == made.max_num_seqs
     assert {"max_num_batched_tokens", "gpu_memory_utilization", "enable_prefix_caching"} <= one.options.keys()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from vpatch.plan.checkpoint import read
-from vpatch.plan.model import LINEAR, Model, Weights
+from vpatch.plan.model import LINEAR, Model
 from vpatch.plan.weights import measured
 
 from tests.conftest import Trees
@@ -88,12 +88,7 @@ def test_its_estimate_of_the_weights_is_close(name: str, release: str, reads: Re
 
     assert not estimate.exact
     for part in ("loaded", "embedding", "head"):
-        # Rows that fill the vocabulary up to a multiple of 64, biases and the norms of heads are not counted.
-        assert getattr(estimate, part) == pytest.approx(getattr(built, part), rel=0.004), part
-    assert estimate.layers == pytest.approx(built.layers, rel=0.004)
-    assert other(model, estimate) == pytest.approx(other(model, built), rel=0.02, abs=8192)
-
-
-def other(model: Model, weights: Weights) -> int:
-    """Give what neither a layer nor the vocabulary takes."""
-    return weights.other if model.vision else weights.other - 2 * model.hidden_size
+        # Biases, norms of heads and what is kept in float32 are not counted.
+        assert getattr(estimate, part) == pytest.approx(getattr(built, part), rel=0.0003), part
+    assert estimate.layers == pytest.approx(built.layers, rel=0.0003)
+    assert estimate.other == pytest.approx(built.other, rel=0.0003)

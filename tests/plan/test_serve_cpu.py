@@ -41,7 +41,7 @@ WRONG = {
     "unknown cache dtype": (("--kv-cache-dtype", "int5"), "(invalid choice|Invalid kv_cache_dtype): 'int5'"),
     "unknown tool parser": (
         ("--enable-auto-tool-choice", "--tool-call-parser", "qwen9"),
-        "no parser qwen99 among .*qwen3_coder",
+        "no parser qwen9 among .*qwen3_coder",
     ),
     "no tool parser": (("--enable-auto-tool-choice",), "--enable-auto-tool-choice requires --tool-call-parser"),
     "unknown reasoning parser": (("--reasoning-parser", "qwen9"), "no parser qwen9 among .*qwen3"),

@@ -18,10 +18,10 @@ class Architecture:
 
     `defaults` holds for keys that are left out; without one for `num_key_value_heads` there are as many as heads,
     without one for `head_dim` it is hidden size / heads; a 0 says that vLLM itself does not do without. `window` is the
-    default of `sliding_window`, which counts only with `use_sliding_window` where that is `switched`. `draft` is the key
-    that counts layers of multi-token prediction. `reads_state_dtype`: the state's dtype is what `mamba_ssm_dtype` says;
-    else it is the model's. `gated`: queries come with an output gate of their size. `shared` is the key that says how
-    wide, or how many, shared experts are.
+    default of `sliding_window`, which counts only with `use_sliding_window` where that is `switched`. `draft` is the
+    key that counts layers of multi-token prediction. `reads_state_dtype`: the state's dtype is what `mamba_ssm_dtype`
+    says; else it is the model's. `gated`: queries come with an output gate of their size. `shared` is the key that says
+    how wide, or how many, shared experts are.
     """
 
     names: tuple[str, ...]

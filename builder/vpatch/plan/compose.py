@@ -11,8 +11,11 @@ from vpatch.plan.commands import CACHE, HUB, build, folder, gpus, options
 from vpatch.plan.images import image
 from vpatch.plan.model import Deployment, Model
 
-# Python is what an image of vLLM is sure to have.
-ASK = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=5)"
+# Python is what an image of vLLM is sure to have; `http.client` asks no proxy that the container is told to use.
+ASK = (
+    "import http.client; server = http.client.HTTPConnection('127.0.0.1', 8000, timeout=5); "
+    "server.request('GET', '/health'); raise SystemExit(server.getresponse().status != 200)"
+)
 
 
 def compose(

@@ -105,11 +105,14 @@ def _get(name: str, at: str, file: str, most: int, *, start: int = 0, part: bool
         Failure: the hub cannot be reached, refuses, or sends something else.
     """
     try:
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]  # documented
+        from huggingface_hub import constants, get_token, hf_hub_url
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # documented
     except ImportError as error:
         raise Failure(Problem(FAILED, name, "it needs huggingface_hub: pip install 'vpatch[plan]'")) from error
-    headers = {**build_hf_headers(library_name="vpatch"), "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "vpatch", "Accept-Encoding": "identity"}
+    # Not by `build_hf_headers`: to say who calls, it asks the hub more, and keeps the answer.
+    if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
+        headers["Authorization"] = f"Bearer {token}"
     if part:
         headers["Range"] = f"bytes={start}-{start + most - 1}"
     where = f"{file} of {name} ({at})"

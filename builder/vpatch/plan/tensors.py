@@ -18,6 +18,7 @@ LONGEST_HEADER = 100_000_000
 """What safetensors itself refuses to go beyond."""
 LARGEST = 1 << 50
 WRONG = "wrong safetensors header"
+NO_SHAPE = -1
 
 BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
@@ -79,7 +80,9 @@ def _offsets(fields: Fields, name: str) -> tuple[int, int]:
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]} if 0 <= start <= end:
             wanted = _bytes(dtype, shape)
-            if wanted is not None and end - start != wanted:
+            if wanted == NO_SHAPE:
+                fields.wrong(_short(name), "has a shape that no tensor has")
+            elif wanted is not None and end - start != wanted:
                 fields.wrong(_short(name), f"takes {end - start} bytes, {dtype} of its shape takes {wanted}")
             return start, end
     fields.wrong(_short(name), "does not have a dtype, a shape and two offsets in order")
@@ -87,11 +90,11 @@ def _offsets(fields: Fields, name: str) -> tuple[int, int]:
 
 
 def _bytes(dtype: str, shape: list[Any]) -> int | None:
-    """Give what a tensor takes, None if its dtype is not known here; -1 if no tensor has such a shape."""
+    """Give what a tensor takes, None if its dtype is not known here; NO_SHAPE if no tensor has such a shape."""
     count = 1
     for dimension in shape:
         if type(dimension) is not int or dimension < 0:
-            return -1
+            return NO_SHAPE
         count = min(count * dimension, LARGEST)
     return -(-count * BITS[dtype] // 8) if dtype in BITS else None
 

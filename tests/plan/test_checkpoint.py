@@ -1,0 +1,315 @@
+"""Models from config.json files, most of them wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vpatch.errors import Failure
+from vpatch.plan.checkpoint import model_of, read
+from vpatch.plan.model import FULL, LINEAR, Attention
+
+from tests.cpu.models import CONFIGS as REAL
+from tests.plan.configs import CONFIGS, named
+
+QWEN3 = named("Qwen3ForCausalLM")
+QWEN3_5 = named("Qwen3_5MoeForConditionalGeneration")
+
+
+def refused(config: dict[str, Any]) -> list[str]:
+    """Give the causes for which a config is refused."""
+    with pytest.raises(Failure) as caught:
+        model_of(config, "config.json", name="made up")
+    assert all(problem.where == "config.json" for problem in caught.value.problems)
+    return [f"{problem.what}: {problem.cause}" for problem in caught.value.problems]
+
+
+def text(**changed: Any) -> dict[str, Any]:
+    """Give a Qwen3.5 with changes in its text config."""
+    return QWEN3_5 | {"text_config": QWEN3_5["text_config"] | changed}
+
+
+def test_a_hybrid_is_read_from_its_text_config() -> None:
+    model = model_of(REAL["35B"], "config.json", name="35B")
+
+    assert model.hybrid
+    assert [index for index, kind in enumerate(model.layers) if kind == FULL] == list(range(3, 40, 4))
+    assert model.attention == Attention(heads=16, kv_heads=2, head_size=256)
+    assert model.linear
+    assert (model.linear.value_heads, model.linear.state_dtype) == (32, "float32")
+    assert (model.draft_layers, model.vision, model.unknown) == (1, True, ())
+
+
+def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
+    folder = tmp_path / "Some-Model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN3))
+
+    assert read(folder) == read(folder / "config.json")
+    assert read(folder).name == "Some-Model"
+    assert read(folder, name="else").name == "else"
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no heads": (QWEN3 | {"num_attention_heads": 0}, "wrong value: num_attention_heads is 0, not 1 to 65,536"),
+    "negative": (QWEN3 | {"hidden_size": -2048}, "wrong value: hidden_size is -2048, not 1 to 16,777,216"),
+    "a string": (QWEN3 | {"num_hidden_layers": "36"}, "wrong value: num_hidden_layers is a string, not a whole number"),
+    "true": (
+        QWEN3 | {"num_hidden_layers": True},
+        "wrong value: num_hidden_layers is true or false, not a whole number",
+    ),
+    "a float": (QWEN3 | {"head_dim": 128.0}, "wrong value: head_dim is 128.0"),
+    "a list": (QWEN3 | {"vocab_size": [1]}, "wrong value: vocab_size is a list, not a whole number"),
+    "uneven heads": (
+        QWEN3 | {"num_key_value_heads": 5},
+        "wrong value: num_key_value_heads is 5, of which 32 heads are no multiple",
+    ),
+    "more KV heads": (
+        QWEN3 | {"num_key_value_heads": 64},
+        "wrong value: num_key_value_heads is 64, of which 32 heads are no multiple",
+    ),
+    "a thousand thousand million layers": (
+        QWEN3 | {"num_hidden_layers": 10**12},
+        "wrong value: num_hidden_layers is 1000000000000, not 1 to 1,024",
+    ),
+    "a number without end": (
+        QWEN3 | {"num_hidden_layers": 10**4000},
+        "wrong value: num_hidden_layers is a number of more than thirty digits, not 1 to 1,024",
+    ),
+    "too narrow": (
+        named("LlamaForCausalLM", hidden_size=16),
+        "wrong value: hidden_size leaves nothing for each of 32 heads",
+    ),
+    "no layers": ({**QWEN3, "num_hidden_layers": None}, "missing key: num_hidden_layers"),
+    "no names": (QWEN3 | {"architectures": "Qwen3ForCausalLM"}, "wrong value: architectures is a string, not a list"),
+    "names of numbers": (QWEN3 | {"architectures": [1]}, "wrong value: architectures is not a list of strings"),
+    "tied by a word": (
+        QWEN3 | {"tie_word_embeddings": "no"},
+        "wrong value: tie_word_embeddings is a string, not true or false",
+    ),
+    "too few kinds": (
+        text(layer_types=[FULL]),
+        "wrong value: text_config.layer_types names 1 layers, num_hidden_layers says 4",
+    ),
+    "more experts than there are": (
+        text(num_experts_per_tok=300),
+        "wrong value: text_config.num_experts_per_tok is 300, of 256 experts",
+    ),
+    "value heads": (
+        text(linear_num_value_heads=20),
+        "wrong value: text_config.linear_num_value_heads is 20, no multiple of 16 key heads",
+    ),
+    "state": (
+        text(mamba_ssm_dtype="int4"),
+        "wrong value: text_config.mamba_ssm_dtype is 'int4', not one of float32, bfloat16, float16",
+    ),
+    "vision": (QWEN3_5 | {"vision_config": [1]}, "wrong value: vision_config is a list, not an object"),
+    "nobody knows its layers": (
+        {"architectures": ["New"]},
+        "missing key: num_hidden_layers or n_layer or n_layers or num_layers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_config_that_no_model_has_is_refused(name: str) -> None:
+    config, cause = WRONG[name]
+
+    assert any(one.startswith(cause) for one in refused(config)), refused(config)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    assert len(refused(QWEN3 | {"num_hidden_layers": -1, "vocab_size": "x", "head_dim": 0})) == 3
+    assert [one.partition(": ")[2] for one in refused({"architectures": ["New"]})] == [
+        "num_hidden_layers or n_layer or n_layers or num_layers",
+        "num_attention_heads or n_head or n_heads or num_heads",
+        "hidden_size or n_embd or d_model or dim",
+    ]
+
+
+def test_vllm_itself_wants_a_head_size_of_glm() -> None:
+    config = named("Glm4MoeForCausalLM")
+    del config["head_dim"]
+
+    assert refused(config) == ["missing key: head_dim"]
+
+
+def write(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "config.json"
+    path.write_bytes(data)
+    return path
+
+
+FILES = {
+    "empty": (b"", "it is not JSON: "),
+    "cut": (json.dumps(QWEN3).encode()[:-5], "it is not JSON: "),
+    "a list": (b"[]", "its JSON is a list, not an object"),
+    "null": (b"null", "its JSON is null, not an object"),
+    "deep": (b'{"a":' * 200_000, "its JSON is nested too deeply"),
+    "deep lists": (b"[" * 200_000, "its JSON is nested too deeply"),
+    "not a number": (b'{"num_hidden_layers": NaN}', "it is not JSON: NaN is not a number of JSON"),
+    "many digits": (b'{"num_hidden_layers": ' + b"9" * 5000 + b"}", "it is not JSON: "),
+    "not text": (b"\xff\xfe\x00{", "it is not JSON: "),
+    "weights": (hashlib.shake_256(b"weights").digest(4096), "it is not JSON: "),
+    "100 MB": (b" " * 100_000_000, "it is longer than 16,777,216 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_config_is_refused(name: str, tmp_path: Path) -> None:
+    data, cause = FILES[name]
+
+    with pytest.raises(Failure) as caught:
+        read(write(tmp_path, data).parent)
+    (problem,) = caught.value.problems
+    assert (problem.what, problem.where) == ("cannot be read", str(tmp_path / "config.json"))
+    assert problem.cause.startswith(cause)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    made = {name: tmp_path / name for name in ("none", "fifo", "folder", "loop")}
+    for folder in made.values():
+        folder.mkdir()
+    os.mkfifo(made["fifo"] / "config.json")
+    (made["folder"] / "config.json").mkdir()
+    (made["loop"] / "config.json").symlink_to("config.json")
+
+    told = {}
+    for name, folder in made.items():
+        with pytest.raises(Failure) as caught:
+            read(folder)
+        (problem,) = caught.value.problems
+        assert problem.where == str(folder / "config.json")
+        told[name] = problem.cause
+
+    assert told == {
+        "none": "No such file or directory",
+        "fifo": "it is not a regular file",
+        "folder": "Is a directory",
+        "loop": "Too many levels of symbolic links",
+    }
+
+
+def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    write(tmp_path, json.dumps(QWEN3).encode())
+    for module, name in ((os, "open"), (Path, "is_dir")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, refuse)
+            with pytest.raises(Failure, match=r"cannot be read: .*: Permission denied"):
+                read(tmp_path)
+
+
+NOT_MODELLED = {
+    "a window": (named("MistralForCausalLM"), "a sliding window of 4,096 tokens"),
+    "a window, switched on": (
+        named("Qwen2ForCausalLM", sliding_window=1000, use_sliding_window=True),
+        "a sliding window of 1,000 tokens",
+    ),
+    "another kind of layer": (
+        text(layer_types=[FULL, LINEAR, "sliding_attention", "mamba"]),
+        "layers of another kind: mamba, sliding_attention",
+    ),
+    "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
+    "Jamba": (REAL["Jamba"], "what the layers of architecture 'JambaForCausalLM' keep"),
+    "nameless": ({**QWEN3, "architectures": None}, "what the layers of a config that names no architecture keep"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MODELLED)
+def test_what_is_not_modelled_is_said_and_bounded(name: str) -> None:
+    config, told = NOT_MODELLED[name]
+    model = model_of(config, "config.json", name=name)
+
+    assert len(model.unknown) == 1
+    assert model.unknown[0].startswith(told)
+    assert set(model.layers) == {FULL}
+    assert model.linear is None
+
+
+def test_bounds_take_the_largest_of_what_differs_by_layer() -> None:
+    model = model_of(
+        {
+            "architectures": ["Gemma9ForCausalLM"],
+            "text_config": {
+                "num_layers": 3,
+                "n_head": 8,
+                "d_model": 100,
+                "num_key_value_heads": [2, 4, 1],
+                "head_dim": 256,
+                "global_head_dim": 512,
+                "seq_length": 9000,
+                "max_position_embeddings": 7000,
+            },
+        },
+        "config.json",
+        name="bounds",
+    )
+
+    assert model.attention == Attention(heads=8, kv_heads=4, head_size=512)
+    assert (len(model.layers), model.hidden_size, model.max_position_embeddings) == (3, 100, 7000)
+
+
+def test_bounds_without_a_length_take_what_vllm_takes() -> None:
+    config = {"architectures": ["New"], "n_layers": 2, "num_heads": 6, "dim": 100}
+    model = model_of(config, "config.json", name="new")
+
+    assert (model.max_position_embeddings, model.attention) == (2048, Attention(6, 6, 17))
+
+
+def test_the_text_config_of_a_text_model_in_another_is_found() -> None:
+    inner = {key: value for key, value in QWEN3.items() if key != "architectures"}
+    config = {"architectures": ["Omni"], "thinker_config": {"text_config": inner}}
+
+    assert model_of(config, "config.json", name="omni").attention.heads == 32
+
+
+DTYPES = {
+    "bfloat16": ({"dtype": "bfloat16"}, {}),
+    "float16": ({"torch_dtype": "torch.float16"}, {"dtype": "bfloat16"}),
+    "bfloat16, from float32": ({"dtype": "float32"}, {}),
+    "bfloat16, by default": ({}, {}),
+    "float16, inside": ({}, {"dtype": "float16"}),
+}
+
+
+@pytest.mark.parametrize("wanted", DTYPES)
+def test_the_dtype_is_the_one_that_vllm_takes(wanted: str) -> None:
+    outer, inner = DTYPES[wanted]
+    model = model_of(text(**inner) | outer, "config.json", name="dtype")
+
+    assert model.dtype == wanted.partition(",")[0]
+    assert model.linear
+    assert model.linear.state_dtype == model.dtype
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "auto", "re:(", FULL, "fp8"])
+KEYS = st.sampled_from(["quant_method", "config_groups", "weights", "targets", "num_bits", "ignore", "0"])
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_whatever_a_key_says_there_is_a_model_or_a_failure(data: st.DataObject) -> None:
+    config = json.loads(json.dumps(CONFIGS[data.draw(st.sampled_from(sorted(CONFIGS)))]))
+    inner = config.get("text_config", config)
+    keys = ["architectures", "text_config", "quantization_config", "dtype", "layer_types", "mlp_only_layers"]
+    for key in data.draw(st.lists(st.sampled_from([*config, *inner, *keys]), max_size=4)):
+        data.draw(st.sampled_from([config, inner]))[key] = data.draw(VALUES)
+
+    model = None
+    with contextlib.suppress(Failure):  # any other exception is a traceback
+        model = model_of(config, "config.json", name="drawn")
+    if model:
+        assert model.attention.heads % model.attention.kv_heads == 0 or model.unknown
+        assert set(model.layers) <= {FULL, LINEAR}
+        assert model.weights is None or min(model.weights.layers) > 0

@@ -1,0 +1,311 @@
+"""Models that are neither a path nor recorded: from the local cache, and, only if asked, from a hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure, Problem
+from vpatch.plan import hub as module
+from vpatch.plan import hub_cache
+from vpatch.plan.model import GIB, Model
+from vpatch.plan.source import load
+
+from tests.plan.configs import named
+from tests.plan.hub_server import COMMIT, NAME, Hub, hub
+from tests.plan.shards import file, header
+from tests.plan.test_weights import CONFIG, FIRST, MEASURED, SECOND, index
+
+__all__ = ["hub"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the cache's folder, which is empty, and hide the caller's settings."""
+    for name in list(os.environ):
+        if name.startswith(("HF_", "HUGGINGFACE_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def stored(cache: Path, commit: str, reference: str = "", **files: bytes) -> Path:
+    folder = cache / f"models--{NAME.replace('/', '--')}"
+    snapshot = folder / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for name, data in {"config_json": json.dumps(CONFIG).encode(), **files}.items():
+        (snapshot / name.replace("_", ".")).write_bytes(data)
+    if reference:
+        (folder / "refs" / reference).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "refs" / reference).write_text(f"{commit}\n")
+    return snapshot
+
+
+def test_a_snapshot_in_the_cache_is_found_by_branch_tag_and_commit(cache: Path) -> None:
+    stored(cache, COMMIT, "main", a_safetensors=file(header(FIRST)), b_safetensors=file(header(SECOND)))
+    stored(cache, "f" * 40, "refs/pr/1")
+
+    assert load(NAME).weights == MEASURED
+    assert (load(NAME).name, load(NAME).revision) == (NAME, None)
+    assert load(NAME, COMMIT).weights == MEASURED
+    assert load(NAME, "refs/pr/1").revision == "refs/pr/1"
+    assert load(NAME, "f" * 40).weights != MEASURED
+
+
+@pytest.mark.parametrize("revision", ["v2", "0" * 40, "../../main", "/etc", "a b", ""])
+def test_a_revision_that_the_cache_has_not_is_refused(revision: str, cache: Path) -> None:
+    stored(cache, COMMIT, "v1")
+
+    with pytest.raises(Failure, match="no such model: somebody/Some-Model: it is neither a path, nor recorded, nor in"):
+        load(NAME, revision)
+
+
+def test_a_reference_of_another_kind_is_none(cache: Path) -> None:
+    stored(cache, COMMIT, "main")
+    (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"\xff\xfe")
+    assert hub_cache.snapshot(NAME, None) is None
+
+    (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"../../../..")
+    assert hub_cache.snapshot(NAME, None) is None
+
+
+HOMES = {
+    "HF_HUB_CACHE": ("/a", {"HF_HUB_CACHE": "/a", "HUGGINGFACE_HUB_CACHE": "/b", "HF_HOME": "/c"}),
+    "the old name": ("/b", {"HUGGINGFACE_HUB_CACHE": "/b", "HF_HOME": "/c"}),
+    "HF_HOME": ("/c/hub", {"HF_HOME": "/c", "XDG_CACHE_HOME": "/d"}),
+    "XDG": ("/d/huggingface/hub", {"XDG_CACHE_HOME": "/d"}),
+    "home": ("/e/.cache/huggingface/hub", {"HOME": "/e"}),
+    "variables": ("/e/x", {"HOME": "/e", "HF_HUB_CACHE": "$HOME/x"}),
+}
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_the_cache_is_where_huggingface_hub_has_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, variables = HOMES[name]
+    for variable in ("HF_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    script = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    theirs = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+
+    assert [str(hub_cache.home()), theirs] == [wanted, wanted]
+
+
+def publish(hub: Hub, config: Any = CONFIG) -> None:
+    """Put a checkpoint of two files on the hub."""
+    hub.files = {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors.index.json": index(a=FIRST, b=SECOND),
+        "a.safetensors": file(header(FIRST)),
+        "b.safetensors": file(header(SECOND)),
+    }
+
+
+def download(name: str = NAME, revision: str | None = None, weights_gib: float | None = None) -> Model:
+    return load(name, revision, weights_gib=weights_gib, download=True)
+
+
+def refused(name: str = NAME, revision: str | None = None) -> tuple[Problem, ...]:
+    with pytest.raises(Failure) as caught:
+        download(name, revision)
+    return caught.value.problems
+
+
+def test_nothing_is_asked_of_the_hub_unless_it_is_told_to(hub: Hub) -> None:
+    publish(hub)
+
+    with pytest.raises(Failure, match="nothing is downloaded unless --download is given"):
+        load(NAME)
+    assert hub.asked == []
+
+
+def test_only_headers_are_downloaded_and_nothing_is_kept(hub: Hub, cache: Path) -> None:
+    publish(hub)
+    model = download()
+
+    assert model.weights
+    assert (*model.weights.layers, model.weights.head) == (*MEASURED.layers, MEASURED.head)
+    assert model.weights.exact
+    assert (model.name, model.revision) == (NAME, None)
+    assert [name for name, span in hub.asked if span] == ["a.safetensors", "b.safetensors"]
+    assert not cache.exists()
+
+
+def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(hub)
+    monkeypatch.setattr(module, "FIRST", 64)
+    hub.redirects = True
+    model = download()
+
+    assert model.weights
+    assert model.weights.loaded == MEASURED.loaded
+    spans = [span for name, span in hub.asked if name == "a.safetensors"]
+    length = int.from_bytes(hub.files["a.safetensors"][:8], "little")
+    assert set(spans) == {"bytes=0-63", f"bytes=8-{length + 7}"}
+
+
+def test_all_files_are_of_one_commit_and_the_token_goes_along(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    publish(hub)
+    hub.revisions = {"branch", COMMIT}
+
+    assert download(revision="branch").revision == "branch"
+    assert hub.tokens == {"Bearer hf_secret"}
+    assert hub.of == ["branch", *[COMMIT] * 4]
+
+
+def test_one_file_without_an_index_is_enough(hub: Hub) -> None:
+    publish(hub)
+    hub.files["model.safetensors"] = file(header(FIRST | SECOND))
+    del hub.files["model.safetensors.index.json"]
+    model = download()
+
+    assert model.weights
+    assert model.weights.layers == MEASURED.layers
+
+
+def test_without_safetensors_the_weights_are_estimated(hub: Hub) -> None:
+    hub.files = {"config.json": json.dumps(CONFIG).encode()}
+    model = download()
+
+    assert model.weights
+    assert not model.weights.exact
+
+
+def test_who_says_what_it_weighs_needs_the_config_only(hub: Hub) -> None:
+    publish(hub)
+    model = download(weights_gib=2)
+
+    assert model.weights
+    assert model.weights.loaded == 2 * GIB
+    assert {name for name, _ in hub.asked} == {"config.json", "hf_quant_config.json"}
+
+
+def test_the_quantisation_may_be_beside_the_config(hub: Hub, cache: Path) -> None:
+    beside = json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}).encode()
+    hub.files = {"config.json": json.dumps(named("LlamaForCausalLM")).encode(), "hf_quant_config.json": beside}
+    assert download().quantization == "modelopt_fp4"
+
+    snapshot = stored(cache, COMMIT, "main")
+    (snapshot / "hf_quant_config.json").write_bytes(beside)
+    assert load(NAME).quantization == "modelopt_fp4"
+
+
+def test_a_recorded_model_has_more_revisions_on_the_hub(hub: Hub) -> None:
+    with pytest.raises(Failure) as caught:
+        download("Qwen3.6-27B", "next")
+    assert caught.value.problems[0].where == "config.json of Qwen/Qwen3.6-27B (next)"
+    assert len(hub.asked) == 1
+
+
+REFUSALS = {
+    "gated": ((401, "GatedRepo"), "the hub answers 401: it is gated, private or not there; accept its terms there"),
+    "forbidden": ((403, ""), "the hub answers 403: it is gated"),
+    "not there": ((404, "RepoNotFound"), "there is no such model"),
+    "busy": ((503, ""), "the hub answers 503"),
+    "too many": ((429, ""), "the hub answers 429"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_is_told(name: str, hub: Hub) -> None:
+    publish(hub)
+    hub.refusals["config.json"], cause = REFUSALS[name]
+
+    (problem,) = refused()
+    assert (problem.what, problem.where) == ("cannot download", "config.json of somebody/Some-Model (main)")
+    assert problem.cause.startswith(cause)
+
+
+def test_what_the_hub_has_not_is_told(hub: Hub) -> None:
+    publish(hub)
+
+    assert refused("nobody/nothing")[0].cause.startswith("the hub answers 401: it is gated, private or not there")
+    assert refused(revision="v9")[0].cause == "there is no revision v9"
+    assert refused("no-slash")[0].cause == "the hub has names of the form ORGANISATION/NAME only"
+    del hub.files["config.json"]
+    assert refused()[0].cause == "it has no config.json"
+
+
+def test_every_file_that_is_missing_is_told(hub: Hub) -> None:
+    publish(hub)
+    del hub.files["a.safetensors"]
+    hub.refusals["b.safetensors"] = (500, "")
+
+    assert [problem.cause for problem in refused()] == [
+        "the index names it, and it is not there",
+        "the hub answers 500",
+    ]
+
+
+@pytest.mark.parametrize("cut", ["config.json", "model.safetensors.index.json", "a.safetensors"])
+def test_an_answer_that_is_cut_is_told(cut: str, hub: Hub) -> None:
+    publish(hub)
+    hub.cut = cut
+
+    (problem,) = refused()
+    assert problem.what == "cannot download"
+    assert problem.where.startswith(f"{cut} of somebody/Some-Model (")
+    assert "\n" not in problem.cause
+
+
+def test_a_config_that_is_not_json_or_too_long_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.files = {"config.json": b"<html>"}
+    assert refused()[0].cause.startswith("it is not JSON")
+
+    monkeypatch.setattr(module, "CONFIG_BYTES", 5)
+    assert refused()[0].cause == "it is longer than 5 bytes"
+
+
+@pytest.mark.parametrize(
+    ("ranges", "cause"),
+    [
+        ("another", "the hub sends another part of it than was asked for"),
+        ("unsaid", "the hub sends another part of it than was asked for"),
+    ],
+)
+def test_ranges_that_lie_are_told(ranges: str, cause: str, hub: Hub) -> None:
+    publish(hub)
+    hub.ranges = ranges
+
+    assert [problem.cause for problem in refused()] == [cause, cause]
+
+
+def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(hub)
+    hub.ranges = "ignored"
+    assert download().weights
+
+    monkeypatch.setattr(module, "FIRST", 64)
+    assert {problem.cause for problem in refused()} == {"the hub sends another part of it than was asked for"}
+
+
+def test_a_hub_that_is_not_there_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    assert "refused" in refused()[0].cause
+
+
+def test_without_huggingface_hub_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+    (problem,) = refused()
+    assert str(problem) == "cannot download: somebody/Some-Model: it needs huggingface_hub: pip install 'vpatch[plan]'"
+
+
+def test_the_endpoint_of_the_user_is_asked(hub: Hub, tmp_path: Path) -> None:
+    publish(hub)
+    script = f"from vpatch.plan.source import load; print(load({NAME!r}, download=True).weights.exact)"
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+
+    assert (ran.stdout, ran.returncode) == ("True\n", 0), ran.stderr

@@ -1,0 +1,174 @@
+"""How checkpoints say that they are quantised, and whether the output head is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.plan.checkpoint import model_of
+from vpatch.plan.model import Head
+
+from tests.cpu.head_models import BF16_HEAD, MODELS, fp8_head
+from tests.plan.configs import named
+
+BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+CHANNEL = {"num_bits": 8, "type": "float", "strategy": "channel"}
+NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+
+
+def groups(*pairs: tuple[list[str], Any], ignore: tuple[str, ...] = (), **config: Any) -> dict[str, Any]:
+    """Give a config of compressed-tensors with a group for each list of targets and weights."""
+    made = {str(index): {"targets": targets, "weights": weights} for index, (targets, weights) in enumerate(pairs)}
+    return {"quant_method": "compressed-tensors", "config_groups": made, "ignore": [*ignore], **config}
+
+
+def quantised(config: Any, name: str = "Qwen3_5MoeForConditionalGeneration") -> tuple[str | None, Head | None]:
+    model = model_of(named(name) | {"quantization_config": config}, "config.json", name="quantised")
+    return model.quantization, model.head
+
+
+HEADS = {
+    "Linear is no head": (groups((["Linear"], BLOCK)), None),
+    "by a bare name": (groups((["lm_head"], BLOCK)), Head("fp8-block", "lm_head")),
+    "by its full name": (groups((["language_model.lm_head"], CHANNEL)), Head("fp8-channel", "language_model.lm_head")),
+    "by an expression": (groups((["re:.*lm_head"], CHANNEL)), Head("fp8-channel", "re:.*lm_head")),
+    "by its class": (groups((["ParallelLMHead"], CHANNEL)), Head("fp8-channel", "ParallelLMHead")),
+    "by another name": (groups((["model.lm_head", "re:visual.*"], CHANNEL)), None),
+    "its own group before Linear": (
+        groups((["Linear"], NVFP4), (["re:.*lm_head$"], BLOCK)),
+        Head("fp8-block", "re:.*lm_head$"),
+    ),
+    "ignored by name": (groups((["re:.*lm_head"], BLOCK), ignore=("lm_head",)), None),
+    "ignored by an expression": (groups((["lm_head"], BLOCK), ignore=("re:.*lm_head",)), None),
+    "weights left alone": (groups((["lm_head"], None)), None),
+    "per tensor, by default": (
+        groups((["lm_head"], {"num_bits": 8, "type": "float"})),
+        Head("fp8-tensor", "lm_head"),
+    ),
+    "NVFP4": (
+        groups((["lm_head"], NVFP4), format="nvfp4-pack-quantized"),
+        Head("nvfp4-pack-quantized", "lm_head"),
+    ),
+    "mixed": (groups((["lm_head"], NVFP4), format="mixed-precision"), Head("float4-tensor_group", "lm_head")),
+    "scales of attention": (groups((["Qwen3Attention"], BLOCK)), None),
+    "the model card's": (fp8_head(), Head("fp8-block", "lm_head")),
+    "the model card's other": (BF16_HEAD, None),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_quantised_as_compressed_tensors_decides(name: str) -> None:
+    config, head = HEADS[name]
+
+    assert quantised(config) == ("compressed-tensors", head)
+    assert quantised(config | {"quant_method": "compressed_tensors"}, "LlamaForCausalLM")[1] == head
+
+
+def test_the_old_key_and_the_text_config_are_looked_at() -> None:
+    config = groups((["lm_head"], BLOCK))
+    llama = named("LlamaForCausalLM") | {"compression_config": config}
+    inner = named("Qwen3_5ForConditionalGeneration", quantization_config=config)
+
+    for one in (llama, inner):
+        assert model_of(one, "config.json", name="old").head == Head("fp8-block", "lm_head")
+
+
+OTHERS: dict[str, tuple[Any, str, Head | None]] = {
+    "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", None),
+    "fp8": ({"quant_method": "FP8", "ignored_layers": ["lm_head"]}, "fp8", None),
+    "modelopt": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "mtp*"]},
+        "modelopt_fp4",
+        None,
+    ),
+    "modelopt, its head too": (
+        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": []}},
+        "modelopt",
+        Head("fp8-tensor", "Linear"),
+    ),
+    "modelopt, mixed": ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "modelopt_mixed", None),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq", None),
+    "gptq, its head too": (
+        {"quant_method": "gptq", "bits": 8, "group_size": -1, "lm_head": True},
+        "gptq",
+        Head("int8", "Linear"),
+    ),
+    "what plan does not know": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", None),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_methods_go_by_the_names_that_vllm_calls_them(name: str) -> None:
+    config, method, head = OTHERS[name]
+
+    assert quantised(config) == (method, head)
+
+
+WRONG = {
+    "no object": (7, "quantization_config is a number, not an object"),
+    "no method": ({"bits": 4}, "quantization_config.quant_method is missing"),
+    "no expression": (
+        groups((["re:(lm_head"], BLOCK)),
+        "quantization_config.config_groups.0.targets has an expression that cannot be read",
+    ),
+    "an expression that takes years": (
+        groups((["Linear"], BLOCK), ignore=("re:(a+)+b",)),
+        "quantization_config.ignore has an expression that is too intricate",
+    ),
+    "too many repetitions": (
+        groups((["re:" + ".*" * 7], BLOCK)),
+        "quantization_config.config_groups.0.targets has an expression that is too intricate",
+    ),
+    "targets of numbers": (
+        groups(([1], BLOCK)),  # type: ignore[list-item]
+        "quantization_config.config_groups.0.targets is not a list of strings",
+    ),
+    "no bits": (
+        groups((["Linear"], {"num_bits": 0})),
+        "quantization_config.config_groups.0.weights.num_bits is 0, not 1 to 64",
+    ),
+    "no groups": (
+        {"quant_method": "compressed-tensors", "config_groups": []},
+        "quantization_config.config_groups is a",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_quantisation_is_refused(name: str) -> None:
+    config, cause = WRONG[name]
+
+    with pytest.raises(Failure) as caught:
+        quantised(config)
+    assert caught.value.problems[0].cause.startswith(cause)
+
+
+def test_estimates_follow_what_is_quantised() -> None:
+    def loaded(config: Any) -> Any:
+        outer = named("LlamaForCausalLM") | ({"quantization_config": config} if config else {})
+        weights = model_of(outer, "config.json", name="x").weights
+        assert weights
+        return weights
+
+    plain, fp8 = loaded(None), loaded({"quant_method": "fp8"})
+    four = loaded(groups((["Linear"], NVFP4)))
+    kept = loaded(groups((["Linear"], NVFP4), ignore=(r"re:.*layers\.0\..*", "model.layers.1.mlp.up_proj")))
+    unknown = loaded({"quant_method": "bitsandbytes"})
+
+    assert fp8.layers[0] / plain.layers[0] == pytest.approx(1 / 2, rel=1e-3)
+    assert four.layers[0] / plain.layers[0] == pytest.approx(0.5625 / 2, rel=1e-3)
+    assert (fp8.head, fp8.embedding) == (plain.head, plain.embedding)
+    assert kept.layers[0] == plain.layers[0]
+    assert four.layers[1] < kept.layers[1] < plain.layers[1]
+    assert kept.layers[2:] == four.layers[2:]
+    assert unknown.layers == plain.layers
+    assert unknown.source.endswith("bitsandbytes taken for two bytes each")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_head_tests(name: str) -> None:
+    model = model_of(MODELS[name], "config.json", name=name)
+
+    assert (model.head is None) == ("bf16" in name)
+    assert model.tied == ("tied" in name)

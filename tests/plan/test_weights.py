@@ -1,0 +1,270 @@
+"""Sizes of weights: from headers that are true, from headers that lie, from an index, from a number."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vpatch.errors import Failure
+from vpatch.plan import tensors
+from vpatch.plan.checkpoint import read
+from vpatch.plan.model import GIB, Weights
+
+from tests.plan.configs import named
+from tests.plan.shards import file, header
+
+CONFIG = named("Qwen3_5ForConditionalGeneration", mtp_num_hidden_layers=1)
+FIRST = {
+    "model.language_model.embed_tokens.weight": ("BF16", [100, 8]),
+    "model.language_model.layers.0.mlp.up_proj.weight": ("BF16", [8, 8]),
+    "model.language_model.layers.0.mlp.up_proj.weight_scale": ("F32", [1]),
+    "language_model.model.layers.1.mlp.up_proj.weight": ("BF16", [8, 4]),
+    "model.layers.3.mlp.up_proj.weight": ("U8", [5]),
+    "model.visual.blocks.0.attn.qkv.weight": ("BF16", [30]),
+}
+SECOND = {
+    "lm_head.weight": ("F8_E4M3", [100, 8]),
+    "lm_head.weight_scale": ("F32", [1, 1]),
+    "mtp.layers.0.mlp.up_proj.weight": ("BF16", [7]),
+    "model.layers.4.eh_proj.weight": ("BF16", [3]),
+    "model.language_model.norm.weight": ("BF16", [8]),
+}
+MEASURED = Weights((132, 64, 0, 5), 1600, 804, 60 + 16, 14 + 6, "the headers of 2 safetensors files")
+
+
+def checkpoint(folder: Path, config: dict[str, Any] = CONFIG, **files: bytes) -> Path:
+    """Write a checkpoint; in names of files, `_` stands for `.`."""
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, data in files.items():
+        (folder / name.replace("_", ".")).write_bytes(data)
+    return folder
+
+
+def index(total: Any = 10**9, **files: dict[str, Any]) -> bytes:
+    names = {tensor: f"{name}.safetensors" for name, named in files.items() for tensor in named}
+    return json.dumps({"metadata": {"total_size": total}, "weight_map": names}).encode()
+
+
+def test_headers_tell_every_part_exactly(tmp_path: Path) -> None:
+    checkpoint(tmp_path, a_safetensors=file(header(FIRST)), b_safetensors=file(header(SECOND)))
+    before = sorted(tmp_path.iterdir())
+
+    weights = read(tmp_path).weights
+
+    assert weights == MEASURED
+    assert weights.exact
+    assert weights.loaded == sum((132, 64, 5, 1600, 804, 76))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_only_files_that_the_index_names_are_looked_at(tmp_path: Path) -> None:
+    checkpoint(tmp_path, a_safetensors=file(header(FIRST)), b_safetensors=file(header(SECOND)))
+    checkpoint(tmp_path, c_safetensors=b"not one", model_safetensors_index_json=index(a=FIRST, b=SECOND))
+
+    assert read(tmp_path).weights == MEASURED
+
+
+def test_a_tied_head_is_not_loaded(tmp_path: Path) -> None:
+    tied = named("Qwen3_5ForConditionalGeneration", tie_word_embeddings=True)
+    checkpoint(tmp_path, tied, a_safetensors=file(header(FIRST | SECOND)))
+
+    weights = read(tmp_path).weights
+    assert weights
+    assert (weights.head, weights.embedding) == (0, 1600)
+
+
+LIES: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "the file is cut short: 0 bytes with a header of 0"),
+    "cut in its length": (b"\1\0\0", "the file is cut short: 3 bytes with a header of 1"),
+    "cut in its header": (file(header(FIRST))[:40], "the file is cut short: 40 bytes with a header of"),
+    "cut in its data": (file(header(FIRST))[:-1], "the file is cut short: 1,860 of 1,861 bytes"),
+    "endless header": (b"\xff" * 8 + b"{}", "the file is cut short: 10 bytes with a header of 18,446,744"),
+    "no JSON": ((5).to_bytes(8, "little") + b"hello", "it is not JSON"),
+    "no object": ((2).to_bytes(8, "little") + b"[]", "its JSON is a list, not an object"),
+    "overlap": (
+        file(
+            {
+                "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+                "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]},
+            }
+        ),
+        "b begins at 2, inside the end at 4",
+    ),
+    "a hole": (
+        file(
+            {
+                "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+                "b": {"dtype": "U8", "shape": [4], "data_offsets": [6, 10]},
+            }
+        ),
+        "b begins at 6, after the end at 4",
+    ),
+    "more data": (file(header(FIRST), 2000), "139 bytes belong to no tensor"),
+    "a wrong size": (
+        file({"a": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 4]}}),
+        "a takes 4 bytes, BF16 of its shape takes 8",
+    ),
+    "a negative size": (
+        file({"a": {"dtype": "BF16", "shape": [-4], "data_offsets": [0, 8]}}),
+        "a has a shape that no tensor has",
+    ),
+    "offsets backwards": (
+        file({"a": {"dtype": "U8", "shape": [4], "data_offsets": [4, 0]}}, 4),
+        "a does not have a dtype, a shape and two offsets in order",
+    ),
+    "no tensor": (file({"a": None}, 0), "a does not have a dtype, a shape and two offsets in order"),
+    "a long name": (file({"a" * 999: None, "b": None}, 0), "a" * 97 + "... does not have"),
+    "a shape without end": (
+        file({"a": {"dtype": "U8", "shape": [10**9] * 10_000, "data_offsets": [0, 4]}}, 4),
+        "a takes 4 bytes, U8 of its shape takes 1125899906842624",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_header_that_is_not_true_is_one_problem(name: str, tmp_path: Path) -> None:
+    data, cause = LIES[name]
+    checkpoint(tmp_path, a_safetensors=data, b_safetensors=file(header(SECOND)))
+
+    with pytest.raises(Failure) as caught:
+        read(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.where == str(tmp_path / "a.safetensors")
+    assert cause in problem.cause
+
+
+def test_every_wrong_file_is_told_at_once(tmp_path: Path) -> None:
+    checkpoint(tmp_path, a_safetensors=b"", b_safetensors=b"", c_safetensors=file(header(FIRST)))
+
+    with pytest.raises(Failure) as caught:
+        read(tmp_path)
+    assert [Path(problem.where).name for problem in caught.value.problems] == ["a.safetensors", "b.safetensors"]
+
+
+def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
+    os.mkfifo(checkpoint(tmp_path) / "a.safetensors")
+    (tmp_path / "b.safetensors").mkdir()
+
+    with pytest.raises(Failure) as caught:
+        read(tmp_path)
+    assert [problem.cause for problem in caught.value.problems] == ["it is not a regular file", "Is a directory"]
+
+
+def test_a_header_that_is_too_long_is_not_read() -> None:
+    def read(start: int, count: int) -> bytes:
+        assert (start, count) == (0, 8)
+        return (10**9).to_bytes(8, "little")
+
+    with pytest.raises(Failure, match="wrong safetensors header: x: it is 1,000,000,000 bytes long"):
+        tensors.sizes(read, 1 << 40, "x")
+
+
+def test_a_file_that_ends_while_it_is_read_is_a_problem() -> None:
+    with pytest.raises(Failure, match="it ends after 0 of 5 bytes"):
+        tensors.sizes(lambda start, count: (5).to_bytes(8, "little") if count == 8 else b"", 100, "x")
+
+
+def test_a_dtype_that_is_new_is_taken_by_its_offsets(tmp_path: Path) -> None:
+    data = file({"lm_head.weight": {"dtype": "F2_NEW", "shape": [4], "data_offsets": [0, 9]}})
+    weights = read(checkpoint(tmp_path, a_safetensors=data)).weights
+
+    assert weights
+    assert weights.head == 9
+
+
+@pytest.mark.parametrize("total", [10**9, 1e9])
+def test_an_index_alone_gives_the_total_split_by_shape(total: float, tmp_path: Path) -> None:
+    estimate = read(checkpoint(tmp_path)).weights
+    weights = read(checkpoint(tmp_path, model_safetensors_index_json=index(total, a=FIRST, b=SECOND))).weights
+    assert estimate
+    assert weights
+
+    assert weights.loaded + weights.draft == 10**9
+    assert not weights.exact
+    assert "split by the shapes in the config; 2 of 2 files are not there" in weights.source
+    ratio = 10**9 / (estimate.loaded + estimate.draft)
+    for part in ("embedding", "head", "draft"):
+        assert getattr(weights, part) == pytest.approx(getattr(estimate, part) * ratio, rel=1e-6)
+
+
+def test_an_index_without_draft_layers_has_none(tmp_path: Path) -> None:
+    weights = read(checkpoint(tmp_path, model_safetensors_index_json=index(a=FIRST))).weights
+
+    assert weights
+    assert (weights.draft, weights.loaded) == (0, 10**9)
+
+
+def test_an_index_without_a_total_leaves_the_estimate(tmp_path: Path) -> None:
+    estimate = read(checkpoint(tmp_path)).weights
+
+    assert read(checkpoint(tmp_path, model_safetensors_index_json=index(None, a=FIRST))).weights == estimate
+
+
+WRONG_INDEX: dict[str, tuple[bytes, str]] = {
+    "negative": (index(-1, a=FIRST), "metadata.total_size is -1, not 1 to"),
+    "absurd": (index(10**20, a=FIRST), "metadata.total_size is 100000000000000000000, not 1 to"),
+    "a fraction": (index(0.5, a=FIRST), "metadata.total_size is 0.5"),
+    "no map": (b'{"metadata": {}}', "weight_map does not give a safetensors file for each tensor"),
+    "no names": (b'{"weight_map": {"a": 1}}', "weight_map does not give a safetensors file for each tensor"),
+    "elsewhere": (
+        b'{"weight_map": {"a": "../other/a.safetensors"}}',
+        "weight_map does not give a safetensors file for each tensor",
+    ),
+    "no index": (b"[]", "its JSON is a list, not an object"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_INDEX)
+def test_an_index_that_is_wrong_is_refused(name: str, tmp_path: Path) -> None:
+    data, cause = WRONG_INDEX[name]
+
+    with pytest.raises(Failure) as caught:
+        read(checkpoint(tmp_path, model_safetensors_index_json=data))
+    assert [problem.cause.startswith(cause) for problem in caught.value.problems] == [True]
+
+
+def test_what_somebody_says_goes_before_all_else(tmp_path: Path) -> None:
+    checkpoint(tmp_path, a_safetensors=file(header(FIRST)))
+    weights = read(tmp_path, weights_gib=21.88).weights
+
+    assert weights
+    assert weights.loaded == round(21.88 * GIB)
+    assert weights.source == "21.88 GiB as given, split by the shapes in the config"
+    assert min(weights.layers) > 0
+
+
+@pytest.mark.parametrize("gib", [0, -1, math.nan, math.inf, 1e9])
+def test_no_model_weighs_that(gib: float, tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"wrong value: --weights-gib: .* is not above 0, and 1,048,576 at most"):
+        read(checkpoint(tmp_path), weights_gib=gib)
+
+
+def test_weights_of_an_unknown_architecture_are_in_its_layers(tmp_path: Path) -> None:
+    config = {"architectures": ["New"], "num_hidden_layers": 3, "num_attention_heads": 2, "hidden_size": 64}
+
+    assert read(checkpoint(tmp_path, config)).weights is None
+    weights = read(tmp_path, weights_gib=1).weights
+    assert weights
+    assert (weights.loaded, weights.layers) == (GIB, (GIB // 3,) * 3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_is_told_or_does_no_harm(data: st.DataObject) -> None:
+    whole = bytearray(file(header(FIRST)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, 400))] = data.draw(st.integers(0, 255))
+
+    try:
+        found = tensors.sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
+    except Failure as failure:
+        told = failure.problems
+        assert len(told) == 1
+    else:
+        assert sum(found.values()) <= len(whole)
