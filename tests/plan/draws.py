@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -33,12 +33,17 @@ class Draw:
     config: dict[str, Any]
     arguments: dict[str, Any]
     budget: int
-    capability: tuple[int, int] = field(default=(9, 0))
+    capability: tuple[int, int] = (9, 0)
 
     @property
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
         return "qwen3_5" in self.config["model_type"] or self.config["model_type"] == "qwen3_next"
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """The part of the config that says the language model."""
+        return dict(self.config.get("text_config", self.config))
 
     @property
     def dtype(self) -> str:
@@ -65,7 +70,7 @@ def draws() -> list[Draw]:
     """Give them all."""
     random = Random(SEED)  # noqa: S311 - the same on every run
     both = (_hybrid, _dense)
-    return [
+    found = [
         *(_draw(random, kind(random, ranks), dtype, ranks) for ranks in RANKS for dtype in DTYPES for kind in both),
         *(
             _draw(random, _hybrid(random, 1), dtype, tokens=tokens)
@@ -82,8 +87,14 @@ def draws() -> list[Draw]:
             for capability in ((8, 6), (8, 9), (12, 0))
             for dtype in ("auto", "turboquant_4bit_nc")
         ),
+        *(
+            _draw(random, _dense(random, 1) | {"num_hidden_layers": 28, "head_dim": 128}, dtype, **where)
+            for dtype in ("turboquant_k8v4", "turboquant_3bit_nc")
+            for where in ({"stages": 2}, {"capability": (10, 0)})
+        ),
         *(_mixed(random) for _ in range(25)),
     ]
+    return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
 
 def _mixed(random: Random) -> Draw:
