@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 GIB = 1 << 30
 ASKED_ON_IMPORT = (
@@ -92,13 +93,32 @@ def pretend_h100() -> None:
 
 
 def pretend_capability(major: int, minor: int) -> None:
-    """Make the pretended GPU one of another compute capability; what was chosen for the last one is forgotten."""
+    """Make the pretended GPU one of another compute capability, with the attention kernels that there are for it.
+
+    What was chosen for the one before is forgotten.
+    """
     from vllm.platforms import current_platform
     from vllm.platforms.interface import DeviceCapability
     from vllm.v1.attention import selector
 
     type(current_platform).capability = DeviceCapability(major, minor)
+    versions = {9: (2, 3, 4), 10: (2, 4)}.get(major, (2,))
+    for name in ("vllm.vllm_flash_attn", "vllm.vllm_flash_attn.flash_attn_interface"):
+        vars(sys.modules[name])["is_fa_version_supported"] = lambda version, _device=None: version in versions
     selector._cached_get_attn_backend.cache_clear()
+
+
+def stand_in_for_flashinfer() -> None:
+    """Let FlashInfer be chosen for attention, which each release requires; not for anything else."""
+    from vllm.utils.flashinfer import has_flashinfer
+
+    assert not has_flashinfer()  # which is kept
+    for name in ("flashinfer", "flashinfer.decode", "flashinfer.prefill", "flashinfer.utils"):
+        sys.modules[name] = MagicMock()
+
+    from vllm.v1.attention.backends import flashinfer
+
+    flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # a layer's since 0.33, in CUDA's memory
 
 
 def stand_in_for_diskcache() -> None:

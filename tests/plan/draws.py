@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -27,18 +27,23 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 @dataclass(frozen=True)
 class Draw:
-    """A config.json, engine arguments by their names in vLLM, the bytes that a GPU has for its KV cache, and the GPU."""
+    """A config.json, engine arguments as vLLM names them, the bytes that a GPU has for its KV cache, and the GPU."""
 
     name: str
     config: dict[str, Any]
     arguments: dict[str, Any]
     budget: int
-    capability: tuple[int, int] = field(default=(9, 0))
+    capability: tuple[int, int] = (9, 0)
 
     @property
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
         return "qwen3_5" in self.config["model_type"] or self.config["model_type"] == "qwen3_next"
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """The part of the config that says the language model."""
+        return dict(self.config.get("text_config", self.config))
 
     @property
     def dtype(self) -> str:
@@ -63,33 +68,61 @@ class Draw:
 
 def draws() -> list[Draw]:
     """Give them all."""
-    random = Random(SEED)
-    found = []
-    for ranks in RANKS:
-        for dtype in DTYPES:
-            for config in (_hybrid(random, ranks), _dense(random, ranks)):
-                found.append(_draw(random, config, dtype, ranks))
-    for tokens in (1, 2, 3):
-        for dtype in ("auto", "fp8", "turboquant_4bit_nc"):
-            found.append(_draw(random, _hybrid(random, 1), dtype, 1, tokens=tokens))
-    for dtype in ("auto", "turboquant_k8v4", "turboquant_3bit_nc"):
-        for config in (_hybrid(random, 1), _dense(random, 1)):
-            found.append(_draw(random, config, dtype, 1, stages=2))
-    for capability in ((8, 6), (8, 9), (12, 0)):
-        for dtype in ("auto", "turboquant_4bit_nc"):
-            found.append(_draw(random, _hybrid(random, 1), dtype, 1, capability=capability))
-    return found
+    random = Random(SEED)  # noqa: S311 - the same on every run
+    both = (_hybrid, _dense)
+    found = [
+        *(_draw(random, kind(random, ranks), dtype, ranks) for ranks in RANKS for dtype in DTYPES for kind in both),
+        *(
+            _draw(random, _hybrid(random, 1), dtype, tokens=tokens)
+            for tokens in (1, 2, 3)
+            for dtype in ("auto", "fp8", "turboquant_4bit_nc")
+        ),
+        *(
+            _draw(random, kind(random, 1), dtype, stages=2)
+            for dtype in ("auto", "turboquant_k8v4", "turboquant_3bit_nc")
+            for kind in both
+        ),
+        *(
+            _draw(random, _hybrid(random, 1), dtype, capability=capability)
+            for capability in ((8, 6), (8, 9), (12, 0))
+            for dtype in ("auto", "turboquant_4bit_nc")
+        ),
+        *(
+            _draw(random, _dense(random, 1) | {"num_hidden_layers": 28, "head_dim": 128}, dtype, **where)
+            for dtype in ("turboquant_k8v4", "turboquant_3bit_nc")
+            for where in ({"stages": 2}, {"capability": (10, 0)})
+        ),
+        *(_mixed(random) for _ in range(25)),
+    ]
+    return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
+
+
+def _mixed(random: Random) -> Draw:
+    """Give one of which nothing was chosen beforehand, and which a release may refuse."""
+    ranks, heads = random.choice(RANKS), random.choice(RANKS)
+    kind = random.choice((_hybrid, _hybrid, _dense))
+    return _draw(
+        random,
+        kind(random, heads),
+        random.choice(DTYPES),
+        ranks,
+        stages=random.choice((1, 1, 2, 3)),
+        tokens=random.choice((0, 0, 1, 3)) if kind is _hybrid else 0,
+        capability=random.choice(((8, 0), (9, 0), (10, 0), (12, 0))),
+        least=20,
+    )
 
 
 def _draw(
     random: Random,
     config: dict[str, Any],
     dtype: str,
-    ranks: int,
+    ranks: int = 1,
     *,
     stages: int = 1,
     tokens: int = 0,
     capability: tuple[int, int] = (9, 0),
+    least: int = 29,
 ) -> Draw:
     parts = [config["model_type"], dtype, f"TP{ranks}"]
     parts += [f"PP{stages}"] * (stages > 1) + [f"MTP{tokens}"] * bool(tokens)
@@ -108,7 +141,7 @@ def _draw(
         arguments["language_model_only"] = True
     if tokens:
         arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": tokens}
-    return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(29, 36)), capability)
+    return Draw(" ".join(parts), config, arguments, int(2 ** random.uniform(least, 36)), capability)
 
 
 def _heads(random: Random, ranks: int) -> dict[str, int]:
