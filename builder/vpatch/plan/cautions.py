@@ -14,9 +14,6 @@ from vpatch.plan.pages import DTYPE_BYTES, PRESETS
 DESKTOP, TIGHT = 3 * GIB, int(2.3 * GIB)
 """What a desktop beside vLLM wants of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090."""
 
-DRIVER = int(0.4 * GIB)
-"""What is taken of a headless card before anything runs."""
-
 
 @dataclass(frozen=True)
 class Caution:
@@ -69,7 +66,7 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f" --gpu-memory-utilization {int(share * 1000) / 1000} leaves it {DESKTOP / GIB:.0f} GiB",
             "ig1/Qwen3.5-35B-A3B-NVFP4, GPU Memory Utilization Guide",
         )
-    taken = DESKTOP if deployment.desktop else DRIVER
+    taken = DESKTOP if deployment.desktop else 0
     if memory.left.least < taken <= memory.left.most or memory.left.most < taken:
         sure = "will" if memory.left.most < taken else "may"
         names = ", ".join(item.name for item in memory.items if not item.counted) or "the KV cache"

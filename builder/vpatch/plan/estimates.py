@@ -1,7 +1,7 @@
 """What a vLLM process takes besides weights and KV cache: estimates, each with its bounds and where it comes from.
 
-They were set so that the deployments of docs/plan.md, whose weights and KV cache are printed, lie within their bounds.
-Nothing here is exact, and a plan says so.
+They are set by what vLLM 0.20.2 counted on an H200 (docs/gpu, `python -m tests.gpu.planned`), and hold for an RTX 5090
+whose weights and KV cache are printed (tests/plan/test_fit.py). Nothing here is exact, and a plan says so.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ def within(likely: float, least: float, most: float) -> Estimate:
 
 def runtime_items(model: Model, deployment: Deployment) -> tuple[Item, ...]:
     """Give what the runtime takes: CUDA, libraries, activations, graphs."""
-    graphs = () if deployment.enforce_eager else (_graphs(model, deployment),)
-    return (_context(deployment), _activations(model, deployment), *graphs)
+    graphs = () if deployment.enforce_eager else (_graphs(deployment),)
+    return (_libraries(deployment), _activations(model, deployment), *graphs, CONTEXT)
 
 
-def _context(deployment: Deployment) -> Item:
-    """CUDA's context, the libraries' handles and workspaces, those of NCCL between several GPUs."""
-    size, told = within(0.75, 0.45, 1.05), "CUDA context and libraries"
+def _libraries(deployment: Deployment) -> Item:
+    """The libraries' handles and workspaces, and those of NCCL between several GPUs."""
+    size, told = within(0.26, 0.15, 0.6), "libraries"
     if deployment.tensor_parallel_size > 1:
         size, told = size + within(0.35, 0.15, 0.8), f"{told}, buffers of NCCL and of all-reduce"
-    if deployment.kv_cache_dtype in FP8:
+    if deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != (9, 0):  # Hopper has FlashAttention 3
         size, told = size + within(0.39, 0.0, 0.39), f"{told}, FlashInfer's workspace"
     return Item("runtime", size, told)
+
+
+CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.6), "taken before vLLM begins to count", counted=False)
 
 
 def _activations(model: Model, deployment: Deployment) -> Item:
@@ -77,19 +80,25 @@ def _activations(model: Model, deployment: Deployment) -> Item:
         f"sampling for {deployment.max_num_seqs:,} requests": deployment.max_num_seqs * model.vocab_size * SAMPLER,
     }
     if model.vision and not deployment.language_model_only:
-        candidates["the largest image in the vision tower"] = int(1.1 * GIB)
+        candidates["the largest image in the vision tower"] = IMAGE
     told, size = max(candidates.items(), key=lambda item: item[1])
     return Item("activations", Estimate(size, size // 2, size * 3 // 2 + 128 * MIB), told)
 
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
+IMAGE = int(1.9 * GIB)
+"""Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches."""
+
 SAMPLER = 20
 """Bytes per token of the vocabulary: logits and probabilities in float32, sorted values and their indices."""
 
 
 def _decoder(model: Model, deployment: Deployment) -> int:
-    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results."""
+    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results, all twice.
+
+    Inductor frees what a layer made after the next has begun: what was seen is twice what a layer's tensors take.
+    """
     ranks, width = deployment.tensor_parallel_size, DTYPE_BYTES[model.dtype]
     mixers = [(2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size]
     if LINEAR in model.layers and model.linear:
@@ -99,14 +108,14 @@ def _decoder(model: Model, deployment: Deployment) -> int:
         mixers.append(experts.per_token * (3 * experts.intermediate_size + model.hidden_size))
     else:
         mixers.append(3 * model.intermediate_size)
-    return deployment.max_num_batched_tokens * width * (6 * model.hidden_size + ceil(max(mixers) / ranks))
+    return deployment.max_num_batched_tokens * width * 2 * (6 * model.hidden_size + ceil(max(mixers) / ranks))
 
 
-def _graphs(model: Model, deployment: Deployment) -> Item:
+def _graphs(deployment: Deployment) -> Item:
     """CUDA graphs: one for each batch size that is captured, which by default go to twice the largest batch."""
     largest = min(512, 2 * deployment.max_num_seqs)
     sizes = len({1, 2, 4, *range(8, min(largest, 256) + 1, 8), *range(272, largest + 1, 16)})
-    size = int((0.15 + sizes * 0.0005 * len(model.layers)) * GIB)
+    size = int((0.045 + sizes * 0.015) * GIB)
     counted = counts_graphs(deployment)
     told = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; this release does not count them")
     return Item("CUDA graphs", Estimate(size, size // 2, size * 3), told, counted)

@@ -12,7 +12,7 @@ from math import ceil
 
 from vpatch.plan.estimates import Estimate, Item, exactly, runtime_items
 from vpatch.plan.kv_cache import skipped_layers, stages_of
-from vpatch.plan.model import Deployment, Model, Weights
+from vpatch.plan.model import MIB, Deployment, Model, Weights
 from vpatch.plan.turboquant import turboquant_items
 
 
@@ -64,6 +64,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
 def _weights(model: Model, weights: Weights, deployment: Deployment, stage: range) -> Item:
     """Give what a GPU of a stage holds of the checkpoint: its layers, embeddings on the first, the head on the last."""
     size = weights.other + sum(weights.layers[stage.start : stage.stop])
+    size += 0 if deployment.language_model_only else weights.vision
     if stage.start == 0:
         size += weights.embedding
     if stage.stop == len(weights.layers):
@@ -71,5 +72,9 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
     size = ceil(size / deployment.tensor_parallel_size)
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
     off = 0.1 if model.quantization else 0.02  # what a checkpoint leaves unquantised is only guessed at
-    bounds = exactly(size) if known else Estimate(size, int(size * (1 - off)), int(size * (1 + off)))
+    bounds = exactly(size) if known else Estimate(size, int(size * (1 - off)), int(size * (1 + off)) + TABLES)
     return Item("weights", bounds, weights.source)
+
+
+TABLES = 160 * MIB
+"""What vLLM adds to what is stored, most of it tables of rotary positions: 0.14 GiB for Qwen3.6, where it was seen."""

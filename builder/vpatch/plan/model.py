@@ -64,15 +64,16 @@ class Weights:
     """Bytes of a checkpoint's tensors, as stored, before any parallelism.
 
     `layers` has one number per decoder layer. `draft` are the layers of multi-token prediction, which are loaded for
-    speculative decoding only; `other` is what each pipeline stage holds whole: a vision tower, norms. `source` says in
-    words where the numbers come from, `exact` whether they are sizes of tensors, `summed` whether their sum is known,
-    be the parts estimates.
+    speculative decoding only; `vision` is the vision tower, `other` what each pipeline stage holds besides. `source`
+    says in words where the numbers come from, `exact` whether they are sizes of tensors, `summed` whether their sum is
+    known, be the parts estimates.
     """
 
     layers: tuple[int, ...]
     embedding: int = 0
     head: int = 0
     other: int = 0
+    vision: int = 0
     draft: int = 0
     source: str = ""
     exact: bool = True
@@ -81,7 +82,7 @@ class Weights:
     @property
     def loaded(self) -> int:
         """All of it but the draft layers."""
-        return sum(self.layers) + self.embedding + self.head + self.other
+        return sum(self.layers) + self.embedding + self.head + self.other + self.vision
 
 
 @dataclass(frozen=True)

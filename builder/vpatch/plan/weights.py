@@ -24,6 +24,7 @@ _LAYER = re.compile(
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
+_VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model)\.")
 _DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
 
@@ -99,10 +100,12 @@ def indexed(model: Model, index: Fields, because: str) -> Model:
 
 def measured(model: Model, sizes: Mapping[str, int], source: str) -> Model:
     """Give a model with the sizes of its tensors, in bytes by name. A tied head's copy is left out, as vLLM does."""
-    layers, embedding, head, other, draft = [0] * len(model.layers), 0, 0, 0, 0
+    layers, embedding, head, other, vision, draft = [0] * len(model.layers), 0, 0, 0, 0, 0
     for name, size in sizes.items():
         found = _LAYER.match(name)
-        if _DRAFT.match(name) or (found and not _within(found[1], len(layers))):
+        if _VISION.match(name):
+            vision += size
+        elif _DRAFT.match(name) or (found and not _within(found[1], len(layers))):
             draft += size
         elif found:
             layers[int(found[1])] += size
@@ -112,7 +115,7 @@ def measured(model: Model, sizes: Mapping[str, int], source: str) -> Model:
             embedding += size
         else:
             other += size
-    return replace(model, weights=Weights(tuple(layers), embedding, head, other, draft, source))
+    return replace(model, weights=Weights(tuple(layers), embedding, head, other, vision, draft, source))
 
 
 def _within(index: str, count: int) -> bool:
