@@ -209,13 +209,19 @@ def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -
     [
         ((), 2, "give --model or --preset"),
         (("--model", NAME, "--preset", PRESET), 2, "give --model or --preset"),
-        (("--model", NAME, "--max-num-seqs", "-1"), 2, "-1 is not in the range x>=1"),
-        (("--model", NAME, "--max-model-len", "0"), 2, "0 is not in the range x>=1"),
+        (("--model", NAME, "--max-num-seqs", "-1"), 2, "-1 is not in the range 1<="),
+        (("--model", NAME, "--max-model-len", "0"), 2, "0 is not in the range 1<="),
         (("--model", NAME, "--max-model-len", "long"), 2, "is not a valid"),
         (("--model", NAME, "--gpu-memory-utilization", "1.5"), 2, "is not in the range"),
         (("--model", NAME, "--gpu-memory-gib", "-8"), 2, "is not in the range"),
         (("--model", NAME, "--weights-gib", "-3"), 2, "is not in the range"),
         (("--model", NAME, "--kv-cache-memory-bytes", "-1"), 2, "is not in the range"),
+        (("--model", NAME, "--gpu-memory-utilization", "nan"), 2, "'nan' is not a number"),
+        (("--model", NAME, "--gpu-memory-gib", "nan"), 2, "'nan' is not a number"),
+        (("--model", NAME, "--weights-gib", "nan"), 2, "'nan' is not a number"),
+        (("--model", NAME, "--max-num-seqs", "1" + "0" * 400), 2, "is not in the range"),
+        (("--model", NAME, "--max-model-len", "1" + "0" * 400), 2, "is not in the range"),
+        (("--model", NAME, "--kv-cache-memory-bytes", "1" + "0" * 400), 2, "is not in the range"),
         (("--model", NAME, "--vllm", "latest"), 2, "'latest' is not a version of vLLM"),
         (("--model", NAME, "--vllm", "0.99.0"), 1, "unknown release: vLLM 0.99.0"),
         (("--model", NAME, "--kv-cache-dtype", "int3"), 1, "no such KV cache: int3 on vLLM 0.33.0"),
@@ -230,6 +236,12 @@ def test_garbage_in(vpatch: Program, arguments: tuple[str, ...], code: int, mess
 
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
+
+
+def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
+    ran = vpatch("plan", "--model", NAME, "--max-model-len", "32768", "--vllm", "0.19")
+
+    assert "  vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
 
 
 def test_no_config(vpatch: Program, tmp_path: Path) -> None:

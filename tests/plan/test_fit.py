@@ -168,7 +168,12 @@ def test_cautions() -> None:
     assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
     assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
-    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted", "admits-too-much"}
+    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted"}
+    large, long = hybrid(gib=24.0), 262_144
+    assert not fit(large, weights(large), deployment("0.18.1", max_model_len=long)).fits
+    assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long))
+    assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long, longest=True))
+    assert "admits-too-much" not in names(large, deployment("0.19.1", max_model_len=long))
     assert names(hybrid(gib=26.2), deployment(gpu_memory_utilization=0.95)) >= {"tight"}
     assert names(dense(), deployment()) == set()
 
@@ -197,6 +202,21 @@ def test_memory_that_nobody_counts() -> None:
     assert found.memory.left.likely < 0
     assert "uncounted" in names(model, found.deployment)
     assert "uncounted" not in names(model, deployment(**long, gpu_memory_utilization=0.85))
+
+
+def test_what_is_counted_does_not_come_on_top() -> None:
+    """A desktop wants 3 GiB of the card, and vLLM leaves it less: that is all there is to say."""
+    said: dict[str, Any] = {"desktop": True, "gpu_memory_utilization": 0.92}
+
+    assert names(hybrid(), deployment(**said)) == {"desktop"}
+    assert "uncounted" in names(hybrid(), deployment(**said, kv_cache_memory_bytes=6 * GIB))
+
+
+def test_no_remedy_is_longer_than_the_model() -> None:
+    model = dense()
+    told = list(remedies(model, weights(model), deployment(max_model_len=1 << 40)))
+
+    assert told[0] == "--max-model-len 40960"
 
 
 def test_decodes_buffers_on_0_20() -> None:

@@ -50,7 +50,7 @@ def advise(model: Model, weights: Weights, deployment: Deployment, requests: int
 
 def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
     """Say what would make a deployment fit that does not, one change at a time."""
-    if length := fit(model, weights, deployment).longest:
+    if length := min(fit(model, weights, deployment).longest, model.max_position_embeddings):
         yield f"--max-model-len {length}"
     dtypes = ("fp8", *TURBOQUANT[:2])
     changes: list[tuple[str, Deployment]] = [

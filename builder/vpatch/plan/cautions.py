@@ -70,7 +70,8 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             "ig1/Qwen3.5-35B-A3B-NVFP4, GPU Memory Utilization Guide",
         )
     taken = DESKTOP if deployment.desktop else DRIVER
-    if memory.left.least < taken <= memory.left.most or memory.left.most < taken:
+    added = memory.kv_cache.exact or not all(item.counted for item in memory.items)
+    if added and memory.left.least < taken:
         sure = "will" if memory.left.most < taken else "may"
         names = ", ".join(item.name for item in memory.items if not item.counted) or "the KV cache"
         yield Caution(
@@ -87,7 +88,8 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
-    if model.hybrid and not arithmetic_of(deployment.vllm).admits_all_groups:
+    asked = model.max_position_embeddings if deployment.longest else deployment.max_model_len
+    if model.hybrid and fit.longest < asked and not arithmetic_of(deployment.vllm).admits_all_groups:
         yield Caution(
             "admits-too-much",
             "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"
