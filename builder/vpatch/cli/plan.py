@@ -68,18 +68,14 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--list", "listed", is_flag=True, help="List the presets, and nothing else.")
 @click.option("--vllm", metavar="V", callback=_version, help=f"The release of vLLM. Default: {NEWEST}.")
 @click.option("--gpu", "card", metavar="NAME", help=f"One of {', '.join(one.name for one in GPUS)}. Default: RTX 5090.")
-@click.option(
-    "--gpu-memory-gib", type=_Number(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU."
-)
+@click.option("--gpu-memory-gib", type=_Number(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU.")
 @click.option("--desktop/--headless", default=None, help="Whether a desktop runs on the GPU. Default: headless.")
 @click.option("--slow-link", is_flag=True, help="GPUs are joined by PCIe x4 or the like.")
 @click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, turboquant_4bit_nc ...")
 @click.option("--max-model-len", type=_Length(1, 1 << 50), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
 @click.option("--max-num-seqs", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--max-num-batched-tokens", type=COUNT, metavar="N", help="As of `vllm serve`.")
-@click.option(
-    "--gpu-memory-utilization", type=_Number(0, 1, min_open=True), metavar="F", help="As of `vllm serve`."
-)
+@click.option("--gpu-memory-utilization", type=_Number(0, 1, min_open=True), metavar="F", help="As of `vllm serve`.")
 @click.option("--kv-cache-memory-bytes", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--tensor-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--pipeline-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
@@ -94,9 +90,7 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--enforce-eager", is_flag=True, default=None, help="As of `vllm serve`.")
 @click.option("--language-model-only", is_flag=True, default=None, help="As of `vllm serve`: without the vision tower.")
 @click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
-@click.option(
-    "--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs."
-)
+@click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs.")
 @click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
 @click.option("--compose", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write a compose file, too.")
 @reported
@@ -154,7 +148,9 @@ def plan_command(
     for caution in found.cautions:
         source = f" ({caution.source})" if caution.source else ""
         click.echo(f"caution: {caution.name}: {caution.because}{source}", err=True)
-    told = page(found, written, shutil.get_terminal_size().columns) if on_terminal(sys.stdout) else lines(found, written)
+    told = (
+        page(found, written, shutil.get_terminal_size().columns) if on_terminal(sys.stdout) else lines(found, written)
+    )
     return Report("plan", problems=found.problems, extra=as_object(found, written), lines=list(told))
 
 
