@@ -107,7 +107,7 @@ def test_lines_in_a_pipe(vpatch: Program) -> None:
 
 
 def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
-    ran = vpatch("plan", "--model", NAME, "--kv-cache-dtype", "fp8", "--max-model-len", "32768", "--vllm", "0.20.2")
+    ran = vpatch("plan", "--model", NAME, "--kv-cache-dtype", "fp8", "--max-num-seqs", "16", "--vllm", "0.20.2")
 
     assert ran.code == 0
     assert ran.err.startswith("caution: fp8-kv-quality: FP8 KV cache on Qwen3.5's hybrids: ")
@@ -256,7 +256,7 @@ def test_a_card_too_small(vpatch: Program) -> None:
 
     assert ran.code == 1
     assert ran.err.startswith("does not fit: RTX 5090, 31.36 GiB: ")
-    assert "would fit: --tensor-parallel-size 4; --gpu 'H100'" in ran.err
+    assert "would fit: --tensor-parallel-size 4; --gpu 'RTX PRO 6000'" in ran.err
 
 
 @pytest.mark.parametrize("one", GPUS, ids=lambda one: one.name)

@@ -235,3 +235,20 @@ def test_a_slow_link_bears_a_pipeline_only() -> None:
 
     assert "slow-link" in names(model, across, slow_link=True)
     assert "slow-link" not in names(model, across) | names(model, along, slow_link=True)
+
+
+def test_graphs_want_a_block_for_each_request() -> None:
+    """As of 0.20.0 vLLM refuses more requests in a batch than blocks, where layers keep states (#38270, #49064)."""
+    many: dict[str, Any] = {"max_num_seqs": 256, "kv_cache_memory_bytes": 3 * GIB}
+    found = plan(hybrid(), deployment(**many), discover())
+    blocks = found.fit.likely.blocks
+    (problem,) = found.problems
+
+    assert blocks < 256
+    assert (problem.what, problem.where) == ("vLLM refuses to start", "--max-num-seqs 256")
+    assert f"for each of 256 requests, there are {blocks}; would fit: --max-num-seqs {blocks}; " in problem.cause
+    assert found.advice.max_num_seqs == blocks
+    assert not plan(hybrid(), replace(found.deployment, max_num_seqs=blocks), discover()).problems
+    for other in (deployment(**many, enforce_eager=True), deployment("0.19.1", **many)):
+        assert not plan(hybrid(), other, discover()).problems
+    assert not plan(dense(), deployment(**many, max_model_len=512), discover()).problems

@@ -24,13 +24,32 @@ class Fit:
 
     @property
     def needed(self) -> int:
+        """Bytes of a GPU that vLLM wants of the KV cache to start: for a request of full length, and for its graphs."""
+        return max(self.request, self._bytes(self.states))
+
+    @property
+    def request(self) -> int:
         """Bytes of a GPU that the KV cache of one request of full length takes, as vLLM asks for it when it starts."""
         spare = arithmetic_of(self.deployment.vllm).keeps_null_block
         return self._bytes(blocks_for(self.layout, self.deployment.max_model_len) + spare)
 
     @property
+    def states(self) -> int:
+        """Blocks that it wants for the states of a batch, one for each request.
+
+        Source: `CompilationConfig.resolve_cudagraph_mode_and_sizes`.
+        """
+        wanted = arithmetic_of(self.deployment.vllm).block_per_request and not self.deployment.enforce_eager
+        return self.deployment.max_num_seqs if wanted and self.layout.state_bytes else 0
+
+    @property
+    def lacks_states(self) -> bool:
+        """Whether it is for these alone that it does not start."""
+        return not self.fits and self.longest >= self.deployment.max_model_len
+
+    @property
     def fits(self) -> bool:
-        """Whether vLLM is likely to start: a request of full length fits."""
+        """Whether vLLM is likely to start."""
         return self._bytes(self.likely.blocks) >= self.needed
 
     @property
