@@ -252,3 +252,15 @@ def test_graphs_want_a_block_for_each_request() -> None:
     for other in (deployment(**many, enforce_eager=True), deployment("0.19.1", **many)):
         assert not plan(hybrid(), other, discover()).problems
     assert not plan(dense(), deployment(**many, max_model_len=512), discover()).problems
+
+
+@pytest.mark.parametrize(("model", "size"), [(hybrid(), 93 * GIB), (hybrid(MOE, 65.4), 6 * GIB)])
+def test_a_given_size_of_the_cache_has_to_be_there(model: Model, size: int) -> None:
+    found = plan(model, deployment(kv_cache_memory_bytes=size), discover())
+    (problem,) = found.problems
+
+    assert found.fit.memory.left.likely < 0
+    assert not found.fit.fits
+    assert problem.what == "does not fit"
+    assert "as asked for, and what comes before it are more than the card has; would fit: " in problem.cause
+    assert plan(model, deployment(kv_cache_memory_bytes=size, card="H200"), discover()).fit.fits

@@ -91,7 +91,10 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
         return
     have, need, share = (size / GIB for size in (found.memory.kv_cache.likely, found.request, found.memory.requested))
     missing = f"{need - have:.2f} GiB are missing on a GPU"
-    if have <= 0:
+    if found.overflows:
+        missing = f"{-found.memory.left.likely / GIB:.2f} GiB are missing on a GPU"
+        why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
+    elif have <= 0:
         why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
     else:
         why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
