@@ -209,7 +209,16 @@ def test_what_is_counted_does_not_come_on_top() -> None:
     said: dict[str, Any] = {"desktop": True, "gpu_memory_utilization": 0.92}
 
     assert names(hybrid(), deployment(**said)) == {"desktop"}
-    assert "uncounted" in names(hybrid(), deployment(**said, kv_cache_memory_bytes=6 * GIB))
+    found = plan(hybrid(), deployment(**said, kv_cache_memory_bytes=6 * GIB), discover()).cautions
+    (uncounted,) = (caution.because for caution in found if caution.name == "uncounted")
+    assert uncounted.endswith("; lower --kv-cache-memory-bytes")
+
+
+def test_a_model_without_a_draft_cannot_speculate() -> None:
+    (problem,) = plan(dense(), deployment(speculative_tokens=2), discover()).problems
+
+    assert (problem.what, problem.where) == ("vLLM refuses to start", "--speculative 2")
+    assert not plan(hybrid(), deployment(speculative_tokens=2), discover()).problems
 
 
 def test_no_remedy_is_longer_than_the_model() -> None:

@@ -73,11 +73,17 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
     added = memory.kv_cache.exact or not all(item.counted for item in memory.items)
     if added and memory.left.least < taken:
         sure = "will" if memory.left.most < taken else "may"
-        names = ", ".join(item.name for item in memory.items if not item.counted) or "the KV cache"
+        names = ", ".join(item.name for item in memory.items if not item.counted)
+        on_top = (
+            f"{names} come on top of vLLM's share"
+            if names
+            else "vLLM's share does not bound a KV cache of a given size"
+        )
+        option = "--kv-cache-memory-bytes" if memory.kv_cache.exact else "--gpu-memory-utilization"
         yield Caution(
             "uncounted",
-            f"{names} come on top of vLLM's share: at worst {memory.left.least / GIB:.2f} GiB are left of the card, and"
-            f" a long prompt {sure} end in out of memory; lower --gpu-memory-utilization",
+            f"{on_top}: at worst {memory.left.least / GIB:.2f} GiB are left of the card, and a long prompt {sure} end"
+            f" in out of memory; lower {option}",
             "vllm-project/vllm#40420",
         )
     if not fit.surely and fit.fits:

@@ -74,6 +74,9 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
     if deployment.max_model_len > model.max_position_embeddings:
         cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
         yield Problem("too long for the model", model.name, cause)
+    if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
+        cause = f"{model.architecture} has no layers of multi-token prediction"
+        yield Problem("vLLM refuses to start", f"--speculative {deployment.speculative_tokens}", cause)
     if block_exceeds_batch(model, found) and deployment.enable_prefix_caching:
         yield Problem(
             "vLLM refuses to start",
