@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ def show(report: Report, *, as_object: bool) -> None:
         _say(as_json(report))
         return
     table = report.table or (_rows(report.verdicts) if report.lines is None else ())
-    if len(table) > 1 and sys.stdout.isatty():
+    if len(table) > 1 and on_terminal(sys.stdout):
         _table(table)
     elif report.lines is not None:
         _say(*report.lines)
@@ -97,12 +98,19 @@ def show(report: Report, *, as_object: bool) -> None:
 
 def _say(*lines: str) -> None:
     """Print lines of a result; what is no UTF-8 in them, such as code in a diff, comes out as it went in."""
+    if lines and sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # else click says nothing, and all seems well
     if lines:
         click.echo("\n".join(lines).encode("utf-8", "surrogateescape"))
 
 
-def _colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR")
+def on_terminal(stream: TextIO | None) -> bool:
+    """Tell whether people see it: what was closed before vpatch was started, Python gives as None."""
+    return stream is not None and stream.isatty()
+
+
+def _colour(stream: TextIO | None) -> bool:
+    return on_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 def _rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:

@@ -311,6 +311,14 @@ def test_a_full_standard_output(tree: Path) -> None:
     assert (tree / TARGETS[0]).exists()
 
 
+@pytest.mark.parametrize("arguments", [("list",), ("plan", "--list"), ("plan", "--preset", "qwen3.6-35b-5090-32k")])
+def test_a_closed_standard_output(arguments: tuple[str, ...]) -> None:
+    command = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "vpatch", *arguments]
+    ran = subprocess.run(command, capture_output=True, check=False)
+
+    assert (ran.returncode, ran.stderr) == (1, b"cannot write: standard output: bad file descriptor\n")
+
+
 def test_nobody_reads(tree: Path) -> None:
     read, write = os.pipe()
     os.close(read)

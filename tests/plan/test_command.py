@@ -107,7 +107,7 @@ def test_lines_in_a_pipe(vpatch: Program) -> None:
 
 
 def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
-    ran = vpatch("plan", "--model", NAME, "--kv-cache-dtype", "fp8", "--max-model-len", "32768", "--vllm", "0.20.2")
+    ran = vpatch("plan", "--model", NAME, "--kv-cache-dtype", "fp8", "--max-num-seqs", "16", "--vllm", "0.20.2")
 
     assert ran.code == 0
     assert ran.err.startswith("caution: fp8-kv-quality: FP8 KV cache on Qwen3.5's hybrids: ")
@@ -209,13 +209,19 @@ def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -
     [
         ((), 2, "give --model or --preset"),
         (("--model", NAME, "--preset", PRESET), 2, "give --model or --preset"),
-        (("--model", NAME, "--max-num-seqs", "-1"), 2, "-1 is not in the range x>=1"),
-        (("--model", NAME, "--max-model-len", "0"), 2, "0 is not in the range x>=1"),
+        (("--model", NAME, "--max-num-seqs", "-1"), 2, "-1 is not in the range 1<="),
+        (("--model", NAME, "--max-model-len", "0"), 2, "0 is not in the range 1<="),
         (("--model", NAME, "--max-model-len", "long"), 2, "is not a valid"),
         (("--model", NAME, "--gpu-memory-utilization", "1.5"), 2, "is not in the range"),
         (("--model", NAME, "--gpu-memory-gib", "-8"), 2, "is not in the range"),
         (("--model", NAME, "--weights-gib", "-3"), 2, "is not in the range"),
         (("--model", NAME, "--kv-cache-memory-bytes", "-1"), 2, "is not in the range"),
+        (("--model", NAME, "--gpu-memory-utilization", "nan"), 2, "'nan' is not a number"),
+        (("--model", NAME, "--gpu-memory-gib", "nan"), 2, "'nan' is not a number"),
+        (("--model", NAME, "--weights-gib", "nan"), 2, "'nan' is not a number"),
+        (("--model", NAME, "--max-num-seqs", "1" + "0" * 400), 2, "is not in the range"),
+        (("--model", NAME, "--max-model-len", "1" + "0" * 400), 2, "is not in the range"),
+        (("--model", NAME, "--kv-cache-memory-bytes", "1" + "0" * 400), 2, "is not in the range"),
         (("--model", NAME, "--vllm", "latest"), 2, "'latest' is not a version of vLLM"),
         (("--model", NAME, "--vllm", "0.99.0"), 1, "unknown release: vLLM 0.99.0"),
         (("--model", NAME, "--kv-cache-dtype", "int3"), 1, "no such KV cache: int3 on vLLM 0.33.0"),
@@ -232,6 +238,12 @@ def test_garbage_in(vpatch: Program, arguments: tuple[str, ...], code: int, mess
     assert message in ran.err
 
 
+def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
+    ran = vpatch("plan", "--model", NAME, "--max-model-len", "32768", "--vllm", "0.19")
+
+    assert "  vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
+
+
 def test_no_config(vpatch: Program, tmp_path: Path) -> None:
     ran = vpatch("plan", "--model", tmp_path)
 
@@ -244,7 +256,7 @@ def test_a_card_too_small(vpatch: Program) -> None:
 
     assert ran.code == 1
     assert ran.err.startswith("does not fit: RTX 5090, 31.36 GiB: ")
-    assert "would fit: --tensor-parallel-size 4; --gpu 'H100'" in ran.err
+    assert "would fit: --tensor-parallel-size 4; --gpu 'RTX PRO 6000'" in ran.err
 
 
 @pytest.mark.parametrize("one", GPUS, ids=lambda one: one.name)

@@ -168,7 +168,12 @@ def test_cautions() -> None:
     assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
     assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
-    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted", "admits-too-much"}
+    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted"}
+    large, long = hybrid(gib=24.0), 262_144
+    assert not fit(large, weights(large), deployment("0.18.1", max_model_len=long)).fits
+    assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long))
+    assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long, longest=True))
+    assert "admits-too-much" not in names(large, deployment("0.19.1", max_model_len=long))
     assert names(hybrid(gib=26.2), deployment(gpu_memory_utilization=0.95)) >= {"tight"}
     assert names(dense(), deployment()) == set()
 
@@ -199,6 +204,30 @@ def test_memory_that_nobody_counts() -> None:
     assert "uncounted" not in names(model, deployment(**long, gpu_memory_utilization=0.85))
 
 
+def test_what_is_counted_does_not_come_on_top() -> None:
+    """A desktop wants 3 GiB of the card, and vLLM leaves it less: that is all there is to say."""
+    said: dict[str, Any] = {"desktop": True, "gpu_memory_utilization": 0.92}
+
+    assert names(hybrid(), deployment(**said)) == {"desktop"}
+    found = plan(hybrid(), deployment(**said, kv_cache_memory_bytes=6 * GIB), discover()).cautions
+    (uncounted,) = (caution.because for caution in found if caution.name == "uncounted")
+    assert uncounted.endswith("; lower --kv-cache-memory-bytes")
+
+
+def test_a_model_without_a_draft_cannot_speculate() -> None:
+    (problem,) = plan(dense(), deployment(speculative_tokens=2), discover()).problems
+
+    assert (problem.what, problem.where) == ("vLLM refuses to start", "--speculative 2")
+    assert not plan(hybrid(), deployment(speculative_tokens=2), discover()).problems
+
+
+def test_no_remedy_is_longer_than_the_model() -> None:
+    model = dense()
+    told = list(remedies(model, weights(model), deployment(max_model_len=1 << 40)))
+
+    assert told[0] == "--max-model-len 40960"
+
+
 def test_decodes_buffers_on_0_20() -> None:
     """The figures of the 35B: 331 MiB for 64 requests, which the card's weights show for 16."""
     found = fit(hybrid(), weights(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
@@ -215,3 +244,32 @@ def test_a_slow_link_bears_a_pipeline_only() -> None:
 
     assert "slow-link" in names(model, across, slow_link=True)
     assert "slow-link" not in names(model, across) | names(model, along, slow_link=True)
+
+
+def test_graphs_want_a_block_for_each_request() -> None:
+    """As of 0.20.0 vLLM refuses more requests in a batch than blocks, where layers keep states (#38270, #49064)."""
+    many: dict[str, Any] = {"max_num_seqs": 256, "kv_cache_memory_bytes": 3 * GIB}
+    found = plan(hybrid(), deployment(**many), discover())
+    blocks = found.fit.likely.blocks
+    (problem,) = found.problems
+
+    assert blocks < 256
+    assert (problem.what, problem.where) == ("vLLM refuses to start", "--max-num-seqs 256")
+    assert f"for each of 256 requests, there are {blocks}; would fit: --max-num-seqs {blocks}; " in problem.cause
+    assert found.advice.max_num_seqs == blocks
+    assert not plan(hybrid(), replace(found.deployment, max_num_seqs=blocks), discover()).problems
+    for other in (deployment(**many, enforce_eager=True), deployment("0.19.1", **many)):
+        assert not plan(hybrid(), other, discover()).problems
+    assert not plan(dense(), deployment(**many, max_model_len=512), discover()).problems
+
+
+@pytest.mark.parametrize(("model", "size"), [(hybrid(), 93 * GIB), (hybrid(MOE, 65.4), 6 * GIB)])
+def test_a_given_size_of_the_cache_has_to_be_there(model: Model, size: int) -> None:
+    found = plan(model, deployment(kv_cache_memory_bytes=size), discover())
+    (problem,) = found.problems
+
+    assert found.fit.memory.left.likely < 0
+    assert not found.fit.fits
+    assert problem.what == "does not fit"
+    assert "as asked for, and what comes before it are more than the card has; would fit: " in problem.cause
+    assert plan(model, deployment(kv_cache_memory_bytes=size, card="H200"), discover()).fit.fits

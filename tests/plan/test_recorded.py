@@ -141,3 +141,12 @@ def test_a_path_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert load("Qwen/Qwen3.6-27B").architecture == "LlamaForCausalLM"
     assert load("Qwen3.6-27B").architecture == "Qwen3_5ForConditionalGeneration"
+
+
+def test_a_folder_above_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mounted in a container is called by the last part: `/models/..` would be its root."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(named("LlamaForCausalLM")))
+    monkeypatch.chdir(tmp_path / "inner")
+
+    assert load("..").name == str(tmp_path.resolve())

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from vpatch.report import on_terminal
+
 if TYPE_CHECKING:
     from vpatch.release.transfer import Progress
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 @contextmanager
 def bar(label: str) -> Iterator[Progress | None]:
     """Show a progress bar on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
+    if not on_terminal(sys.stderr):
         yield None
         return
     from rich.console import Console
@@ -30,7 +32,7 @@ def bar(label: str) -> Iterator[Progress | None]:
 @contextmanager
 def share(label: str) -> Iterator[Callable[[float], None]]:
     """Show on stderr, if that is a terminal, how far something is: from 0 to 1."""
-    if not sys.stderr.isatty():
+    if not on_terminal(sys.stderr):
         yield lambda _done: None
         return
     from rich.console import Console

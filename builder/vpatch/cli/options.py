@@ -77,7 +77,8 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
         except BrokenPipeError:
             raise  # click ends quietly: nobody reads any more
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more, at exit
+            if sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more, at exit
             click.echo(str(Problem("cannot write", "standard output", cause(error))), err=True)
             return 1
         return report.exit_code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -24,17 +26,28 @@ from vpatch.plan.planned import Plan, plan
 from vpatch.plan.presets import Preset, preset, presets
 from vpatch.plan.source import load
 from vpatch.plan.text import lines, page
-from vpatch.report import Report
+from vpatch.report import Report, on_terminal
 from vpatch.site.disk import naming
 
-COUNT = click.IntRange(min=1)
+COUNT = click.IntRange(1, 1 << 50)
+"""More than anything is counted here, and little enough to be a float."""
 
 
 def _version(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Version | None:
     try:
-        return Version(value) if value else None
+        version = Version(value) if value else None
     except InvalidVersion as error:
         raise click.BadParameter(f"{value!r} is not a version of vLLM") from error
+    # Releases, and their images, are named by three numbers.
+    return Version(f"{version}.0") if version and re.fullmatch(r"\d+\.\d+", str(version)) else version
+
+
+class _Number(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):  # it is neither below nor above a bound
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
 
 
 class _Length(click.IntRange):
@@ -55,18 +68,14 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--list", "listed", is_flag=True, help="List the presets, and nothing else.")
 @click.option("--vllm", metavar="V", callback=_version, help=f"The release of vLLM. Default: {NEWEST}.")
 @click.option("--gpu", "card", metavar="NAME", help=f"One of {', '.join(one.name for one in GPUS)}. Default: RTX 5090.")
-@click.option(
-    "--gpu-memory-gib", type=click.FloatRange(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU."
-)
+@click.option("--gpu-memory-gib", type=_Number(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU.")
 @click.option("--desktop/--headless", default=None, help="Whether a desktop runs on the GPU. Default: headless.")
 @click.option("--slow-link", is_flag=True, help="GPUs are joined by PCIe x4 or the like.")
 @click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, turboquant_4bit_nc ...")
-@click.option("--max-model-len", type=_Length(min=1), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
+@click.option("--max-model-len", type=_Length(1, 1 << 50), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
 @click.option("--max-num-seqs", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--max-num-batched-tokens", type=COUNT, metavar="N", help="As of `vllm serve`.")
-@click.option(
-    "--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), metavar="F", help="As of `vllm serve`."
-)
+@click.option("--gpu-memory-utilization", type=_Number(0, 1, min_open=True), metavar="F", help="As of `vllm serve`.")
 @click.option("--kv-cache-memory-bytes", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--tensor-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--pipeline-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
@@ -81,9 +90,7 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--enforce-eager", is_flag=True, default=None, help="As of `vllm serve`.")
 @click.option("--language-model-only", is_flag=True, default=None, help="As of `vllm serve`: without the vision tower.")
 @click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
-@click.option(
-    "--weights-gib", type=click.FloatRange(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs."
-)
+@click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs.")
 @click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
 @click.option("--compose", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write a compose file, too.")
 @reported
@@ -141,7 +148,9 @@ def plan_command(
     for caution in found.cautions:
         source = f" ({caution.source})" if caution.source else ""
         click.echo(f"caution: {caution.name}: {caution.because}{source}", err=True)
-    told = page(found, written, shutil.get_terminal_size().columns) if sys.stdout.isatty() else lines(found, written)
+    told = (
+        page(found, written, shutil.get_terminal_size().columns) if on_terminal(sys.stdout) else lines(found, written)
+    )
     return Report("plan", problems=found.problems, extra=as_object(found, written), lines=list(told))
 
 

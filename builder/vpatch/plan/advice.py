@@ -32,15 +32,12 @@ class Advice:
 def advise(model: Model, weights: Weights, deployment: Deployment, requests: int = 1) -> Advice:
     """Look for the bounds of a deployment; `requests` of full length at once are to be served."""
 
-    def fits(changed: Deployment) -> bool:
-        return fit(model, weights, changed).fits
-
     def serves(changed: Deployment) -> bool:
         found = fit(model, weights, changed)
         return found.fits and found.likely.concurrency >= requests
 
     length = fit(model, weights, deployment).longest
-    sequences = _last(lambda n: fits(replace(deployment, max_num_seqs=n)), 1, SEQUENCES)
+    sequences = most_requests(model, weights, deployment, SEQUENCES)
     share = None
     if deployment.kv_cache_memory_bytes is None:
         thousandths = _last(lambda n: serves(replace(deployment, gpu_memory_utilization=(1000 - n) / 1000)), 0, 990)
@@ -48,12 +45,20 @@ def advise(model: Model, weights: Weights, deployment: Deployment, requests: int
     return Advice(min(length, model.max_position_embeddings) or None, sequences, share, requests)
 
 
+def most_requests(model: Model, weights: Weights, deployment: Deployment, most: int) -> int | None:
+    """Give how many requests a batch may have, `most` at most."""
+    return _last(lambda n: fit(model, weights, replace(deployment, max_num_seqs=n)).fits, 1, most)
+
+
 def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
     """Say what would make a deployment fit that does not, one change at a time."""
-    if length := fit(model, weights, deployment).longest:
-        yield f"--max-model-len {length}"
     dtypes = ("fp8", *TURBOQUANT[:2])
-    changes: list[tuple[str, Deployment]] = [
+    changes: list[tuple[str, Deployment]] = []
+    if length := min(fit(model, weights, deployment).longest, model.max_position_embeddings):
+        changes.append((f"--max-model-len {length}", replace(deployment, max_model_len=length)))
+    if requests := most_requests(model, weights, deployment, deployment.max_num_seqs):
+        changes.append((f"--max-num-seqs {requests}", replace(deployment, max_num_seqs=requests)))
+    changes += [
         (f"--gpu-memory-utilization {share}", replace(deployment, gpu_memory_utilization=share))
         for share in (0.92, 0.95)
         if share > deployment.gpu_memory_utilization and deployment.kv_cache_memory_bytes is None

@@ -32,8 +32,10 @@ class Arithmetic:
     `admits_all_groups`: when it asks whether a request fits, it counts the blocks of all groups of layers, not of one.
     `aligns_skipped`: where a dense model keeps some layers unquantised, the block size is such that the pages of the
     others, were they not packed, are as large. `keeps_null_block`: one block is taken off when it is asked whether a
-    request fits. `exports_states`: kernels that put out states within a prefill want one more block for it, and blocks
-    of 64 tokens. `large_batch` is the default of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
+    request fits. `block_per_request`: with CUDA graphs, it refuses to start if a model whose layers keep states has
+    fewer blocks than a batch has requests. `exports_states`: kernels that put out states within a prefill want one more
+    block for it, and blocks of 64 tokens. `large_batch` is the default of `--max-num-batched-tokens` on GPUs of 160 GiB
+    and more.
     """
 
     kv_cache_dtypes: tuple[str, ...] = (*FLOATS, *FP8)
@@ -45,6 +47,7 @@ class Arithmetic:
     admits_all_groups: bool = False
     aligns_skipped: bool = False
     keeps_null_block: bool = False
+    block_per_request: bool = False
     exports_states: bool = False
     large_batch: int = 8192
 
@@ -55,6 +58,7 @@ SINCE: dict[str, dict[str, Any]] = {
         "kv_cache_dtypes": (*FLOATS, *FP8, *TURBOQUANT),
         "default_utilization": 0.92,
         "counts_graphs": True,
+        "block_per_request": True,
     },
     "0.20.1": {"prints_slots": False},
     "0.25.0": {"aligns_skipped": True},

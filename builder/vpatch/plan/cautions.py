@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vpatch.plan.arithmetic import FP8, arithmetic_of
-from vpatch.plan.estimates import COUNT_GRAPHS, counts_graphs
+from vpatch.plan.estimates import CONTEXT, COUNT_GRAPHS, counts_graphs
 from vpatch.plan.fit import Fit
 from vpatch.plan.model import GIB, Model
 from vpatch.plan.pages import DTYPE_BYTES, PRESETS
@@ -67,13 +67,19 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             "ig1/Qwen3.5-35B-A3B-NVFP4, GPU Memory Utilization Guide",
         )
     taken = DESKTOP if deployment.desktop else 0
-    if memory.left.least < taken <= memory.left.most or memory.left.most < taken:
+    loose = [item.name for item in memory.items if not item.counted and item is not CONTEXT]
+    if (memory.kv_cache.exact or loose) and memory.left.least < taken:
         sure = "will" if memory.left.most < taken else "may"
-        names = ", ".join(item.name for item in memory.items if not item.counted) or "the KV cache"
+        on_top = (
+            f"{', '.join(loose)} come on top of vLLM's share"
+            if loose
+            else "vLLM's share does not bound a KV cache of a given size"
+        )
+        option = "--kv-cache-memory-bytes" if memory.kv_cache.exact else "--gpu-memory-utilization"
         yield Caution(
             "uncounted",
-            f"{names} come on top of vLLM's share: at worst {memory.left.least / GIB:.2f} GiB are left of the card, and"
-            f" a long prompt {sure} end in out of memory; lower --gpu-memory-utilization",
+            f"{on_top}: at worst {memory.left.least / GIB:.2f} GiB are left of the card, and a long prompt {sure} end"
+            f" in out of memory; lower {option}",
             "vllm-project/vllm#40420",
         )
     if not fit.surely and fit.fits:
@@ -84,7 +90,8 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
-    if model.hybrid and not arithmetic_of(deployment.vllm).admits_all_groups:
+    asked = model.max_position_embeddings if deployment.longest else deployment.max_model_len
+    if model.hybrid and fit.longest < asked and not arithmetic_of(deployment.vllm).admits_all_groups:
         yield Caution(
             "admits-too-much",
             "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"

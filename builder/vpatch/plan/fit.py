@@ -24,19 +24,44 @@ class Fit:
 
     @property
     def needed(self) -> int:
+        """Bytes of a GPU that vLLM wants of the KV cache to start: for a request of full length, and for its graphs."""
+        return max(self.request, self._bytes(self.states))
+
+    @property
+    def request(self) -> int:
         """Bytes of a GPU that the KV cache of one request of full length takes, as vLLM asks for it when it starts."""
         spare = arithmetic_of(self.deployment.vllm).keeps_null_block
         return self._bytes(blocks_for(self.layout, self.deployment.max_model_len) + spare)
 
     @property
+    def states(self) -> int:
+        """Blocks that it wants for the states of a batch, one for each request.
+
+        Source: `CompilationConfig.resolve_cudagraph_mode_and_sizes`.
+        """
+        wanted = arithmetic_of(self.deployment.vllm).block_per_request and not self.deployment.enforce_eager
+        return self.deployment.max_num_seqs if wanted and self.layout.state_bytes else 0
+
+    @property
+    def lacks_states(self) -> bool:
+        """Whether it is for these alone that it does not start."""
+        return not self.fits and not self.overflows and self.longest >= self.deployment.max_model_len
+
+    @property
     def fits(self) -> bool:
-        """Whether vLLM is likely to start: a request of full length fits."""
-        return self._bytes(self.likely.blocks) >= self.needed
+        """Whether vLLM is likely to start."""
+        return self._bytes(self.likely.blocks) >= self.needed and not self.overflows
+
+    @property
+    def overflows(self) -> bool:
+        """Whether a KV cache of a given size is more than the rest leaves of the card: nothing else bounds it."""
+        return self.memory.kv_cache.exact and self.memory.left.likely < 0
 
     @property
     def surely(self) -> bool:
         """Whether it does so at the worst that is estimated."""
-        return self._bytes(self.least.blocks) >= self.needed
+        room = not self.memory.kv_cache.exact or self.memory.left.least >= 0
+        return self._bytes(self.least.blocks) >= self.needed and room
 
     def _bytes(self, blocks: int) -> int:
         return blocks * max(self.layout.bytes_per_block)
@@ -55,6 +80,7 @@ def fit(model: Model, weights: Weights, deployment: Deployment) -> Fit:
         for bound in ("likely", "least", "most")
     )
     tightest = min(
-        zip(stages, laid.bytes_per_block, strict=True), key=lambda stage: stage[0].kv_cache.likely / stage[1]
+        zip(stages, laid.bytes_per_block, strict=True),
+        key=lambda stage: (stage[0].kv_cache.likely / stage[1], stage[0].left.likely),
     )
     return Fit(deployment, laid, tightest[0], likely, least, most, longest(laid, deployment, likely.blocks))

@@ -74,6 +74,9 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
     if deployment.max_model_len > model.max_position_embeddings:
         cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
         yield Problem("too long for the model", model.name, cause)
+    if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
+        cause = f"{model.architecture} has no layers of multi-token prediction"
+        yield Problem("vLLM refuses to start", f"--speculative {deployment.speculative_tokens}", cause)
     if block_exceeds_batch(model, found) and deployment.enable_prefix_caching:
         yield Problem(
             "vLLM refuses to start",
@@ -83,13 +86,20 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
         )
     if found.fits:
         return
-    have, need, share = (size / GIB for size in (found.memory.kv_cache.likely, found.needed, found.memory.requested))
+    would = "; ".join(remedies(model, model.weights, deployment))
+    fits = f"would fit: {would}" if would else "nothing that is known would fit"
+    if found.lacks_states:
+        why = f"CUDA graphs want a block for each of {found.states:,} requests, there are {found.likely.blocks:,}"
+        yield Problem("vLLM refuses to start", f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
+        return
+    have, need, share = (size / GIB for size in (found.memory.kv_cache.likely, found.request, found.memory.requested))
     missing = f"{need - have:.2f} GiB are missing on a GPU"
-    if have <= 0:
+    if found.overflows:
+        missing = f"{-found.memory.left.likely / GIB:.2f} GiB are missing on a GPU"
+        why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
+    elif have <= 0:
         why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
     else:
         why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
-    would = "; ".join(remedies(model, model.weights, deployment))
-    fits = f"would fit: {would}" if would else "nothing that is known would fit"
     where = f"{deployment.gpu.name}, {found.memory.total / GIB:.2f} GiB"
     yield Problem("does not fit", where, f"{missing}: {why}; {fits}")

@@ -22,7 +22,8 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
     if _exists(model):
         path = Path(model)
         folder = path if path.is_dir() else path.parent
-        return checkpoint.read(path, name=str(folder.absolute()), weights_gib=weights_gib)  # as vLLM is to be told
+        whole = folder.resolve() if ".." in folder.parts else folder.absolute()  # what is mounted is called by its last
+        return checkpoint.read(path, name=str(whole), weights_gib=weights_gib)  # as vLLM is to be told
     revisions = recorded.named(model)
     if found := next((one for one in revisions if revision in (None, one.revision)), None):
         return recorded.model(found, weights_gib)
