@@ -196,9 +196,9 @@ def test_memory_that_nobody_counts() -> None:
     }
     model = hybrid("Qwen/Qwen3.6-27B", 17.0)
     found = fit(model, weights(model), deployment(**long, gpu_memory_utilization=0.95))
-    uncounted = {item.name: item.size.likely / GIB for item in found.memory.items if not item.counted}
+    uncounted = {item.name: round(item.size.likely / GIB, 3) for item in found.memory.items if not item.counted}
 
-    assert uncounted == {"TurboQuant workspace": 1.0, "TurboQuant continuation": 2.0}
+    assert uncounted == {"CUDA context": 0.51, "TurboQuant workspace": 1.0, "TurboQuant continuation": 2.0}
     assert found.memory.left.likely < 0
     assert "uncounted" in names(model, found.deployment)
     assert "uncounted" not in names(model, deployment(**long, gpu_memory_utilization=0.85))

@@ -35,7 +35,7 @@ SECOND = {
     "model.layers.4.eh_proj.weight": ("BF16", [3]),
     "model.language_model.norm.weight": ("BF16", [8]),
 }
-MEASURED = Weights((132, 64, 0, 5), 1600, 804, 60 + 16, 14 + 6, "the headers of 2 safetensors files")
+MEASURED = Weights((132, 64, 0, 5), 1600, 804, 16, 60, 14 + 6, "the headers of 2 safetensors files")
 
 
 def checkpoint(folder: Path, config: dict[str, Any] = CONFIG, **files: bytes) -> Path:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from vpatch.errors import Failure
 from vpatch.plan.arithmetic import TURBOQUANT, arithmetic_of
+from vpatch.plan.estimates import CONTEXT
 from vpatch.plan.fit import fit
 from vpatch.plan.gpus import GPUS
 from vpatch.plan.model import Deployment, Model, Weights
@@ -40,7 +42,8 @@ def advise(model: Model, weights: Weights, deployment: Deployment, requests: int
     sequences = most_requests(model, weights, deployment, SEQUENCES)
     share = None
     if deployment.kv_cache_memory_bytes is None:
-        thousandths = _last(lambda n: serves(replace(deployment, gpu_memory_utilization=(1000 - n) / 1000)), 0, 990)
+        free = ceil(1000 * CONTEXT.size.least / deployment.gpu.memory)  # at its most, the share is what is free
+        thousandths = _last(lambda n: serves(replace(deployment, gpu_memory_utilization=(1000 - n) / 1000)), free, 990)
         share = None if thousandths is None else (1000 - thousandths) / 1000
     return Advice(min(length, model.max_position_embeddings) or None, sequences, share, requests)
 
@@ -58,6 +61,11 @@ def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator
         changes.append((f"--max-model-len {length}", replace(deployment, max_model_len=length)))
     if requests := most_requests(model, weights, deployment, deployment.max_num_seqs):
         changes.append((f"--max-num-seqs {requests}", replace(deployment, max_num_seqs=requests)))
+    changes += [
+        (f"--max-num-batched-tokens {tokens}", replace(deployment, max_num_batched_tokens=tokens))
+        for tokens in (8192, 2048)
+        if tokens < deployment.max_num_batched_tokens
+    ]
     changes += [
         (f"--gpu-memory-utilization {share}", replace(deployment, gpu_memory_utilization=share))
         for share in (0.92, 0.95)

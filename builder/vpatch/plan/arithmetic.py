@@ -34,8 +34,8 @@ class Arithmetic:
     others, were they not packed, are as large. `keeps_null_block`: one block is taken off when it is asked whether a
     request fits. `block_per_request`: with CUDA graphs, it refuses to start if a model whose layers keep states has
     fewer blocks than a batch has requests. `exports_states`: kernels that put out states within a prefill want one more
-    block for it, and blocks of 64 tokens. `large_batch` is the default of `--max-num-batched-tokens` on GPUs of 160 GiB
-    and more.
+    block for it, and blocks of 64 tokens. `decode_buffers`: TurboQuant's decode has buffers of its own in every layer.
+    `large_batch` is the default of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
     """
 
     kv_cache_dtypes: tuple[str, ...] = (*FLOATS, *FP8)
@@ -47,6 +47,7 @@ class Arithmetic:
     admits_all_groups: bool = False
     aligns_skipped: bool = False
     keeps_null_block: bool = False
+    decode_buffers: bool = False
     block_per_request: bool = False
     exports_states: bool = False
     large_batch: int = 8192
@@ -58,9 +59,11 @@ SINCE: dict[str, dict[str, Any]] = {
         "kv_cache_dtypes": (*FLOATS, *FP8, *TURBOQUANT),
         "default_utilization": 0.92,
         "counts_graphs": True,
+        "decode_buffers": True,
         "block_per_request": True,
     },
     "0.20.1": {"prints_slots": False},
+    "0.21.0": {"decode_buffers": False},
     "0.25.0": {"aligns_skipped": True},
     "0.26.0": {"caches_hybrid_prefixes": True},
     "0.27.0": {"batch_holds_block": False},

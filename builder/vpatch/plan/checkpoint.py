@@ -12,7 +12,7 @@ from vpatch.plan import estimate, unknown, weights
 from vpatch.plan.architectures import DEFAULT_INTERVAL, KNOWN, Architecture
 from vpatch.plan.jsonfile import UNREADABLE, Fields, load
 from vpatch.plan.model import FULL, LINEAR, Attention, Experts, GatedDeltaNet, Model
-from vpatch.plan.quantization import head_of
+from vpatch.plan.quantization import head_of, kv_cache_of
 from vpatch.plan.quantization import read as read_quantization
 from vpatch.plan.unknown import HEADS, LAYERS, POSITIONS
 
@@ -58,7 +58,8 @@ def model_of(
     known = next((KNOWN[one] for one in names if one in KNOWN), None)
     text = text_of(fields)
     dtype = _dtype(fields, text)
-    quantization = read_quantization(fields, Fields(modelopt, where, fields.problems) if modelopt else None)
+    beside = Fields(modelopt, where, fields.problems) if modelopt else None
+    quantization, kv_cache_dtype = read_quantization(fields, beside), kv_cache_of(fields, beside)
     if known is None:
         model = unknown.model(text, name, names[0] if names else "")
     else:
@@ -75,6 +76,7 @@ def model_of(
         dtype=dtype,
         quantization=quantization.method if quantization else None,
         head=head_of(quantization),
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vpatch.plan.arithmetic import arithmetic_of
+from vpatch.plan.estimates import CONTEXT
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
 from vpatch.plan.memory import Memory, account
 from vpatch.plan.model import Capacity, Deployment, Layout, Model, Weights
@@ -45,12 +46,18 @@ class Fit:
     @property
     def lacks_states(self) -> bool:
         """Whether it is for these alone that it does not start."""
-        return not self.fits and not self.overflows and self.longest >= self.deployment.max_model_len
+        enough = self.share_is_free and not self.overflows and self.longest >= self.deployment.max_model_len
+        return enough and not self.fits
 
     @property
     def fits(self) -> bool:
         """Whether vLLM is likely to start."""
-        return self._bytes(self.likely.blocks) >= self.needed and not self.overflows
+        return self._bytes(self.likely.blocks) >= self.needed and not self.overflows and self.share_is_free
+
+    @property
+    def share_is_free(self) -> bool:
+        """Whether vLLM's share is free when it begins: it asks for that first. Source: `request_memory`."""
+        return self.memory.requested <= self.memory.total - CONTEXT.size.least
 
     @property
     def overflows(self) -> bool:

@@ -72,6 +72,7 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
     size = ceil(size / deployment.tensor_parallel_size)
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
     off = 0.1 if model.quantization else 0.02  # what a checkpoint leaves unquantised is only guessed at
+    known = known and deployment.tensor_parallel_size == 1  # what is small is copied, not divided
     bounds = exactly(size) if known else Estimate(size, int(size * (1 - off)), int(size * (1 + off)) + TABLES)
     return Item("weights", bounds, weights.source)
 

@@ -109,6 +109,8 @@ class Model:
     draft_layers: int = 0
     quantization: str | None = None
     head: Head | None = None
+    kv_cache_dtype: str | None = None
+    """What `--kv-cache-dtype auto` comes to, where the checkpoint brings scales for a KV cache."""
     weights: Weights | None = None
     revision: str | None = None
     unknown: tuple[str, ...] = ()

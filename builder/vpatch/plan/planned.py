@@ -9,6 +9,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.model import Catalogued
 from vpatch.plan.advice import Advice, advise, remedies
 from vpatch.plan.cautions import Caution, block_exceeds_batch, cautions
+from vpatch.plan.estimates import CONTEXT
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.model import GIB, Deployment, Model
 from vpatch.plan.needs import Needed, needs
@@ -50,7 +51,10 @@ def plan(
         Failure: vLLM has no such KV cache, the model cannot be divided so, or the size of its weights is not known.
     """
     if model.weights is None:
-        raise Failure(Problem("unknown weights", model.name, "give their size by --weights-gib"))
+        unknown = (Problem("cannot know", model.name, what) for what in model.unknown)
+        raise Failure(*unknown, Problem("unknown weights", model.name, "give their size by --weights-gib"))
+    if deployment.kv_cache_dtype == "auto" and model.kv_cache_dtype:
+        deployment = replace(deployment, kv_cache_dtype=model.kv_cache_dtype)
     found = fit(model, model.weights, deployment)
     if deployment.longest and found.longest:
         length = min(found.longest, deployment.max_model_len)
@@ -62,11 +66,11 @@ def plan(
         needs=needs(model, deployment, installed),
         advice=advise(model, model.weights, deployment, requests),
         cautions=cautions(model, found, slow_link=slow_link),
-        problems=tuple(_problems(model, found)),
+        problems=tuple(_problems(model, found, requests)),
     )
 
 
-def _problems(model: Model, found: Fit) -> Iterator[Problem]:
+def _problems(model: Model, found: Fit, requests: int) -> Iterator[Problem]:
     assert model.weights  # noqa: S101 - for mypy; `plan` asked
     deployment, layout = found.deployment, found.layout
     for what in model.unknown:
@@ -84,7 +88,15 @@ def _problems(model: Model, found: Fit) -> Iterator[Problem]:
             f"with prefix caching a batch holds a block, which is {layout.block_size:,} tokens: at least that, or"
             " --no-enable-prefix-caching",
         )
+    if not found.share_is_free:
+        cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
+        where = f"--gpu-memory-utilization {deployment.gpu_memory_utilization:g}"
+        yield Problem("vLLM refuses to start", where, cause)
+        return
     if found.fits:
+        if found.likely.concurrency < requests:
+            cause = f"{found.likely.concurrency:.2f} of {deployment.max_model_len:,} tokens at once"
+            yield Problem("does not serve as many", f"--requests {requests}", cause)
         return
     would = "; ".join(remedies(model, model.weights, deployment))
     fits = f"would fit: {would}" if would else "nothing that is known would fit"

@@ -85,14 +85,22 @@ def head_of(quantization: Quantization | None) -> Head | None:
     return Head(found[1].name, found[0]) if found else None
 
 
+def kv_cache_of(config: Fields, modelopt: Fields | None = None) -> str | None:
+    """Give what `--kv-cache-dtype auto` comes to: FP8 where the checkpoint brings scales for it, else None."""
+    for place in _places(config, modelopt):
+        scaled = place.inside("kv_cache_scheme").data or place.inside("quantization").inside("kv_cache_scheme").data
+        algorithm = place.text("kv_cache_quant_algo") or place.inside("quantization").text("kv_cache_quant_algo")
+        if scaled or algorithm.upper() == "FP8":
+            return "fp8"
+    return None
+
+
 def read(config: Fields, modelopt: Fields | None = None) -> Quantization | None:
     """Give what `quantization_config` says, None if nothing is quantised.
 
     `modelopt` is a hf_quant_config.json, where there is one. What is wrong is noted in the fields.
     """
-    places = [config.inside(key) for key in ("quantization_config", "compression_config")]
-    places += [config.inside("text_config").inside("quantization_config"), *([modelopt] if modelopt else [])]
-    found = next((place for place in places if place.data), None)
+    found = next((place for place in _places(config, modelopt) if place.data), None)
     if found is None:
         return None
     method = found.text("quant_method").lower().replace("compressed_tensors", COMPRESSED)
@@ -114,6 +122,11 @@ def read(config: Fields, modelopt: Fields | None = None) -> Quantization | None:
         ignore = found.texts("modules_to_not_convert")
         return _everywhere(method, Scheme(f"int{bits}", size), ignore, head=found.flag("lm_head", default=False))
     return Quantization(method, head=False, certain=False)
+
+
+def _places(config: Fields, modelopt: Fields | None) -> list[Fields]:
+    places = [config.inside(key) for key in ("quantization_config", "compression_config")]
+    return [*places, config.inside("text_config").inside("quantization_config"), *([modelopt] if modelopt else [])]
 
 
 def _everywhere(method: str, scheme: Scheme, ignore: Iterable[str], *, head: bool) -> Quantization:

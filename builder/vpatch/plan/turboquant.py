@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from packaging.version import Version
-
+from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.estimates import Estimate, Item, exactly
 from vpatch.plan.model import Deployment, Model
 from vpatch.plan.pages import PRESETS
@@ -50,7 +49,7 @@ def turboquant_items(model: Model, deployment: Deployment, layers: int) -> tuple
         f"copies of them while a prompt of {context:,} tokens goes on",
         counted=False,
     )
-    if Version(deployment.vllm.base_version) < Version("0.21"):
+    if arithmetic_of(deployment.vllm).decode_buffers:
         buffers = Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
         return (buffers, workspace, copies)
     return (workspace, copies)
