@@ -20,7 +20,7 @@ from vpatch.errors import Failure
 from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
-from vpatch.plan.model import Deployment, Gpu
+from vpatch.plan.model import FULL, Deployment, Gpu
 
 from tests.cpu.environment import interpreter, probe
 from tests.plan.draws import DTYPES, POSITIONS, RANKS, TURBOQUANT, Draw, draws
@@ -56,7 +56,7 @@ UNLIKE = {
         lambda draw: (
             draw.hybrid
             and any(
-                "full_attention" not in draw.text["layer_types"][stage.start : stage.stop]
+                FULL not in draw.text["layer_types"][stage.start : stage.stop]
                 for stage in stages_of(draw.text["num_hidden_layers"], draw.stages)
             )
         ),
