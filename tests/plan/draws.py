@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
+
+from vpatch.plan.model import FULL, LINEAR
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -13,6 +16,7 @@ DTYPES = (*FLOATS, *FP8, *TURBOQUANT)
 RANKS = (1, 2, 4)
 LENGTHS = (2048, 4000, 8192, 10_001, 32_768, 65_536, 131_072, 200_000, 262_144)
 POSITIONS = 262_144
+NEARLY_AS_MANY = ((2, 3), (7, 10), (10, 7), (9, 4))  # layers of each kind, about the ratio that decides on groups
 ARCHITECTURES = {
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
@@ -20,6 +24,7 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "llama": "LlamaForCausalLM",
 }
+ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
 # What no size depends on, as small as can be.
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -92,6 +97,11 @@ def draws() -> list[Draw]:
             for dtype in ("turboquant_k8v4", "turboquant_3bit_nc")
             for where in ({"stages": 2}, {"capability": (10, 0)})
         ),
+        *(
+            _draw(random, _hybrid(random, 1, [FULL] * full + [LINEAR] * linear), "auto")
+            for full, linear in NEARLY_AS_MANY
+        ),
+        _draw(random, _dense(random, 1) | ODD_SLOTS, "turboquant_k3v4_nc"),
         *(_mixed(random) for _ in range(25)),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
@@ -151,20 +161,19 @@ def _heads(random: Random, ranks: int) -> dict[str, int]:
     return {"num_key_value_heads": kv_heads, "num_attention_heads": kv_heads * each}
 
 
-def _hybrid(random: Random, ranks: int) -> dict[str, Any]:
+def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, Any]:
     kind = random.choice(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
     interval = random.choice((2, 3, 4, 4, 5))
     layers = random.choice((6, 8, 11, 13, 18, 24, 30))
+    kinds = kinds or [FULL if (index + 1) % interval == 0 else LINEAR for index in range(layers)]
     key_heads = ranks * random.choice((1, 2, 4))
     text = (
         SMALL
         | _heads(random, ranks)
         | {
             "model_type": kind if kind == "qwen3_next" else f"{kind}_text",
-            "num_hidden_layers": layers,
-            "layer_types": [
-                "linear_attention" if (index + 1) % interval else "full_attention" for index in range(layers)
-            ],
+            "num_hidden_layers": len(kinds),
+            "layer_types": list(kinds),
             "full_attention_interval": interval,
             "head_dim": random.choice((64, 128, 192, 256)),
             "linear_num_key_heads": key_heads,
@@ -200,7 +209,7 @@ def _dense(random: Random, ranks: int) -> dict[str, Any]:
             "architectures": [ARCHITECTURES[kind]],
             "model_type": kind,
             "num_hidden_layers": random.choice((2, 3, 4, 5, 12, 17, 28)),
-            "head_dim": random.choice((64, 80, 96, 128, 256)),
+            "head_dim": random.choice((64, 72, 80, 96, 128, 256)),
             "dtype": random.choice(("bfloat16", "bfloat16", "float16")),
         }
     )
