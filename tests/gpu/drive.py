@@ -24,6 +24,7 @@ from tests.gpu.scenarios import SCENARIOS, WARM_UP, Probe, engine_arguments
 from tests.gpu.trees import Trees
 
 NOT_RUN = "not run: "
+KILLED = "killed after "
 PROBE = Path(__file__).with_name("probe.py")
 SIDE_BY_SIDE, GIB_EACH = 8, 14
 
@@ -123,7 +124,7 @@ def _run(run: Run, tree: str, probe: Probe) -> Result:
         events += counted(log.with_suffix(".xml"))
     error = next((event["error"] for event in events if "error" in event), None)
     if code is None:
-        error = f"killed after {limit:.0f} s"
+        error = f"{KILLED}{limit:.0f} s"
     elif code and not error:
         error = f"exit status {code}: {text[-200:]}"
     for name, said in LOGGED.items():

@@ -20,7 +20,9 @@ ABOUT = """\
 Stock vLLM, the same with the default overlays ("patched"), and with `turboquant-tiles` as well ("tiles"), in small
 models: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). KV cache `turboquant_4bit_nc`, unless a claim
 is about bf16. Log-probabilities in nats, of the tokens of random prompts. One GPU, one process, CUDA graphs but no
-torch.compile; log-probabilities without graphs, so that stock 0.21 runs as well.
+torch.compile; log-probabilities without graphs, so that stock 0.21 runs as well. `plan` and `plan-27b` start
+Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile: what vLLM found of memory, beside
+what `vpatch plan` says of the same.
 
 Both model runners are in it: on 0.26.0 the dense model runs on V2, everything else on V1.
 
@@ -37,7 +39,7 @@ NOT_RUN = """\
 | not run | covered by |
 |---|---|
 | several GPUs (TP > 1) | CPU: heads are loaded one rank after the other, with uneven and empty parts (`tests/overlays/test_ct_fp8_lm_head_cpu.py`); a hybrid's pages are those of one rank (`test_turboquant_hybrid_cpu.py`) |
-| mixtures of experts | CPU: KV cache layout and head of the 35B-A3B's configuration. That experts' kernels share the workspace: not covered |
+| answers of mixtures of experts | `plan` starts the 35B-A3B; CPU: its head's configuration. That experts' kernels share the workspace: not covered |
 | MTP and other speculative decoding | CPU: the heads of MTP models, and block sizes with MTP. Decoding with it: not covered |
 | other KV cache types (`turboquant_k8v4`, `turboquant_k3v4_nc`, `turboquant_3bit_nc`) | CPU: sizes and layouts of all; attention of `k3v4_nc` and `3bit_nc` in Triton's interpreter. The kernels of `k8v4`: upstream's tests in the scenario `upstream` |
 | NVFP4 weights | not covered; no overlay touches their code |

@@ -127,7 +127,7 @@ def sized(
         "compilation_config": None, "skip_tokenizer_init": None,
     }  # fmt: skip
     return Probe(name, model, kv, (("account", ()), ("serve", then)), engine, (PATCHED,), alone=True,
-                 least_s=80, limit_s=240)  # fmt: skip
+                 least_s=240, limit_s=300)  # fmt: skip
 
 
 MOE, DENSE = FULL_SIZE

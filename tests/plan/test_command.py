@@ -56,7 +56,7 @@ SHAPE = {
     },
     "advice": {"max_model_len": int, "max_num_seqs": int, "gpu_memory_utilization": float, "requests": int},
     "warnings": [{"name": str, "because": str, "source": str}],
-    "commands": {"apply": str, "serve": str, "docker": str},
+    "commands": {"apply": str, "serve": str, "build": str, "docker": str},
     "changed": [str],
     "problems": [PROBLEM],
 }

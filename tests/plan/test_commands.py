@@ -40,7 +40,7 @@ docker run --rm \\
   -v vllm-cache:/root/.cache \\
   -v huggingface:/root/.cache/huggingface \\
   -p 127.0.0.1:8000:8000 \\
-  ghcr.io/vpatch/vllm-openai:v0.20.2 \\
+  localhost/vllm-openai:v0.20.2-vpatch \\
   inferRouter/Qwen3.6-35B-A3B-NVFP4 \\
 """
 
@@ -123,7 +123,7 @@ def test_overlays_are_put_on_by_their_names_in_order() -> None:
     assert apply(()) is None
     assert (done := apply(OVERLAYS)) is not None
     assert done.arguments == ("vpatch", "apply", *named)
-    assert build(deployment("0.20.2"), OVERLAYS) is None, "it is published"
+    assert build(deployment("0.20.2"), ()) is None, "it is vLLM's own"
     assert (built := build(deployment("0.21.0"), OVERLAYS)) is not None
     tag = "localhost/vllm-openai:v0.21.0-vpatch"
     assert built.arguments == ("vpatch", "build", "--base", "vllm/vllm-openai:v0.21.0", *named, "--tag", tag)

@@ -192,8 +192,8 @@ def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> Non
 
     assert "#   vpatch build \\\n#     --base vllm/vllm-openai:v0.21.0 \\\n" in text
     assert service(text)["pull_policy"] == "never"
-    assert "pull_policy" not in service(compose(model("a/b"), deployment("0.20.2"), OVERLAYS))
-    assert "vpatch build" not in compose(model("a/b"), deployment("0.20.2"), OVERLAYS)
+    assert "pull_policy" not in service(compose(model("a/b"), deployment("0.20.2"), ()))
+    assert "vpatch build" not in compose(model("a/b"), deployment("0.20.2"), ())
 
 
 def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vpatch.catalogue import discover
 from vpatch.image.definition import everything, read
-from vpatch.plan.images import STOCK, Image, image, published
+from vpatch.plan.images import STOCK, Image, defined, image, published
 
 from tests.conftest import ROOT
 from tests.plan.made import deployment
@@ -13,17 +13,18 @@ from tests.releases import pending
 HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
 
 
-def test_what_is_published_is_what_is_defined() -> None:
+def test_what_is_to_be_published_is_what_is_defined() -> None:
     default = {item.id for item in discover() if not item.overlay.opt_in}
-    defined = set()
+    wanted = set()
     for one in read(everything(ROOT)):
         base = one.base.removeprefix("docker.io/").partition("@")[0]
         release = base.partition(":v")[2].partition("-")[0]
         overlays = one.overlays or sorted(name for name in default if release in pending(name))
-        defined |= {Image(base, tag, tuple(overlays)) for tag in one.tags}
+        wanted |= {Image(base, tag, tuple(overlays)) for tag in one.tags}
 
-    assert set(published()) == defined
-    assert len(published()) == len(defined)
+    assert set(defined()) == wanted
+    assert len(defined()) == len(wanted)
+    assert published() == (), "README says that none is"
 
 
 def test_no_overlay_no_other_image() -> None:
@@ -32,9 +33,15 @@ def test_no_overlay_no_other_image() -> None:
 
 
 def test_the_published_image_with_the_fewest_overlays() -> None:
-    assert image(deployment("0.20.2"), HYBRID).name == "ghcr.io/vpatch/vllm-openai:v0.20.2"
-    assert image(deployment("0.20.2"), HYBRID | {"turboquant-tiles"}).name == "ghcr.io/vpatch/vllm-openai:v0.20.2-tiles"
-    assert image(deployment("0.20.2", cuda="cu129"), HYBRID).name == "ghcr.io/vpatch/vllm-openai:v0.20.2-cu129"
+    names = [
+        image(said, overlays, defined()).name
+        for said, overlays in (
+            (deployment("0.20.2"), HYBRID),
+            (deployment("0.20.2"), HYBRID | {"turboquant-tiles"}),
+            (deployment("0.20.2", cuda="cu129"), HYBRID),
+        )
+    ]
+    assert names == [f"ghcr.io/vpatch/vllm-openai:v0.20.2{suffix}" for suffix in ("", "-tiles", "-cu129")]
 
 
 def test_an_image_that_is_not_published_is_to_be_built_and_of_no_registry() -> None:
@@ -45,6 +52,8 @@ def test_an_image_that_is_not_published_is_to_be_built_and_of_no_registry() -> N
         built=True,
     )
 
-    assert image(deployment("0.21.0"), {"turboquant-workspace", "turboquant-skip-list"}) == none
+    assert image(deployment("0.21.0"), {"turboquant-workspace", "turboquant-skip-list"}, defined()) == none
+    assert image(deployment("0.20.2"), HYBRID).name == "localhost/vllm-openai:v0.20.2-vpatch"
+    assert image(deployment("0.20.2+cu129"), ()).name == f"{STOCK}:v0.20.2"
     assert image(deployment("0.33.0"), {"ct-fp8-lm-head", "turboquant-tiles"}).built
     assert image(deployment("0.20.2", cuda="cu128"), HYBRID).name == "localhost/vllm-openai:v0.20.2-cu128-vpatch"

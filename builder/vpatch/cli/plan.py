@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,22 @@ class _Number(click.FloatRange):
         return found
 
 
-class _Length(click.IntRange):
-    name = "tokens"
+class _Count(click.IntRange):
+    """A number as vLLM takes it: 25600, 25.6k (thousands) or 25K (of 1,024), and so for M, G and T."""
 
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and (said := re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgGtT])", value)):
+            power = "kmgt".index(said[2].lower()) + 1
+            size = Decimal(said[1]) * (1000 if said[2].islower() else 1024) ** power
+            if size % 1:
+                self.fail(f"{value!r} is not a whole number", param, ctx)
+            value = int(size)
+        return super().convert(value, param, ctx)
+
+
+class _Length(_Count):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)
 
@@ -74,9 +88,9 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--kv-cache-dtype", metavar="D", help="As of `vllm serve`: auto, fp8, turboquant_4bit_nc ...")
 @click.option("--max-model-len", type=_Length(1, 1 << 50), metavar="N", help="As of `vllm serve`: tokens, or `auto`.")
 @click.option("--max-num-seqs", type=COUNT, metavar="N", help="As of `vllm serve`.")
-@click.option("--max-num-batched-tokens", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option("--max-num-batched-tokens", type=_Count(1, 1 << 50), metavar="N", help="As of `vllm serve`.")
 @click.option("--gpu-memory-utilization", type=_Number(0, 1, min_open=True), metavar="F", help="As of `vllm serve`.")
-@click.option("--kv-cache-memory-bytes", type=COUNT, metavar="N", help="As of `vllm serve`.")
+@click.option("--kv-cache-memory-bytes", type=_Count(1, 1 << 50), metavar="N", help="As of `vllm serve`.")
 @click.option("--tensor-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option("--pipeline-parallel-size", type=COUNT, metavar="N", help="As of `vllm serve`.")
 @click.option(
@@ -130,7 +144,8 @@ def plan_command(
         download=download,
     )
     memory = None if gpu_memory_gib is None else int(gpu_memory_gib * GIB)
-    chosen = gpu(card or (base.gpu if base else None if memory else "RTX 5090"), memory)
+    default = base.gpu if base else None if memory else "RTX 5090"
+    chosen = gpu(default if card is None else card, memory)
     given = {name: value for name, value in said.items() if value is not None}
     if vllm:
         given["vllm"] = vllm
@@ -140,7 +155,7 @@ def plan_command(
         given["max_model_len"] = max_model_len
     found = plan(known, _deployment(base, known, chosen, given), discover(), requests=requests, slow_link=slow_link)
     written = _commands(found)
-    if file:
+    if file and not found.problems:
         text = composed(found.model, found.deployment, found.overlays)
         with naming("cannot write", str(file)):
             file.write_text(text, "utf-8")

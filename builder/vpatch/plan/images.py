@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from vpatch.plan.model import Deployment
 
@@ -24,19 +25,27 @@ class Image:
 
 
 @cache
+def defined() -> tuple[Image, ...]:
+    """Give the patched images that are published, or are to be."""
+    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in _said()["image"])
+
+
 def published() -> tuple[Image, ...]:
-    """Give the patched images that are published."""
-    text = files("vpatch.plan").joinpath("images.toml").read_text(encoding="utf-8")
-    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in tomllib.loads(text)["image"])
+    """Give those that are there to be pulled."""
+    return defined() if _said()["published"] else ()
 
 
-def image(deployment: Deployment, overlays: Collection[str]) -> Image:
-    """Give the image to run in, with these overlays at least."""
-    tag = f"v{deployment.vllm}{deployment.cuda and '-'}{deployment.cuda}"
+def _said() -> dict[str, Any]:
+    return tomllib.loads(files("vpatch.plan").joinpath("images.toml").read_text(encoding="utf-8"))
+
+
+def image(deployment: Deployment, overlays: Collection[str], there: Sequence[Image] | None = None) -> Image:
+    """Give the image to run in, with these overlays at least, of those that are `there`: those that are published."""
+    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
     base = f"{STOCK}:{tag}"
     if not overlays:
         return Image(base, base)
-    for one in published():
+    for one in published() if there is None else there:
         if one.base == base and set(overlays) <= set(one.overlays):
             return one
     # Of no registry: what is not built yet must not be pulled from somebody who took the name.

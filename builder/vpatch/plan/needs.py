@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -48,7 +48,10 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
     found, problems = [], []
     for item in installed:
         try:
-            found.append(_needed(item, use, deployment.vllm))
+            said = _needed(item, use, deployment.vllm)
+            if model.unknown and said.needed != _needed(item, replace(use, hybrid=True), deployment.vllm).needed:
+                said = replace(said, needed=None, because="it is for hybrid models, and this architecture is not known")
+            found.append(said)
         except Exception as error:  # anybody may ship an overlay
             problems.append(Problem("cannot ask overlay", item.id, f"{type(error).__name__}: {error}"))
     if problems:
