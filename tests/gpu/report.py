@@ -21,8 +21,8 @@ Stock vLLM, the same with the default overlays ("patched"), and with `turboquant
 models: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). KV cache `turboquant_4bit_nc`, unless a claim
 is about bf16. Log-probabilities in nats, of the tokens of random prompts. One GPU, one process, CUDA graphs but no
 torch.compile; log-probabilities without graphs, so that stock 0.21 runs as well. `plan` and `plan-27b` start
-Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile: what vLLM found of memory, beside
-what `vpatch plan` says of the same.
+Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile: what vLLM found of
+memory, beside what `vpatch plan` says of the same.
 
 Both model runners are in it: on 0.26.0 the dense model runs on V2, everything else on V1.
 

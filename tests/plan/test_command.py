@@ -244,6 +244,22 @@ def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
     assert "  vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("20600M", 20600 << 20), ("21.6g", 21_600_000_000), ("21600665600", 21_600_665_600)],
+)
+def test_a_size_as_vllm_takes_it(vpatch: Program, said: str, size: int) -> None:
+    arguments = ("--model", NAME, "--gpu", "pro 6000", "--max-num-batched-tokens", "8192")
+    ran = vpatch("plan", *arguments, "--max-model-len", "32k", "--kv-cache-memory-bytes", said, "--json")
+
+    assert ran.json["kv_cache"]["max_model_len"] == 32_000
+    assert ran.json["kv_cache"]["gib"] == pytest.approx(size / GIB, abs=0.001)
+
+
+def test_half_a_token(vpatch: Program) -> None:
+    assert "is not a whole number" in vpatch("plan", "--model", NAME, "--max-model-len", "1.0005k").err
+
+
 def test_no_config(vpatch: Program, tmp_path: Path) -> None:
     ran = vpatch("plan", "--model", tmp_path)
 
@@ -273,6 +289,14 @@ def test_compose_is_written(vpatch: Program, tmp_path: Path) -> None:
 
     assert (ran.code, ran.err) == (0, f"wrote {file}\n")
     assert "turboquant_4bit_nc" in file.read_text()
+
+
+def test_no_compose_file_of_what_does_not_fit(vpatch: Program, tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    ran = vpatch("plan", "--preset", PRESET, "--requests", "100", "--compose", file)
+
+    assert ran.code == 1
+    assert not file.exists()
 
 
 def test_compose_that_cannot_be_written(vpatch: Program, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from vpatch.plan.fit import fit
 from vpatch.plan.gpus import gpu
 from vpatch.plan.model import GIB, Deployment, Model, Weights
 from vpatch.plan.planned import plan
+from vpatch.plan.source import load
 
 from tests.plan.examples import MOE, dense, deployment, hybrid
 from tests.plan.seeds import AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K, Printed
@@ -26,13 +27,15 @@ def weights(model: Model) -> Weights:
 
 @pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K], ids=lambda row: row.preset)
 def test_what_is_estimated_has_the_cards_rows_within_its_bounds(row: Printed) -> None:
-    """Weights and KV cache are printed; what else vLLM's share went to is the rest."""
+    """The recorded weights are the card's; what else vLLM's share went to is the rest.
+
+    Of the rows at 262K the card prints the weights of those at 32K, though TurboQuant's buffers are larger there.
+    """
     model, said, _ = planned(row.preset)
-    found = fit(hybrid(model.name, row.weights, head=model.head), hybrid(gib=row.weights).weights, said)  # type: ignore[arg-type]
-    memory = found.memory
+    memory = fit(model, weights(model), said).memory
 
     assert memory.kv_cache.least < row.kv_cache * GIB < memory.kv_cache.most
-    assert abs(memory.kv_cache.likely / GIB - row.kv_cache) < 0.5
+    assert abs(memory.kv_cache.likely / GIB - row.kv_cache) < (0.4 if row is TURBOQUANT_AT_262K else 0.2)
     assert memory.kv_cache.most - memory.kv_cache.least < 4 * GIB, "bounds so wide say nothing"
 
 
@@ -273,3 +276,53 @@ def test_a_given_size_of_the_cache_has_to_be_there(model: Model, size: int) -> N
     assert problem.what == "does not fit"
     assert "as asked for, and what comes before it are more than the card has; would fit: " in problem.cause
     assert plan(model, deployment(kv_cache_memory_bytes=size, card="H200"), discover()).fit.fits
+
+
+def test_a_share_that_is_not_free_is_refused() -> None:
+    """A process takes memory before vLLM asks whether its share is free."""
+    found = plan(hybrid(), deployment(gpu_memory_utilization=1.0), discover())
+    advice = advise(hybrid(), weights(hybrid()), deployment(), requests=33)
+
+    assert [problem.what for problem in found.problems] == ["vLLM refuses to start"]
+    assert "is not free" in found.problems[0].cause
+    assert advice.gpu_memory_utilization is None or advice.gpu_memory_utilization < 0.995
+
+
+def test_requests_that_are_not_served_are_a_problem() -> None:
+    few, many = (plan(hybrid(), deployment(), discover(), requests=count) for count in (2, 100))
+
+    assert not few.problems
+    assert [problem.what for problem in many.problems] == ["does not serve as many"]
+
+
+def test_a_checkpoint_that_brings_scales_for_its_cache_gets_one_in_fp8() -> None:
+    model = hybrid(kv_cache_dtype="fp8")
+
+    assert plan(model, deployment(), discover()).deployment.kv_cache_dtype == "fp8"
+    assert plan(model, deployment(kv_cache_dtype="bfloat16"), discover()).deployment.kv_cache_dtype == "bfloat16"
+
+
+def test_a_vision_tower_that_is_not_loaded_takes_nothing() -> None:
+    model = load(MOE)
+    whole, text = (fit(model, weights(model), deployment(language_model_only=only)) for only in (False, True))
+    sizes = [found.memory.items[0].size.likely for found in (whole, text)]
+
+    assert sizes[0] - sizes[1] == weights(model).vision > 0.8 * GIB
+
+
+def test_a_batch_that_takes_too_much_may_be_smaller() -> None:
+    model, wanted = hybrid(), deployment(max_num_batched_tokens=200_000)
+
+    assert "--max-num-batched-tokens 8192" in list(remedies(model, weights(model), wanted))
+
+
+def test_what_an_unknown_architecture_needs_is_not_known() -> None:
+    model = dense(unknown=("what its layers keep",))
+    found = plan(model, deployment(kv_cache_dtype="turboquant_4bit_nc"), discover())
+    needed = {item.id: item.needed for item in found.needs}
+
+    assert needed["turboquant-hybrid"] is None
+    assert needed["turboquant-workspace"] is True
+    with pytest.raises(Failure) as raised:
+        plan(replace(model, weights=None), deployment(), discover())
+    assert [problem.what for problem in raised.value.problems] == ["cannot know", "unknown weights"]
