@@ -53,7 +53,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         "<0.19",
         lambda draw: draw.hybrid,
     ),
-    "a stage without attention does not pad its pages, and is refused": ("<0.26", _stage_without_attention),
+    "a stage without attention does not pad its pages, and is refused": (">=0.20,<0.26", _stage_without_attention),
     "a stage without attention does not align its blocks, and has groups of its own": (
         ">=0.26",
         lambda draw: _stage_without_attention(draw) and draw.arguments["enable_prefix_caching"],
@@ -63,11 +63,11 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         lambda draw: draw.stages > 1 and draw.speculative > 0,
     ),
     "key heads that cannot be divided are found when weights are loaded": (
-        ">=0.18",
+        ">=0.20",
         lambda draw: draw.hybrid and draw.text["linear_num_key_heads"] % draw.ranks > 0,
     ),
     "Triton has no FP8 before Ada, nor FlashInfer such heads": (
-        ">=0.21",
+        ">=0.24",
         lambda draw: draw.dtype in FP8 and draw.capability < (8, 9) and not _in_flashinfer(draw),
     ),
     "stages take different block sizes, and groups multiply or are refused": (

@@ -70,10 +70,17 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
     return Capacity(
         blocks=blocks,
         blocks_per_request=needed,
-        slots=blocks // len(layout.groups) * layout.block_size,
+        slots=blocks // len(layout.groups) * _least_block(layout, deployment),
         tokens=int(concurrency * deployment.max_model_len),
         concurrency=concurrency,
     )
+
+
+def _least_block(layout: Layout, deployment: Deployment) -> int:
+    """Tokens of the shortest block of any group; without prefix caching, that of a state is as long as a request."""
+    if deployment.enable_prefix_caching or len(layout.groups) == layout.attention_groups:
+        return layout.block_size
+    return min(layout.block_size, deployment.max_model_len)
 
 
 def blocks_for(layout: Layout, tokens: int) -> int:
