@@ -6,18 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from vpatch.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan.advice import SEQUENCES, advise, remedies
+from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.fit import fit
 from vpatch.plan.gpus import gpu
-from vpatch.plan.model import GIB, Deployment, Model, Weights
+from vpatch.plan.model import GIB, Attention, Deployment, Model, Weights
 from vpatch.plan.planned import plan
 from vpatch.plan.source import load
 
 from tests.plan.examples import MOE, dense, deployment, hybrid
 from tests.plan.seeds import AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K, Printed
 from tests.plan.test_seeds import planned
+from tests.releases import RELEASES
 
 
 def weights(model: Model) -> Weights:
@@ -326,3 +329,49 @@ def test_what_an_unknown_architecture_needs_is_not_known() -> None:
     with pytest.raises(Failure) as raised:
         plan(replace(model, weights=None), deployment(), discover())
     assert [problem.what for problem in raised.value.problems] == ["cannot know", "unknown weights"]
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "since", "why"),
+    [
+        (
+            dense(),
+            {"kv_cache_dtype": "turboquant_4bit_nc", "pipeline_parallel_size": 2},
+            "0.28.0",
+            "different block sizes",
+        ),
+        (dense(), {"kv_cache_dtype": "turboquant_k8v4", "card": "B200"}, "0.29.0", "no layout in common"),
+        (hybrid(), {"pipeline_parallel_size": 14}, "0.20.0", "would have no attention layer"),
+        (
+            dense(attention=Attention(16, 8, 96)),
+            {"kv_cache_dtype": "fp8", "card": "RTX 3090"},
+            "0.24.0",
+            "before Ada",
+        ),
+        (dense(dtype="float16"), {"kv_cache_dtype": "bfloat16"}, "0.33.0", "another float type"),
+    ],
+    ids=["stages", "B200", "no attention", "Ampere", "float type"],
+)
+def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, why: str) -> None:
+    """As `test_agreement.py` finds it: refused from a release on, and not on the one before."""
+    before = RELEASES[RELEASES.index(since) - 1]
+    usual = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
+    causes = {
+        release: [problem.cause for problem in plan(model, deployment(release, **usual, **said), discover()).problems]
+        for release in (since, before)
+        if said.get("kv_cache_dtype", "auto") in arithmetic_of(Version(release)).kv_cache_dtypes
+    }
+
+    assert any(why in cause for cause in causes[since])
+    assert not any(why in cause for cause in causes.get(before, []))
+
+
+def test_multi_token_prediction_on_stages_is_refused_up_to_0_29() -> None:
+    said = {"pipeline_parallel_size": 2, "speculative_tokens": 1}
+    old, new = (
+        [problem.cause for problem in plan(hybrid(), deployment(vllm, **said), discover()).problems]
+        for vllm in ("0.29.0", "0.30.0")
+    )
+
+    assert any("cannot be on a stage" in cause for cause in old)
+    assert not any("cannot be on a stage" in cause for cause in new)

@@ -13,6 +13,7 @@ from vpatch.plan.estimates import CONTEXT
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.model import GIB, Deployment, Model
 from vpatch.plan.needs import Needed, needs
+from vpatch.plan.refusals import refusals
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def _problems(model: Model, found: Fit, requests: int) -> Iterator[Problem]:
     if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
         cause = f"{model.architecture} has no layers of multi-token prediction"
         yield Problem("vLLM refuses to start", f"--speculative {deployment.speculative_tokens}", cause)
+    yield from refusals(model, deployment)
     if block_exceeds_batch(model, found) and deployment.enable_prefix_caching:
         yield Problem(
             "vLLM refuses to start",
