@@ -117,7 +117,7 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
             ["vpatch", ""],
             [
                 *("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache"),
-                *("build", "test", "inspect", "tag"),
+                *("plan", "build", "test", "inspect", "tag"),
             ],
         ),
         (["vpatch", "re"], ["revert"]),

@@ -355,7 +355,7 @@ def test_what_an_unknown_architecture_needs_is_not_known() -> None:
 def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, why: str) -> None:
     """As `test_agreement.py` finds it: refused from a release on, and not on the one before."""
     before = RELEASES[RELEASES.index(since) - 1]
-    usual = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
+    usual: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
     causes = {
         release: [problem.cause for problem in plan(model, deployment(release, **usual, **said), discover()).problems]
         for release in (since, before)
@@ -367,7 +367,7 @@ def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, wh
 
 
 def test_multi_token_prediction_on_stages_is_refused_up_to_0_29() -> None:
-    said = {"pipeline_parallel_size": 2, "speculative_tokens": 1}
+    said: dict[str, Any] = {"pipeline_parallel_size": 2, "speculative_tokens": 1}
     old, new = (
         [problem.cause for problem in plan(hybrid(), deployment(vllm, **said), discover()).problems]
         for vllm in ("0.29.0", "0.30.0")
