@@ -6,21 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from vpatch.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan.advice import SEQUENCES, advise, remedies
-from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.fit import fit
 from vpatch.plan.gpus import gpu
-from vpatch.plan.model import GIB, Attention, Deployment, Model, Weights
+from vpatch.plan.model import GIB, Model, Weights
 from vpatch.plan.planned import plan
 from vpatch.plan.source import load
 
 from tests.plan.examples import MOE, dense, deployment, hybrid
 from tests.plan.seeds import AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K, Printed
 from tests.plan.test_seeds import planned
-from tests.releases import RELEASES
 
 
 def weights(model: Model) -> Weights:
@@ -138,93 +135,9 @@ def test_gpus_share_what_is_to_be_shared(stages: int) -> None:
     assert size.likely == pytest.approx(66.0 * GIB / 4, rel=1e-6)
 
 
-def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
-    said: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_batched_tokens": 2048}
-    off, on = (
-        plan(hybrid(), deployment(enable_prefix_caching=prefixes, **said), discover()) for prefixes in (False, True)
-    )
-
-    assert [problem.what for problem in on.problems] == ["vLLM refuses to start"]
-    assert "a block, which is 4,096 tokens" in on.problems[0].cause
-    assert not off.problems
-    assert not plan(hybrid(), deployment("0.27.0", enable_prefix_caching=True, **said), discover()).problems
-    assert "block-size" in [caution.name for caution in off.cautions]
-
-
-def test_a_length_that_the_model_was_not_made_for() -> None:
-    found = plan(dense(), deployment(max_model_len=50_000), discover())
-
-    assert [problem.what for problem in found.problems] == ["too long for the model"]
-
-
 def test_weights_that_nobody_knows() -> None:
     with pytest.raises(Failure, match=r"unknown weights: .*: give their size by --weights-gib"):
         plan(dense(weights=None), deployment(), discover())
-
-
-def names(model: Model, said: Deployment, **more: Any) -> set[str]:
-    return {caution.name for caution in plan(model, said, discover(), **more).cautions}
-
-
-def test_cautions() -> None:
-    turboquant: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc"}
-    head = planned("qwen3.6-35b-5090-32k-fp8head")[0].head
-
-    assert names(hybrid(), deployment(kv_cache_dtype="fp8")) == {"fp8-kv-quality"}
-    assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
-    assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
-    assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
-    assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted"}
-    large, long = hybrid(gib=24.0), 262_144
-    assert not fit(large, weights(large), deployment("0.18.1", max_model_len=long)).fits
-    assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long))
-    assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long, longest=True))
-    assert "admits-too-much" not in names(large, deployment("0.19.1", max_model_len=long))
-    assert names(hybrid(gib=26.2), deployment(gpu_memory_utilization=0.95)) >= {"tight"}
-    assert names(dense(), deployment()) == set()
-
-
-@pytest.mark.parametrize(("share", "told"), [(0.89, None), (0.92, "watch it"), (0.95, "may not even start")])
-def test_a_desktop_wants_room(share: float, told: str | None) -> None:
-    found = plan(hybrid(), deployment(desktop=True, gpu_memory_utilization=share), discover()).cautions
-    said = [caution.because for caution in found if caution.name == "desktop"]
-
-    assert bool(said) is bool(told)
-    assert not told or told in said[0]
-
-
-def test_memory_that_nobody_counts() -> None:
-    """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
-    long: dict[str, Any] = {
-        "kv_cache_dtype": "turboquant_4bit_nc",
-        "max_model_len": 262_144,
-        "max_num_batched_tokens": 8192,
-    }
-    model = hybrid("Qwen/Qwen3.6-27B", 17.0)
-    found = fit(model, weights(model), deployment(**long, gpu_memory_utilization=0.95))
-    uncounted = {item.name: round(item.size.likely / GIB, 3) for item in found.memory.items if not item.counted}
-
-    assert uncounted == {"CUDA context": 0.51, "TurboQuant workspace": 1.0, "TurboQuant continuation": 2.0}
-    assert found.memory.left.likely < 0
-    assert "uncounted" in names(model, found.deployment)
-    assert "uncounted" not in names(model, deployment(**long, gpu_memory_utilization=0.78))
-
-
-def test_what_is_counted_does_not_come_on_top() -> None:
-    """A desktop wants 3 GiB of the card, and vLLM leaves it less: that is all there is to say."""
-    said: dict[str, Any] = {"desktop": True, "gpu_memory_utilization": 0.92}
-
-    assert names(hybrid(), deployment(**said)) == {"desktop"}
-    found = plan(hybrid(), deployment(**said, kv_cache_memory_bytes=6 * GIB), discover()).cautions
-    (uncounted,) = (caution.because for caution in found if caution.name == "uncounted")
-    assert uncounted.endswith("; lower --kv-cache-memory-bytes")
-
-
-def test_a_model_without_a_draft_cannot_speculate() -> None:
-    (problem,) = plan(dense(), deployment(speculative_tokens=2), discover()).problems
-
-    assert (problem.what, problem.where) == ("vLLM refuses to start", "--speculative 2")
-    assert not plan(hybrid(), deployment(speculative_tokens=2), discover()).problems
 
 
 def test_no_remedy_is_longer_than_the_model() -> None:
@@ -232,41 +145,6 @@ def test_no_remedy_is_longer_than_the_model() -> None:
     told = list(remedies(model, weights(model), deployment(max_model_len=1 << 40)))
 
     assert told[0] == "--max-model-len 40960"
-
-
-def test_decodes_buffers_on_0_20() -> None:
-    """The figures of the 35B: 331 MiB for 64 requests, which the card's weights show for 16."""
-    found = fit(hybrid(), weights(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
-    buffers = next(item for item in found.memory.items if item.name == "TurboQuant buffers")
-
-    assert round(buffers.size.likely / 2**20) == 331
-    assert buffers.counted
-
-
-def test_a_slow_link_bears_a_pipeline_only() -> None:
-    model = hybrid(MOE, 66.5)
-    across = deployment(tensor_parallel_size=4)
-    along = deployment(pipeline_parallel_size=4)
-
-    assert "slow-link" in names(model, across, slow_link=True)
-    assert "slow-link" not in names(model, across) | names(model, along, slow_link=True)
-
-
-def test_graphs_want_a_block_for_each_request() -> None:
-    """As of 0.20.0 vLLM refuses more requests in a batch than blocks, where layers keep states (#38270, #49064)."""
-    many: dict[str, Any] = {"max_num_seqs": 256, "kv_cache_memory_bytes": 3 * GIB}
-    found = plan(hybrid(), deployment(**many), discover())
-    blocks = found.fit.likely.blocks
-    (problem,) = found.problems
-
-    assert blocks < 256
-    assert (problem.what, problem.where) == ("vLLM refuses to start", "--max-num-seqs 256")
-    assert f"for each of 256 requests, there are {blocks}; would fit: --max-num-seqs {blocks}; " in problem.cause
-    assert found.advice.max_num_seqs == blocks
-    assert not plan(hybrid(), replace(found.deployment, max_num_seqs=blocks), discover()).problems
-    for other in (deployment(**many, enforce_eager=True), deployment("0.19.1", **many)):
-        assert not plan(hybrid(), other, discover()).problems
-    assert not plan(dense(), deployment(**many, max_model_len=512), discover()).problems
 
 
 @pytest.mark.parametrize(("model", "size"), [(hybrid(), 93 * GIB), (hybrid(MOE, 65.4), 6 * GIB)])
@@ -279,16 +157,6 @@ def test_a_given_size_of_the_cache_has_to_be_there(model: Model, size: int) -> N
     assert problem.what == "does not fit"
     assert "as asked for, and what comes before it are more than the card has; would fit: " in problem.cause
     assert plan(model, deployment(kv_cache_memory_bytes=size, card="H200"), discover()).fit.fits
-
-
-def test_a_share_that_is_not_free_is_refused() -> None:
-    """A process takes memory before vLLM asks whether its share is free."""
-    found = plan(hybrid(), deployment(gpu_memory_utilization=1.0), discover())
-    advice = advise(hybrid(), weights(hybrid()), deployment(), requests=33)
-
-    assert [problem.what for problem in found.problems] == ["vLLM refuses to start"]
-    assert "is not free" in found.problems[0].cause
-    assert advice.gpu_memory_utilization is None or advice.gpu_memory_utilization < 0.995
 
 
 def test_requests_that_are_not_served_are_a_problem() -> None:
@@ -329,49 +197,3 @@ def test_what_an_unknown_architecture_needs_is_not_known() -> None:
     with pytest.raises(Failure) as raised:
         plan(replace(model, weights=None), deployment(), discover())
     assert [problem.what for problem in raised.value.problems] == ["cannot know", "unknown weights"]
-
-
-@pytest.mark.parametrize(
-    ("model", "said", "since", "why"),
-    [
-        (
-            dense(),
-            {"kv_cache_dtype": "turboquant_4bit_nc", "pipeline_parallel_size": 2},
-            "0.28.0",
-            "different block sizes",
-        ),
-        (dense(), {"kv_cache_dtype": "turboquant_k8v4", "card": "B200"}, "0.29.0", "no layout in common"),
-        (hybrid(), {"pipeline_parallel_size": 14}, "0.20.0", "would have no attention layer"),
-        (
-            dense(attention=Attention(16, 8, 96)),
-            {"kv_cache_dtype": "fp8", "card": "RTX 3090"},
-            "0.24.0",
-            "before Ada",
-        ),
-        (dense(dtype="float16"), {"kv_cache_dtype": "bfloat16"}, "0.33.0", "another float type"),
-    ],
-    ids=["stages", "B200", "no attention", "Ampere", "float type"],
-)
-def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, why: str) -> None:
-    """As `test_agreement.py` finds it: refused from a release on, and not on the one before."""
-    before = RELEASES[RELEASES.index(since) - 1]
-    usual: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
-    causes = {
-        release: [problem.cause for problem in plan(model, deployment(release, **usual, **said), discover()).problems]
-        for release in (since, before)
-        if said.get("kv_cache_dtype", "auto") in arithmetic_of(Version(release)).kv_cache_dtypes
-    }
-
-    assert any(why in cause for cause in causes[since])
-    assert not any(why in cause for cause in causes.get(before, []))
-
-
-def test_multi_token_prediction_on_stages_is_refused_up_to_0_29() -> None:
-    said: dict[str, Any] = {"pipeline_parallel_size": 2, "speculative_tokens": 1}
-    old, new = (
-        [problem.cause for problem in plan(hybrid(), deployment(vllm, **said), discover()).problems]
-        for vllm in ("0.29.0", "0.30.0")
-    )
-
-    assert any("cannot be on a stage" in cause for cause in old)
-    assert not any("cannot be on a stage" in cause for cause in new)
