@@ -15,6 +15,8 @@ from tests.gpu import drive, machine, session, trees
 from tests.gpu.scenarios import PATCHED, STOCK
 from tests.gpu_runs import good
 
+pytestmark = pytest.mark.matrix  # a minute, for what a GPU run shows at once
+
 PROBE = """
 import json, os, sys
 from pathlib import Path
