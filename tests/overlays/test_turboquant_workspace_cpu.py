@@ -152,7 +152,6 @@ def test_all_but_what_upstream_forgot_fits_in_the_reservation(seen: Two) -> None
     assert {name for name, found in seen.patched["runs"].items() if found["told"]} == FORGOTTEN
 
 
-@pytest.mark.matrix  # those of the hybrid overlay run on every push, and are the same file
 def test_upstreams_own_tests(release: str, python: Path, pristine: Trees, patched: Trees, tmp_path: Path) -> None:
     """Those of 0.24.0 are those of 0.21.0, and two for the reservation. On 0.20 they also want turboquant-hybrid."""
     file = upstream.fetch("0.24.0", UPSTREAM_TESTS)
