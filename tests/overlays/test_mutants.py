@@ -25,7 +25,7 @@ pytestmark = pytest.mark.no_cover  # what they run, others do; measured, it take
 
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
-    ("0.20.2", "turboquant-hybrid", 345),
+    pytest.param(("0.20.2", "turboquant-hybrid", 345), marks=pytest.mark.matrix),
     pytest.param(("0.20.2", "turboquant-workspace", 120), marks=pytest.mark.matrix),
     pytest.param(("0.21.0", "turboquant-workspace", 90), marks=pytest.mark.matrix),
     pytest.param(("0.23.0", "turboquant-workspace", 60), marks=pytest.mark.matrix),
