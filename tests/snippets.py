@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import string
 from collections.abc import Mapping
 from textwrap import dedent
 
+import pytest
 from vpatch.engine import plan, status
 from vpatch.model import Catalogued, Changeset, Edit, Overlay, Part, Predicate, Shape, State, Verdict
 
 FILE = "vllm/m.py"
 
 Files = Mapping[str, bytes]
+
+
+@pytest.fixture(autouse=True)
+def names_of_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make builtins of the names that made-up modules read, so that fragments of code may be tested alone."""
+    for name in (*string.ascii_letters, "clamp", "log", "new"):
+        monkeypatch.setattr(builtins, name, None, raising=False)
 
 
 def module(text: str) -> Files:

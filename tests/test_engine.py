@@ -25,7 +25,9 @@ from vpatch.model import Catalogued, Edit, Finding, Overlay, Part, Reach, Shape,
 from vpatch.syntax import fingerprint
 from vpatch.workspace import Workspace
 
-from tests.snippets import FILE, Files, applied, make, module, overlay
+from tests.snippets import FILE, Files, applied, make, module, names_of_fragments, overlay
+
+__all__ = ["names_of_fragments"]
 
 SOURCE = "def f():\n    a(b(1), 2)\n    c()\n    d()\n"
 FORM = fingerprint(Workspace(module(SOURCE).get).source(FILE).module.body[0])
@@ -67,7 +69,7 @@ def test_two_overlays_that_want_the_same_code_are_in_conflict(one: Edit, other: 
         (ReplaceExpr(FILE, "f", "b(1)", "x"), ReplaceExpr(FILE, "f", "2", "y")),
         (ReplaceExpr(FILE, "f", "b(1)", "x"), InsertAfter(FILE, "f", "c()", "y()")),
         (InsertAfter(FILE, "f", "c()", "x()"), InsertBefore(FILE, "f", "d()", "y()")),
-        (AddFunction(FILE, "f", "def g(): 1"), InsertAfter(FILE, "f", "c()", "g()")),
+        (AddFunction(FILE, "f", "def g(): 1"), InsertAfter(FILE, "f", "c()", "h(lambda: g())")),
         (AddFunction(FILE, "", "def g(): 1"), AddFunction(FILE, "f", "def g(): 1")),
     ],
 )

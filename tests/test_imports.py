@@ -17,12 +17,12 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # What may be imported by whom: every module only what stands above it. Those on one line do not import each other.
 LEVELS = (
-    ("errors", "cst", "elide"),
-    ("model",),
+    ("errors", "cst", "elide", "flow"),
+    ("model", "binding"),
     ("syntax",),
-    ("marks", "select"),
+    ("marks", "select", "place"),
     ("workspace",),
-    ("edits", "predicates", "judge", "scripts"),
+    ("edits", "predicates", "judge", "scripts", "landing"),
     ("engine",),
     ("catalogue", "report", "site", "release"),
     ("change", "verify", "image"),

@@ -14,7 +14,9 @@ from vpatch.model import Answer, Catalogued, Edit, Finding, Found, Overlay, Part
 from vpatch.select import Source
 from vpatch.workspace import Parsed, Workspace
 
-from tests.snippets import FILE, applied, make, module, overlay, unmarked, verdict
+from tests.snippets import FILE, applied, make, module, names_of_fragments, overlay, unmarked, verdict
+
+__all__ = ["names_of_fragments"]
 
 OLD, NEW = "def f():\n    return a(1)\n", "def f():\n    return b(1)\n"
 EDIT = ReplaceExpr(FILE, "f", old="a(1)", new="b(1)")

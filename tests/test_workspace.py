@@ -10,7 +10,9 @@ from vpatch.errors import Failure
 from vpatch.select import Lost, block
 from vpatch.workspace import Parsed, Workspace
 
-from tests.snippets import FILE, applied, make, overlay
+from tests.snippets import FILE, applied, make, names_of_fragments, overlay
+
+__all__ = ["names_of_fragments"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from vpatch.errors import Problem
 from vpatch.judge import Judgement, blaming, find, judge
+from vpatch.landing import problems as misplaced
 from vpatch.model import Catalogued, Changeset, Finding, Found, PartVerdict, State, Verdict
 from vpatch.select import inside
 from vpatch.workspace import Parsed, Workspace
@@ -55,13 +56,10 @@ def plan(
     """
     parsed = {} if parsed is None else parsed
     files = Workspace(read, _reach([*overlays, *among]), parsed)
-    judgements = _judge(files, overlays)
-    before = tuple(j.verdict for j in judgements)
+    before = tuple(judgement.verdict for judgement in _judge(files, overlays))
     problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
     if problems:
         return Changeset(before, before, {}, problems)
-    for judgement in judgements:
-        _apply(judgement, files)
     changes = files.changes()
     after = before if not changes else status(_overlaid(read, changes), overlays, parsed, among)
     broken = tuple(problem for old, new in zip(before, after, strict=True) for problem in _broken(old, new))
@@ -105,6 +103,7 @@ def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
 
 
 def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement]:
+    """Judge the overlays, and then, with every pending one applied to `files`, the code where it landed."""
     judged = [judge(item, files) for item in sorted(overlays, key=lambda item: item.id)]
     clashes: dict[tuple[str, str], list[Problem]] = {}
     for one, other in combinations([claim for j in judged for claim in _claims(j)], 2):
@@ -113,7 +112,23 @@ def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement
                 cause = f"{mine.overlay} and {theirs.overlay} change the same code"
                 problem = Problem("conflict", mine.file, cause, mine.scope)
                 clashes.setdefault((mine.overlay, mine.part), []).append(problem)
-    return [_with_clashes(j, clashes) for j in judged] if clashes else judged
+    judged = [_with_problems(j, clashes, State.CONFLICT) for j in judged] if clashes else judged
+    for judgement in judged:
+        if judgement.verdict.state is State.PENDING:
+            _apply(judgement, files)
+    wrong = {key: found for judgement in judged for key, found in _misplaced(judgement, files)}
+    return [_with_problems(j, wrong, State.DRIFTED) for j in judged] if wrong else judged
+
+
+def _misplaced(judgement: Judgement, files: Workspace) -> Iterator[tuple[tuple[str, str], list[Problem]]]:
+    """Yield what is wrong with the code of parts that are applied by now."""
+    name = judgement.verdict.id
+    for part in judgement.parts:
+        applied = part.verdict.state is State.APPLIED
+        if applied or (part.verdict.state is judgement.verdict.state is State.PENDING):
+            found = [(edit, find(edit, files, name)) for edit, _ in part.findings]
+            if problems := misplaced(found, files):
+                yield (name, part.verdict.name), problems
 
 
 def _claims(judgement: Judgement) -> Iterator[_Claim]:
@@ -129,12 +144,16 @@ def _clash(one: Finding, other: Finding) -> bool:
     return any(a == b and what != other_what for a, what in one.binds for b, other_what in other.binds)
 
 
-def _with_clashes(judgement: Judgement, clashes: Mapping[tuple[str, str], list[Problem]]) -> Judgement:
+def _with_problems(judgement: Judgement, problems: Mapping[tuple[str, str], list[Problem]], state: State) -> Judgement:
+    """Put the parts that have problems into a state."""
+
     def told(part: PartVerdict) -> PartVerdict:
-        found = tuple(dict.fromkeys(clashes.get((judgement.verdict.id, part.name), ())))
+        found = tuple(dict.fromkeys(problems.get((judgement.verdict.id, part.name), ())))
         if not found:
             return part
-        return replace(part, state=State.CONFLICT, because=found[0].cause, problems=(*part.problems, *found))
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        because = found[0].cause if state is State.CONFLICT else f"{found[0].where}: {found[0].cause}{more}"
+        return replace(part, state=state, because=because, problems=(*part.problems, *found))
 
     return replace(judgement, verdict=replace(judgement.verdict, parts=tuple(map(told, judgement.verdict.parts))))
 

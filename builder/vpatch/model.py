@@ -52,11 +52,31 @@ class Found(Enum):
 
 
 @dataclass(frozen=True)
+class Landed:
+    """Code that an edit put somewhere, to be judged there (see `vpatch.landing`).
+
+    Attributes:
+        path: the statement that is the code, or the statement or expression that the code is a piece of.
+        reads: the names that such a piece reads; None where the code is all of the statement at `path`.
+        whole: with `reads` None: whether the statement's blocks are the edit's, too, or only its header.
+        binds: the names that an import binds, and that must mean nothing else in its scope.
+        uses: attributes, written `self.name`, that the code relies on, and that its class must set.
+    """
+
+    path: tuple[tuple[str, int], ...]
+    reads: frozenset[str] | None = None
+    whole: bool = True
+    binds: frozenset[str] = frozenset()
+    uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Finding:
     """What one edit finds.
 
     `marked` are the paths of the statements with our mark that it accounts for (the empty path: a whole file of ours),
-    `regions` the paths of what it changes or leans on, `binds` the qualified names that it binds, each with what to.
+    `regions` the paths of what it changes or leans on, `binds` the qualified names that it binds, each with what to,
+    `landed` the code of its own that is there.
     `because` says, as `str` of it, what is wrong when it is `LOST`.
     """
 
@@ -65,6 +85,7 @@ class Finding:
     marked: frozenset[tuple[tuple[str, int], ...]] = frozenset()
     regions: tuple[tuple[tuple[str, int], ...], ...] = ()
     binds: tuple[tuple[str, str], ...] = ()
+    landed: tuple[Landed, ...] = ()
 
 
 class Edit(Protocol):

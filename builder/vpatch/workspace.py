@@ -48,6 +48,12 @@ class Workspace:
         self._bytes: dict[str, bytes | None] = {}
         self._changed: dict[str, Source | bytes] = {}
 
+    def original(self, file: str) -> bytes | None:
+        """Read a file as it is in the tree, without the changes."""
+        if file not in self._bytes:
+            self._bytes[file] = self._read(file)
+        return self._bytes[file]
+
     def read(self, file: str) -> bytes | None:
         """Give a file's present bytes, changes included.
 
@@ -56,9 +62,7 @@ class Workspace:
         """
         match self._changed.get(file):
             case None:
-                if file not in self._bytes:
-                    self._bytes[file] = self._read(file)
-                return self._bytes[file]
+                return self.original(file)
             case bytes(data):
                 return data
             case source:

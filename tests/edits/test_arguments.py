@@ -72,9 +72,9 @@ PARAMETERS = {
     "positional-only": ("def f(a, /): ...\n", "a", f"def f(a, n: int = 1, /): ...{M}\n"),
     "behind /": ("def f(a, /, b): ...\n", "b", f"def f(a, /, b, n: int = 1): ...{M}\n"),
     "a line each": (
-        "@x\nasync def f(\n    a: int,  # one\n) -> None:\n    x\n",
+        "@staticmethod\nasync def f(\n    a: int,  # one\n) -> None:\n    x\n",
         "a",
-        f"@x\nasync def f(\n    a: int,  # one\n    n: int = 1,\n) -> None:{M}\n    x\n",
+        f"@staticmethod\nasync def f(\n    a: int,  # one\n    n: int = 1,\n) -> None:{M}\n    x\n",
     ),
     "a line each, in the middle": (
         "def f(\n    a,  # one\n    b=2\n): ...\n",

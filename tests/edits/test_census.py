@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from vpatch.edits.census import census
-from vpatch.model import Found
+from vpatch.model import Found, Landed
 from vpatch.select import Lost
 
 ONE, TWO = ((("body", 0),), (("body", 1),))
@@ -32,7 +32,7 @@ def test_census(
     found: Found | None,
 ) -> None:
     def judged() -> Found:
-        return census(old, new, frozenset(ours), count=count, wanted="`x`", hint=lambda: "; hint").found
+        return census(old, new, frozenset(ours), count=count, wanted="`x`", hint=lambda: "; hint", landed=Landed).found
 
     if found:
         assert judged() is found

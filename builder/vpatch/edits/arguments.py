@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch import cst
-from vpatch.edits.census import marked, put_marked
+from vpatch.edits.census import marked, names_read_by, put_marked
 from vpatch.marks import carrier
-from vpatch.model import Finding, Found
+from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, Source, block, expression, expressions, nearest, scopes
 from vpatch.syntax import Spot, same
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from vpatch.model import Reach
+    from vpatch.syntax import Path
     from vpatch.workspace import Workspace
 
 
@@ -51,17 +52,23 @@ def _join(
     return [*old[:-1], last, new.with_changes(**{after: closing})]
 
 
-def _verdict(spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str) -> Finding:
+def _verdict(
+    spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str, landed: Callable[[Path], Landed]
+) -> Finding:
     regions = tuple(spot.path for spot in spots)
     if not done:
         return Finding(Found.BEFORE, regions=regions)
     paths = (carrier(source.module, spot.path) for spot in done)
-    return Finding(Found.AFTER, marked=frozenset(p for p in paths if marked(source, p, overlay)), regions=regions)
+    ours = frozenset(path for path in paths if marked(source, path, overlay))
+    return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
 
 
 @dataclass(frozen=True)
 class AddKeyword:
-    """Give the calls that match `call` (`...` is free in it) the keyword argument `keyword`, written `name=value`."""
+    """Add the keyword argument `keyword`, written `name=value`, to the calls that match `call` (`...` is free in it).
+
+    `uses` are the attributes, written `self.name`, that the value relies on.
+    """
 
     file: str
     scope: str
@@ -69,6 +76,7 @@ class AddKeyword:
     keyword: str
     within: tuple[str, ...] = ()
     count: int = 1
+    uses: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -106,7 +114,12 @@ class AddKeyword:
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether the calls have it."""
         source = files.source(self.file)
-        return _verdict(*self._calls(source), source, overlay)
+        value = self.keyword.partition("=")[2]
+
+        def landed(path: Path) -> Landed:
+            return Landed(path, reads=names_read_by(value), uses=self.uses)
+
+        return _verdict(*self._calls(source), source, overlay, landed)
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it behind the other arguments, before any `**mapping`."""
@@ -162,7 +175,7 @@ class AddParameter:
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether the function has it."""
         source = files.source(self.file)
-        return _verdict(*self._functions(source), source, overlay)
+        return _verdict(*self._functions(source), source, overlay, lambda path: Landed(path, whole=False))
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it."""

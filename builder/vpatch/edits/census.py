@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from vpatch import cst
+from vpatch.binding import reads
 from vpatch.marks import carrier, marks_on, with_mark
-from vpatch.model import Finding, Found
+from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, Source
 from vpatch.syntax import Path, along
 
@@ -14,6 +17,12 @@ from vpatch.syntax import Path, along
 def marked(source: Source, path: Path, overlay: str) -> bool:
     """Tell whether the statement at `path` has the overlay's mark."""
     return overlay in marks_on(along(source.module, path)[-1])
+
+
+@cache
+def names_read_by(code: str) -> frozenset[str]:
+    """Collect the names that an expression of an edit reads."""
+    return frozenset(read.name for read in reads(ast.parse(code.strip(), mode="eval").body, annotations=True))
 
 
 def put_marked(source: Source, path: Path, new: cst.CSTNode, overlay: str) -> Source:
@@ -28,11 +37,14 @@ def census(
     new: Sequence[Collection[Path]],
     ours: frozenset[Path],
     *,
+    landed: Callable[[Path], Landed],
     count: int,
     wanted: str,
     hint: Callable[[], str],
 ) -> Finding:
     """Judge by how often the old and the new code stand there; `ours` are the marked statements of the new.
+
+    `landed` describes the code at one of the paths in `new`.
 
     A file is written as a whole, so that some of each is never a run of ours that was cut short.
 
@@ -42,7 +54,8 @@ def census(
     if len(old) == count and not ours:
         return Finding(Found.BEFORE, regions=tuple(path for paths in old for path in paths))
     if not old and len(new) == count:
-        return Finding(Found.AFTER, marked=ours, regions=tuple(path for paths in new for path in paths))
+        regions = tuple(path for paths in new for path in paths)
+        return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
     times = "is not there" if not old else f"is there {len(old)} times, {count} expected"
     done = f", what replaces it {len(new)} times" if new else ""
     raise Lost(f"{wanted} {times}{done}", hint)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch import cst
-from vpatch.edits.census import census, marked, put_marked
+from vpatch.edits.census import census, marked, names_read_by, put_marked
 from vpatch.marks import carrier
+from vpatch.model import Landed
 from vpatch.select import expression, expressions, inside, nearest, scopes
 from vpatch.syntax import Spot, along
 
@@ -21,7 +22,7 @@ class ReplaceExpr:
     """Put the expression `new` wherever `old` stands in `scope`, which must be `count` times.
 
     Both are Python source; layout does not matter. Either may contain the other: wrapping a call in another is fine.
-    `new` gets parentheses where it needs them.
+    `new` gets parentheses where it needs them. It relies on the attributes `uses`, written `self.name`.
     """
 
     file: str
@@ -30,6 +31,7 @@ class ReplaceExpr:
     new: str
     within: tuple[str, ...] = ()
     count: int = 1
+    uses: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -52,6 +54,7 @@ class ReplaceExpr:
             [[s.path] for s in old],
             [[s.path] for s in ours or new],
             frozenset(carrier(source.module, s.path) for s in ours),
+            landed=lambda path: Landed(path, reads=names_read_by(self.new), uses=self.uses),
             count=self.count,
             wanted=f"`{self.old}`",
             hint=nearest(source, scopes(source, self.scope, self.within), expression(self.old)),

@@ -9,7 +9,7 @@ from vpatch import cst
 from vpatch.edits.census import marked
 from vpatch.edits.imports import insert
 from vpatch.marks import marks_on, with_mark
-from vpatch.model import Finding, Found
+from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, Source, block, definitions, lines, scopes
 from vpatch.syntax import fingerprint, same
 
@@ -27,11 +27,15 @@ def _definition(code: str) -> cst.FunctionDef | cst.ClassDef:
 
 @dataclass(frozen=True)
 class AddFunction:
-    """Define `new` (a `def` or a `class`) at the end of the class or function `scope`, or of the module."""
+    """Define `new` (a `def` or a `class`) at the end of the class or function `scope`, or of the module.
+
+    `uses` are the attributes, written `self.name`, that it relies on.
+    """
 
     file: str
     scope: str
     new: str
+    uses: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -54,7 +58,8 @@ class AddFunction:
             return Finding(Found.BEFORE, binds=((f"{self.scope}.{new.name.value}", overlay),))
         if len(there) == 1 and same(new, there[0].node):
             ours = frozenset(s.path for s in there if marked(source, s.path, overlay))
-            return Finding(Found.AFTER, marked=ours, regions=(there[0].path,))
+            landed = (Landed(there[0].path, uses=self.uses),)
+            return Finding(Found.AFTER, marked=ours, regions=(there[0].path,), landed=landed)
         raise Lost(f"{new.name.value!r} is defined already, and is another one")
 
     def apply(self, files: Workspace, overlay: str) -> None:
@@ -79,13 +84,15 @@ class ReplaceFunction:
     """Put `new` in the place of the function or class `scope`, if it has one of the known `forms`.
 
     A form is a fingerprint of the whole definition (`vpatch.testing.fingerprint_of` gives it), so that a replacement
-    never undoes an upstream change that nobody looked at, and no upstream code is carried along.
+    never undoes an upstream change that nobody looked at, and no upstream code is carried along. `uses` are the
+    attributes, written `self.name`, that `new` relies on.
     """
 
     file: str
     scope: str
     forms: tuple[str, ...]
     new: str
+    uses: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -101,7 +108,7 @@ class ReplaceFunction:
         node, path = found[0].node, found[0].path
         if same(new, node):
             ours = frozenset({path}) if marked(source, path, overlay) else frozenset()
-            return Finding(Found.AFTER, marked=ours, regions=(path,))
+            return Finding(Found.AFTER, marked=ours, regions=(path,), landed=(Landed(path, uses=self.uses),))
         if (form := fingerprint(node)) in self.forms:
             return Finding(Found.BEFORE, regions=(path,))
         known = ", ".join(self.forms)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vpatch import cst
 from vpatch.edits.census import marked
 from vpatch.marks import mark, marks_on, with_mark
-from vpatch.model import Finding, Found
+from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, Source, block, lines, scopes
 from vpatch.syntax import Spot, along, fingerprint, same
 
@@ -140,6 +140,7 @@ class EnsureImport:
         source = files.source(self.file)
         wanted = _bindings(block(self.statement)[0])
         missing, shared = dict(wanted), False
+        landed: dict[Path, set[str]] = {}
         marks: set[Path] = set()
         owners, target = self._owners(source)
         for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
@@ -150,6 +151,7 @@ class EnsureImport:
                         raise Lost(f"`{self.statement}`: {name!r} is already bound by `{source.text(bound)}`")
                 elif not foreign or owner is target:
                     missing.pop(name, None)
+                    landed.setdefault(spot.path, set()).add(name)
                     marks.update({spot.path} if marked(source, spot.path, overlay) else ())
                     shared |= foreign
         lacking = bool(missing) or (shared and not marks)
@@ -158,7 +160,13 @@ class EnsureImport:
             marks.update([target.path] if ours else ())
             lacking |= not ours
         binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted)
-        return Finding(Found.BEFORE if lacking else Found.AFTER, marked=frozenset(marks), binds=binds)
+        found = Found.BEFORE if lacking else Found.AFTER
+        there = () if self.typing_only else tuple(self._landed(path, names) for path, names in landed.items())
+        return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
+
+    def _landed(self, path: Path, names: set[str]) -> Landed:
+        bound = frozenset() if "__future__" in self.statement else frozenset(names)
+        return Landed(path, reads=frozenset(), binds=bound)
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it, marked; where another overlay added it, add the mark."""

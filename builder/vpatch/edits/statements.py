@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vpatch import cst
 from vpatch.edits.census import census, marked
 from vpatch.marks import with_mark
-from vpatch.model import Finding, Found
+from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, Source, block, headline, lines, nearest, runs, scopes
 from vpatch.syntax import Path, Spot, same
 
@@ -44,7 +44,10 @@ def put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
 
 @dataclass(frozen=True)
 class ReplaceStatements:
-    """Put the statements `new` in the place of the consecutive statements `old`."""
+    """Put the statements `new` in the place of the consecutive statements `old`.
+
+    `uses` are the attributes, written `self.name`, that `new` relies on.
+    """
 
     file: str
     scope: str
@@ -52,6 +55,7 @@ class ReplaceStatements:
     new: str
     within: tuple[str, ...] = ()
     count: int = 1
+    uses: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -76,6 +80,7 @@ class ReplaceStatements:
             [_paths(run) for run in old],
             [_paths(run) for run in ours or new],
             frozenset(_paths(*ours)),
+            landed=lambda path: Landed(path, uses=self.uses),
             count=self.count,
             wanted=f"`{headline(self.old)}`",
             hint=nearest(source, scopes(source, self.scope, self.within), block(self.old)),
@@ -97,6 +102,7 @@ class _Beside:
     new: str
     within: tuple[str, ...] = ()
     count: int = 1
+    uses: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -134,7 +140,8 @@ def _state(edit: _Beside, files: Workspace, overlay: str, *, after: bool) -> Fin
         return Finding(Found.BEFORE, regions=regions)
     if len(anchors) == edit.count and all(inserted):
         ours = frozenset(p for p in _paths(*inserted) if marked(source, p, overlay))
-        return Finding(Found.AFTER, marked=ours, regions=regions)
+        landed = tuple(Landed(spot.path, uses=edit.uses) for run in inserted for spot in run)
+        return Finding(Found.AFTER, marked=ours, regions=regions, landed=landed)
     times = f"is there {len(anchors)} times, {edit.count} expected" if anchors else "is not there"
     done = f", the new code beside it {n} times" if (n := sum(map(bool, inserted))) else ""
     hint = nearest(source, scopes(source, edit.scope, edit.within), block(edit.anchor))
@@ -153,7 +160,10 @@ def _apply(edit: _Beside, files: Workspace, overlay: str, *, after: bool) -> Non
 
 @dataclass(frozen=True)
 class InsertAfter(_Beside):
-    """Put the statements `new` right after the statements that match `anchor`, in which `...` is free."""
+    """Put the statements `new` right after the statements that match `anchor`, in which `...` is free.
+
+    `uses` are the attributes, written `self.name`, that `new` relies on.
+    """
 
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether the anchor is there, and `new` after it."""
@@ -166,7 +176,10 @@ class InsertAfter(_Beside):
 
 @dataclass(frozen=True)
 class InsertBefore(_Beside):
-    """Put the statements `new` right before the statements that match `anchor`, in which `...` is free."""
+    """Put the statements `new` right before the statements that match `anchor`, in which `...` is free.
+
+    `uses` are the attributes, written `self.name`, that `new` relies on.
+    """
 
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether the anchor is there, and `new` before it."""

@@ -1,0 +1,214 @@
+"""Which names may be bound when a statement of a scope begins, and which statements can run at all.
+
+A forward may-analysis of Python's syntax tree: a name counts as bound where some path that reaches the statement binds
+it. A statement that no path reaches (behind a `return`, under `if False` or `if TYPE_CHECKING`) is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Names: TypeAlias = frozenset[str]
+Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+Try: TypeAlias = ast.Try | ast.TryStar
+
+STAR = "*"
+"""Stands among the bound names for whatever `from module import *` binds."""
+
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields that hold statements, or what holds statements."""
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The names that may be bound before each statement that can run, and behind the last (None: never reached)."""
+
+    before: Mapping[ast.stmt, Names]
+    end: Names | None
+
+
+def flow(body: Sequence[ast.stmt], start: Names = frozenset()) -> Flow:
+    """Follow the statements of one scope, whose names in `start` are bound from the beginning."""
+    walker = _Walker()
+    end = walker.block(body, start)
+    return Flow(walker.before, end)
+
+
+def truth(test: ast.expr) -> bool | None:
+    """Evaluate a condition that is constant at run time, `TYPE_CHECKING` included; None for any other."""
+    match test:
+        case ast.Constant(value=value):
+            return bool(value)
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+            return False
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return None if (inner := truth(operand)) is None else not inner
+        case ast.BoolOp(op=ast.And(), values=values) if any(truth(value) is False for value in values):
+            return False
+        case ast.BoolOp(op=ast.Or(), values=values) if any(truth(value) is True for value in values):
+            return True
+    return None
+
+
+def bound_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement's header, or an expression, binds in the scope in which it stands."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=aliases):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
+        case ast.ImportFrom(names=aliases):
+            yield from (alias.asname or alias.name for alias in aliases)
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            yield name
+        case ast.AnnAssign(value=None):
+            return
+    if isinstance(node, _COMPREHENSIONS):
+        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        return
+    for child in header(node):
+        yield from bound_by(child)
+
+
+def header(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what belongs to a node itself: not its blocks, nor the body of a lambda, which runs later."""
+    for name, value in ast.iter_fields(node):
+        if (isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case) and name in BLOCKS) or (
+            isinstance(node, ast.Lambda) and name == "body"
+        ):
+            continue
+        children = value if isinstance(value, list) else [value]
+        yield from (child for child in children if isinstance(child, ast.AST))
+
+
+def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
+    """Yield the blocks of a compound statement in the order of the source; of a definition its body."""
+    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+        inner = getattr(node, name, None)
+        if not isinstance(inner, list):
+            continue
+        if name in {"handlers", "cases"}:
+            yield from (each.body for each in inner)
+        elif inner:
+            yield inner
+
+
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield every statement of a scope: those of its blocks, not those of the definitions in it."""
+    for stmt in body:
+        yield stmt
+        if not isinstance(stmt, Definition):
+            for inner in blocks(stmt):
+                yield from statements(inner)
+
+
+def _join(*states: Names | None) -> Names | None:
+    live = [state for state in states if state is not None]
+    return frozenset().union(*live) if live else None
+
+
+@dataclass
+class _Loop:
+    breaks: list[Names] = field(default_factory=list)
+    continues: list[Names] = field(default_factory=list)
+
+
+class _Walker:
+    def __init__(self) -> None:
+        self.before: dict[ast.stmt, Names] = {}
+        self._loops: list[_Loop] = []
+        self._tries: list[set[str]] = []  # the names that may be bound when something in a `try` raises
+
+    def block(self, body: Sequence[ast.stmt], live: Names | None) -> Names | None:
+        for stmt in body:
+            if live is None:
+                return None
+            self.before[stmt] = self.before.get(stmt, frozenset()) | live
+            live = self._statement(stmt, live)
+            self._may_raise_with(live or frozenset())
+        return live
+
+    def _may_raise_with(self, live: Names) -> None:
+        for bound in self._tries:
+            bound.update(live)
+
+    def _statement(self, stmt: ast.stmt, live: Names) -> Names | None:
+        live |= frozenset(bound_by(stmt))
+        self._may_raise_with(live)
+        match stmt:
+            case ast.Return() | ast.Raise():
+                return None
+            case ast.Break() | ast.Continue():
+                if self._loops:
+                    loop = self._loops[-1]
+                    (loop.breaks if isinstance(stmt, ast.Break) else loop.continues).append(live)
+                return None
+            case ast.Delete(targets=targets):
+                return live - {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.If(test=test, body=body, orelse=orelse):
+                known = truth(test)
+                taken = self.block(body, None if known is False else live)
+                other = self.block(orelse, None if known is True else live)
+                return _join(taken, other)
+            case ast.While() | ast.For() | ast.AsyncFor():
+                return self._loop(stmt, live)
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                end = self.block(body, live)
+                return live if end is None and any(map(_suppresses, items)) else end
+            case ast.Try() | ast.TryStar():
+                return self._try(stmt, live)
+            case ast.Match(cases=cases):
+                return self._match(cases, live)
+        return live
+
+    def _loop(self, stmt: ast.While | ast.For | ast.AsyncFor, live: Names) -> Names | None:
+        known = truth(stmt.test) if isinstance(stmt, ast.While) else None
+        start: Names = live
+        while True:
+            self._loops.append(loop := _Loop())
+            end = self.block(stmt.body, None if known is False else start)
+            self._loops.pop()
+            again = _join(start, end, *loop.continues) or frozenset()
+            if again == start:
+                break
+            start = again
+        over = self.block(stmt.orelse, None if known is True else start)
+        return _join(over, *loop.breaks)
+
+    def _try(self, stmt: Try, live: Names) -> Names | None:
+        self._tries.append(raised := set(live))
+        end = self.block(stmt.orelse, self.block(stmt.body, live))
+        self._tries.pop()
+        self._tries.append(anywhere := set(raised))
+        ends = [end]
+        for handler in stmt.handlers:
+            alias = frozenset({handler.name} if handler.name else ())  # Python unbinds it behind the handler
+            out = self.block(handler.body, frozenset(raised) | alias)
+            ends.append(None if out is None else out - alias)
+        self._tries.pop()
+        merged = _join(*ends)
+        if not stmt.finalbody:
+            return merged
+        final = self.block(stmt.finalbody, frozenset(anywhere) | (merged or frozenset()))
+        return None if merged is None else final
+
+    def _match(self, cases: Sequence[ast.match_case], live: Names) -> Names | None:
+        ends: list[Names | None] = []
+        for case in cases:
+            ends.append(self.block(case.body, live | frozenset(bound_by(case))))
+            if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
+                return _join(*ends)
+        return _join(live, *ends)
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    call = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
+    return "suppress" in {getattr(call, "id", ""), getattr(call, "attr", "")}

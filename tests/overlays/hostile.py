@@ -1,0 +1,227 @@
+"""Mutants of a release that the overlays must refuse, or patch rightly: renamed variables and overridden definitions.
+
+    python -m tests.overlays.hostile --count 2000 0.20.2 0.24.0 0.33.0
+
+An applied mutant is wrong if a name in the inserted code means something else than in the pristine release
+(`tests.overlays.meaning`), or if its mutation overrides what an overlay changes (`tests.overlays.overrides`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from vpatch.catalogue import discover
+from vpatch.engine import plan
+from vpatch.judge import judge
+from vpatch.model import COMPANIONS, Catalogued, Edit, Finding, State
+from vpatch.place import chain as statements_at
+from vpatch.workspace import Parsed, Workspace
+
+from tests.overlays import overrides
+from tests.overlays.meaning import Key, meanings, worse
+from tests.overlays.overrides import Override
+from tests.overlays.renames import Span, Variable, renamed, variables
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant; `wrong` says in what way it was applied wrongly, or refused without need."""
+
+    kind: str
+    what: str
+    refused: bool
+    wrong: str = ""
+
+
+@dataclass
+class File:
+    """A module of a release that overlays change, and what they make of it."""
+
+    name: str
+    text: str
+    patched: str
+    items: list[Catalogued]
+    found: list[tuple[Edit, Finding]]
+
+    @cached_property
+    def meanings(self) -> Mapping[Key, str]:
+        return meanings(self.text, self.patched)
+
+    @cached_property
+    def variables(self) -> Mapping[Variable, list[Span]]:
+        return variables(self.text)
+
+    @cached_property
+    def scopes(self) -> list[str]:
+        """The functions and classes that edits change."""
+        return sorted({edit.scope for edit, _ in self.found if edit.scope})
+
+    @cached_property
+    def overrides(self) -> list[Override]:
+        """Every override of what the edits change, lean on, and import."""
+        tree, source = ast.parse(self.text), Workspace(lambda _: self.text.encode()).source(self.name)
+        made: list[Override] = []
+        for scope in self.scopes:
+            steps = scope.split(".")
+            for depth in range(1, len(steps) + 1):
+                made += overrides.of_definition(self.text, ".".join(steps[:depth]))
+        for edit, finding in self.found:
+            for path in finding.regions:
+                around = statements_at(source.module, tree, path)
+                anchor = around[-1]
+                if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
+                    made += overrides.of_anchor(self.text, edit.scope, anchor)
+        for where, name in self.meanings:
+            if where in self.scopes and name in self._imported:
+                made += overrides.of_import(self.text, where, name)
+        return list(dict.fromkeys(m for m in made if _compiles(m.text)))
+
+    @cached_property
+    def _imported(self) -> set[str]:
+        """The names that the overlays import into the module, and upstream does not."""
+        old, new = (
+            {a.asname or a.name for n in ast.parse(t).body if isinstance(n, ast.ImportFrom) for a in n.names}
+            for t in (self.text, self.patched)
+        )
+        return new - old
+
+    def rename(self, rng: random.Random) -> tuple[Variable, str] | None:
+        """Rename a variable, mostly one of a function that an edit changes, now and then to a name that one imports."""
+        near = [v for v in self.variables if v.scope in self.scopes or v.kind != "local"]
+        variable = rng.choice(near if near and rng.random() < 0.7 else list(self.variables))
+        hidden = sorted(self._imported)
+        plain = (f"vp_{variable.name}", f"{variable.name}_", f"_{variable.name}")
+        new = rng.choice(hidden) if hidden and rng.random() < 0.1 else rng.choice(plain)
+        text = renamed(self.text, self.variables[variable], new)
+        return (variable, text) if _compiles(text) else None
+
+
+def _compiles(text: str) -> bool:
+    try:
+        compile(text, "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
+@dataclass
+class Release:
+    """A pristine release with all overlays, the opt-in ones included."""
+
+    root: Path
+    parsed: Parsed = field(default_factory=dict)
+
+    def read(self, file: str) -> bytes | None:
+        path = self.root / file
+        return path.read_bytes() if path.is_file() else None
+
+    @cached_property
+    def files(self) -> list[File]:
+        """The modules that pending overlays change."""
+        overlays, workspace = discover(), Workspace(self.read)
+        made = plan(self.read, overlays, self.parsed)
+        assert not made.problems
+        judged = [(item, judge(item, workspace)) for item in overlays]
+        found: dict[str, list[tuple[Catalogued, Edit, Finding]]] = {}
+        for item, judgement in judged:
+            for part in judgement.parts:
+                for edit, finding in part.findings if part.verdict.state is State.PENDING else ():
+                    found.setdefault(edit.file, []).append((item, edit, finding))
+        files = []
+        for name, data in made.files.items():
+            if not name.startswith(COMPANIONS):
+                text = (self.read(name) or b"").decode()
+                items = {item.id: item for item, _, _ in found[name]}
+                files.append(File(name, text, data.decode(), list(items.values()), [(e, f) for _, e, f in found[name]]))
+        return files
+
+    def outcome(self, file: File, text: str) -> tuple[bool, str, str]:
+        """Apply the overlays that change a file to a mutant of it: whether they refuse, the result, and why."""
+        changeset = plan(
+            lambda name: text.encode() if name == file.name else self.read(name), file.items, dict(self.parsed)
+        )
+        refused = any(verdict.state is State.DRIFTED for verdict in changeset.before)
+        assert refused or not changeset.problems, changeset.problems
+        because = "; ".join(map(str, changeset.problems))
+        return refused, changeset.files.get(file.name, text.encode()).decode(), because
+
+    def run(self, count: int, seed: int) -> Iterator[Result]:
+        """Make and judge mutants: half of them renames, and the rest overrides of either kind."""
+        rng = random.Random(seed)  # noqa: S311 - it is to be repeatable
+        files = self.files
+        pool = [(file, override) for file in files for override in file.overrides]
+        rng.shuffle(pool)
+        harmful = [pair for pair in pool if pair[1].harmful]
+        harmless = [pair for pair in pool if not pair[1].harmful]
+        chosen = _mixed(harmful, count * 2 // 5) + _mixed(harmless, count // 10)
+        for file, override in chosen:
+            refused, _, because = self.outcome(file, override.text)
+            wrong = "" if refused is override.harmful else because or "applied"
+            yield Result(override.kind, f"{file.name}: {override.what}", refused, wrong)
+        for _ in range(count - len(chosen)):
+            file = rng.choice(files)
+            if mutant := file.rename(rng):
+                variable, text = mutant
+                refused, result, _ = self.outcome(file, text)
+                bad = [] if refused else worse(file.meanings, meanings(text, result))
+                what = f"{file.name}: {variable.scope}.{variable.name}"
+                yield Result(f"renamed-{variable.kind}", what, refused, "; ".join(bad))
+
+
+def _mixed(pool: list[tuple[File, Override]], count: int) -> list[tuple[File, Override]]:
+    """Choose so that each kind has its share."""
+    kinds: dict[str, list[tuple[File, Override]]] = {}
+    for pair in pool:
+        kinds.setdefault(pair[1].kind, []).append(pair)
+    chosen: list[tuple[File, Override]] = []
+    while len(chosen) < count and any(kinds.values()):
+        chosen += [pairs.pop() for pairs in kinds.values() if pairs]
+    return chosen[:count]
+
+
+def table(results: list[Result]) -> Iterator[str]:
+    """Count the results by kind, as a Markdown table."""
+    yield "| mutation | mutants | refused | applied | wrong |"
+    yield "|---|---|---|---|---|"
+    for kind in sorted({result.kind for result in results}):
+        yield _row(kind, [result for result in results if result.kind == kind])
+    yield _row("all", results)
+
+
+def _row(name: str, results: list[Result]) -> str:
+    counts = Counter(result.refused for result in results)
+    return f"| {name} | {len(results)} | {counts[True]} | {counts[False]} | {sum(bool(r.wrong) for r in results)} |"
+
+
+def main() -> int:
+    """Run mutants of releases, print what became of them, and exit with 1 if any is wrong."""
+    from tests.conftest import tree_of
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("releases", nargs="+", metavar="RELEASE")
+    parser.add_argument("--count", type=int, default=200, help="mutants of each release")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    failed = False
+    for version in options.releases:
+        started = time.monotonic()
+        results = list(Release(tree_of(version)).run(options.count, options.seed))
+        print(f"\n## vLLM {version}: {len(results)} mutants, {time.monotonic() - started:.0f} s\n")  # noqa: T201
+        print(*table(results), sep="\n", flush=True)  # noqa: T201
+        for result in results:
+            if result.wrong:
+                failed = True
+                print(f"- {result.kind}, {result.what}: {result.wrong}", flush=True)  # noqa: T201
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

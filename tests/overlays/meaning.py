@@ -1,0 +1,116 @@
+"""What the names in inserted code mean, by Python's own `symtable`: the judge of the engine's judgement."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from tests.overlays.mutations import blocks
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Key = tuple[str, str]
+
+
+def meanings(before: str, after: str) -> Mapping[Key, str]:
+    """Tell for every name in code that `after` has and `before` lacks what binds it.
+
+    Returns:
+        By function and name: "parameter", "local" (bound by code of `before`), "own" (bound by the new code alone),
+        "closure", "module", "builtin", "unbound", or, for a name that only the new code sets, "unread".
+    """
+    old, new = ast.parse(before), ast.parse(after)
+    known = Counter(_spelled(stmt) for stmt in ast.walk(old) if isinstance(stmt, ast.stmt))
+    table = symtable.symtable(after, "module", "exec")
+    module = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    tables = {(t.get_name(), t.get_lineno()): t for t in _tables(table)}
+    found: dict[Key, str] = {}
+    for name, function in _functions(new, ""):
+        ours: list[ast.stmt] = []
+        theirs: list[ast.stmt] = []
+        for stmt in _statements(function.body):
+            mine = known[_spelled(stmt)] <= 0
+            known[_spelled(stmt)] -= 1
+            (ours if mine else theirs).append(stmt)
+        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, _first(function))]
+        stored = {n.id for s in theirs for n in _names(s) if not isinstance(n.ctx, ast.Load)}
+        read = {n.id for s in theirs for n in _names(s) if isinstance(n.ctx, ast.Load)}
+        written = {n.id for s in ours for n in _names(s) if not isinstance(n.ctx, ast.Load)}
+        used = {n.id for s in ours for n in _names(s) if isinstance(n.ctx, ast.Load)}
+        for spelled in written | used:
+            try:
+                symbol = symbols.lookup(spelled)
+            except KeyError:  # of a comprehension or a lambda in it
+                continue
+            if symbol.is_parameter():
+                kind = "parameter"
+            elif symbol.is_local():
+                kind = "local" if spelled in stored else "own"
+                kind = "unread" if kind == "own" and spelled in written and spelled not in read | used else kind
+            elif symbol.is_free():
+                kind = "closure"
+            else:
+                kind = "module" if spelled in module else "builtin" if hasattr(builtins, spelled) else "unbound"
+            found[name, spelled] = kind
+    return found
+
+
+def worse(made: Mapping[Key, str], now: Mapping[Key, str]) -> list[str]:
+    """List the names that mean something else now than in what the overlay makes of the pristine file."""
+    changed = [
+        f"{name} in {where}: {kind}, not {made[where, name]}"
+        for (where, name), kind in now.items()
+        if (where, name) in made and made[where, name] != kind
+    ]
+    return changed + [
+        f"{name} in {where}: {kind}" for (where, name), kind in now.items() if kind in {"unbound", "unread"}
+    ]
+
+
+def _spelled(stmt: ast.stmt) -> str:
+    """Spell a statement, a compound one without its blocks."""
+    if not blocks(stmt):
+        return ast.dump(stmt)
+    fields = [(n, v) for n, v in ast.iter_fields(stmt) if n not in {"body", "orelse", "finalbody", "handlers", "cases"}]
+    return type(stmt).__name__ + "".join(
+        ast.dump(v)
+        if isinstance(v, ast.AST)
+        else str([ast.dump(x) if isinstance(x, ast.AST) else x for x in v])
+        if isinstance(v, list)
+        else repr(v)
+        for _, v in fields
+    )
+
+
+def _names(stmt: ast.stmt) -> Iterator[ast.Name]:
+    """Yield the names in a statement, those in its blocks left out."""
+    inner = {id(n) for block in blocks(stmt) for each in block for n in ast.walk(each)}
+    yield from (n for n in ast.walk(stmt) if isinstance(n, ast.Name) and id(n) not in inner)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for stmt in body:
+        yield stmt
+        if not isinstance(stmt, Function | ast.ClassDef):
+            for block in blocks(stmt):
+                yield from _statements(block)
+
+
+def _functions(node: ast.AST, around: str) -> Iterator[tuple[str, Function]]:
+    for child in ast.iter_child_nodes(node):
+        name = f"{around}.{child.name}".strip(".") if isinstance(child, Function | ast.ClassDef) else around
+        if isinstance(child, Function):
+            yield name, child
+        yield from _functions(child, name)
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for child in table.get_children():
+        yield child
+        yield from _tables(child)
+
+
+def _first(function: Function) -> int:
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])

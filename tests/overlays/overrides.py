@@ -1,0 +1,145 @@
+"""What upstream may add that replaces the code that an overlay changes, or keeps it from running.
+
+Each mutation is text that Python compiles. `harmful` ones must be refused; the others look alike and change nothing
+that matters, so that the overlay must still apply.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Override:
+    """A mutated module; `what` says how, and of which definition."""
+
+    kind: str
+    what: str
+    text: str
+    harmful: bool
+
+
+def chain(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """Find the definitions that a qualified name leads through, the outermost first."""
+    found: list[ast.stmt] = []
+    body: Sequence[ast.stmt] = tree.body
+    for step in name.split("."):
+        here = next(
+            n for n in ast.walk(ast.Module(list(body), [])) if isinstance(n, Function | ast.ClassDef) and n.name == step
+        )
+        found.append(here)
+        body = here.body
+    return found
+
+
+def of_definition(text: str, name: str) -> Iterator[Override]:
+    """Override the function or class with this qualified name, in every way."""
+    *owners, node = chain(ast.parse(text), name)
+    assert isinstance(node, Function | ast.ClassDef)
+    last, owner = name.rpartition(".")[2], owners[-1] if owners else None
+
+    def made(kind: str, changed: str, *, harmful: bool = True) -> Override:
+        return Override(kind, name, changed, harmful)
+
+    inner = " " * node.col_offset
+    again = f"{inner}def {last}(*arguments, **options):\n{inner}    return None\n"
+    target = owner if isinstance(owner, ast.ClassDef) else node
+    yield made("later-definition", _behind(text, target.end_lineno or 0, f"\n{again}"))
+    yield made(
+        "conditional", _behind(text, target.end_lineno or 0, f"\n{inner}if vp_flag:\n{inner}    {last} = vp_other\n")
+    )
+    yield made(
+        "in-a-try", f"{text}\ntry:\n    from vp_fast import {name.partition('.')[0]}\nexcept ImportError:\n    pass\n"
+    )
+    yield made(
+        "by-global",
+        f"{text}\ndef vp_install():\n    global {name.partition('.')[0]}\n    {name.partition('.')[0]} = vp_other\n",
+    )
+    yield made("deleted", f"{text}\ndel {name}\n")
+    yield made("assigned", f"{text}\n{name} = vp_other\n")
+    yield made("dead-if", _indented(text, node, "if False:"))
+    yield made("typing-only", _indented(text, node, "if TYPE_CHECKING:"))
+    yield made("another-assigned", f"{text}\n{name}_vp = vp_other\n", harmful=False)
+    yield made(
+        "another-definition",
+        _behind(text, target.end_lineno or 0, f"\n{again.replace(last, 'vp_' + last)}"),
+        harmful=False,
+    )
+    if isinstance(owner, ast.ClassDef):
+        yield made("setattr", f'{text}\nsetattr({name.rpartition(".")[0]}, "{last}", vp_other)\n')
+        yield made(
+            "another-setattr", f'{text}\nsetattr({name.rpartition(".")[0]}, "vp_{last}", vp_other)\n', harmful=False
+        )
+        for method in owner.body:
+            if (
+                isinstance(method, Function)
+                and method is not node
+                and method.args.args[:1]
+                and method.args.args[0].arg == "self"
+            ):
+                yield made("on-the-instance", _before(text, method.body[-1], f"self.{last} = vp_other"))
+                break
+    if isinstance(node, Function):
+        yield made("decorated", _above(text, node, "@vp_wrapper"))
+        yield made("decorated-and-kept", _above(text, node, "@functools.cache"), harmful=False)
+
+
+def of_anchor(text: str, name: str, anchor: ast.stmt) -> Iterator[Override]:
+    """Keep a statement of a function from running, or put a harmless statement before it."""
+    for kind, code in (("behind-return", "return None"), ("behind-raise", "raise RuntimeError")):
+        yield Override(kind, name, _before(text, anchor, code), harmful=True)
+    yield Override("behind-a-call", name, _before(text, anchor, "vp_log()"), harmful=False)
+
+
+def of_import(text: str, function: str, imported: str) -> Iterator[Override]:
+    """Hide a name that the overlay imports: for all of the module, or in one function that uses it."""
+    *_, node = chain(ast.parse(text), function)
+    assert isinstance(node, Function)
+    first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
+    yield Override("import-rebound", imported, f"{text}\n{imported} = vp_other\n", harmful=True)
+    yield Override(
+        "import-rebound-in-a-try",
+        imported,
+        f"{text}\ntry:\n    import {imported}\nexcept ImportError:\n    pass\n",
+        harmful=True,
+    )
+    yield Override(
+        "import-hidden", f"{imported} in {function}", _before(text, first, f"{imported} = vp_other"), harmful=True
+    )
+    yield Override(
+        "import-not-hidden",
+        f"{imported} in {function}",
+        _before(text, first, f"vp_{imported} = vp_other"),
+        harmful=False,
+    )
+
+
+def _behind(text: str, line: int, code: str) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[:line], code, *lines[line:]])
+
+
+def _before(text: str, stmt: ast.stmt, code: str) -> str:
+    first = min([stmt.lineno, *(d.lineno for d in getattr(stmt, "decorator_list", ()))])
+    return _behind(text, first - 1, f"{' ' * stmt.col_offset}{code}\n")
+
+
+def _above(text: str, node: Function, decorator: str) -> str:
+    return _before(text, node, decorator)
+
+
+def _indented(text: str, node: ast.stmt, head: str) -> str:
+    """Put a definition under a header; what stands in strings of several lines keeps its place."""
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
+    last, indent = node.end_lineno or first, " " * node.col_offset
+    strings = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr)]
+    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}
+    lines = text.splitlines(keepends=True)
+    inner = [
+        f"    {lines[row]}" if lines[row].strip() and row not in kept else lines[row] for row in range(first, last)
+    ]
+    return "".join([*lines[:first], f"{indent}{head}\n", *inner, *lines[last:]])

@@ -1,0 +1,127 @@
+"""Consistent renames, as a refactoring upstream would make them: every occurrence of one variable, and of no other.
+
+Which occurrences belong to one variable is libcst's opinion (its `ScopeProvider`), not that of the engine under test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import libcst as cst
+from libcst.metadata import (
+    Assignment,
+    ClassScope,
+    FunctionScope,
+    GlobalScope,
+    ImportAssignment,
+    MetadataWrapper,
+    PositionProvider,
+    Scope,
+    ScopeProvider,
+)
+
+Span = tuple[int, int, int, str]
+"""A line, the columns of a name in it, half open, and what stands before the new name there."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a module, function or class; an attribute stands for `self.<name>` in all methods of a class."""
+
+    kind: str
+    scope: str
+    name: str
+
+
+def variables(text: str) -> Mapping[Variable, list[Span]]:
+    """Find the variables of a module that can be renamed, each with every place that spells its name."""
+    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    where = wrapper.resolve(PositionProvider)
+    found: dict[Variable, list[Span]] = {}
+    barred = {name.value for name in _declared_elsewhere(wrapper.module)}
+
+    def span(node: cst.CSTNode, before: str = "") -> Span:
+        code = where[node]
+        return (code.start.line, code.end.column if before else code.start.column, code.end.column, before)
+
+    for scope in {scope for scope in wrapper.resolve(ScopeProvider).values() if scope}:
+        kind = {GlobalScope: "module", FunctionScope: "local", ClassScope: "class"}.get(type(scope))
+        if kind is None:
+            continue
+        for name in {assignment.name for assignment in scope.assignments} - barred:
+            spans = _spans(scope, name, span)
+            if spans and not name.startswith("__") and "." not in name:
+                found[Variable(kind, _qualified(scope), name)] = spans
+    for owner in (node for node in _walk(wrapper.module) if isinstance(node, cst.ClassDef)):
+        for node in _walk(owner):
+            match node:
+                case cst.Attribute(value=cst.Name("self"), attr=cst.Name(name) as attr):
+                    found.setdefault(Variable("attribute", owner.name.value, name), []).append(span(attr))
+    return {v: spans for v, spans in found.items() if v.kind != "class"}
+
+
+def _spans(scope: Scope, name: str, span: object) -> list[Span]:
+    spans: list[Span] = []
+    for assignment in (a for a in scope.assignments if a.name == name):
+        if not isinstance(assignment, Assignment):
+            return []
+        target = _target(assignment, name)
+        if target is None:
+            return []
+        spans.append(span(*target))  # type: ignore[operator]
+        for access in assignment.references:
+            if not isinstance(access.node, cst.Name):
+                return []
+            spans.append(span(access.node))  # type: ignore[operator]
+    return sorted(set(spans))
+
+
+def _target(assignment: Assignment, name: str) -> tuple[cst.CSTNode, str] | tuple[cst.CSTNode] | None:
+    """Find the node that spells the name in an assignment; behind the name of an import goes ` as <new>`."""
+    node = assignment.node
+    if isinstance(assignment, ImportAssignment):
+        names = getattr(node, "names", ())
+        for alias in names if not isinstance(names, cst.ImportStar) else ():
+            if alias.evaluated_alias == name:
+                return (alias.asname.name,)
+            if alias.evaluated_alias is None and alias.evaluated_name == name:
+                return (alias.name, " as ")
+        return None
+    match node:
+        case cst.Name():
+            return (node,)
+        case cst.Param(name=cst.Name() as inner) | cst.FunctionDef(name=inner) | cst.ClassDef(name=inner):
+            return (inner,)
+    return None
+
+
+def _qualified(scope: Scope) -> str:
+    names = []
+    while not isinstance(scope, GlobalScope):
+        names.append(getattr(scope, "name", None) or "<lambda>")
+        scope = scope.parent
+    return ".".join(reversed(names))
+
+
+def _declared_elsewhere(module: cst.Module) -> Iterator[cst.Name]:
+    for node in _walk(module):
+        if isinstance(node, cst.Global | cst.Nonlocal):
+            yield from (item.name for item in node.names)
+
+
+def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    todo = [node]
+    while todo:
+        here = todo.pop()
+        yield here
+        todo.extend(here.children)
+
+
+def renamed(text: str, spans: list[Span], new: str) -> str:
+    """Put the new name into every place."""
+    lines = text.split("\n")
+    for line, start, end, before in sorted(spans, reverse=True):
+        row = lines[line - 1]
+        lines[line - 1] = row[:start] + before + new + row[end:]
+    return "\n".join(lines)

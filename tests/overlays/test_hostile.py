@@ -1,0 +1,33 @@
+"""Renames and overrides of what overlays change: refused, or patched rightly. The counts of many are in docs/mutants.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.overlays.hostile import Release, Result
+
+pytestmark = pytest.mark.no_cover  # tests of the engine run the same code
+
+
+def hold(results: list[Result], count: int) -> None:
+    """Hold that no mutant went wrong, and that both outcomes are well represented."""
+    assert [f"{r.kind}, {r.what}: {r.wrong}" for r in results if r.wrong] == []
+
+    refused = Counter(result.refused for result in results)
+    assert len(results) >= 0.9 * count
+    assert min(refused.values()) >= len(results) / 4
+    assert len({result.kind for result in results}) >= 18
+
+
+def test_hostile_mutants(pristine: Callable[[str], Path]) -> None:
+    hold(list(Release(pristine("0.20.2")).run(200, seed=1)), 200)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("version", ["0.20.2", "0.24.0", "0.33.0"])
+def test_many_hostile_mutants(version: str, pristine: Callable[[str], Path]) -> None:
+    hold(list(Release(pristine(version)).run(300, seed=2)), 300)
