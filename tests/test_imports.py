@@ -17,7 +17,7 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # What may be imported by whom: every module only what stands above it. Those on one line do not import each other.
 LEVELS = (
-    ("errors", "cst", "elide", "flow"),
+    ("errors", "cst", "elide", "flow", "loaded"),
     ("model", "binding"),
     ("syntax",),
     ("marks", "select", "place"),

@@ -16,7 +16,7 @@ from vpatch import (
     ReplaceFunction,
     ReplaceStatements,
 )
-from vpatch.model import Edit, State
+from vpatch.model import Catalogued, Edit, Overlay, Part, Shape, State
 from vpatch.syntax import fingerprint
 from vpatch.workspace import Workspace
 
@@ -332,3 +332,23 @@ def test_lines_are_those_of_the_file_as_it_is() -> None:
     (line,) = [n for n, text in enumerate(source.splitlines(), 1) if text == "A.f = other"]
 
     assert f"line {line} overrides `A.f` of line 4" in says(source, HELP, CALL)
+
+
+def test_what_another_part_imports_is_not_to_be_hidden_either() -> None:
+    parts = tuple(Part(name, (Shape("1.0", (edit,)),)) for name, edit in (("import", HELP), ("call", CALL)))
+    item = Catalogued("demo", Overlay("Demo.", parts), "")
+    source = "class A:\n    def f(self, size):\n        help_it = 1\n        anchor()\n"
+
+    (found,) = make(module(source), item).before
+
+    assert [part.state for part in found.parts] == [State.PENDING, State.DRIFTED]
+    assert "hides the import of `help_it`" in found.because
+
+
+def test_a_class_decorator_that_is_not_known_is_noted() -> None:
+    source = dedent(CLASS).replace("class A", "@dataclass\n@vp.register('a')\n@changes(x)\nclass A")
+
+    (found,) = make(module(source), overlay(HELP, CALL)).after
+
+    assert found.state is State.APPLIED
+    assert found.parts[0].notes == (f"{FILE}: class A is decorated by `@changes(x)`",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import All, AnyOf, Contains, Defines, Lists, Not, Takes
+from vpatch import All, AnyOf, Contains, Defines, Lists, Not, Sets, Takes
 from vpatch.engine import _reach  # what a predicate is given to see
 from vpatch.model import Predicate
 from vpatch.workspace import Workspace
@@ -97,3 +97,32 @@ def test_no_file_no_answer(predicate: Predicate, data: bytes | None) -> None:
 
     assert answer.holds is None
     assert answer.because.startswith(FILE)
+
+
+SETTING = """
+class Near:
+    far: int
+class A(Near, Other):
+    x = 1
+    def __init__(self):
+        self.y, self.z = 1, 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "attributes", "holds", "says"),
+    [
+        (SETTING, ("x", "y", "z", "far", "__init__"), True, "A sets what the new code relies on"),
+        (SETTING, ("x", "other"), False, "A does not set `self.other`"),
+        ("class B: ...\n", ("x",), None, "there is not one class 'A'"),
+        ("if x:\n    class A: ...\nelse:\n    class A: ...\n", ("x",), None, "there is not one class 'A'"),
+        (None, ("x",), None, "no such file"),
+    ],
+)
+def test_sets(source: str | None, attributes: tuple[str, ...], holds: bool | None, says: str) -> None:  # noqa: FBT001
+    files = Workspace(lambda _: None if source is None else source.encode())
+
+    answer = Sets(FILE, "A", attributes).ask(files)
+
+    assert answer.holds is holds
+    assert says in answer.because

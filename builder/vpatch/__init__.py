@@ -19,7 +19,7 @@ from vpatch.edits import (
     companion,
 )
 from vpatch.model import Need, Overlay, Part, Probe, Shape, Use
-from vpatch.predicates import All, AnyOf, Contains, Defines, Lists, Not, Takes
+from vpatch.predicates import All, AnyOf, Contains, Defines, Lists, Not, Sets, Takes
 from vpatch.scripts import probe
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "ReplaceExpr",
     "ReplaceFunction",
     "ReplaceStatements",
+    "Sets",
     "Shape",
     "Takes",
     "Use",

@@ -227,6 +227,17 @@ class Module:
             for stmt in self.tree.body
         )
 
+    def attributes(self, owner: Scope) -> Iterator[str]:
+        """Yield what the instances of a class have by the class itself and by its bases in the same module."""
+        body = owner.node.body
+        yield from owner.own
+        yield from (s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name))
+        yield from (attr for name, attr, _ in self.replaced if name == owner.name)
+        for base in getattr(owner.node, "bases", ()):
+            for stmt in self.scope.binders(dotted(base.value if isinstance(base, ast.Subscript) else base)):
+                if isinstance(stmt, ast.ClassDef) and stmt is not owner.node:
+                    yield from self.attributes(self.scope.inner(stmt))
+
 
 @lru_cache(maxsize=64)
 def analyzed(data: bytes) -> Module:

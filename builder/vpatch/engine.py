@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from vpatch import landing
 from vpatch.errors import Problem
 from vpatch.judge import Judgement, blaming, find, judge
-from vpatch.landing import problems as misplaced
 from vpatch.model import Catalogued, Changeset, Finding, Found, PartVerdict, State, Verdict
 from vpatch.select import inside
 from vpatch.workspace import Parsed, Workspace
@@ -116,19 +116,28 @@ def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement
     for judgement in judged:
         if judgement.verdict.state is State.PENDING:
             _apply(judgement, files)
-    wrong = {key: found for judgement in judged for key, found in _misplaced(judgement, files)}
-    return [_with_problems(j, wrong, State.DRIFTED) for j in judged] if wrong else judged
+    wrong: dict[tuple[str, str], list[Problem]] = {}
+    noted: dict[tuple[str, str], list[str]] = {}
+    for judgement in judged:
+        for part, findings, everything in _landed(judgement, files):
+            wrong[judgement.verdict.id, part] = landing.problems(findings, everything, files)
+            noted[judgement.verdict.id, part] = landing.notes(findings, files)
+    judged = [_with_problems(j, wrong, State.DRIFTED) for j in judged] if any(wrong.values()) else judged
+    return [_with_notes(j, noted) for j in judged] if any(noted.values()) else judged
 
 
-def _misplaced(judgement: Judgement, files: Workspace) -> Iterator[tuple[tuple[str, str], list[Problem]]]:
-    """Yield what is wrong with the code of parts that are applied by now."""
-    name = judgement.verdict.id
-    for part in judgement.parts:
-        applied = part.verdict.state is State.APPLIED
-        if applied or (part.verdict.state is judgement.verdict.state is State.PENDING):
-            found = [(edit, find(edit, files, name)) for edit, _ in part.findings]
-            if problems := misplaced(found, files):
-                yield (name, part.verdict.name), problems
+def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, landing.Findings, landing.Findings]]:
+    """Yield the parts that are applied by now, each with what its edits find and what those of all parts find."""
+    name, states = judgement.verdict.id, {State.APPLIED}
+    if judgement.verdict.state is State.PENDING:
+        states.add(State.PENDING)
+    found = {
+        part.verdict.name: [(edit, find(edit, files, name)) for edit, _ in part.findings]
+        for part in judgement.parts
+        if part.verdict.state in states
+    }
+    everything = [pair for findings in found.values() for pair in findings]
+    yield from ((part, findings, everything) for part, findings in found.items())
 
 
 def _claims(judgement: Judgement) -> Iterator[_Claim]:
@@ -156,6 +165,11 @@ def _with_problems(judgement: Judgement, problems: Mapping[tuple[str, str], list
         return replace(part, state=state, because=because, problems=(*part.problems, *found))
 
     return replace(judgement, verdict=replace(judgement.verdict, parts=tuple(map(told, judgement.verdict.parts))))
+
+
+def _with_notes(judgement: Judgement, notes: Mapping[tuple[str, str], list[str]]) -> Judgement:
+    parts = (replace(p, notes=tuple(notes.get((judgement.verdict.id, p.name), ()))) for p in judgement.verdict.parts)
+    return replace(judgement, verdict=replace(judgement.verdict, parts=tuple(parts)))
 
 
 def _apply(judgement: Judgement, files: Workspace) -> None:

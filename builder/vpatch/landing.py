@@ -42,18 +42,27 @@ class _Place:
     scope: Scope
 
 
-def problems(found: Sequence[tuple[Edit, Finding]], files: Workspace) -> list[Problem]:
-    """List what is wrong with the code of one part, all its edits made, in the files as they are now."""
+_KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
+
+Findings = Sequence[tuple[Edit, Finding]]
+
+
+def problems(found: Findings, overlay: Findings, files: Workspace) -> list[Problem]:
+    """List what is wrong with the code of one part, all edits made, in the files as they are now.
+
+    Args:
+        found: what the part's edits find.
+        overlay: what the edits of all parts of its overlay find: one may import what another uses.
+        files: the tree with the edits made.
+    """
     causes: dict[Problem, None] = {}
-    imports = [(e.file, name, e.scope) for e, finding in found for code in finding.landed for name in code.binds]
+    imports = [(e.file, name, e.scope) for e, finding in overlay for code in finding.landed for name in code.binds]
     known: set[tuple[str, str]] = set()
     for edit, finding in found:
         if finding.found is not Found.AFTER or edit.file.startswith(COMPANIONS):
             continue
         data = files.read(edit.file) or b""
-        try:
-            module = analyzed(data)
-        except (SyntaxError, ValueError, RecursionError):  # a compiler's opinion: libcst has read it
+        if (module := _analyzed(data)) is None:
             continue
         line = _line_before(files.original(edit.file) or b"", data)
         source = files.source(edit.file)
@@ -68,6 +77,14 @@ def problems(found: Sequence[tuple[Edit, Finding]], files: Workspace) -> list[Pr
         wrong += [cause for code, place in landed for cause in _misplaced(code, place, module, imported, line)]
         causes.update(dict.fromkeys(Problem("drifted", edit.file, cause, edit.scope) for cause in wrong))
     return list(causes)
+
+
+def _analyzed(data: bytes) -> Module | None:
+    """Analyze a module; None where libcst can read it and this Python cannot, which `verify` reports."""
+    try:
+        return analyzed(data)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _place(landed: Landed, module: Module, source: Source) -> _Place:
@@ -146,6 +163,26 @@ def overrides(
         scope = scope.inner(definition)
 
 
+def notes(found: Findings, files: Workspace) -> list[str]:
+    """List the decorators of classes around the code that may replace its methods; most do not, and none is refused."""
+    said: dict[str, None] = {}
+    for edit, finding in found:
+        if finding.found is not Found.AFTER or not edit.scope or edit.file.startswith(COMPANIONS):
+            continue
+        if (module := _analyzed(files.read(edit.file) or b"")) is None:
+            continue
+        scope = module.scope
+        for step in edit.scope.split("."):
+            definition = next((stmt for stmt in scope.binders(step) if isinstance(stmt, Definition)), None)
+            if definition is None:
+                break
+            for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
+                if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
+                    said[f"{edit.file}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
+            scope = scope.inner(definition)
+    return list(said)
+
+
 def _keeps(decorator: str, name: str) -> bool:
     owner, _, last = decorator.rpartition(".")
     return (last in _KEEPING and owner in _THEIR_MODULES) or (owner == name and last in ACCESSORS)
@@ -163,24 +200,10 @@ def _unset(landed: Landed, place: _Place, module: Module) -> Iterator[str]:
     while owner and not isinstance(owner.node, ast.ClassDef):
         owner = owner.outer
     if landed.uses and owner:
-        known = set(_attributes(owner, module))
+        known = set(module.attributes(owner))
         for name in landed.uses:
             if name.removeprefix("self.") not in known:
                 yield f"the new code relies on `{name}`, which {owner.name} does not set"
-
-
-def _attributes(owner: Scope, module: Module) -> Iterator[str]:
-    """Yield what instances of a class have by the class itself, and by its bases in the same module."""
-    assert isinstance(owner.node, ast.ClassDef)  # noqa: S101 - for mypy
-    yield from owner.own
-    annotated = (stmt.target for stmt in owner.node.body if isinstance(stmt, ast.AnnAssign))
-    yield from (target.id for target in annotated if isinstance(target, ast.Name))
-    yield from (attr for name, attr, _ in module.replaced if name == owner.name)
-    for base in owner.node.bases:
-        name = dotted(base.value if isinstance(base, ast.Subscript) else base)
-        for stmt in module.scope.binders(name):
-            if isinstance(stmt, ast.ClassDef) and stmt is not owner.node:
-                yield from _attributes(module.scope.inner(stmt), module)
 
 
 def _rebound(landed: Landed, place: _Place, line: Line) -> Iterator[str]:

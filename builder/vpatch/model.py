@@ -256,7 +256,10 @@ class Catalogued:
 
 @dataclass(frozen=True)
 class PartVerdict:
-    """The state of one part and its reason; `shape` is the shape that matched, where one did."""
+    """The state of one part and its reason; `shape` is the shape that matched, where one did.
+
+    `notes` are remarks about the code around the edits that change no state.
+    """
 
     name: str
     state: State
@@ -264,6 +267,7 @@ class PartVerdict:
     files: tuple[str, ...]
     shape: str | None = None
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

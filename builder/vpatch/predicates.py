@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from vpatch import cst
+from vpatch.binding import analyzed
 from vpatch.model import Answer, Predicate
 from vpatch.select import Lost, block, expression, expressions, headline, lines, names, scopes
 from vpatch.syntax import Spot, matches, statements, walk
@@ -72,6 +74,36 @@ class Takes:
         given = [name for name in given if name not in {"self", "cls"}]
         holds = self.parameter in (given[:1] if self.first else given)
         return Answer(holds, f"{self.function} {'takes' if holds else 'does not take'} {self.parameter}")
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Whether a class of the module sets every one of these attributes of its instances.
+
+    For what inserted code relies on in a base class from another module; an edit's `uses` looks into its own.
+    """
+
+    file: str
+    owner: str
+    attributes: tuple[str, ...]
+
+    @property
+    def reach(self) -> Reach:
+        """The class."""
+        return ((self.file, self.owner),)
+
+    def ask(self, files: Workspace) -> Answer:
+        """Read the class; unknown if there is none, or the module cannot be read."""
+        try:
+            module = analyzed(files.source(self.file).bytes)
+            (owner,) = (s for s in module.scope.binders(self.owner) if isinstance(s, ast.ClassDef))
+        except Lost as lost:
+            return Answer(None, f"{self.file}: {lost}")
+        except (SyntaxError, ValueError):
+            return Answer(None, f"{self.file}: there is not one class {self.owner!r}")
+        missing = sorted(set(self.attributes) - set(module.attributes(module.scope.inner(owner))))
+        told = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
+        return Answer(not missing, f"{self.file}: {self.owner} {told}")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class Report:
     """The result of a command.
 
     `extra` are the fields that only this command has. `lines`, where it is not None, is what people see instead of the
-    verdicts, and `table`, where it has rows, what they see on a terminal: the first has the headings.
+    verdicts, and `table`, where it has rows, what they see on a terminal: the first has the headings. `notes` are
+    remarks that change no outcome.
     """
 
     command: str
@@ -42,6 +43,7 @@ class Report:
     lines: Sequence[str] | None = None
     table: Sequence[Sequence[str]] = ()
     failed: bool = False
+    notes: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int:
@@ -61,8 +63,15 @@ def as_json(report: Report) -> str:
         "overlays": [verdict_object(verdict) for verdict in report.verdicts],
         "changed": list(report.changed),
         "problems": [problem_object(problem) for problem in report.problems],
+        "notes": notes_of(report),
     }
     return json.dumps({**body, **report.extra})
+
+
+def notes_of(report: Report) -> list[str]:
+    """List the remarks of a report and of its verdicts, each once."""
+    said = [note for verdict in report.verdicts for part in verdict.parts for note in part.notes]
+    return list(dict.fromkeys([*report.notes, *said]))
 
 
 def problem_object(problem: Problem) -> dict[str, Any]:
@@ -80,9 +89,11 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
 
 
 def show(report: Report, *, as_object: bool) -> None:
-    """Write results to stdout and problems to stderr."""
+    """Write results to stdout, problems and notes to stderr."""
     for problem in report.problems:
         click.echo(click.style(str(problem), fg="red") if _colour(sys.stderr) else str(problem), err=True)
+    for note in () if as_object else notes_of(report):
+        click.echo(f"note: {note}", err=True)
     if as_object:
         _say(as_json(report))
         return

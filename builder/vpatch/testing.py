@@ -96,7 +96,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
             got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
             _hold(got == ast.dump(ast.parse(text), indent=1), f"{file} is not what it should be:\n{got}")
         _hold(apply(store, chosen)[1] == (), "the second run wrote something")
-        _, problems = verify(store.site, chosen, asked=True, python=None)
+        problems = verify(store.site, chosen, asked=True, python=None).problems
         _hold(not problems, "\n".join(map(str, problems)))
         applied = scratch / "applied"
         shutil.copytree(root, applied, copy_function=_link)

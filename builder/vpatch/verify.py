@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from importlib.resources import files as resources
 from pathlib import Path
 
 from vpatch.engine import status
 from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
-from vpatch.model import Catalogued, State, Verdict
+from vpatch.model import COMPANIONS, Catalogued, State, Verdict
 from vpatch.site.locate import ask, is_checkout
 from vpatch.site.model import Site
 from vpatch.site.writer import originals, record_problems, stale_bytecode
+
+_PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a busy machine that takes minutes
 
 # Finds each module level by level, as the interpreter would, without importing vLLM on the way.
 _PROBE = """
@@ -43,16 +48,23 @@ print(json.dumps(answers))
 """
 
 
-def verify(
-    site: Site, overlays: Sequence[Catalogued], *, asked: bool, python: Path | None
-) -> tuple[tuple[Verdict, ...], list[Problem]]:
+@dataclass(frozen=True)
+class Verified:
+    """The verdicts, what is wrong, and what could not be looked at, in words."""
+
+    verdicts: tuple[Verdict, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
+
+
+def verify(site: Site, overlays: Sequence[Catalogued], *, asked: bool, python: Path | None) -> Verified:
     """Check every overlay that is applied, wholly or in part; with `asked`, all of `overlays` must be.
 
     Args:
         site: the tree.
         overlays: those to look for.
         asked: whether they were named one by one.
-        python: an interpreter that must import exactly these files.
+        python: an interpreter that must import exactly these files, and from them the functions that were changed.
     """
     seen: set[str] = set()
 
@@ -76,9 +88,13 @@ def verify(
     if changed and not is_checkout(site):
         problems.extend(_recorded(site, seen))
     problems.extend(stale_bytecode(site, changed))
+    notes: tuple[str, ...] = ()
     if python:
         problems.extend(_imported(site, changed, python))
-    return verdicts, problems
+        if not problems:
+            replaced, notes = _loaded(site, changed, python)
+            problems.extend(replaced)
+    return Verified(verdicts, tuple(problems), notes)
 
 
 def _files(verdict: Verdict) -> list[str]:
@@ -105,8 +121,48 @@ def compiles(file: str, data: bytes) -> list[Problem]:
     return []
 
 
+def changed_functions(data: bytes) -> list[str]:
+    """List the functions with our marks in a module, by qualified name: of nested ones the outermost."""
+    marked = {number for number, line in enumerate(data.splitlines(), 1) if marks_in(line)}
+    found: list[str] = []
+
+    def visit(node: ast.AST, around: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = f"{around}.{getattr(child, 'name', '')}".strip(".")
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                if not marked.isdisjoint(range(child.lineno, (child.end_lineno or 0) + 1)):
+                    found.append(name)
+            else:
+                visit(child, name if isinstance(child, ast.ClassDef) else around)
+
+    visit(ast.parse(data), "")
+    return list(dict.fromkeys(found))
+
+
+def _loaded(site: Site, files: Sequence[str], python: Path) -> tuple[list[Problem], tuple[str, ...]]:
+    """Import the changed modules in an interpreter, where it can, and compare their functions with the files."""
+    modules = {_module(file): file for file in files if not file.startswith(COMPANIONS)}
+    wanted = [(name, changed_functions(site.read(file) or b"")) for name, file in modules.items()]
+    script = (resources("vpatch") / "loaded.py").read_text("utf-8")
+    try:
+        answers = ask(python, script, json.dumps(wanted), patience=_PATIENCE)
+    except Failure as failure:
+        return list(failure.problems), ()
+    problems = [
+        Problem("not what runs", modules[name], f"{python} has {there} instead of the function in this file", function)
+        for name, answer in answers.items()
+        for function, there in answer["replaced"].items()
+    ]
+    failed = [f"{modules[n]}: {python} cannot import it: {a['error']}" for n, a in answers.items() if a["error"]]
+    return problems, tuple(f"functions not compared: {cause}" for cause in failed)
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def _imported(site: Site, files: Sequence[str], python: Path) -> list[Problem]:
-    names = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in files}
+    names = {_module(file): file for file in files}
     try:
         answers = ask(python, _PROBE, json.dumps(list(names)))
     except Failure as failure:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import CACHE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 HYBRID = "turboquant-hybrid"
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+ARG_UTILS = "vllm/engine/arg_utils.py"
 INTERFACE = "vllm/platforms/interface.py"
 COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
 INFO = "vllm-0.20.2.dist-info"
@@ -164,6 +167,35 @@ class TestPython:
     def test_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
         for tree in ((applied,), ()):
             assert vpatch("verify", *tree, "--python", python).code == 0
+
+    def test_functions_are_compared_where_they_can_be_imported(self, process: Process, tmp_path: Path) -> None:
+        """The real vLLM is imported here: but for `arg_utils`, which wants more than its environment has."""
+        from tests.cpu.environment import interpreter
+
+        python = interpreter("0.20.2")
+        complete = shutil.copytree(CACHE / "trees/0.20.2", tmp_path / "complete")
+        assert process("apply", complete, "--overlay", HYBRID).code == 0
+        environment = {"PYTHONPATH": f"{complete}:{tmp_path / 'first'}", "CUDA_VISIBLE_DEVICES": ""}
+
+        ran = process("verify", complete, "--python", python, env=environment)
+
+        assert ran.code == 0, ran.err
+        (note,) = ran.err.splitlines()
+        assert note.startswith(f"note: functions not compared: {ARG_UTILS}: {python} cannot import it: RuntimeError")
+
+        (tmp_path / "first").mkdir()
+        (tmp_path / "first/sitecustomize.py").write_text(
+            "import sys\n"
+            "if sys.argv[1:] and '[[' in sys.argv[1]:\n"
+            "    from vllm.platforms.interface import Platform\n"
+            "    Platform._align_hybrid_block_size = classmethod(lambda cls, *args: None)\n"
+        )
+        ran = process("verify", complete, "--python", python, env=environment)
+
+        assert ran.code == 1
+        there = f"{tmp_path}/first/sitecustomize.py:4 instead of the function in this file"
+        place = f"{INTERFACE} (Platform._align_hybrid_block_size)"
+        assert f"not what runs: {place}: {python} has {there}" in ran.err
 
     def test_another_vllm_comes_first(self, vpatch: Program, applied: Path, python: Path, tmp_path: Path) -> None:
         (tmp_path / "first/vllm").mkdir()

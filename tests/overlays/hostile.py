@@ -95,8 +95,10 @@ class File:
 
     def rename(self, rng: random.Random) -> tuple[Variable, str] | None:
         """Rename a variable, mostly one of a function that an edit changes, now and then to a name that one imports."""
-        near = [v for v in self.variables if v.scope in self.scopes or v.kind != "local"]
-        variable = rng.choice(near if near and rng.random() < 0.7 else list(self.variables))
+        near = [v for v in self.variables if v.kind == "local" and v.scope in self.scopes]
+        kind = rng.choice(("local", "attribute", "module"))
+        others = [v for v in self.variables if v.kind == kind]
+        variable = rng.choice(near if near and rng.random() < 0.5 else others or list(self.variables))
         hidden = sorted(self._imported)
         plain = (f"vp_{variable.name}", f"{variable.name}_", f"_{variable.name}")
         new = rng.choice(hidden) if hidden and rng.random() < 0.1 else rng.choice(plain)

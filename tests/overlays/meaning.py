@@ -19,13 +19,17 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
 
     Returns:
         By function and name: "parameter", "local" (bound by code of `before`), "own" (bound by the new code alone),
-        "closure", "module", "builtin", "unbound", or, for a name that only the new code sets, "unread".
+        "closure", "module", "builtin", "unbound", or, for a name that only the new code sets, "unread"; for an attribute
+        that it reads, as `self.x`, "set" (by any class of the module) or "inherited".
     """
     old, new = ast.parse(before), ast.parse(after)
     known = Counter(_spelled(stmt) for stmt in ast.walk(old) if isinstance(stmt, ast.stmt))
     table = symtable.symtable(after, "module", "exec")
     module = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     tables = {(t.get_name(), t.get_lineno()): t for t in _tables(table)}
+    attributes = {n.attr for n in _own(new) if not isinstance(n.ctx, ast.Load)} | {
+        s.get_name() for t in _tables(table) if t.get_type() == "class" for s in t.get_symbols() if s.is_assigned()
+    }
     found: dict[Key, str] = {}
     for name, function in _functions(new, ""):
         ours: list[ast.stmt] = []
@@ -54,6 +58,8 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
             else:
                 kind = "module" if spelled in module else "builtin" if hasattr(builtins, spelled) else "unbound"
             found[name, spelled] = kind
+        for attribute in {n.attr for s in ours for n in _own(s) if isinstance(n.ctx, ast.Load)}:
+            found[name, f"self.{attribute}"] = "set" if attribute in attributes else "inherited"
     return found
 
 
@@ -82,6 +88,13 @@ def _spelled(stmt: ast.stmt) -> str:
         else repr(v)
         for _, v in fields
     )
+
+
+def _own(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield the attributes of `self` in a piece of code."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
+            yield inner
 
 
 def _names(stmt: ast.stmt) -> Iterator[ast.Name]:

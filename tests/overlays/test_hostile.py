@@ -1,4 +1,4 @@
-"""Renames and overrides of what overlays change: refused, or patched rightly. The counts of many are in docs/mutants.md."""
+"""Renames and overrides of what overlays change: refused, or patched rightly. docs/mutants.md counts many."""
 
 from __future__ import annotations
 

@@ -60,12 +60,13 @@ def _lines(data: bytes) -> list[str]:
 def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
     """Prove that what is applied is whole.
 
-    Postconditions hold, files compile, RECORD is true, no stale bytecode; with --python, that interpreter would import
-    exactly these files.
+    Postconditions hold, the names in inserted code are bound, nothing overrides it, files compile, RECORD is true, no
+    stale bytecode. With --python, that interpreter would import exactly these files and, where it can import them, the
+    changed functions are the ones that it gets.
     """
     from vpatch.verify import verify
 
     site = locate(tree, python)
     overlays = chosen(ids) if ids else discover()
-    verdicts, problems = verify(site, overlays, asked=bool(ids), python=python)
-    return Report("verify", str(site.root), site.version, verdicts, problems=problems)
+    found = verify(site, overlays, asked=bool(ids), python=python)
+    return Report("verify", str(site.root), site.version, found.verdicts, problems=found.problems, notes=found.notes)

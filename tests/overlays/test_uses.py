@@ -1,0 +1,76 @@
+"""What an overlay's code and its companions read from `self` is declared, so that the engine looks for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from vpatch import AddFile, All, Sets
+from vpatch.catalogue import discover
+from vpatch.model import Catalogued, Edit, Predicate
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def companions(item: Catalogued) -> dict[str, Function]:
+    """The functions of an overlay's companion modules, by name."""
+    texts = {e.text for part in item.overlay.parts for s in part.shapes for e in s.edits if isinstance(e, AddFile)}
+    trees = [ast.parse(text) for text in texts]
+    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, Function)}
+
+
+def read_from(name: str, node: ast.AST, known: dict[str, Function], seen: frozenset[str]) -> Iterator[str]:
+    """Yield the attributes that code reads from the object called `name`, also in functions that it hands it to."""
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Attribute(value=ast.Name(id=owner), attr=attr, ctx=ast.Load()) if owner == name:
+                yield attr
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=args) if called in known:
+                function = known[called]
+                parameters = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+                if parameters[:1] == ["cls"]:
+                    parameters = parameters[1:]
+                for parameter, arg in zip(parameters, args, strict=False):
+                    if isinstance(arg, ast.Name) and arg.id == name and called not in seen:
+                        yield from read_from(parameter, function, known, seen | {called})
+
+
+def written(node: ast.AST) -> set[str]:
+    """Collect the attributes of `self` that code sets itself, or defines."""
+    stores = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    return stores | {n.name for n in ast.walk(node) if isinstance(n, Function)}
+
+
+def codes(edit: Edit) -> Iterator[str]:
+    for field in ("new", "keyword"):
+        if code := getattr(edit, field, ""):
+            yield f"f({code})" if field == "keyword" else code
+
+
+def _inherited(predicate: Predicate | None) -> Iterator[str]:
+    if isinstance(predicate, Sets):
+        yield from predicate.attributes
+    for inner in predicate.predicates if isinstance(predicate, All) else ():
+        yield from _inherited(inner)
+
+
+CASES = [
+    pytest.param(item, part, shape, id=f"{item.id}-{part.name}-{shape.name}")
+    for item in discover()
+    for part in item.overlay.parts
+    for shape in part.shapes
+]
+
+
+@pytest.mark.parametrize(("item", "part", "shape"), CASES)
+def test_every_attribute_of_self_is_declared(item: Catalogued, part: object, shape: object) -> None:
+    known = companions(item)
+    trees = [(edit, ast.parse(code.strip())) for edit in shape.edits for code in codes(edit)]  # type: ignore[attr-defined]
+    own = {name for tree in (*(tree for _, tree in trees), *known.values()) for name in written(tree)}
+    inherited = {f"self.{name}" for name in _inherited(shape.when)}  # type: ignore[attr-defined]
+    for edit, tree in trees:
+        wanted = {f"self.{name}" for name in read_from("self", tree, known, frozenset())} - {f"self.{n}" for n in own}
+        declared = set(getattr(edit, "uses", ()))
+        assert wanted <= declared | inherited, f"{type(edit).__name__} {edit.scope}: uses={tuple(sorted(wanted))}"
+        assert declared <= wanted
