@@ -14,7 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -82,7 +82,7 @@ class File:
         for where, name in self.meanings:
             if where in self.scopes and name in self._imported:
                 made += overrides.of_import(self.text, where, name)
-        return list(dict.fromkeys(m for m in made if _compiles(m.text)))
+        return list(dict.fromkeys(made))
 
     @cached_property
     def _imported(self) -> set[str]:
@@ -141,7 +141,7 @@ class Release:
         for name, data in made.files.items():
             if not name.startswith(COMPANIONS):
                 text = (self.read(name) or b"").decode()
-                items = {item.id: item for item, _, _ in found[name]}
+                items = {item.id: _only(item, name) for item, _, _ in found[name]}
                 files.append(File(name, text, data.decode(), list(items.values()), [(e, f) for _, e, f in found[name]]))
         return files
 
@@ -165,6 +165,8 @@ class Release:
         harmless = [pair for pair in pool if not pair[1].harmful]
         chosen = _mixed(harmful, count * 2 // 5) + _mixed(harmless, count // 10)
         for file, override in chosen:
+            if not _compiles(override.text):
+                continue
             refused, _, because = self.outcome(file, override.text)
             wrong = "" if refused is override.harmful else because or "applied"
             yield Result(override.kind, f"{file.name}: {override.what}", refused, wrong)
@@ -176,6 +178,12 @@ class Release:
                 bad = [] if refused else worse(file.meanings, meanings(text, result))
                 what = f"{file.name}: {variable.scope}.{variable.name}"
                 yield Result(f"renamed-{variable.kind}", what, refused, "; ".join(bad))
+
+
+def _only(item: Catalogued, file: str) -> Catalogued:
+    """Leave out of an overlay the parts that do not touch a file: a mutant of that file changes nothing for them."""
+    parts = tuple(part for part in item.overlay.parts if file in part.files)
+    return replace(item, overlay=replace(item.overlay, parts=parts))
 
 
 def _mixed(pool: list[tuple[File, Override]], count: int) -> list[tuple[File, Override]]:

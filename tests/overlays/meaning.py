@@ -19,8 +19,8 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
 
     Returns:
         By function and name: "parameter", "local" (bound by code of `before`), "own" (bound by the new code alone),
-        "closure", "module", "builtin", "unbound", or, for a name that only the new code sets, "unread"; for an attribute
-        that it reads, as `self.x`, "set" (by any class of the module) or "inherited".
+        "closure", "module", "builtin", "unbound", or, for a name that only the new code sets, "unread"; for an
+        attribute that it reads, as `self.x`, "set" (by any class of the module) or "inherited".
     """
     old, new = ast.parse(before), ast.parse(after)
     known = Counter(_spelled(stmt) for stmt in ast.walk(old) if isinstance(stmt, ast.stmt))
