@@ -92,6 +92,7 @@ def test_a_name_that_nothing_binds(new: str, name: str) -> None:
         "if size:\n    x = 1\nprint(x)",
         "size = size + 1\nprint(size)",
         "with open(size) as x, x as y: print(y)",
+        "for _ in range(size): print()",
         "if (x := size) and x: print()",
         "global total\ntotal = size\nprint(total)",
     ],

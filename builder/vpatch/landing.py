@@ -266,7 +266,10 @@ def _all_reads(stmt: ast.stmt, scope: Scope, module: Module) -> Iterator[tuple[R
 
 
 def _unread(landed: Landed, place: _Place, module: Module) -> Iterator[str]:
-    """Find the local variables that the code sets for the code behind it, and that nothing reads."""
+    """Find the local variables that the code sets for the code behind it, and that nothing reads.
+
+    Those with a leading underscore are not meant to be read.
+    """
     if not (landed.whole and isinstance(place.scope.node, Function)) or isinstance(place.stmt, Definition):
         return
     bound = {name for stmt in statements([place.stmt]) for name in bound_by(stmt)} - landed.binds
@@ -274,5 +277,5 @@ def _unread(landed: Landed, place: _Place, module: Module) -> Iterator[str]:
         return
     function = place.scope.node
     read = {read.name for stmt in function.body for read, _, _ in _all_reads(stmt, place.scope, module)}
-    for name in sorted(bound & place.scope.own - read):
+    for name in sorted(name for name in bound & place.scope.own - read if not name.startswith("_")):
         yield f"{headline(place.stmt)} sets `{name}`, which nothing in `{place.scope.name}` reads"
