@@ -353,3 +353,9 @@ def test_a_class_decorator_that_is_not_known_is_noted() -> None:
 
     assert found.state is State.APPLIED
     assert found.parts[0].notes == (f"{FILE}: class A is decorated by `@changes(x)`",)
+
+
+def test_a_variable_of_upstreams_statement_need_not_be_read() -> None:
+    edit = ReplaceExpr(FILE, "f", "1", "2")
+
+    assert applied(module("def f():\n    page = 1\n"), overlay(edit))

@@ -57,17 +57,22 @@ class Landed:
 
     Attributes:
         path: the statement that is the code, or the statement or expression that the code is a piece of.
-        reads: the names that such a piece reads; None where the code is all of the statement at `path`.
-        whole: with `reads` None: whether the statement's blocks are the edit's, too, or only its header.
+        reads: the names that such a piece reads; None where the code is the statement at `path`.
+        header: with `reads` None: only the statement's header is the edit's, its blocks are upstream's.
         binds: the names that an import binds, and that must mean nothing else in its scope.
         uses: attributes, written `self.name`, that the code relies on, and that its class must set.
     """
 
     path: tuple[tuple[str, int], ...]
     reads: frozenset[str] | None = None
-    whole: bool = True
+    header: bool = False
     binds: frozenset[str] = frozenset()
     uses: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the statement is the edit's."""
+        return self.reads is None and not self.header
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from vpatch.marks import mark
 from vpatch.model import COMPANIONS, Catalogued, Changeset, State
 from vpatch.workspace import Parsed, Workspace
 
+from tests.overlays.meaning import meanings, worse
 from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants
 from tests.overlays.mutations import places
 
@@ -82,6 +83,10 @@ def outcome(subject: Subject, mutant: Mutant) -> str:
         assert not changeset.files
         return "drifted"
 
+    if before.state is State.DRIFTED and _loses_a_name(subject, mutant):
+        assert not changeset.files
+        return "unbound"
+
     assert before.state is State.PENDING, f"{before.because}: {[str(p) for p in changeset.problems]}"
     assert after.state is State.APPLIED
     for file, data in subject.made.files.items():
@@ -99,6 +104,12 @@ def outcome(subject: Subject, mutant: Mutant) -> str:
     added -= {ast.dump(node) for node in old}
     assert without_imports(result, added) == without_imports(mutant.twin, added)
     return "placed" if mutant.fate == "equal" else mutant.fate
+
+
+def _loses_a_name(subject: Subject, mutant: Mutant) -> bool:
+    """Tell whether a name that the overlay's code reads, or sets for others, is lost where the mutant is patched."""
+    made = meanings((subject.pristine(mutant.file) or b"").decode(), subject.made.files[mutant.file].decode())
+    return bool(worse(made, meanings(mutant.text, mutant.twin)))
 
 
 def run(subject: Subject, count: int, each: int, seed: int) -> tuple[Counter[str], list[Mutant]]:

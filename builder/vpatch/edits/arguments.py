@@ -175,7 +175,7 @@ class AddParameter:
     def state(self, files: Workspace, overlay: str) -> Finding:
         """Say whether the function has it."""
         source = files.source(self.file)
-        return _verdict(*self._functions(source), source, overlay, lambda path: Landed(path, whole=False))
+        return _verdict(*self._functions(source), source, overlay, lambda path: Landed(path, header=True))
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it."""
