@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
+from urllib3.util import parse_url
+
 from vpatch.image.registry.reference import HUB
 
 _HUB_API = "https://registry-1.docker.io"
@@ -21,6 +23,20 @@ def is_private(url: str) -> bool:
     """Say whether nobody between here and there can read what is sent to `url`."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname))
+
+
+def is_address(url: str) -> bool:
+    """Whether `url` can be parsed, and has a host if it is of the web."""
+    try:
+        return bool(urlsplit(url).netloc and parse_url(url).host) or not url.startswith(("http://", "https://"))
+    except ValueError:
+        return False
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of `url`: `https://auth.docker.io`."""
+    scheme, netloc = urlsplit(url)[:2]
+    return f"{scheme}://{netloc.rpartition('@')[2]}"
 
 
 def same_origin(one: str, other: str) -> bool:
