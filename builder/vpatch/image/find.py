@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.model import Base, Entry, Files, Kind
+from vpatch.site.record import Record, parse
 
 _MINORS = range(10, 15)  # those of the Pythons that vLLM's releases name
 # Virtual environments and conda, where images by custom have them; others are found by PATH.
@@ -67,6 +68,20 @@ def find(files: Files, image: Base, python: str | None = None) -> Vllm:
         both = " and ".join(f"/{folder}/vllm" for folder in found)
         raise Failure(Problem("more than one vllm", name, f"{both}: name an interpreter in the image with --python"))
     return Vllm(found[0], _dist_info(files, found[0], name))
+
+
+def listed(files: Files, vllm: Vllm) -> Record | None:
+    """Read RECORD; None where there is none.
+
+    Raises:
+        Failure: it cannot be read, or is no RECORD.
+    """
+    path = f"{vllm.root}/{vllm.record}"
+    content = files.read(path)
+    try:
+        return None if content is None else parse(content)
+    except ValueError as error:
+        raise Failure(Problem("cannot read RECORD", f"/{path}", str(error))) from error
 
 
 def _inside(path: str) -> str:
@@ -130,7 +145,7 @@ def _dist_info(files: Files, root: str, name: str) -> str:
     """Give the dist-info's name: by the version in vLLM, since listing a folder of an engine means reading it whole."""
     told = re.search(rb"^__version__ = .*?'([^']+)'", files.read(f"{root}/vllm/_version.py") or b"", re.MULTILINE)
     if told:
-        guess = f"vllm-{told[1].decode()}.dist-info"
+        guess = f"vllm-{told[1].decode(errors='replace')}.dist-info"
         if files.kind(f"{root}/{guess}/RECORD") is not None:
             return guess
     infos = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]

@@ -20,6 +20,7 @@ from vpatch.image.registry.descriptors import (
 from vpatch.image.registry.manifests import LARGEST, Manifest, read_manifest, read_object
 from vpatch.image.registry.reference import Reference
 from vpatch.image.registry.repository import Repository, persist
+from vpatch.image.shapes import CONFIG, MANIFEST, hold
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def open_image(ref: Reference, platform: str = "linux/amd64") -> RemoteImage:
         layers = tuple(read_descriptor(layer) for layer in manifest.body["layers"])
         if strange := {layer.media_type for layer in layers} - LAYERS:
             raise ValueError(f"a layer is of a kind that vpatch does not read: {min(strange)}")
+        hold(manifest.body, MANIFEST, "its manifest is damaged")
         config = _read_config(repository, read_descriptor(manifest.body["config"]))
         if (found := f"{config.get('os')}/{config.get('architecture')}") != platform:
             raise ValueError(f"it is for {found}, not {platform}")
@@ -95,4 +97,6 @@ def _select(index: Manifest, platform: str) -> str:
 def _read_config(repository: Repository, blob: Descriptor) -> dict[str, Any]:
     if blob.media_type not in CONFIGS or blob.size > LARGEST:
         raise ValueError(f"it is no image of a container: its config is {blob.size} bytes of {blob.media_type}")
-    return read_object(persist(lambda: b"".join(stream(repository, blob, lambda _: None))))
+    config = read_object(persist(lambda: b"".join(stream(repository, blob, lambda _: None))))
+    hold(config, CONFIG, "its config is damaged")
+    return config

@@ -12,9 +12,10 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from vpatch.image.registry.credentials import find_credentials
-from vpatch.image.registry.hosts import origin_of
+from vpatch.image.registry.hosts import origin_of, same_origin
 from vpatch.image.registry.login import Login
 from vpatch.release import causes
+from vpatch.release.session import Session as Redirecting
 
 BACKOFF = 0.2  # seconds, doubled with each try
 RETRIES = 3
@@ -33,6 +34,19 @@ class _Timed(HTTPAdapter):
         return super().send(request, *arguments, **options)
 
 
+class _Session(Redirecting):
+    """A session in which no credentials follow a redirect to another server, those of the user's netrc included."""
+
+    def __init__(self, of_oras: requests.Session) -> None:
+        super().__init__()
+        self.cookies = of_oras.cookies  # it takes none
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Take the credentials off a redirected request, unless it goes to the same server."""
+        if not same_origin(str(prepared_request.url), response.url):
+            prepared_request.headers.pop("Authorization", None)
+
+
 def patience(method: str | None) -> float:
     """Give the seconds of silence after which a registry counts as gone."""
     return COMMIT if method == "PUT" else causes.TIMEOUT
@@ -44,7 +58,7 @@ class Session:
     def __init__(self, host: str) -> None:
         self.origin = origin_of(host)
         self._registry = Registry()
-        session = self._registry.session
+        session = self._registry.session = _Session(self._registry.session)
         retry = Retry(
             RETRIES,
             backoff_factor=BACKOFF,
