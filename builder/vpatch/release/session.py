@@ -5,11 +5,11 @@ from __future__ import annotations
 from urllib.parse import urljoin
 
 import requests
-from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 from requests.utils import get_netrc_auth
 from urllib3.util import Retry, parse_url
 
+from vpatch.release.adapter import Adapter
 from vpatch.release.settings import Settings, origin
 
 BACKOFF = 0.2  # seconds, doubled with each try
@@ -56,7 +56,7 @@ def open_session(settings: Settings) -> requests.Session:
         respect_retry_after_header=False,
     )
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retry))
+        session.mount(scheme, Adapter(max_retries=retry))
     if settings.bundle:  # requests itself prefers REQUESTS_CA_BUNDLE to this
         session.verify = settings.bundle
     if settings.logins:

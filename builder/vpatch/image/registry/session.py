@@ -8,13 +8,13 @@ from typing import Any
 
 import requests
 from oras.provider import Registry
-from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from vpatch.image.registry.credentials import find_credentials
 from vpatch.image.registry.hosts import origin_of, same_origin
 from vpatch.image.registry.login import Login
 from vpatch.release import causes
+from vpatch.release.adapter import Adapter
 from vpatch.release.session import Session as Redirecting
 
 BACKOFF = 0.2  # seconds, doubled with each try
@@ -26,11 +26,12 @@ COMMIT = 600.0  # seconds in which a registry must have put away a blob that it 
 _do_request = inspect.unwrap(Registry.do_request)
 
 
-class _Timed(HTTPAdapter):
+class _Timed(Adapter):
     """An adapter that waits for no server for ever: oras gives no time limit."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         options["timeout"] = (causes.TIMEOUT, patience(request.method))
+        self.pace.granted += patience(request.method) - causes.TIMEOUT
         return super().send(request, *arguments, **options)
 
 
