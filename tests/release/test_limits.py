@@ -147,15 +147,16 @@ def test_an_index_page_that_is_too_large(site: Site, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", DRIPS)
-@pytest.mark.parametrize("what", ["index", "wheel"])
+@pytest.mark.parametrize("what", ["index", "wheel", "proxy"])
 def test_a_server_that_drips(settings: Path, monkeypatch: pytest.MonkeyPatch, kind: str, what: str) -> None:
     monkeypatch.setattr(limits, "GRACE", 0.2)
     monkeypatch.setattr(session, "BACKOFF", 0)
     began = time.monotonic()
     with dripping(kind) as host, open_session(read_settings()) as asking:
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://{host}/simple/")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://{host if what == 'index' else 'index.example'}/simple/")
+        monkeypatch.setenv("http_proxy", f"http://{host}" if what == "proxy" else "")
         with pytest.raises(Failure) as caught:
-            find_wheel("1.0") if what == "index" else open_remote(asking, f"http://{host}/wheel")
+            open_remote(asking, f"http://{host}/wheel") if what == "wheel" else find_wheel("1.0")
 
     assert "too slow: " in str(caught.value)
     assert str(caught.value).endswith("and 16 KiB a second are the least, after 0.2 s")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vpatch.image import limits
 from vpatch.image.model import Base
 from vpatch.image.registry.descriptors import (
     CONFIGS,
@@ -65,7 +66,11 @@ def open_image(ref: Reference, platform: str = "linux/amd64") -> RemoteImage:
         if manifest.media_type not in (DOCKER, OCI):
             old = manifest.body.get("schemaVersion") == 1
             raise ValueError(f"it is {'of schema 1, which is too old' if old else f'no image: {manifest.media_type}'}")
+        if (count := len(manifest.body["layers"])) > limits.LAYERS:
+            raise ValueError(f"it has {count:,} layers, and may have {limits.LAYERS:,}")
         layers = tuple(read_descriptor(layer) for layer in manifest.body["layers"])
+        if (packed := sum(layer.size for layer in layers)) > limits.IMAGE:
+            raise ValueError(f"its layers have {packed:,} bytes, and may have {limits.size(limits.IMAGE)}")
         if strange := {layer.media_type for layer in layers} - LAYERS:
             raise ValueError(f"a layer is of a kind that vpatch does not read: {min(strange)}")
         hold(manifest.body, MANIFEST, "its manifest is damaged")

@@ -6,6 +6,7 @@ import re
 from typing import IO
 
 from vpatch.errors import Failure, Problem
+from vpatch.image import limits
 from vpatch.image.find import Vllm, find, listed
 from vpatch.image.model import Base, Entry, Kind
 from vpatch.image.registry.layers import LayeredFiles
@@ -79,7 +80,13 @@ def vllm_in(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm,
     return vllm, VllmFiles(layers, frozenset(f"{vllm.root}/{row.path}" for row in found.rows) if found else frozenset())
 
 
+def _is_record(path: str) -> bool:
+    return _INFO.fullmatch(path) is not None
+
+
 def _roots(layers: LayeredFiles) -> list[str]:
-    infos = layers.found(lambda path: _INFO.fullmatch(path) is not None)
+    infos = layers.found(_is_record)
+    if len(infos) > limits.VLLMS:
+        raise layers.failure(f"more than {limits.VLLMS} places in it look like a vLLM")
     roots = [found["root"] for path in infos if (found := _INFO.fullmatch(path))]
     return [root for root in roots if layers.entry(f"{root}/vllm/__init__.py") is not None]
