@@ -26,6 +26,10 @@ NAME = "vpatch-"
 DONE = b"done\n"
 """What a run tells the process that removes its containers, when there are none left."""
 
+PROCESSES = 4096  # threads included: torch starts one for each core, and a server has several processes
+MEMORY = 16 << 30  # bytes, files in memory included: all that vLLM imports
+LOG = 16 << 20  # bytes of what it prints that are kept
+
 
 class LeftError(Failure):
     """A container could not be removed: the second process is to try."""
@@ -64,13 +68,26 @@ def container(
     user: str | None = None,
     **settings: Any,
 ) -> Iterator[str]:
-    """Create a container without a network; give its ID. It is removed at the end, running or not.
+    """Create a container; yield its ID. It is removed at the end, running or not.
+
+    It has no network, no capabilities beyond those in `settings`, and no way to get any. What runs in it is code that
+    nobody vouches for.
 
     Raises:
         Failure: the engine refuses.
     """
-    # What it says is read from its log, whatever the engine's own settings make of logs.
-    limits = client.api.create_host_config(network_mode="none", log_config=LogConfig(type="json-file"), **settings)
+    memory = settings.pop("mem_limit", MEMORY)
+    limits = client.api.create_host_config(
+        network_mode="none",
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        pids_limit=PROCESSES,
+        mem_limit=memory,
+        memswap_limit=memory,
+        # What it says is read from its log, whatever the engine's own settings make of logs.
+        log_config=LogConfig(type="json-file", config={"max-size": str(LOG), "max-file": "1"}),
+        **settings,
+    )
     with naming("cannot create a container", image):
         made = client.api.create_container(
             image,
