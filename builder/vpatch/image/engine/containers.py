@@ -1,4 +1,4 @@
-"""Containers that live no longer than this run, even where it is killed."""
+"""Containers, and images that are not tested yet, live no longer than this run, even where it is killed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import requests
 from docker.errors import DockerException, NotFound
@@ -24,7 +25,7 @@ NAME = "vpatch-"
 """How the names of our containers begin; then comes the run that they belong to. A label would stay in an image."""
 
 DONE = b"done\n"
-"""What a run tells the process that removes its containers, when there are none left."""
+"""What a run tells the process that removes what it leaves, when it leaves nothing. Before come IDs of images."""
 
 PROCESSES = 4096  # threads included: torch starts one for each core, and a server has several processes
 MEMORY = 16 << 30  # bytes, files in memory included: all that vLLM imports
@@ -35,9 +36,23 @@ class LeftError(Failure):
     """A container could not be removed: the second process is to try."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run of this program. `name` is in the names of its containers; `reaper` leads to the second process."""
+
+    name: str
+    reaper: IO[bytes]
+
+    def makes(self, image: str) -> None:
+        """Name an image that goes too if this process dies, unless it has a tag by then. Said before it is there."""
+        with suppress(BrokenPipeError):
+            self.reaper.write(f"{image}\n".encode())
+            self.reaper.flush()
+
+
 @contextmanager
-def run_of_its_own() -> Iterator[str]:
-    """Give a name for this run's containers. A second process removes those that are left when this one is gone."""
+def run_of_its_own() -> Iterator[Run]:
+    """Begin a run. A second process removes what is left of it when this one is gone."""
     owner = uuid.uuid4().hex
     # As a file, without its folder on the path: as a module it would import all of vpatch, at the expense of this run.
     command = [sys.executable, "-P", str(files("vpatch.image.engine") / "reap.py"), owner]
@@ -45,7 +60,8 @@ def run_of_its_own() -> Iterator[str]:
     # It hears the end of the pipe when this process dies, or when a container may have come to be that nobody named.
     last = b""
     try:
-        yield owner
+        assert reaper.stdin  # noqa: S101 - for mypy
+        yield Run(owner, reaper.stdin)
         last = DONE
     except LeftError:
         raise
