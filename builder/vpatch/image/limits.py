@@ -1,6 +1,6 @@
 """The most that vpatch takes of an image that anybody may have made: what goes beyond is refused, and the limit named.
 
-Generous for what there is: vLLM's own images have 40 layers, 150,000 files, and 30 GB unpacked.
+Generous for what there is: vLLM's images have some 10 GB packed, and its largest extension 308 MB (0.33.0).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The most that vpatch takes from a server of wheels: what goes beyond is refused, with the limit in the message.
 
-Generous for what there is: vLLM's wheels have 500 MB, 6,000 files and 40 MB of sources, its page on an index has 2 MB.
+Generous for what there is: the wheel of vLLM 0.33.0 has 336 MB and 5,802 files, of which 50 MB are sources.
 """
 
 from __future__ import annotations
