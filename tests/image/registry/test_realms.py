@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
+from vpatch.image.registry.hosts import same_origin
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
@@ -149,3 +150,18 @@ def test_a_realm_that_is_no_address(proxy: Proxy, image: Built, realm: str, why:
     proxy.wants_tokens, proxy.realm = True, realm
 
     assert refusal(proxy.host) == f"it sends for a token to {realm!r}, which {why}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://ghcr.io/v2/", "https://GHCR.io:443/token", True),
+        ("http://127.0.0.1:80", "http://127.0.0.1/a", True),
+        ("https://ghcr.io", "http://ghcr.io", False),
+        ("https://ghcr.io", "https://ghcr.io:8443", False),
+        ("https://ghcr.io", "https://ghcr.io.example.org", False),
+        ("https://ghcr.io", "https://ghcr.io@example.org", False),
+    ],
+)
+def test_what_one_server_is(one: str, other: str, *, same: bool) -> None:
+    assert same_origin(one, other) is same

@@ -40,8 +40,8 @@ def origin(url: str) -> str:
 
 
 def same_origin(one: str, other: str) -> bool:
-    """Say whether two addresses are of one server."""
-    return urlsplit(one)[:2] == urlsplit(other)[:2]
+    """Whether two addresses are of one server: scheme, host and port, however they are written."""
+    return _server(one) == _server(other)
 
 
 def login_command(host: str) -> str:
@@ -54,3 +54,8 @@ def _is_loopback(name: str | None) -> bool:
         return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
     except ValueError:
         return False
+
+
+def _server(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
