@@ -5,6 +5,7 @@ That the guess is right is proven by the image tests, inside a container.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -78,9 +79,14 @@ def listed(files: Files, vllm: Vllm) -> Record | None:
     """
     path = f"{vllm.root}/{vllm.record}"
     content = files.read(path)
+    if content is None:
+        return None
     try:
-        return None if content is None else parse(content)
-    except ValueError as error:
+        rows = parse(content)
+        for _ in csv.reader(content.decode().splitlines()):  # as the test of the new image will read it
+            continue
+        return rows
+    except (ValueError, csv.Error) as error:
         raise Failure(Problem("cannot read RECORD", f"/{path}", str(error))) from error
 
 
