@@ -30,7 +30,8 @@ class Report:
 
     `extra` are the fields that only this command has. `lines`, where it is not None, is what people see instead of the
     verdicts, and `table`, where it has rows, what they see on a terminal: the first has the headings. `notes` are
-    remarks that change no outcome.
+    remarks that change no outcome. `exact` lines are for another program, byte for byte; only a terminal gets them
+    escaped.
     """
 
     command: str
@@ -44,6 +45,7 @@ class Report:
     table: Sequence[Sequence[str]] = ()
     failed: bool = False
     notes: Sequence[str] = ()
+    exact: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -91,28 +93,45 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
 def show(report: Report, *, as_object: bool) -> None:
     """Write results to stdout, problems and notes to stderr."""
     for problem in report.problems:
-        click.echo(click.style(str(problem), fg="red") if _colour(sys.stderr) else str(problem), err=True)
+        tell(str(problem), fg="red" if _colour(sys.stderr) else None)
     for note in () if as_object else notes_of(report):
-        click.echo(f"note: {note}", err=True)
+        tell(f"note: {note}")
     if as_object:
-        _say(as_json(report))
+        _say(as_json(report), exact=True)
         return
     table = report.table or (_rows(report.verdicts) if report.lines is None else ())
     if len(table) > 1 and on_terminal(sys.stdout):
         _table(table)
     elif report.lines is not None:
-        _say(*report.lines)
+        _say(*report.lines, exact=report.exact and not on_terminal(sys.stdout))
     else:
         _say(*(f"{verdict.id}: {verdict.state}: {verdict.because}" for verdict in report.verdicts))
     _say(*(f"changed: {path}" for path in report.changed))
 
 
-def _say(*lines: str) -> None:
-    """Print lines of a result; what is no UTF-8 in them, such as code in a diff, comes out as it went in."""
+def printable(text: str) -> str:
+    r"""`text` on one line, with characters that a terminal obeys or hides as escapes: `\x1b`, `\n`, `\u202e`.
+
+    Labels, file names and code of an image or a wheel may hold any. This is the only place where they are escaped.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def tell(line: str, *, fg: str | None = None) -> None:
+    """Print a line on stderr, escaped; `fg` is its color, for a terminal."""
+    told = printable(line)
+    click.echo(click.style(told, fg=fg) if fg else told, err=True)
+
+
+def _say(*lines: str, exact: bool = False) -> None:
+    """Print lines of a result, escaped unless they are `exact`; in those even what is no UTF-8 comes out unchanged."""
     if lines and sys.stdout is None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # else click says nothing, and all seems well
     if lines:
-        click.echo("\n".join(lines).encode("utf-8", "surrogateescape"))
+        shown = lines if exact else map(printable, lines)
+        click.echo("\n".join(shown).encode("utf-8", "surrogateescape"))
 
 
 def on_terminal(stream: TextIO | None) -> bool:
@@ -140,5 +159,5 @@ def _table(rows: Sequence[Sequence[str]]) -> None:
     headings, *body = rows
     table = Table(*headings, box=None, pad_edge=False, header_style="bold")
     for row in body:
-        table.add_row(*(Text(cell, style=_COLOURS[cell] if isinstance(cell, State) else "") for cell in row))
+        table.add_row(*(Text(printable(cell), style=_COLOURS[cell] if isinstance(cell, State) else "") for cell in row))
     Console(color_system="auto" if _colour(sys.stdout) else None).print(table)

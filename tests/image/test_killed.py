@@ -56,14 +56,14 @@ def test_interrupted(under_way: Callable[[str], Any], left: Left, state: str, nu
 
 @pytest.mark.parametrize("state", [WHILE_READING, WHILE_TESTING])
 def test_killed(under_way: Callable[[str], Any], left: Left, engine: docker.DockerClient, state: str) -> None:
-    containers, _ = left()
+    before = left()
     process = under_way(state)
     process.kill()
     process.wait()
     for _ in range(PATIENCE * 10):
-        if left()[0] == containers:
+        if left() == before:
             break
         time.sleep(0.1)
 
-    assert left()[0] == containers
+    assert left() == before
     assert not engine.api.images("try:never")

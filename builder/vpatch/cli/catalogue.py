@@ -48,7 +48,7 @@ def show_command(overlay: str) -> Report:
         f"{item.id}{' (opt-in)' if item.overlay.opt_in else ''}: {item.overlay.summary}",
         f"from {item.origin}",
         "",
-        item.why,
+        *item.why.split("\n"),
         "",
         *links,
         "",

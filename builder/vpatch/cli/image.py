@@ -10,7 +10,7 @@ import click
 
 from vpatch.cli.bar import bar
 from vpatch.cli.image_report import as_json, build_report, failed, lines, together
-from vpatch.cli.options import chosen, overlay_option, reported, unwinding
+from vpatch.cli.options import chosen, overlay_option, reported, unwinding, verbose_option
 from vpatch.errors import Failure
 from vpatch.report import Report
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--require-arch", "architectures", multiple=True, metavar="SM", help="A GPU it must serve, as sm_120.")
 @click.option("--no-test", is_flag=True, help="Don't test the new image.")
 @click.option("--gpus", is_flag=True, help="Give the tests all GPUs, and serve a small model too.")
+@verbose_option
 @reported
 def build_command(
     definitions: tuple[Path, ...],
@@ -155,6 +156,7 @@ def test_command(image: str, *, gpus: bool) -> Report:
 @click.command("inspect")
 @click.argument("image")
 @click.option("--platform", metavar="OS/ARCH", help="For which platform, as linux/amd64.")
+@verbose_option
 @reported
 def inspect_command(image: str, *, platform: str | None) -> Report:
     """Tell what was done to a patched IMAGE: by the engine where it has it, else by its registry, without a pull."""
@@ -182,6 +184,7 @@ def inspect_command(image: str, *, platform: str | None) -> Report:
 @click.command("tag")
 @click.argument("image", metavar="REPOSITORY@DIGEST")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@verbose_option
 @reported
 def tag_command(image: str, names: tuple[str, ...]) -> Report:
     """Set tags, in its registry, to an image that was pushed by digest: the last step, once it is tested and signed."""

@@ -6,9 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
-from vpatch.report import Report
+from vpatch.report import Report, tell
 from vpatch.report import as_json as as_object
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ def build_report(built: Built) -> Report:
     """Report a build."""
     read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
     for line in (*read, *built.notes, *lines(built.tests)):
-        click.echo(line, err=True)
+        tell(line)
     layer = built.layer
     extra = {
         "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},

@@ -35,7 +35,8 @@ def diff_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -
     problems = [*changeset.problems, *not_applicable(changeset.before, ids, str(site.root))]
     extra = {"diff": "".join(f"{line}\n" for line in lines), "files": list(changeset.files)}
     # A diff is for `patch` and pagers: people see no verdicts.
-    return Report("diff", str(site.root), site.version, changeset.before, problems=problems, extra=extra, lines=lines)
+    about = ("diff", str(site.root), site.version, changeset.before)
+    return Report(*about, problems=problems, extra=extra, lines=lines, exact=True)
 
 
 def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 import traceback
 from importlib import import_module
@@ -10,6 +11,8 @@ from importlib.metadata import metadata
 from typing import NoReturn
 
 import click
+
+from vpatch.report import tell
 
 _COMMANDS = {
     "fetch": "fetch",
@@ -62,14 +65,20 @@ def main() -> NoReturn:
     try:
         code = program.main(prog_name="vpatch", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        error.show(said := io.StringIO())
+        _tell(said.getvalue())
         code = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         code = 130
     except Exception:
-        traceback.print_exc()
+        _tell(traceback.format_exc())
         where = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))["Issues"]
         click.echo(f"this is a bug in vpatch: please report it, with the lines above, at {where}", err=True)
         code = 3
     sys.exit(code)
+
+
+def _tell(text: str) -> None:
+    for line in text.removesuffix("\n").split("\n"):
+        tell(line)

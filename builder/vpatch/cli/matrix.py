@@ -22,7 +22,7 @@ from vpatch.matrix.model import Source
 from vpatch.matrix.page import needed, page
 from vpatch.matrix.run import run
 from vpatch.matrix.text import lines, markdown, table
-from vpatch.report import Report
+from vpatch.report import Report, tell
 from vpatch.site.disk import naming
 
 PATH = click.Path(path_type=Path, readable=False)
@@ -94,7 +94,7 @@ def matrix_command(
     seconds = time.monotonic() - began
     notes += tuple(f"{name}: {note}" for name, tree in read for note in tree.notes)
     for note in (*notes, _counted(len(matrix.rows), seconds, received, size)):
-        click.echo(note, err=True)
+        tell(note)
     extra = {
         "rows": as_rows(matrix),
         "notes": notes,
@@ -107,7 +107,7 @@ def matrix_command(
         return Report("matrix", problems=problems, extra=extra, lines=text, table=() if as_markdown else table(matrix))
     found = changes(before, matrix)
     if not found:
-        click.echo(f"nothing changed since {baseline}", err=True)
+        tell(f"nothing changed since {baseline}")
     return Report(
         "matrix",
         problems=[change.problem for change in found if change.kind is Kind.WORSE],

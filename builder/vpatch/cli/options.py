@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +17,7 @@ import click
 from vpatch.catalogue import discover, select
 from vpatch.errors import Failure, Problem
 from vpatch.model import Catalogued, State, Verdict
-from vpatch.report import Report, show
+from vpatch.report import Report, show, tell
 from vpatch.site.disk import cause
 from vpatch.site.locate import locate
 from vpatch.site.model import Site
@@ -59,6 +61,31 @@ def tree_options(command: Command) -> Command:
     return command
 
 
+def verbose_option(command: Command) -> Command:
+    """Add `-v`: print what the package's modules log, such as the servers that get the user's credentials."""
+
+    def listen(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:  # noqa: FBT001 - click's
+        if verbose:
+            context.with_resource(_logged())
+
+    told = "Name the servers, besides the registry, that get your login."
+    return click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=listen, help=told)(command)
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    log, handler = logging.getLogger("vpatch"), logging.Handler()
+    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
 def reported(command: Callable[..., Report]) -> Callable[..., int]:
     """Add `--json`, show the report that the command returns, and give the exit code. A `Failure` is a report too."""
 
@@ -79,7 +106,7 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
         except OSError as error:
             if sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more, at exit
-            click.echo(str(Problem("cannot write", "standard output", cause(error))), err=True)
+            tell(str(Problem("cannot write", "standard output", cause(error))))
             return 1
         return report.exit_code
 

@@ -27,7 +27,7 @@ from vpatch.plan.planned import Plan, plan
 from vpatch.plan.presets import Preset, preset, presets
 from vpatch.plan.source import load
 from vpatch.plan.text import lines, page
-from vpatch.report import Report, on_terminal
+from vpatch.report import Report, on_terminal, tell
 from vpatch.site.disk import naming
 
 COUNT = click.IntRange(1, 1 << 50)
@@ -159,10 +159,10 @@ def plan_command(
         text = composed(found.model, found.deployment, found.overlays)
         with naming("cannot write", str(file)):
             file.write_text(text, "utf-8")
-        click.echo(f"wrote {file}", err=True)
+        tell(f"wrote {file}")
     for caution in found.cautions:
         source = f" ({caution.source})" if caution.source else ""
-        click.echo(f"caution: {caution.name}: {caution.because}{source}", err=True)
+        tell(f"caution: {caution.name}: {caution.because}{source}")
     told = (
         page(found, written, shutil.get_terminal_size().columns) if on_terminal(sys.stdout) else lines(found, written)
     )

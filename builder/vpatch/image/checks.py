@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL
 from vpatch.image.inside import files as inside
 from vpatch.image.model import Base, Files, Tested
+from vpatch.image.shapes import read_provenance
 from vpatch.model import Catalogued
 
 
@@ -51,14 +51,10 @@ def provenance_of(base: Base) -> Provenance:
     text = base.labels.get(LABEL)
     if text is None:
         raise Failure(Problem("not patched", base.ref, f"the image has no label {LABEL}"))
-    try:
-        said = json.loads(text)
-        info = f"vllm-{said['vllm']}.dist-info"
-        versions = (str(said["vllm"]), str(said["vpatch"]))
-        lists = (tuple(said["overlays"]), dict(said["files"]))
-        return Provenance(text, str(said["root"]), info, str(said["python"] or "python3"), *versions, *lists)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Failure(Problem("cannot read provenance", base.ref, f"not what vpatch writes: {error}")) from error
+    said = read_provenance(text, base.ref)
+    info = f"vllm-{said['vllm']}.dist-info"
+    lists = (tuple(said["overlays"]), said["files"])
+    return Provenance(text, said["root"], info, said["python"] or "python3", said["vllm"], said["vpatch"], *lists)
 
 
 class Rooted:

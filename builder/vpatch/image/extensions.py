@@ -11,9 +11,8 @@ from typing import IO, Any
 from vpatch.errors import Problem
 from vpatch.image.cuda.arch import parse_gpu
 from vpatch.image.extra import importing
-from vpatch.image.find import Vllm
+from vpatch.image.find import Vllm, listed
 from vpatch.image.model import Base, Files
-from vpatch.site import record
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,8 @@ def serve(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) ->
 
 
 def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
-    rows = record.parse(files.read(f"{vllm.root}/{vllm.record}") or b"").rows
+    found = listed(files, vllm)
+    rows = found.rows if found else ()
     for path in sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".so")):
         file = files.open(f"{vllm.root}/{path}")
         if file is not None:

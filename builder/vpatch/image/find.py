@@ -5,6 +5,7 @@ That the guess is right is proven by the image tests, inside a container.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import PurePosixPath
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.model import Base, Entry, Files, Kind
+from vpatch.site.record import Record, parse
 
 _MINORS = range(10, 15)  # those of the Pythons that vLLM's releases name
 # Virtual environments and conda, where images by custom have them; others are found by PATH.
@@ -67,6 +69,25 @@ def find(files: Files, image: Base, python: str | None = None) -> Vllm:
         both = " and ".join(f"/{folder}/vllm" for folder in found)
         raise Failure(Problem("more than one vllm", name, f"{both}: name an interpreter in the image with --python"))
     return Vllm(found[0], _dist_info(files, found[0], name))
+
+
+def listed(files: Files, vllm: Vllm) -> Record | None:
+    """Read RECORD; None where there is none.
+
+    Raises:
+        Failure: it cannot be read, or is no RECORD.
+    """
+    path = f"{vllm.root}/{vllm.record}"
+    content = files.read(path)
+    if content is None:
+        return None
+    try:
+        rows = parse(content)
+        for _ in csv.reader(content.decode().splitlines()):  # as the test of the new image will read it
+            continue
+        return rows
+    except (ValueError, csv.Error) as error:
+        raise Failure(Problem("cannot read RECORD", f"/{path}", str(error))) from error
 
 
 def _inside(path: str) -> str:
@@ -130,7 +151,7 @@ def _dist_info(files: Files, root: str, name: str) -> str:
     """Give the dist-info's name: by the version in vLLM, since listing a folder of an engine means reading it whole."""
     told = re.search(rb"^__version__ = .*?'([^']+)'", files.read(f"{root}/vllm/_version.py") or b"", re.MULTILINE)
     if told:
-        guess = f"vllm-{told[1].decode()}.dist-info"
+        guess = f"vllm-{told[1].decode(errors='replace')}.dist-info"
         if files.kind(f"{root}/{guess}/RECORD") is not None:
             return guess
     infos = [one for one in files.names(root) if re.fullmatch(r"vllm-.+\.dist-info", one)]

@@ -29,11 +29,18 @@ def look(ref: str, platform: str | None) -> Seen:
     Raises:
         Failure: nobody has it, or it is not patched.
     """
+    image = _in_engine(ref, platform)
+    told_by = "engine" if image else "registry"
+    image = image or open_image(parse(ref), platform or PLATFORM).base
+    return Seen(image, provenance_of(image), told_by)
+
+
+def _in_engine(ref: str, platform: str | None) -> Base | None:
+    """The image in the engine; None where the registry is to be asked."""
     try:
         with engine() as client:
-            image, told_by = resolve(client, ref, platform, pull=False), "engine"
+            return resolve(client, ref, platform, pull=False)
     except Failure:
         if ref.startswith("sha256:"):  # an ID: only an engine knows it
             raise
-        image, told_by = open_image(parse(ref), platform or PLATFORM).base, "registry"
-    return Seen(image, provenance_of(image), told_by)
+        return None

@@ -15,8 +15,9 @@ from typing import Any
 from vpatch.engine import plan
 from vpatch.errors import Failure, Problem
 from vpatch.image import layer
-from vpatch.image.find import Vllm
+from vpatch.image.find import Vllm, listed
 from vpatch.image.model import Base, Entry, Files, Kind, Layer
+from vpatch.image.shapes import read_provenance
 from vpatch.marks import marks_in
 from vpatch.model import Catalogued, Changeset, Verdict
 from vpatch.site import kept, record
@@ -48,10 +49,9 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     changeset = plan(lambda file: _module(files, vllm, file), overlays)
     if changeset.problems or not changeset.files:
         return Patch(changeset)
-    listing = files.read(f"{vllm.root}/{vllm.record}")
-    if listing is None:
+    rows = listed(files, vllm)
+    if rows is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
-    rows = record.parse(listing)
     said = _provenance(files, vllm, changeset, python)
     new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
@@ -127,11 +127,7 @@ def _earlier(files: Files, vllm: Vllm) -> dict[str, Any]:
     """
     path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
     content = files.read(path)
-    try:
-        said = json.loads(content) if content is not None else {}
-        return {"overlays": list(said.get("overlays", ())), "files": dict(said.get("files", {}))}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise Failure(Problem("cannot read provenance", f"/{path}", f"not what vpatch writes: {error}")) from error
+    return {} if content is None else read_provenance(content, f"/{path}")
 
 
 def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:

@@ -26,7 +26,7 @@ def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
         yield f"advice: {told}"
     for name, command in commands.items():
         yield f"# {name}"
-        yield command
+        yield from command.split("\n")
 
 
 def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
@@ -44,7 +44,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
     for name, command in commands.items():
         yield ""
         yield f"{name}:"
-        yield command
+        yield from command.split("\n")
 
 
 def title(plan: Plan) -> str:

@@ -26,7 +26,8 @@ def cause(error: BaseException) -> str:
     """Say why something failed: the innermost reason that libraries wrapped, in one line, no address."""
     if isinstance(error, OSError) and error.strerror:
         return _lower(error.strerror)
-    wrapped = (getattr(error, "reason", None), *error.args, error.__cause__, error.__context__)
+    # Not its context: that is whatever was being handled when it was raised, which need have nothing to do with it.
+    wrapped = (getattr(error, "reason", None), *error.args, error.__cause__)
     for inner in wrapped:
         if isinstance(inner, BaseException):
             return cause(inner)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import BinaryIO
 
 from vpatch.errors import Failure, Problem
+from vpatch.release import limits
 from vpatch.release.causes import cause
 from vpatch.release.ranges import RemoteFile
 from vpatch.release.spans import Span
@@ -22,7 +23,10 @@ from vpatch.release.spans import Span
 Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size in bytes, as RECORD writes them
 
 # What zipfile raises for an archive that is damaged, encrypted or compressed in a way that it does not know.
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, csv.Error)
+DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),
+    csv.Error,
+)
 
 
 @dataclass(frozen=True)
@@ -38,26 +42,90 @@ def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> 
     """Read the files of a wheel whose names are wanted, one at a time, each checked against RECORD.
 
     Raises:
-        Failure: the wheel is damaged, a name leads out of the tree, or a file is not what RECORD says.
+        Failure: the wheel is damaged, a name leads out of the tree, a file is not what RECORD says, or one of
+            `limits` is exceeded.
     """
     where = file.name
     try:
-        with zipfile.ZipFile(file) as archive:
+        bounded = _Bounded(file)
+        with zipfile.ZipFile(bounded) as archive:
+            bounded.most = limits.FILE
+            _hold_directory(archive)
             record = _find_record(archive, where)
             chosen = [info for info in archive.infolist() if not info.is_dir() and wanted(info.filename)]
             _refuse(chosen)
+            _hold([record, *chosen])
             if isinstance(file, RemoteFile):
                 file.prefetch(_spans(archive, [*chosen, record]))
             where = record.filename
-            sums = sums_in(archive.read(record))
+            sums = sums_in(_unpacked(archive, record))
             for info in sorted(chosen, key=lambda one: one.header_offset):
                 where = info.filename
-                data = archive.read(info)
+                data = _unpacked(archive, info)
                 if info is not record:
                     _check(where, data, sums)
                 yield Member(where, data, _seconds(info))
     except DAMAGED as error:
         raise Failure(Problem("damaged wheel", where, cause(error))) from error
+
+
+class _Bounded:
+    """A wheel as `zipfile` reads it: first its directory, at once, however long it says that this is; then files."""
+
+    def __init__(self, file: RemoteFile | BinaryIO) -> None:
+        self._file = file
+        self.most = limits.DIRECTORY
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if size > self.most:
+            raise zipfile.BadZipFile(f"its directory has {size:,} bytes, and may have {limits.size(self.most)}")
+        return self._file.read(self.most if size < 0 else size) or b""
+
+
+def _hold_directory(archive: zipfile.ZipFile) -> None:
+    """Refuse a wheel whose directory cannot be true, or is too long.
+
+    Raises:
+        BadZipFile: it is.
+    """
+    members = archive.infolist()
+    if len(members) > limits.MEMBERS:
+        raise zipfile.BadZipFile(f"it has {len(members):,} files, and may have {limits.MEMBERS:,}")
+    for info in members:
+        if not 0 <= info.header_offset < archive.start_dir:
+            raise zipfile.BadZipFile(f"{info.filename} begins at {info.header_offset:,}, outside of it")
+
+
+def _hold(members: list[zipfile.ZipInfo]) -> None:
+    """Refuse files that would be too large, or are packed as no wheel's are.
+
+    Raises:
+        Failure: says all of them.
+    """
+    most = limits.size(limits.FILE)
+    problems = [
+        Problem("too large", info.filename, f"{info.file_size:,} bytes unpacked, and a file may have {most}")
+        for info in members
+        if max(info.file_size, info.compress_size) > limits.FILE
+    ]
+    problems += [
+        Problem("damaged wheel", info.filename, "not packed as the files of a wheel are")
+        for info in members
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others unpack without a limit
+    ]
+    total = sum(info.file_size for info in members)
+    if total > limits.FILES:
+        cause = f"{total:,} bytes unpacked, and what is read may have {limits.size(limits.FILES)}"
+        problems.append(Problem("too large", f"{len(members)} files", cause))
+    if problems:
+        raise Failure(*problems)
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Unpack a file, and no more of it than the directory says that it has."""
+    with archive.open(info) as file:
+        return file.read(info.file_size)
 
 
 def _find_record(archive: zipfile.ZipFile, where: str) -> zipfile.ZipInfo:
@@ -86,10 +154,14 @@ def _refuse(members: list[zipfile.ZipInfo]) -> None:
 
 
 def _spans(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[Span]:
-    """Give where each member lies: up to the next one, since only its local header knows its own length."""
+    """Where each member lies: up to the next one, since only its local header knows its own length."""
     starts = sorted({info.header_offset for info in archive.infolist()})
     after = dict(zip(starts, [*starts[1:], archive.start_dir], strict=True))
-    return ((info.header_offset, after[info.header_offset]) for info in members)
+    most = 30 + 2 * 0xFFFF  # bytes of a local header, the longest name and the longest extra field
+    return (
+        (info.header_offset, min(after[info.header_offset], info.header_offset + most + info.compress_size))
+        for info in members
+    )
 
 
 def is_record(name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import requests
 
+from vpatch.release import limits
 from vpatch.release.causes import shown
 from vpatch.release.spans import Span, joined, missing
 from vpatch.release.transfer import Progress, Transfer
@@ -106,6 +107,8 @@ class RemoteFile(io.RawIOBase):
     def _bring(self, spans: Iterable[Span], answer: requests.Response | None = None) -> None:
         """Read these spans; `answer` is a response that begins the first."""
         plan = list(spans)
+        if sum(stop - start for start, stop in plan) + sum(len(data) for _, data in self._pieces) > limits.FILES:
+            raise unreadable(self._transfer.url, f"more than {limits.size(limits.FILES)} of it would be read")
         self._transfer.planned += sum(stop - start for start, stop in plan)
         for start, stop in plan:
             self._pieces.append((start, self._transfer.span(start, stop, answer)))
@@ -129,6 +132,8 @@ def open_remote(session: requests.Session, url: str, *, progress: Progress | Non
         start, stop, size = content_range(answer) or (-1, -1, 0)
         if stop != size or start != max(0, size - TAIL):
             raise unreadable(url, "its server sent another range than the end of the file")
+        if size > limits.WHEEL:
+            raise unreadable(url, f"it has {size:,} bytes, and may have {limits.size(limits.WHEEL)}")
         file = RemoteFile(Transfer(session, url, size=size, etag=etag_of(answer), progress=progress))
         file._bring([(start, size)], answer)
         return file

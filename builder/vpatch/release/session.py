@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import urljoin
+
 import requests
-from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 from requests.utils import get_netrc_auth
-from urllib3.util import Retry
+from urllib3.util import Retry, parse_url
 
+from vpatch.release.adapter import Adapter
 from vpatch.release.settings import Settings, origin
 
 BACKOFF = 0.2  # seconds, doubled with each try
@@ -15,9 +17,36 @@ RETRIES = 3
 BUSY = (429, 500, 502, 503, 504)
 
 
+class RedirectError(OSError):
+    """A server redirects to what is no address of the web."""
+
+
+class Session(requests.Session):
+    """A session that follows a redirect over HTTP and HTTPS only, and says so of any other."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Where a response redirects to, None if it does not.
+
+        Raises:
+            RedirectError: to a file, say, or to what cannot be parsed.
+        """
+        target = super().get_redirect_target(resp)
+        if target is not None and not _of_the_web(resp.url, target):
+            raise RedirectError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
+        return target
+
+
+def _of_the_web(base: str, target: str) -> bool:
+    try:
+        joined = urljoin(base, target)
+        return joined.startswith(("http://", "https://")) and parse_url(joined).host is not None
+    except ValueError:
+        return False
+
+
 def open_session(settings: Settings) -> requests.Session:
     """Give a session that tries again, trusts the user's certificates and knows the indexes' credentials."""
-    session = requests.Session()
+    session = Session()
     # A server's Retry-After may be an hour: a command line gives up before that.
     retry = Retry(
         RETRIES,
@@ -27,7 +56,7 @@ def open_session(settings: Settings) -> requests.Session:
         respect_retry_after_header=False,
     )
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retry))
+        session.mount(scheme, Adapter(max_retries=retry))
     if settings.bundle:  # requests itself prefers REQUESTS_CA_BUNDLE to this
         session.verify = settings.bundle
     if settings.logins:

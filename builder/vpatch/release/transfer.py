@@ -9,6 +9,7 @@ from typing import IO, Protocol
 import requests
 
 from vpatch.errors import Failure, Problem
+from vpatch.release import limits
 from vpatch.release.causes import answers, cause
 from vpatch.release.web import CutError, blocks, content_range, etag_of, get, unreadable
 
@@ -108,6 +109,8 @@ class Transfer:
                         copy.write(block)
                         self.received += len(block)
                         self._progress(copy.tell(), max(total, copy.tell()))
+                        if copy.tell() > limits.WHEEL:
+                            raise unreadable(self.url, f"it has more than {limits.size(limits.WHEEL)}")
                 self.size = copy.tell()
                 return
             except CutError as error:

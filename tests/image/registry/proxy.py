@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import secrets
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -193,10 +194,12 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def proxying(behind: str, address: str = "127.0.0.1") -> Iterator[Proxy]:
-    """Serve before the registry `behind`, on a free port of a loopback address."""
+def proxying(behind: str, address: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+    """Serve before the registry `behind`, on a free port of a loopback address; with a `context` by HTTPS."""
     proxy = Proxy(behind)
     with Server((address, 0), type("BoundHandler", (Handler,), {"proxy": proxy})) as server:
+        if context:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         proxy.host = f"{address}:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -13,6 +13,7 @@ from vpatch.image.registry import layers
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.reference import parse
+from vpatch.report import printable
 
 from tests.image.registry.images import PACKS, hard, put_image, tar
 from tests.image.registry.proxy import Proxy
@@ -235,7 +236,7 @@ def test_the_last_of_two_entries_counts(put: Put) -> None:
     [
         ([("/etc/passwd", b"")], "would leave the tree: /etc/passwd"),
         ([("a/../../b", b"")], "would leave the tree: a/../../b"),
-        ([("../\x1b[2J\udcff", None)], "would leave the tree: '../\\x1b[2J\\udcff'"),
+        ([("../\x1b[2J\udcff", None)], "would leave the tree: ../\\x1b[2J\\udcff"),
         ([("..", None)], "would leave the tree: .."),
         ([("a", "/etc"), ("a/passwd", b"")], "would leave the tree: a/passwd is below what is no folder"),
         ([("a/passwd", b""), ("a", "..")], "would leave the tree: a/passwd is below what is no folder"),
@@ -258,7 +259,7 @@ def test_refuses_entries_that_would_leave_the_tree(put: Put, members: list[Any],
         or "hard link" in why
         or "takes" in why
     )
-    assert cause.endswith(why)
+    assert printable(cause).endswith(why)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from vpatch.image.build import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.engine.base import resolve
 from vpatch.image.engine.client import engine
 from vpatch.image.engine.container import files_of
-from vpatch.image.engine.containers import run_of_its_own
+from vpatch.image.engine.containers import Run, run_of_its_own
 from vpatch.image.engine.inside import Inside
 from vpatch.image.engine.load import discard, load, tagged
 from vpatch.image.engine.push import push
@@ -40,9 +40,9 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
         Failure: it cannot be built; the engine is as it was, but for a base that was pulled.
     """
     check(order.architectures)
-    with engine() as client, run_of_its_own() as owner:
+    with engine() as client, run_of_its_own() as run:
         base = resolve(client, order.base, order.platform, progress)
-        with files_of(client, base.id, owner) as files:
+        with files_of(client, base.id, run.name) as files:
             vllm = find(files, base, order.python)
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
@@ -54,21 +54,21 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             return replace(built, image="", problems=problems)
         if found.layer is None:
             return replace(built, notes=(*built.notes, nothing_to_do(order, base, found.changeset.after)))
-        return _made(client, order, built, found, owner)
+        return _made(client, order, built, found, run)
 
 
-def _made(client: DockerClient, order: Order, built: Built, found: Patch, owner: str) -> Built:
+def _made(client: DockerClient, order: Order, built: Built, found: Patch, run: Run) -> Built:
     base, layer = built.base, found.layer
     assert layer is not None  # noqa: S101 - for mypy; the caller looked
     settings = config.revised(base, layer, config.labels(base, _full_name(base.ref), found.provenance))
-    image, diff_id, new = load(client, base, settings, layer, owner)
+    image, diff_id, new = load(client, base, settings, layer, run)
     done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))
     if diff_id != layer.diff_id:
         note = "the engine takes no single layer: this one is of its own making, and its diffID is not reproducible"
         done = replace(done, notes=(*built.notes, note))
     keep = False
     try:
-        done = replace(done, tests=_tested(client, replace(base, config=settings), image, owner, order.tests))
+        done = replace(done, tests=_tested(client, replace(base, config=settings), image, run.name, order.tests))
         if any(test.ok is False for test in done.tests):
             return replace(done, image="")
         with tagged(client, image, order.tags):
@@ -93,9 +93,9 @@ def tested(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[
     Raises:
         Failure: it is not there, not patched, or the engine refuses.
     """
-    with engine() as client, run_of_its_own() as owner:
+    with engine() as client, run_of_its_own() as run:
         base = resolve(client, ref, None, progress)
-        return base, _tested(client, base, base.id, owner, tests)
+        return base, _tested(client, base, base.id, run.name, tests)
 
 
 def _tested(client: DockerClient, image: Base, which: str, owner: str, tests: frozenset[str]) -> tuple[Tested, ...]:

@@ -38,7 +38,16 @@ def commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: L
     # but the files goes, and it leaves no bytecode of its own; the base's user may not be allowed to.
     run = [python, "-I", "-S", "-B", "-c", code, *(f"/{path}" for path in layer.removed)]
     with (
-        container(client, base.id, owner, run, [], user="0" if settings.get("User") else None) as made,
+        # Files and folders may be another user's.
+        container(
+            client,
+            base.id,
+            owner,
+            run,
+            [],
+            user="0" if settings.get("User") else None,
+            cap_add=["DAC_OVERRIDE", "FOWNER"],
+        ) as made,
         naming("cannot commit", base.ref),
     ):
         client.api.put_archive(made, "/", _files_of(layer))

@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.image import limits
 from vpatch.image.engine.archive import CHUNK, Archives
 from vpatch.image.engine.containers import container
 from vpatch.image.model import Entry, Kind
@@ -81,7 +82,7 @@ class ContainerFiles:
         with self._archives.open(path) as archive:
             if archive is None:
                 return None
-            source = self._only(path, archive)
+            source = self._only(path, archive, limits.FILE)
             copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
             with naming_disk("cannot write", "temporary file"):
                 shutil.copyfileobj(source, copy, CHUNK)
@@ -113,7 +114,7 @@ class ContainerFiles:
             content = None
             if not self._is_below_nothing(path):
                 with self._archives.open(path) as archive:
-                    content = None if archive is None else self._only(path, archive).read()
+                    content = None if archive is None else self._only(path, archive, limits.SOURCE).read()
             if content is None:
                 self._entries[path] = None
             self._contents[path] = content
@@ -124,11 +125,14 @@ class ContainerFiles:
         above = [str(folder) for folder in PurePosixPath(path).parents]
         return any(known.get(folder, self) is None for known in (self._entries, self._kinds) for folder in above)
 
-    def _only(self, path: str, archive: tarfile.TarFile) -> IO[bytes]:
+    def _only(self, path: str, archive: tarfile.TarFile, most: int) -> IO[bytes]:
         member = archive.next()
         if member is None or member.name != PurePosixPath(path).name or not member.isreg():
             kind = "nothing" if member is None else f"{member.name!r}, {kind_of(member).value}"
             raise Failure(Problem("not a plain file", f"/{path}", f"the image has {kind} there"))
+        if member.size > most:
+            cause = f"it has {member.size:,} bytes, and may have {limits.size(most)}"
+            raise Failure(Problem("too large", f"/{path}", cause))
         self._entries[path] = _entry(path, member)
         return archive.extractfile(member) or BytesIO()
 

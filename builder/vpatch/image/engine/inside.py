@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 
+SCRATCH = 8 << 30  # bytes that may be written below /tmp, which count as memory
+SERVER_MEMORY = 64 << 30  # bytes for a server of a small model on GPUs
+
+# The root is read-only. Caches are kept in the home, so that moves. Packages that a user installed there do not: Python
+# finds them before it runs this.
+_BEGIN = """\
+import os, site, sys
+os.environ.update(HOME="/tmp", TMPDIR="/tmp", PYTHONUSERBASE=site.getuserbase())
+exec(compile(sys.argv.pop(1), "<string>", "exec", dont_inherit=True))
+"""
+
+
 @dataclass(frozen=True)
 class Ran:
     """How a script ended: its exit code, None where it took longer than it may, and what it printed."""
@@ -35,15 +47,17 @@ class Inside:
     owner: str
 
     def run(self, script: str, arguments: Sequence[str] = (), *, seconds: int, gpus: bool = False) -> Ran:
-        """Run a script as `python -c`, with all of the machine's GPUs or none.
+        """Run a script as `python -c`, with all of the machine's GPUs or none. It can write below /tmp only.
 
         Raises:
             Failure: the engine refuses.
         """
-        settings: dict[str, Any] = {}
+        # A compiled kernel is loaded from there.
+        settings: dict[str, Any] = {"read_only": True, "tmpfs": {"/tmp": f"exec,mode=1777,size={SCRATCH}"}}  # noqa: S108
         if gpus:
             settings["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
-        command = ["-c", script, *arguments]
+            settings["mem_limit"] = SERVER_MEMORY
+        command = ["-c", _BEGIN, script, *arguments]
         with (
             container(self.client, self.image, self.owner, [self.python], command, **settings) as made,
             naming("cannot run", self.image),

@@ -16,6 +16,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.config import serialise
 from vpatch.image.engine.client import naming, said, split
 from vpatch.image.engine.commit import commit
+from vpatch.image.engine.containers import Run
 from vpatch.image.layer import digest_of
 from vpatch.image.model import Base, Layer
 
@@ -31,7 +32,7 @@ class Loaded(NamedTuple):
     new: bool
 
 
-def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> Loaded:
+def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> Loaded:
     """Make the image.
 
     The archive holds the new layer only: the engine has the others. An engine that insists on all of them, as stores
@@ -42,7 +43,7 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
         base: the image to build on.
         config: the new image's configuration.
         layer: the new layer.
-        owner: which run its containers belong to.
+        run: what its containers belong to, and the image until it is tested.
 
     Raises:
         Failure: the engine refuses both ways.
@@ -51,6 +52,8 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
     content = serialise(config)
     known = _layers(client, digest_of(content))
     try:
+        if known is None:
+            run.makes(digest_of(content))
         if known != wanted:
             # The answer comes while the engine works: it is done when the answer ends.
             for line in client.api.load_image(_archive(content, wanted, layer)):
@@ -61,7 +64,9 @@ def load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Lay
     except DockerException as error:
         if "no space left" in said(error):
             raise Failure(Problem("no space left", base.ref, said(error))) from error
-    return Loaded(*commit(client, base, config, layer, owner), new=True)
+    image, diff_id = commit(client, base, config, layer, run.name)
+    run.makes(image)
+    return Loaded(image, diff_id, new=True)
 
 
 def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:

@@ -1,4 +1,4 @@
-"""`python reap.py OWNER`: when the process at the other end of stdin dies, its containers go."""
+"""`python reap.py OWNER`: when the process at the other end of stdin dies, its containers go, and its new images."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ _LOOKS, _PAUSE = 4, 0.5
 
 
 def main(owner: str) -> None:
-    """Wait for the end of stdin; remove what is left of the run `owner` unless it said that it is done."""
-    if sys.stdin.read():
+    """Wait for the end of stdin; remove what is left of the run `owner` unless it said that it is done.
+
+    That is its containers, and the images that it named, but for those that have a tag.
+    """
+    images = sys.stdin.read().splitlines()
+    if "done" in images:
         return
     import docker
     import requests
-    from docker.errors import DockerException
+    from docker.errors import DockerException, ImageNotFound
 
     from vpatch.image.engine.containers import NAME
 
@@ -25,6 +29,10 @@ def main(owner: str) -> None:
             client = docker.from_env()
             for left in client.api.containers(all=True, filters={"name": f"{NAME}{owner}"}):
                 client.api.remove_container(left["Id"], force=True, v=True)
+            for image in images:
+                with suppress(ImageNotFound):
+                    if not client.api.inspect_image(image)["RepoTags"]:
+                        client.api.remove_image(image, noprune=True)
         time.sleep(_PAUSE)
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vpatch.image import limits
+
 # The engine's own builder and BuildKit; only what they write is trusted to be the whole of a layer.
 _COPIED = re.compile(
     r"(?:COPY|ADD) .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +(?:COPY|ADD) .* in (?P<classic>/\S*)\s*"
@@ -34,7 +36,8 @@ def related(one: str, other: str) -> bool:
 
 
 def _destination(created_by: str) -> str | None:
-    found = _COPIED.fullmatch(created_by)
+    # Patterns of this kind take long for a long line that was made for them.
+    found = _COPIED.fullmatch(created_by) if len(created_by) <= limits.PATH else None
     path = found and (found["buildkit"] or found["classic"])
     return path if path and "$" not in path else None
 

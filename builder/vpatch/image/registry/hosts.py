@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
+from urllib3.util import parse_url
+
 from vpatch.image.registry.reference import HUB
 
 _HUB_API = "https://registry-1.docker.io"
@@ -23,9 +25,23 @@ def is_private(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname))
 
 
+def is_address(url: str) -> bool:
+    """Whether `url` can be parsed, and has a host if it is of the web."""
+    try:
+        return bool(urlsplit(url).netloc and parse_url(url).host) or not url.startswith(("http://", "https://"))
+    except ValueError:
+        return False
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of `url`: `https://auth.docker.io`."""
+    scheme, netloc = urlsplit(url)[:2]
+    return f"{scheme}://{netloc.rpartition('@')[2]}"
+
+
 def same_origin(one: str, other: str) -> bool:
-    """Say whether two addresses are of one server."""
-    return urlsplit(one)[:2] == urlsplit(other)[:2]
+    """Whether two addresses are of one server: scheme, host and port, however they are written."""
+    return _server(one) == _server(other)
 
 
 def login_command(host: str) -> str:
@@ -38,3 +54,8 @@ def _is_loopback(name: str | None) -> bool:
         return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
     except ValueError:
         return False
+
+
+def _server(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from io import BytesIO
 from typing import IO
 
+from vpatch.errors import Failure
+from vpatch.image import limits
+from vpatch.image.limits import Spent
 from vpatch.image.model import Entry, Kind
 from vpatch.image.registry.descriptors import Descriptor, stream
 from vpatch.image.registry.history import destinations, related
@@ -40,6 +44,9 @@ class LayeredFiles:
         self.layers_read: list[Descriptor] = []
         self._image, self._keep, self._progress = image, keep, progress
         self._planned = 0
+        self._spent = Spent()
+        self._scanned: dict[str, tuple[View, str]] = {}  # by digest: an image may have a layer many times
+        self._candidates: dict[Callable[[str], bool], tuple[set[int], set[str]]] = {}
         numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
         self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
         self._depth = len(image.layers)  # of the lowest layer that was gone down to
@@ -76,12 +83,15 @@ class LayeredFiles:
         return self.entry(path)
 
     def found(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Give the paths, sorted, of all entries that are wanted.
+        """The paths, sorted, of all entries that are wanted. Asked again, it looks into new layers only.
 
         Raises:
             Failure: a layer cannot be read, is damaged or not to be trusted.
         """
-        candidates = {path for view in self._views.values() for path in view.entries if wanted(path)}
+        done, candidates = self._candidates.setdefault(wanted, (set(), set()))
+        for number in self._views.keys() - done:
+            candidates.update(filter(wanted, self._views[number].entries))
+        done.update(self._views)
         return sorted(path for path in candidates if self.entry(path))
 
     def entry(self, path: str) -> Entry | None:
@@ -104,7 +114,15 @@ class LayeredFiles:
             Failure: it is no plain file, or was not to be kept; a layer cannot be read.
         """
         view = self._having(path)
-        return None if view is None else view.contents[path] if path in view.contents else view.copy(path).read()
+        if view is None:
+            return None
+        if path in view.contents:
+            return view.contents[path]
+        if view.entries[path].size > limits.SOURCE:
+            told = f"{view.entries[path].size:,} bytes, and may have {limits.size(limits.SOURCE)}"
+            raise self.failure(f"{path} has {told}")
+        with view.copy(path) as file:
+            return file.read()
 
     def open(self, path: str) -> IO[bytes] | None:
         """Give a file too large to be read at once, to be closed; None where there is no file.
@@ -114,6 +132,10 @@ class LayeredFiles:
         """
         view = self._having(path)
         return None if view is None else BytesIO(view.contents[path]) if path in view.contents else view.copy(path)
+
+    def failure(self, why: str) -> Failure:
+        """The failure that says why the image cannot be read."""
+        return self._image.repository.failure(why)
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Give the names in a folder, sorted; none where there is no folder."""
@@ -125,10 +147,10 @@ class LayeredFiles:
         if found is None:
             return None
         if found.kind is not Kind.FILE:
-            raise self._image.repository.failure(f"{path} is a {found.kind.value}")
+            raise self.failure(f"{path} is a {found.kind.value}")
         view = next(view for view in self._above(path) if path in view.entries)
         if path not in view.contents and path not in view.copies:
-            raise self._image.repository.failure(f"the bytes of {path} were not kept")
+            raise self.failure(f"the bytes of {path} were not kept")
         return view
 
     def _above(self, path: str) -> Iterator[View]:
@@ -144,28 +166,32 @@ class LayeredFiles:
 
     def _view(self, number: int) -> View:
         if number not in self._views:
-            view = self._scan(number, self._keep)
-            if missing := set(view.linked.values()):
-                again = self._scan(number, lambda entry: entry.path in missing)
-                view.take(again)
-            self._views[number] = view
+            layer = self._image.layers[number]
+            if layer.digest not in self._scanned:
+                view, diff_id = self._scan(layer, self._keep)
+                if missing := set(view.linked.values()):
+                    again, _ = self._scan(layer, lambda entry: entry.path in missing)
+                    view.take(again)
+                self._scanned[layer.digest] = view, diff_id
+            self._views[number], diff_id = self._scanned[layer.digest]
+            if diff_id != self._image.diff_ids[number]:
+                raise self.failure(f"the layer {layer.digest} is not what its diffID says")
         return self._views[number]
 
-    def _scan(self, number: int, keep: Callable[[Entry], bool]) -> View:
-        layer = self._image.layers[number]
+    def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[View, str]:
         self._planned += layer.size
         self.layers_read.append(layer)
         try:
-            view, diff_id = persist(lambda: self._read(layer, keep))
+            return persist(lambda: self._read(layer, keep))
         except BadLayerError as error:
-            raise self._image.repository.failure(f"the layer {layer.digest} {error}") from error
-        if diff_id != self._image.diff_ids[number]:
-            raise self._image.repository.failure(f"the layer {layer.digest} is not what its diffID says")
-        return view
+            raise self.failure(f"the layer {layer.digest} {error}") from error
 
     def _read(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[View, str]:
+        spent = replace(self._spent)  # a blob that is cut is begun anew
         with closing(stream(self._image.repository, layer, self._hear)) as blob:
-            return read_layer(blob, keep)
+            found = read_layer(blob, keep, spent)
+        self._spent = spent
+        return found
 
     def _hear(self, count: int) -> None:
         self.bytes_read += count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from oras.auth.utils import parse_auth_header
@@ -11,10 +13,14 @@ from requests.auth import HTTPBasicAuth
 
 from vpatch.errors import Failure
 from vpatch.image.registry.credentials import Credentials
-from vpatch.image.registry.hosts import is_private, same_origin
+from vpatch.image.registry.hosts import is_address, is_private, origin, same_origin
+
+log = logging.getLogger(__name__)
 
 Headers = dict[str, Any]
 Sign = Callable[[requests.PreparedRequest], requests.PreparedRequest]
+
+_FOREIGN = "it is not the registry, and gets no login"
 
 
 class DeniedError(Exception):
@@ -36,6 +42,7 @@ class Login:
         self.unfound: Failure | None = None
         self._session, self._origin, self._find = session, origin, find
         self._answer: Sign = _nobody
+        self._named: set[str] = set()
         session.auth = self
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -48,12 +55,17 @@ class Login:
         headers: Headers,
         refresh: bool = False,  # noqa: FBT001, FBT002 - oras calls it so
     ) -> tuple[Headers, bool]:
-        """Get ready for a second try of a request that was refused, and say that there is to be one.
+        """Prepare the second try of a refused request.
+
+        Only an answer of the registry's own origin is a demand for credentials: a blob's host, to which the registry
+        redirects, could name a token server of its own.
 
         Raises:
-            DeniedError: there is no use in it.
+            DeniedError: a second try is of no use.
         """
         original.close()
+        if not same_origin(original.url, self._origin):
+            raise DeniedError(0, f"{_host(original.url)} answers {original.status_code}: {_FOREIGN}")
         demand = original.headers.get("WWW-Authenticate", "")
         known = self._credentials()
         if demand.lower().startswith("basic") and known and known.user:
@@ -73,17 +85,20 @@ class Login:
 
     def _token(self, demand: str, known: Credentials | None) -> str:
         asked = parse_auth_header(demand)
-        if not is_private(asked.realm or ""):
-            raise DeniedError(0, f"it sends for a token to {asked.realm!r}, which is not https")
+        self._check_realm(asked.realm or "")
         scopes = (asked.scope or "").split()
         about = {"service": asked.service} if asked.service else {}
         if known and not known.user:  # OAuth2
             form = {**about, "grant_type": "refresh_token", "client_id": "vpatch", "refresh_token": known.secret}
-            answer = self._session.post(asked.realm, data={**form, "scope": " ".join(scopes)}, auth=_nobody)
+            form["scope"] = " ".join(scopes)
+            answer = self._session.post(asked.realm, data=form, auth=_nobody, allow_redirects=False)
         else:
             login = HTTPBasicAuth(known.user.encode(), known.secret.encode()) if known else _nobody
-            answer = self._session.get(asked.realm, params={**about, "scope": scopes}, auth=login)
+            query = {**about, "scope": scopes}
+            answer = self._session.get(asked.realm, params=query, auth=login, allow_redirects=False)
         with answer:
+            if answer.is_redirect:
+                raise DeniedError(0, f"its token server {_host(answer.url)} redirects, and a login is not passed on")
             if not answer.ok:
                 raise DeniedError(answer.status_code)
             try:
@@ -92,6 +107,19 @@ class Login:
             except (ValueError, LookupError, AttributeError) as error:
                 raise DeniedError(0, "its token server gives no token") from error
             return str(token)
+
+    def _check_realm(self, realm: str) -> None:
+        """Refuse a token server that may not have the user's credentials; name one on another host, with `-v`.
+
+        As Docker does: HTTPS on any host, plain HTTP on loopback if the registry itself is asked so.
+        """
+        if not is_address(realm):
+            raise DeniedError(0, f"it sends for a token to {realm!r}, which is no address")
+        if not (realm.startswith("https://") or (self._origin.startswith("http://") and is_private(realm))):
+            raise DeniedError(0, f"it sends for a token to {realm!r}, which is not https")
+        if not same_origin(realm, self._origin) and realm not in self._named:
+            self._named.add(realm)
+            log.info("%s: its token server is %s", _host(self._origin), origin(realm))
 
 
 def _nobody(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -104,3 +132,7 @@ def _bearer(token: str) -> Sign:
         return request
 
     return sign
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2]

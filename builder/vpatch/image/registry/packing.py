@@ -7,13 +7,15 @@ import hashlib
 import io
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import zstandard
 
+from vpatch.image import limits
+from vpatch.image.limits import Spent
 from vpatch.image.tar import Joined
 
-BLOCK = 1 << 16  # the more, the more does tarfile copy for each header
+BLOCK = 1 << 16
 
 
 def unpacked(blob: Iterator[bytes]) -> BinaryIO:
@@ -29,15 +31,58 @@ def unpacked(blob: Iterator[bytes]) -> BinaryIO:
     return packed
 
 
-class Hashed(io.RawIOBase):
-    """Reads, and knows the digest of all that was read."""
+class Tape:
+    """A tar as `tarfile` reads it: once, forward only; hashed, and counted in `spent`.
 
-    def __init__(self, source: BinaryIO) -> None:
-        self._source, self.digest = source, hashlib.sha256()
+    Until `data` is set, no more than `limits.HEADER` is read after each `header`: a header says itself how long it is.
+    """
 
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer."""
-        data = self._source.read(len(buffer))
-        self.digest.update(data)
-        buffer[: len(data)] = data
-        return len(data)
+    def __init__(self, source: BinaryIO, spent: Spent) -> None:
+        self._source, self.spent, self._position, self._left = source, spent, 0, limits.HEADER
+        self.digest = hashlib.sha256()
+        self.data = False
+
+    def header(self) -> None:
+        """Go on to the next entry."""
+        self.data, self._left = False, limits.HEADER
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Pass over what comes before `position`, or all of it if it ends before.
+
+        Raises:
+            ValueError: that was read already.
+        """
+        if position < self._position:
+            raise ValueError("an entry begins before the one above it")
+        while self._position < position and self._take(min(BLOCK, position - self._position)):
+            continue
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, or what there is.
+
+        Raises:
+            LimitError: of a header, too many; or of the image.
+            ValueError: a header says that it has less than nothing.
+        """
+        if size < 0:
+            raise ValueError("a header is of a negative size")
+        if not self.data:
+            self._left -= size
+            if self._left < 0:
+                raise limits.LimitError(f"has an entry with a header of more than {limits.size(limits.HEADER)}")
+        blocks = []
+        while size > 0 and (block := self._take(size)):
+            blocks.append(block)
+            size -= len(block)
+        return b"".join(blocks)
+
+    def _take(self, size: int) -> bytes:
+        block = self._source.read(size)
+        self.spent.unpack(len(block))
+        self._position += len(block)
+        self.digest.update(block)
+        return block

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vpatch.image import limits
 from vpatch.image.model import Base
 from vpatch.image.registry.descriptors import (
     CONFIGS,
@@ -20,6 +21,7 @@ from vpatch.image.registry.descriptors import (
 from vpatch.image.registry.manifests import LARGEST, Manifest, read_manifest, read_object
 from vpatch.image.registry.reference import Reference
 from vpatch.image.registry.repository import Repository, persist
+from vpatch.image.shapes import CONFIG, MANIFEST, hold
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,14 @@ def open_image(ref: Reference, platform: str = "linux/amd64") -> RemoteImage:
         if manifest.media_type not in (DOCKER, OCI):
             old = manifest.body.get("schemaVersion") == 1
             raise ValueError(f"it is {'of schema 1, which is too old' if old else f'no image: {manifest.media_type}'}")
+        if (count := len(manifest.body["layers"])) > limits.LAYERS:
+            raise ValueError(f"it has {count:,} layers, and may have {limits.LAYERS:,}")
         layers = tuple(read_descriptor(layer) for layer in manifest.body["layers"])
+        if (packed := sum(layer.size for layer in layers)) > limits.IMAGE:
+            raise ValueError(f"its layers have {packed:,} bytes, and may have {limits.size(limits.IMAGE)}")
         if strange := {layer.media_type for layer in layers} - LAYERS:
             raise ValueError(f"a layer is of a kind that vpatch does not read: {min(strange)}")
+        hold(manifest.body, MANIFEST, "its manifest is damaged")
         config = _read_config(repository, read_descriptor(manifest.body["config"]))
         if (found := f"{config.get('os')}/{config.get('architecture')}") != platform:
             raise ValueError(f"it is for {found}, not {platform}")
@@ -95,4 +102,6 @@ def _select(index: Manifest, platform: str) -> str:
 def _read_config(repository: Repository, blob: Descriptor) -> dict[str, Any]:
     if blob.media_type not in CONFIGS or blob.size > LARGEST:
         raise ValueError(f"it is no image of a container: its config is {blob.size} bytes of {blob.media_type}")
-    return read_object(persist(lambda: b"".join(stream(repository, blob, lambda _: None))))
+    config = read_object(persist(lambda: b"".join(stream(repository, blob, lambda _: None))))
+    hold(config, CONFIG, "its config is damaged")
+    return config

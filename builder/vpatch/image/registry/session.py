@@ -8,13 +8,14 @@ from typing import Any
 
 import requests
 from oras.provider import Registry
-from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from vpatch.image.registry.credentials import find_credentials
-from vpatch.image.registry.hosts import origin_of
+from vpatch.image.registry.hosts import origin_of, same_origin
 from vpatch.image.registry.login import Login
 from vpatch.release import causes
+from vpatch.release.adapter import Adapter
+from vpatch.release.session import Session as Redirecting
 
 BACKOFF = 0.2  # seconds, doubled with each try
 RETRIES = 3
@@ -25,12 +26,26 @@ COMMIT = 600.0  # seconds in which a registry must have put away a blob that it 
 _do_request = inspect.unwrap(Registry.do_request)
 
 
-class _Timed(HTTPAdapter):
+class _Timed(Adapter):
     """An adapter that waits for no server for ever: oras gives no time limit."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         options["timeout"] = (causes.TIMEOUT, patience(request.method))
+        self.pace.granted += patience(request.method) - causes.TIMEOUT
         return super().send(request, *arguments, **options)
+
+
+class _Session(Redirecting):
+    """A session in which no credentials follow a redirect to another server, those of the user's netrc included."""
+
+    def __init__(self, of_oras: requests.Session) -> None:
+        super().__init__()
+        self.cookies = of_oras.cookies  # it takes none
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Take the credentials off a redirected request, unless it goes to the same server."""
+        if not same_origin(str(prepared_request.url), response.url):
+            prepared_request.headers.pop("Authorization", None)
 
 
 def patience(method: str | None) -> float:
@@ -44,7 +59,7 @@ class Session:
     def __init__(self, host: str) -> None:
         self.origin = origin_of(host)
         self._registry = Registry()
-        session = self._registry.session
+        session = self._registry.session = _Session(self._registry.session)
         retry = Retry(
             RETRIES,
             backoff_factor=BACKOFF,

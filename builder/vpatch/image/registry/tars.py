@@ -14,50 +14,63 @@ from tempfile import TemporaryFile
 
 import zstandard
 
+from vpatch.image import limits
+from vpatch.image.limits import LimitError, Spent, size
 from vpatch.image.model import Entry, Kind
-from vpatch.image.registry.packing import BLOCK, Hashed, unpacked
+from vpatch.image.registry.packing import BLOCK, Tape, unpacked
 from vpatch.image.registry.view import View
 from vpatch.image.tar import WHITEOUT, kind_of
 from vpatch.site.disk import naming
 
 _OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
 
-
 LARGE = 8 << 20  # bytes of a file that is not kept in memory
+
+
+_DAMAGED = (
+    *(tarfile.TarError, zlib.error, zstandard.ZstdError, EOFError, OSError, ValueError, OverflowError),
+    RecursionError,  # headers of headers
+)
 
 
 class BadLayerError(Exception):
     """A layer that is no tar, or one that is not to be trusted."""
 
 
-def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool]) -> tuple[View, str]:
-    """Read a layer; `keep` says of which files the bytes are wanted. Gives also the digest of its tar.
+def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], spent: Spent | None = None) -> tuple[View, str]:
+    """Read a layer, and the digest of its tar.
+
+    Args:
+        blob: its bytes, packed or not.
+        keep: whether the bytes of a file are wanted.
+        spent: what the image has taken so far, to be added to.
 
     Raises:
-        BadLayerError: it is damaged, or has an entry that would leave the tree.
+        BadLayerError: it is damaged, has an entry that would leave the tree, or exceeds one of `limits`.
     """
     try:
-        tar = Hashed(unpacked(blob))
-        # In blocks: a layer's extensions are passed over by reading them.
-        with tarfile.open(fileobj=tar, mode="r|", bufsize=BLOCK) as members:
-            view = _read_members(members, keep)
-        _drain(iter(lambda: tar.read(BLOCK), b""))
-    except (tarfile.TarError, zlib.error, zstandard.ZstdError, EOFError, OSError, ValueError, OverflowError) as error:
+        tape = Tape(unpacked(blob), spent or Spent())
+        with tarfile.TarFile(fileobj=tape) as members:  # type: ignore[arg-type] # it asks for no more methods
+            view = _read_members(members, tape, keep)
+        tape.data = True  # padding
+        _drain(iter(lambda: tape.read(BLOCK), b""))
+    except _DAMAGED as error:
         _drain(blob)  # bytes that are not what their digest says are told as that
         raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
+    except LimitError as error:
+        raise BadLayerError(str(error)) from error
     _drain(blob)
-    return view, f"sha256:{tar.digest.hexdigest()}"
+    return view, f"sha256:{tape.digest.hexdigest()}"
 
 
 def _drain(rest: Iterator[bytes]) -> None:
     deque(rest, maxlen=0)
 
 
-def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
+def _read_members(tar: tarfile.TarFile, tape: Tape, keep: Callable[[Entry], bool]) -> View:
     view = View()
     solid: set[str] = set()  # what is or was no folder
-    while member := tar.next():
-        tar.members.clear()  # type: ignore[attr-defined]  # or it remembers them all
+    while member := _next(tar, tape):
         path = _inside(member.name)
         folder, _, name = path.rpartition("/")
         if name == _OPAQUE:
@@ -65,37 +78,53 @@ def _read_members(tar: tarfile.TarFile, keep: Callable[[Entry], bool]) -> View:
         elif name.startswith(WHITEOUT):
             gone = name.removeprefix(WHITEOUT)
             if gone in ("", ".", ".."):
-                raise BadLayerError(f"takes away what is no file: {_told(member.name)}")
+                raise BadLayerError(f"takes away what is no file: {member.name}")
             view.removed.add(f"{folder}/{gone}".lstrip("/"))
         elif path:
             entry = _entry(view, path, member)
-            view.add(entry)
+            tape.spent.name(view.add(entry) + len(entry.target))
             view.contents.pop(path, None)
             view.copies.pop(path, None)
             view.linked.pop(path, None)
             if entry.kind is not Kind.FOLDER:
                 solid.add(path)
             if entry.kind is Kind.FILE and keep(entry):
-                _keep(view, entry, tar, member)
+                _keep(view, entry, tar, member, tape.spent)
+        if not path or name.startswith(WHITEOUT):
+            tape.spent.name(len(path))
     if through := solid & view.children.keys():
         path = min(through)
         below = min(view.children[path])
-        raise BadLayerError(
-            f"has an entry that would leave the tree: {_told(f'{path}/{below}')} is below what is no folder"
-        )
+        raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below what is no folder")
     return view
 
 
-def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+def _next(tar: tarfile.TarFile, tape: Tape) -> tarfile.TarInfo | None:
+    tape.header()
+    member = tar.next()
+    tape.data = True
+    tar.members.clear()  # type: ignore[attr-defined]  # or it remembers them all
+    if len(tar.pax_headers) > limits.GLOBALS:
+        raise LimitError(f"says more than {limits.GLOBALS} things of all its entries")
+    if member and max(len(member.name), len(member.linkname)) > limits.PATH:
+        raise LimitError(f"has an entry with a path of more than {limits.PATH:,} characters")
+    return member
+
+
+def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo, spent: Spent) -> None:
     if not member.islnk():
+        if entry.size > limits.FILE:
+            raise LimitError(f"has a file of {entry.size:,} bytes, and it may have {size(limits.FILE)}: {entry.path}")
         file = tar.extractfile(member) or io.BytesIO()
         if entry.size > LARGE:
             copy = TemporaryFile()  # noqa: SIM115 - it goes with the view
             weakref.finalize(view, copy.close)
             with naming("cannot write", "temporary file"):
                 shutil.copyfileobj(file, copy, BLOCK)
+                copy.flush()  # it is read by another descriptor
             view.copies[entry.path] = copy
         else:
+            spent.keep(entry.size)
             view.contents[entry.path] = file.read()
         return
     source = _inside(member.linkname)
@@ -111,20 +140,16 @@ def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInf
 def _entry(view: View, path: str, member: tarfile.TarInfo) -> Entry:
     if member.islnk():
         if (source := view.entries.get(_inside(member.linkname))) is None:
-            raise BadLayerError(f"has a hard link to what it does not have: {_told(path)} to {_told(member.linkname)}")
+            raise BadLayerError(f"has a hard link to what it does not have: {path} to {member.linkname}")
         return replace(source, path=path)
     kind = kind_of(member)
-    size = member.size if kind is Kind.FILE else 0
+    count = member.size if kind is Kind.FILE else 0
     target = member.linkname if kind is Kind.LINK else ""
-    return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), size, target)
+    return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), count, target)
 
 
 def _inside(name: str) -> str:
     parts = name.split("/")
     if not parts[0] or ".." in parts:
-        raise BadLayerError(f"has an entry that would leave the tree: {_told(name)}")
+        raise BadLayerError(f"has an entry that would leave the tree: {name}")
     return "/".join(part for part in parts if part not in ("", "."))
-
-
-def _told(path: str) -> str:
-    return path if path.isprintable() else ascii(path)  # it may hold what moves a cursor, or is no UTF-8

@@ -6,10 +6,10 @@ import re
 from typing import IO
 
 from vpatch.errors import Failure, Problem
-from vpatch.image.find import Vllm, find
+from vpatch.image import limits
+from vpatch.image.find import Vllm, find, listed
 from vpatch.image.model import Base, Entry, Kind
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.site import record
 
 _INFO = re.compile(r"(?P<root>.+)/vllm-[^/]+\.dist-info/RECORD")
 _WANTED = re.compile(r".*/vllm/.*\.py|.*/vllm-[^/]+\.dist-info/.*")
@@ -76,11 +76,17 @@ def vllm_in(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm,
         if not layers.deeper():
             raise Failure(Problem("no vllm", base.ref, "none of its layers has one with its dist-info"))
     vllm = find(layers, base, python)
-    rows = record.parse(layers.read(f"{vllm.root}/{vllm.record}") or b"").rows
-    return vllm, VllmFiles(layers, frozenset(f"{vllm.root}/{row.path}" for row in rows))
+    found = listed(layers, vllm)
+    return vllm, VllmFiles(layers, frozenset(f"{vllm.root}/{row.path}" for row in found.rows) if found else frozenset())
+
+
+def _is_record(path: str) -> bool:
+    return _INFO.fullmatch(path) is not None
 
 
 def _roots(layers: LayeredFiles) -> list[str]:
-    infos = layers.found(lambda path: _INFO.fullmatch(path) is not None)
+    infos = layers.found(_is_record)
+    if len(infos) > limits.VLLMS:
+        raise layers.failure(f"more than {limits.VLLMS} places in it look like a vLLM")
     roots = [found["root"] for path in infos if (found := _INFO.fullmatch(path))]
     return [root for root in roots if layers.entry(f"{root}/vllm/__init__.py") is not None]

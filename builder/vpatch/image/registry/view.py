@@ -29,17 +29,21 @@ class View:
     opaque: set[str] = field(default_factory=set)
     children: dict[str, set[str]] = field(default_factory=dict)
 
-    def add(self, entry: Entry) -> None:
-        """Take an entry, which replaces one of the same path."""
+    def add(self, entry: Entry) -> int:
+        """Take an entry, which replaces one of the same path. Returns how many characters of names that added."""
         self.entries[entry.path] = entry
-        path = entry.path
+        path, added = entry.path, len(entry.path)
         while path:
             folder, _, name = path.rpartition("/")
-            names = self.children.setdefault(folder, set())
+            if folder not in self.children:
+                self.children[folder] = set()
+                added += len(folder)
+            names = self.children[folder]
             if name in names:
                 break
             names.add(name)
             path = folder
+        return added
 
     def take(self, other: View) -> None:
         """Take the bytes of what hard links are from another reading of the layer."""

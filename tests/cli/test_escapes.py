@@ -1,0 +1,99 @@
+"""Text of an image, a wheel or a file reaches a terminal as text: escaped once, at the program's output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from vpatch import report
+from vpatch.errors import Problem
+from vpatch.model import PartVerdict, State, Verdict
+from vpatch.report import Report, printable, show, tell
+
+from tests.cli.test_terminal import on_terminal
+
+if TYPE_CHECKING:
+    from tests.conftest import Program
+
+EVIL = "a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
+SEEN = r"a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
+
+
+def test_what_is_escaped() -> None:
+    assert printable(EVIL) == SEEN
+    assert printable(SEEN) == SEEN, "once"
+    assert printable("tabs\tand words, \u00e4, \u65e5\u672c, \u2588") == "tabs\tand words, \u00e4, \u65e5\u672c, \u2588"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_every_way_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, terminal: bool) -> None:
+    monkeypatch.setattr(report, "on_terminal", lambda stream: terminal)
+    monkeypatch.setenv("COLUMNS", "300")
+    part = PartVerdict(EVIL, State.PENDING, EVIL, (EVIL,))
+    problem = Problem(EVIL, EVIL, EVIL, EVIL)
+    for one in (
+        Report("x", verdicts=[Verdict(EVIL, (part,))], changed=[EVIL], problems=[problem]),
+        Report("x", lines=[EVIL]),
+        Report("x", table=[("a", "b"), (EVIL, "b")]),
+    ):
+        show(one, as_object=False)
+    tell(EVIL)
+
+    told = click.unstyle("".join(capsys.readouterr()))
+    assert [line for line in told.split("\n") if not line.replace("\t", "").isprintable()] == []
+    assert told.count(SEEN) >= 8
+    assert "\nforged" not in told
+
+
+def test_json_says_it_all(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Report("x", lines=[EVIL], extra={"label": EVIL}), as_object=True)
+
+    out = capsys.readouterr().out
+    assert out.removesuffix("\n").isprintable()
+    assert json.loads(out)["label"] == EVIL
+
+
+def test_a_diff_is_exact_in_a_pipe_and_escaped_on_a_terminal(tree: Path, vpatch: Program) -> None:
+    file = tree / "vllm/model_executor/layers/quantization/turboquant/config.py"
+    data = file.read_bytes().replace(b"import math\n", b"import math  # \x1b[2J\n", 1)
+    assert b"\x1b" in data
+    file.unlink()
+    file.write_bytes(data)
+
+    assert "\x1b[2J" in vpatch("diff", tree).out
+    seen = on_terminal("diff", tree)
+    assert "\x1b" not in seen
+    assert r"import math  # \x1b[2J" in seen
+
+
+@pytest.mark.parametrize("name", ["evil\x1b]0;owned\x07", "two\nlines", "caf\udce9"])
+def test_a_folders_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+
+    seen = on_terminal("status", folder, env={"NO_COLOR": "1"})
+
+    assert seen.startswith(f"no vllm: {tmp_path}/{printable(name)}: ")
+    assert seen.removesuffix("\r\n").isprintable()
+
+
+def test_a_bugs_traceback(monkeypatch: pytest.MonkeyPatch, vpatch: Program) -> None:
+    def bug(*_: object) -> None:
+        raise RuntimeError(EVIL)
+
+    monkeypatch.setattr("vpatch.cli.catalogue.discover", bug)
+    ran = vpatch("list")
+
+    assert ran.code == 3
+    assert all(line.isprintable() for line in ran.err.split("\n"))
+    assert SEEN.partition(r"\n")[2] in ran.err, "a traceback has lines"
+
+
+def test_a_wrong_argument(vpatch: Program) -> None:
+    ran = vpatch("apply", f"--no-such{EVIL.encode('utf-8', 'replace').decode()}")
+
+    assert ran.code == 2
+    assert "\x1b" not in ran.err

@@ -1,0 +1,164 @@
+"""Whatever somebody writes into an image or an answer is refused in one line that names the true cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.conftest import Program
+from tests.image.registry.bases import build
+from tests.image.registry.images import Built, put_image, tar
+from tests.image.registry.proxy import Proxy
+from tests.image.registry.secure import secured
+from tests.image.standin import SITE
+
+LABEL = "io.vpatch.overlays"
+SAID: dict[str, Any] = {"vpatch": "1", "vllm": "0.20.2", "root": "/x", "python": None, "overlays": [], "files": {}}
+ONE = {"id": "x", "state": "applied", "because": "x"}
+
+
+def label(**changes: Any) -> dict[str, Any]:
+    return {"config": {"Labels": {LABEL: json.dumps({**SAID, **changes})}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"history": {}}, "history is no array"),
+        ({"history": {"a": 1}}, "history is no array"),
+        ({"history": [3]}, "history[0] is no object"),
+        ({"config": 3}, "config is no object"),
+        ({"config": {"Labels": [1]}}, "config.Labels is no object"),
+        ({"config": {"Labels": {"a": 1}}}, "config.Labels.a is no string"),
+        ({"config": {"Env": 3}}, "config.Env is no array"),
+        ({"config": {"Env": [1]}}, "config.Env[0] is no string"),
+        ({"config": {"WorkingDir": 3}}, "config.WorkingDir is no string"),
+        ({"created": 3}, "created is no string"),
+        ({"rootfs": {"diff_ids": [1]}}, "rootfs.diff_ids[0] is no string"),
+        ({"os": ["linux"]}, "os is no string"),
+    ],
+)
+@pytest.mark.parametrize("command", ["inspect", "build"])
+def test_a_config_of_another_shape(
+    vpatch: Program, registry: str, command: str, settings: dict[str, Any], why: str
+) -> None:
+    name = f"{registry}/foreign/config:{command}"
+    put_image(registry, "foreign/config", command, [tar(("a", b""))], settings=settings)
+    ran = vpatch("inspect", name) if command == "inspect" else build(vpatch, name, "--tag", f"{registry}/foreign/no:x")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot read: {name}: its config is damaged: {why}\n"
+    assert requests.get(f"http://{registry}/v2/foreign/no/tags/list", timeout=5).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (label(overlays=["x"]), "overlays[0] is no object"),
+        (label(overlays={}), "overlays is no array"),
+        (label(overlays=[{"id": "x"}]), "overlays[0] has no state"),
+        (label(files=["x"]), "files is no object"),
+        (label(files={"a": 1}), "files.a is no object"),
+        (label(files={"a": {"before": None, "after": 3}}), "files.a.after is no array"),
+        (label(root=3), "root is no string"),
+        ({"config": {"Labels": {LABEL: "[]"}}}, "it is no object"),
+        ({"config": {"Labels": {LABEL: "{}"}}}, "it has no vpatch"),
+        ({"config": {"Labels": {LABEL: "{"}}}, "no JSON"),
+        ({"config": {"Labels": {LABEL: "[" * 100_000}}}, "no JSON"),
+    ],
+)
+def test_a_label_of_another_shape(vpatch: Program, registry: str, settings: dict[str, Any], why: str) -> None:
+    name = f"{registry}/foreign/label:x"
+    put_image(registry, "foreign/label", "x", [tar(("a", b""))], settings=settings)
+    ran = vpatch("inspect", name)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot read provenance: {name}: not what vpatch writes: {why}\n"
+
+
+def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Proxy) -> None:
+    name = f"{proxy.host}/foreign/annotations:x"
+    built = put_image(registry, "foreign/annotations", "x", [tar(("a", b""))], flavour="oci")
+    body = json.dumps({**built.manifest, "annotations": {"a": [1]}})
+    proxy.fail("GET", "/manifests/", status=200, body=body.encode())
+
+    assert vpatch("inspect", name).err == f"cannot read: {name}: its manifest is damaged: annotations.a is no string\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "what"),
+    [
+        ("vpatch-image.json", b'{"overlays": ["x"]}', "cannot read provenance: /FILE: not what vpatch writes: "),
+        ("vpatch-image.json", b"\xff", "cannot read provenance: /FILE: not what vpatch writes: no JSON"),
+        ("RECORD", b'"' + b"x" * 200_000, "cannot read RECORD: /FILE: line 1: field larger than field limit"),
+        ("RECORD", b"x" * 200_000 + b",,\n", "cannot read RECORD: /FILE: field larger than field limit"),
+        ("RECORD", b"caf\xe9.py,,\n", "cannot read RECORD: /FILE: 'utf-8' codec can't decode byte 0xe9 in position 3"),
+    ],
+)
+def test_a_file_of_another_shape(
+    vpatch: Program,
+    registry: str,
+    layers: list[bytes],
+    nothing_is_tagged: Callable[[str], bool],
+    file: str,
+    content: bytes,
+    what: str,
+) -> None:
+    path = f"{SITE}/vllm-0.20.2.dist-info/{file}"
+    put_image(registry, "foreign/file", "x", [layers[1], tar((path, content))])
+    ran = build(vpatch, f"{registry}/foreign/file:x", "--tag", f"{registry}/foreign/patched:x")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(what.replace("FILE", path))
+    assert nothing_is_tagged("foreign/patched")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"status": 200, "headers": {"X-Big": "a" * 70_000}}, "got more than 65536 bytes when reading header line"),
+        ({"status": 200, "headers": {f"X-{n}": "a" for n in range(200)}}, "got more than 100 headers"),
+        (
+            {"status": 307, "headers": {"Location": "file:///etc/passwd"}},
+            "it redirects to 'file:///etc/passwd', which is no address of the web",
+        ),
+        (
+            {"status": 307, "headers": {"Location": "http://[::1/a?token=secret"}},
+            "it redirects to 'http://[::1/a', which is no address of the web",
+        ),
+        (
+            {"status": 401, "headers": {"WWW-Authenticate": 'Bearer realm="https://[::1/token"'}},
+            "it sends for a token to 'https://[::1/token', which is no address",
+        ),
+    ],
+)
+def test_the_cause_is_the_registrys_and_not_the_missing_engines(
+    vpatch: Program, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    proxy.fail("GET", "/manifests/", **answer)
+    name = f"{proxy.host}/foreign/answer:x"
+    ran = vpatch("inspect", name)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot read: {name}: {why}\n"
+
+
+def test_a_netrc_does_not_follow_a_redirect(registry: str, proxy: Proxy, docker_config: Path, vpatch: Program) -> None:
+    """A `default` entry is meant for every host, and would go to whichever a registry names."""
+    built: Built = put_image(registry, "foreign/netrc", "x", [tar(("a", b""))])
+    blob = f"http://{proxy.host}/v2/foreign/netrc/blobs/{built.manifest['config']['digest']}"
+    (docker_config.parent.parent / ".netrc").write_text("default login user password s3cret-of-the-tests\n")
+    with secured(registry, docker_config.parent) as a:
+        a.fail("GET", "/blobs/", status=307, headers={"Location": blob})
+        ran = vpatch("inspect", f"{a.host}/foreign/netrc:x")
+
+    assert "the image has no label" in ran.err
+    assert [(one.path, one.headers.get("authorization")) for one in proxy.asked] == [
+        (blob.partition(proxy.host)[2], None)
+    ]

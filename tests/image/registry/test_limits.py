@@ -1,0 +1,248 @@
+"""What a foreign image may cost: each limit is named where it is exceeded, and in docs/images.md."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image import limits
+from vpatch.image.model import Entry
+from vpatch.image.registry import tars
+from vpatch.image.registry.history import destinations
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.pulled import open_image
+from vpatch.image.registry.reference import parse
+from vpatch.image.registry.tars import BadLayerError, read_layer
+from vpatch.release import limits as of_servers
+
+from tests.conftest import Program
+from tests.drip import DRIPS, dripping
+from tests.image.registry.bases import build
+from tests.image.registry.images import PACKS, TYPES, digest, put_blob, put_image, tar
+from tests.image.registry.proxy import Proxy
+from tests.image.standin import SITE
+
+LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "VLLMS")
+SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
+
+
+def header(kind: bytes, body: bytes, size: int | None = None) -> bytes:
+    """An extended header, which may say of itself that it is larger than it is."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, len(body) if size is None else size
+    return info.tobuf() + body + bytes(-len(body) % 512)
+
+
+def pax(number: int) -> bytes:
+    record = f" comment{number:04}=x\n"
+    return f"{len(record) + 2}{record}".encode()
+
+
+def refused(data: bytes, keep: Callable[[Entry], bool] = lambda _: True) -> str:
+    with pytest.raises(BadLayerError) as caught:
+        read_layer(iter([data]), keep)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+@pytest.mark.parametrize("size", [2 << 30, 64 << 20])
+def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
+    layer = PACKS["gzip"](header(kind, bytes(64 << 20), size))
+    tracemalloc.start()
+    try:
+        assert refused(layer) == "has an entry with a header of more than 1 MiB"
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_headers_of_headers() -> None:
+    small = header(tarfile.XHDTYPE, pax(0))
+
+    assert refused(small * 2000 + tar(("a", b""))).startswith("is no tar: ")
+    large = header(tarfile.XHDTYPE, bytes(300 << 10))
+    assert refused(large * 4 + tar(("a", b""))) == "has an entry with a header of more than 1 MiB"
+
+
+def test_headers_of_all_entries() -> None:
+    say = b"".join(header(tarfile.XGLTYPE, pax(number)) for number in range(101))
+
+    assert refused(say + tar(("a", b""))) == "says more than 100 things of all its entries"
+
+
+def test_a_header_of_a_negative_size() -> None:
+    data = bytearray(header(tarfile.XHDTYPE, b""))
+    data[124:136] = b"\xff" * 10 + b"\xfc\x00"
+    data[148:156] = b"        "
+    data[148:156] = f"{sum(data[:512]):06o}\0 ".encode()
+
+    assert refused(bytes(data) + tar(("a", b""))) == "is no tar: a header is of a negative size"
+
+
+def test_a_path_that_no_system_takes() -> None:
+    why = "has an entry with a path of more than 4,096 characters"
+
+    assert refused(tar(("a/" * 3000, None))) == why
+    assert refused(tar(("a", "b" * 5000))) == why
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "why"),
+    [
+        ("ENTRIES", 3, "has, with those above it, more than 3 entries"),
+        ("NAMES", 1 << 10, "has, with those above it, names of more than 1 KiB"),
+        ("MEMORY", 1 << 10, "has, with those above it, small files of more than 1 KiB that would be read"),
+        ("IMAGE", 10 << 10, "unpacks, with those above it, to more than 10 KiB"),
+        ("FILE", 512, "has a file of 1,000 bytes, and it may have 512 bytes: a/b/c1.py"),
+    ],
+)
+def test_layers_together(monkeypatch: pytest.MonkeyPatch, registry: str, name: str, limit: int, why: str) -> None:
+    folder = "a/b" if name != "NAMES" else "a" * 300
+    both = [tar((f"{folder}/c{number}.py", bytes(1000)), (f"{folder}/d{number}", b"")) for number in range(2)]
+    put_image(registry, "limits/together", "x", both)
+    image = open_image(parse(f"{registry}/limits/together:x"))
+    files = LayeredFiles(image, lambda entry: entry.path.endswith(".py"))
+    monkeypatch.setattr(limits, name, limit)
+
+    with pytest.raises(Failure) as caught:
+        files.settle("nowhere")
+    told = str(caught.value).partition("limits/together:x: ")[2]
+    number = 1 if name == "FILE" else 0  # the upper layer alone, or the lower one, with which it is too much
+    assert told == f"the layer {image.layers[number].digest} {why}"
+
+
+def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NAMES", 1 << 20)
+
+    assert refused(tar(*((f"{number}/" + "a/" * 1000, None) for number in range(9)))).endswith(
+        "names of more than 1 MiB"
+    )
+
+
+def test_a_file_too_large_to_be_read_as_a_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
+    monkeypatch.setattr(tars, "LARGE", 10)
+    monkeypatch.setattr(limits, "SOURCE", 1 << 10)
+    put_image(registry, "limits/source", "x", [tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))])
+    files = LayeredFiles(open_image(parse(f"{registry}/limits/source:x")), lambda _: True)
+    assert files.deeper()
+
+    assert files.read("a.py") == bytes(1 << 10)
+    with pytest.raises(Failure, match=r": b\.py has 1,025 bytes, and may have 1 KiB$"):
+        files.read("b.py")
+    opened = files.open("b.py")
+    assert opened
+    with opened:
+        assert opened.read() == bytes(1025)
+
+
+@pytest.mark.parametrize(
+    ("layers", "size", "why"),
+    [
+        (10_000, 100, "it has 10,000 layers, and may have 512"),
+        (2, 40 << 30, "its layers have 85,899,345,920 bytes, and may have 64 GiB"),
+    ],
+)
+def test_layers_without_number(vpatch: Program, proxy: Proxy, layers: int, size: int, why: str) -> None:
+    built = put_image(proxy.behind, "limits/many", "x", [tar(("a", b""))])
+    layer = {**built.manifest["layers"][0], "size": size}
+    proxy.fail(
+        "GET", "/manifests/", status=200, body=json.dumps({**built.manifest, "layers": [layer] * layers}).encode()
+    )
+    name = f"{proxy.host}/limits/many:x"
+    began = time.monotonic()
+    ran = build(vpatch, name, "--tag", f"{proxy.host}/limits/no:x")
+
+    assert ran.err == f"cannot read: {name}: {why}\n"
+    assert time.monotonic() - began < 10
+    assert len(proxy.asked) == 1
+
+
+def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: str) -> None:
+    tars = [tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)]
+    put_image(registry, "limits/linear", "x", tars)
+    files = LayeredFiles(open_image(parse(f"{registry}/limits/linear:x")), lambda _: False)
+    asked: list[str] = []
+
+    def wanted(path: str) -> bool:
+        asked.append(path)
+        return path.endswith("/19")
+
+    while files.deeper():
+        files.found(wanted)
+
+    assert files.found(wanted) == sorted(f"{number}/19" for number in range(9))
+    assert len(asked) == 9 * 20
+
+
+def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Proxy) -> None:
+    layer = tar(("a.py", b"1"))
+    put_blob(registry, "limits/same", PACKS["gzip"](layer))
+    one = {"mediaType": TYPES["docker"][2], "size": len(PACKS["gzip"](layer)), "digest": digest(PACKS["gzip"](layer))}
+    settings = {"rootfs": {"diff_ids": [digest(layer)] * 500}}
+    put_image(registry, "limits/same", "x", [], settings=settings, manifest={"layers": [one] * 500})
+    files = LayeredFiles(open_image(parse(f"{proxy.host}/limits/same:x")), lambda _: True)
+
+    while files.deeper():
+        continue
+
+    assert files.read("a.py") == b"1"
+    assert proxy.count("GET", "/blobs/") == 2
+
+
+def test_many_things_that_look_like_a_vllm(vpatch: Program, registry: str) -> None:
+    many = tar(*((f"{SITE}/{number}/vllm-1.dist-info/RECORD", b"") for number in range(17)))
+    put_image(registry, "limits/vllms", "x", [many])
+    name = f"{registry}/limits/vllms:x"
+
+    ran = build(vpatch, name, "--tag", f"{registry}/limits/no:x")
+
+    assert (ran.code, ran.err) == (1, f"cannot read: {name}: more than 16 places in it look like a vLLM\n")
+
+
+def test_a_history_made_for_slow_patterns() -> None:
+    slow = {"history": [{"created_by": "#(nop) COPY " * 20_000}]}
+    began = time.monotonic()
+
+    assert destinations(slow, 1) == (None,)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("kind", DRIPS)
+def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    monkeypatch.setattr(of_servers, "GRACE", 0.2)
+    began = time.monotonic()
+    with dripping(kind) as host:
+        ran = vpatch("inspect", f"{host}/limits/drip:x")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "too slow: " in ran.err
+    assert ran.err.endswith("and 16 KiB a second are the least, after 0.2 s\n")
+    assert time.monotonic() - began < 10
+
+
+def test_the_documents_name_every_limit() -> None:
+    text = (Path(__file__).parents[3] / "docs/images.md").read_text()
+
+    assert [name for name in SIZES if limits.size(getattr(limits, name)) not in text] == []
+    assert [name for name in LIMITS if f"{getattr(limits, name):,}" not in text] == []
+
+
+def test_a_layer_within_the_limits_is_what_tarfile_says() -> None:
+    """Extended headers, long names and padding: read forward only, and hashed as a whole."""
+    body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
+    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True)
+
+    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+        assert sorted(view.entries) == sorted(archive.getnames())
+    assert view.contents == {"a" * 300: b"x" * 70_000}
+    assert view.entries["b"].target == "c" * 300
+    assert diff_id.startswith("sha256:")

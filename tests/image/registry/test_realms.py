@@ -1,0 +1,167 @@
+"""Who gets the user's password: the registry's own token server, and nobody that a registry's answer leads to.
+
+A, B and C are servers on addresses of their own. Each test shows everything that B and C received.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image.registry.hosts import same_origin
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.pulled import open_image
+from vpatch.image.registry.reference import parse
+
+from tests.conftest import Program
+from tests.image.registry.images import Built, put_image, tar
+from tests.image.registry.proxy import Proxy, proxying
+from tests.image.registry.secure import secured
+
+USER, SECRET = "user", "s3cret-of-the-tests"
+CODED = base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
+
+Received = list[tuple[str, str, str | None]]
+
+
+@pytest.fixture
+def third(registry: str) -> Iterator[Proxy]:
+    """C: a server on a third host."""
+    with proxying(registry, "127.0.0.3") as state:
+        yield state
+
+
+@pytest.fixture
+def image(proxy: Proxy, docker_config: Path) -> Built:
+    """An image behind A, where the user is logged in by name and password."""
+    docker_config.write_text(json.dumps({"auths": {proxy.host: {"auth": CODED}}}))
+    return put_image(proxy.behind, "realms/one", "x", [tar(("a.py", b"a"))])
+
+
+def received(server: Proxy) -> Received:
+    return [(one.method, one.path, one.headers.get("authorization")) for one in server.asked]
+
+
+def refusal(host: str) -> str:
+    with pytest.raises(Failure) as caught:
+        LayeredFiles(open_image(parse(f"{host}/realms/one:x")), lambda _: True).deeper()
+    assert SECRET not in str(caught.value)
+    assert CODED not in str(caught.value)
+    return str(caught.value).partition("realms/one:x: ")[2]
+
+
+@pytest.mark.parametrize("challenge", ['Bearer realm="http://C/token",service="x"', 'Basic realm="x"', ""])
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("tokens", [True, False])
+def test_a_blobs_host_asks_for_a_password(
+    proxy: Proxy, elsewhere: Proxy, third: Proxy, image: Built, challenge: str, *, status: int, tokens: bool
+) -> None:
+    proxy.wants_tokens = tokens
+    proxy.users[USER] = SECRET
+    blob = f"/v2/realms/one/blobs/{image.manifest['config']['digest']}"
+    proxy.fail("GET", "/blobs/", status=307, headers={"Location": f"http://{elsewhere.host}{blob}"})
+    headers = {"WWW-Authenticate": challenge.replace("C/", f"{third.host}/")} if challenge else {}
+    elsewhere.fail("GET", "/blobs/", status=status, headers=headers)
+
+    why = refusal(proxy.host)
+
+    assert received(third) == []
+    assert received(elsewhere) == [("GET", blob, None)]
+    assert why == f"{elsewhere.host} answers {status}: it is not the registry, and gets no login"
+
+
+@pytest.mark.parametrize("way", ["password", "identity token"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_token_server_that_redirects(
+    proxy: Proxy, elsewhere: Proxy, image: Built, docker_config: Path, way: str, status: int
+) -> None:
+    proxy.wants_tokens = True
+    proxy.identity = SECRET
+    if way == "identity token":
+        docker_config.write_text(json.dumps({"auths": {proxy.host: {"identitytoken": SECRET}}}))
+    for method in ("GET", "POST"):
+        proxy.fail(method, "/token", status=status, headers={"Location": f"http://{elsewhere.host}/token"})
+
+    why = refusal(proxy.host)
+
+    assert received(elsewhere) == []
+    assert why == f"its token server {proxy.host} redirects, and a login is not passed on"
+    assert proxy.count("GET" if way == "password" else "POST", "/token") == 1
+
+
+def test_a_realm_on_another_host_of_loopback(proxy: Proxy, elsewhere: Proxy, image: Built) -> None:
+    """As Docker does with a registry that is asked in plain HTTP: that is this machine's own."""
+    proxy.wants_tokens = True
+    proxy.realm = f"http://{elsewhere.host}/token"
+
+    assert "private, or not there" in refusal(proxy.host)  # B knows other tokens than A
+    assert [one.headers.get("authorization") for one in elsewhere.asked] == [f"Basic {CODED}"] * len(elsewhere.asked)
+
+
+@pytest.mark.parametrize("realm", ["http://127.0.0.1:PORT/token", "http://auth.example.org:PORT/token"])
+def test_no_password_leaves_https(registry: str, docker_config: Path, elsewhere: Proxy, realm: str) -> None:
+    put_image(registry, "realms/one", "x", [tar(("a.py", b"a"))])
+    with proxying(registry) as plain, secured(registry, docker_config.parent) as a:
+        docker_config.write_text(json.dumps({"auths": {a.host: {"auth": CODED}}}))
+        a.wants_tokens = True
+        a.realm = realm.replace("PORT", plain.host.partition(":")[2])
+
+        assert refusal(a.host) == f"it sends for a token to {a.realm!r}, which is not https"
+        assert received(plain) == []
+    assert all(authorization is None for _, _, authorization in received(a))
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_realm_on_another_host_is_https_and_named(
+    registry: str, docker_config: Path, vpatch: Program, *, verbose: bool
+) -> None:
+    """As ghcr.io's own and Docker Hub's, whose token server is auth.docker.io."""
+    put_image(registry, "realms/one", "x", [tar(("a.py", b"a"))])
+    with secured(registry, docker_config.parent) as a, secured(registry, docker_config.parent, "auth") as b:
+        docker_config.write_text(json.dumps({"auths": {a.host: {"auth": CODED}}}))
+        a.wants_tokens, a.realm, a.tokens = True, f"https://{b.host}/token", b.tokens
+        ran = vpatch("inspect", f"{a.host}/realms/one:x", *["-v"] * verbose)
+
+    assert ran.code == 1
+    assert "the image has no label" in ran.err
+    assert (f"{a.host}: its token server is https://{b.host}\n" in ran.err) is verbose
+    assert [authorization for _, _, authorization in received(b)] == [f"Basic {CODED}"]
+    assert logging.getLogger("vpatch").handlers == []
+
+
+@pytest.mark.parametrize(
+    ("realm", "why"),
+    [
+        ("https://[::1/token", "is no address"),
+        ("https://exa mple/token", "is no address"),
+        ("http://127.0.0.1:99999/token", "is no address"),
+        ("http://127.0.0.1:abc/token", "is no address"),
+        ("https:///token", "is no address"),
+        ("file:///etc/passwd", "is not https"),
+        ("token", "is not https"),
+    ],
+)
+def test_a_realm_that_is_no_address(proxy: Proxy, image: Built, realm: str, why: str) -> None:
+    proxy.wants_tokens, proxy.realm = True, realm
+
+    assert refusal(proxy.host) == f"it sends for a token to {realm!r}, which {why}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://ghcr.io/v2/", "https://GHCR.io:443/token", True),
+        ("http://127.0.0.1:80", "http://127.0.0.1/a", True),
+        ("https://ghcr.io", "http://ghcr.io", False),
+        ("https://ghcr.io", "https://ghcr.io:8443", False),
+        ("https://ghcr.io", "https://ghcr.io.example.org", False),
+        ("https://ghcr.io", "https://ghcr.io@example.org", False),
+    ],
+)
+def test_what_one_server_is(one: str, other: str, *, same: bool) -> None:
+    assert same_origin(one, other) is same

@@ -1,0 +1,144 @@
+"""What a script of an image may do while it is tested: compute, write below /tmp, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from vpatch.image import limits
+from vpatch.image.engine import containers, inside
+from vpatch.image.engine.inside import Inside, Ran
+
+from tests.image.standin import SITE
+
+LOOK = """
+import json, os, site, subprocess, sys, tempfile
+def tried(action):
+    try:
+        return str(action())
+    except OSError as error:
+        return type(error).__name__ + ": " + error.strerror
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+script = os.path.join(tempfile.gettempdir(), "run.sh")
+with open(script, "w") as file:
+    file.write("#!/bin/sh\\nexit 7\\n")
+os.chmod(script, 0o755)
+print(json.dumps({
+    "capabilities": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+    "no new privileges": status["NoNewPrivs"],
+    "root": tried(lambda: open("/new", "w")),
+    "vllm": tried(lambda: open("/%s/vllm/new" % SITE, "w")),
+    "owner": tried(lambda: os.chown(script, 1, 1)),
+    "other user": tried(lambda: os.setuid(1)),
+    "network": sorted(os.listdir("/sys/class/net")),
+    "home": os.path.expanduser("~"),
+    "runs": subprocess.run([script]).returncode,
+    "arguments": sys.argv,
+    "packages": os.environ["PYTHONUSERBASE"] == site.getuserbase(),
+}))
+"""
+FORKS = """
+import os, time
+made = []
+try:
+    while len(made) < 500:
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        made.append(child)
+except OSError as error:
+    print(len(made), error.strerror)
+"""
+
+
+@pytest.fixture
+def run(small: Callable[..., str], engine: docker.DockerClient) -> Callable[..., Ran]:
+    image = small("try:confined", ("0.20.2", SITE), python=True)
+    return lambda code, *more: Inside(engine, image, "python3", "the-tests").run(code, more, seconds=60)
+
+
+def test_what_a_script_may_do(run: Callable[..., Ran]) -> None:
+    ran = run(f"SITE = {SITE!r}\n{LOOK}", "one", "two")
+    assert (ran.code, ran.err) == (0, "")
+
+    found: dict[str, Any] = json.loads(ran.out)
+    assert found["capabilities"] == [0] * 5
+    assert found["no new privileges"] == "1"
+    assert found["root"] == found["vllm"] == "OSError: Read-only file system"
+    assert found["owner"] == found["other user"] == "PermissionError: Operation not permitted"
+    assert set(found["network"]) <= {"lo"}
+    assert (found["home"], found["runs"]) == ("/tmp", 7)  # noqa: S108 - inside the image
+    assert found["arguments"] == ["-c", "one", "two"]
+    assert found["packages"]
+
+
+def test_processes_have_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "PROCESSES", 40)
+    ran = run(FORKS)
+
+    count, _, why = ran.out.strip().partition(" ")
+    assert why == "Resource temporarily unavailable"
+    assert 10 < int(count) < 40
+
+
+@pytest.mark.parametrize("code", ["x = b'x' * (300 << 20)", "open('/tmp/x', 'wb').write(b'x' * (90 << 20)); print(1)"])
+def test_memory_has_a_limit_files_below_tmp_included(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(containers, "MEMORY", 100 << 20)
+    ran = run(code)
+
+    assert (ran.code, ran.out) == (137, "")
+
+
+def test_what_is_written_below_tmp_has_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inside, "SCRATCH", 10 << 20)
+    ran = run("open('/tmp/x', 'wb').write(b'x' * (11 << 20))")
+
+    assert ran.code == 1
+    assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
+
+
+def test_what_is_printed_has_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is what is printed last."""
+    monkeypatch.setattr(containers, "LOG", 1 << 20)
+    ran = run("for number in range(100_000): print('x' * 100)\nprint('vpatch: {}')")
+
+    assert ran.code == 0
+    assert len(ran.out) < 2 << 20
+    assert ran.out.endswith("vpatch: {}\n")
+
+
+def test_a_traceback_is_that_of_the_script(run: Callable[..., Ran]) -> None:
+    ran = run(
+        '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
+    )
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("Traceback (most recent call last):\n")
+    assert ran.err.endswith('File "<string>", line 4, in <module>\nAssertionError: x\n')
+
+
+def test_a_large_file_in_an_engines_image(
+    vpatch: Callable[..., Any], small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small("try:large", ("0.20.2", SITE))
+    monkeypatch.setattr(limits, "SOURCE", 3)
+    ran = vpatch("build", "--base", "try:large")
+
+    assert ran.code == 1
+    assert ran.err.startswith(f"too large: /{SITE}/vllm/")
+    assert ran.err.endswith(" bytes, and may have 3 bytes\n")
+
+
+def test_the_documents_say_so() -> None:
+    text = (Path(__file__).parents[2] / "docs/images.md").read_text()
+
+    for limit in (containers.MEMORY, inside.SERVER_MEMORY, inside.SCRATCH, containers.LOG):
+        assert limits.size(limit) in text
+    assert f"{containers.PROCESSES:,} processes and threads" in text
