@@ -27,6 +27,8 @@ from vpatch import (
     probe,
 )
 
+from vpatch_overlays._speculation import refusal
+
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CACHE_CONFIG = "vllm/config/cache.py"
 INTERFACE = "vllm/platforms/interface.py"
@@ -121,6 +123,7 @@ overlay = Overlay(
                             within=TURBOQUANT,
                         ),
                         helpers,
+                        *refusal,
                     ),
                 ),
             ),

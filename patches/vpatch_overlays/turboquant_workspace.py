@@ -33,6 +33,8 @@ from vpatch import (
     probe,
 )
 
+from vpatch_overlays._speculation import refusal
+
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 CACHE_CONFIG = "vllm/config/cache.py"
 
@@ -125,6 +127,7 @@ overlay = Overlay(
                     when=nothing_reserved,
                     edits=(
                         *reservation,
+                        *refusal,
                         ReplaceExpr(
                             ATTENTION,
                             CONTINUATION,
