@@ -29,7 +29,7 @@ class Report:
     """The result of a command.
 
     `extra` are the fields that only this command has. `lines`, where it is not None, is what people see instead of the
-    verdicts, and `table`, where it has rows, what they see on a terminal: the first has the headings.
+    verdicts, and `table`, where it has rows, what they see on a terminal: the first has the headings. `notes` follow.
     """
 
     command: str
@@ -42,6 +42,7 @@ class Report:
     lines: Sequence[str] | None = None
     table: Sequence[Sequence[str]] = ()
     failed: bool = False
+    notes: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int:
@@ -94,6 +95,7 @@ def show(report: Report, *, as_object: bool) -> None:
     else:
         _say(*(f"{verdict.id}: {verdict.state}: {verdict.because}" for verdict in report.verdicts))
     _say(*(f"changed: {path}" for path in report.changed))
+    _say(*(f"note: {note}" for note in report.notes))
 
 
 def _say(*lines: str) -> None:

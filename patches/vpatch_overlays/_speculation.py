@@ -16,7 +16,9 @@ refusal = (
     companion("vpatch_overlays.companions", "turboquant_speculation"),
 )
 
+_REFUSED = "TurboQuant with speculative decoding: vLLM refuses to start where attention would be wrong"
 NOTE = (
-    "TurboQuant with speculative decoding: vLLM refuses to start where attention would be wrong, with CUDA graphs of "
-    "whole decode steps and with asynchronous scheduling; it starts with --enforce-eager --no-async-scheduling"
+    f"{_REFUSED}: with CUDA graphs of whole decode steps, and with asynchronous scheduling. It starts with "
+    "--enforce-eager --no-async-scheduling"
 )
+NOTE_ON_0_20 = f"{_REFUSED}: with CUDA graphs of whole decode steps. It starts with --enforce-eager"

@@ -5,6 +5,11 @@ where a layer's spec has no quantisation mode. TurboQuant's specs have none eith
 "Unknown TurboQuant cache dtype: 'auto'". Now their class tells them apart, as in the V2 runner since
 vllm-project/vllm#47609. Sliding-window layers that are not in the skip list die there as before: TurboQuant has no spec
 for them, and its kernels ignore the window.
+
+That crash also stopped TurboQuant with speculative decoding, which computes wrong attention in two cases: in CUDA
+graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE. In these cases a patched
+vLLM refuses to start, on the V2 runner too, and names what helps: `enforce_eager`, `async_scheduling` off, another KV
+cache type. Everything else starts, eager ngram speculation among it.
 """
 
 from itertools import product
@@ -104,6 +109,7 @@ overlay = Overlay(
                         ),
                         *refusal,
                     ),
+                    note=NOTE,
                 ),
             ),
         ),

@@ -31,12 +31,13 @@ COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "sho
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
-TARGETS = [
-    "vllm/_vpatch/turboquant_hybrid.py",
+UPSTREAMS = [
     "vllm/engine/arg_utils.py",
     "vllm/model_executor/layers/quantization/turboquant/config.py",
     "vllm/platforms/interface.py",
+    "vllm/v1/attention/backends/turboquant_attn.py",
 ]
+TARGETS = ["vllm/_vpatch/turboquant_hybrid.py", "vllm/_vpatch/turboquant_speculation.py", *UPSTREAMS]
 WRITTEN = ["vllm-0.20.2.dist-info/RECORD", *TARGETS]
 
 STATES = {str(state) for state in State}
@@ -68,7 +69,7 @@ ROW = {
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "status": SHAPE,
-    "apply": SHAPE,
+    "apply": SHAPE | {"notes": [str]},
     "revert": SHAPE,
     "verify": SHAPE,
     "diff": SHAPE | {"diff": str, "files": [str]},
@@ -173,7 +174,7 @@ def test_check_writes_nothing(vpatch: Program, tree: Path, contents: Callable[[P
 
 
 def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
-    for file in TARGETS[1:]:
+    for file in UPSTREAMS:
         (tree / file).unlink()
 
     ran = vpatch("apply", tree, *ONLY, "--json")
@@ -181,7 +182,7 @@ def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
     assert ran.code == 1
     lines = ran.err.splitlines()
     assert len(lines) == len(ran.json["problems"])
-    for file in TARGETS[1:]:
+    for file in UPSTREAMS:
         assert any(re.fullmatch(rf"drifted: {re.escape(file)}( \(\S+\))?: no such file", line) for line in lines), file
     assert all(re.match(r"[a-z ]+: \S+( \(\S+\))?: \S", line) for line in lines)
 

@@ -99,10 +99,8 @@ def test_only_the_condition_changes(release: str, pristine: Callable[[str], Path
 
 IN_PARENTHESES = (IMPORT, f"    {SPEC},\n{IMPORT}")
 ALONE = ("\nif TYPE_CHECKING:", f"\nfrom vllm.v1.kv_cache_interface import {SPEC}\nif TYPE_CHECKING:")
-IN_FUNCTION = (
-    "                    layer_cache_dtype_str = (\n",
-    f"                    from vllm.v1.kv_cache_interface import {SPEC}\n\n                    layer_cache_dtype_str = (\n",
-)
+CHOOSES = "                    layer_cache_dtype_str = (\n"
+IN_FUNCTION = (CHOOSES, f"                    from vllm.v1.kv_cache_interface import {SPEC}\n\n{CHOOSES}")
 NAMED = (IMPORT, f"{IMPORT})\nfrom vllm.v1 import (\n    kv_cache_interface,\n")
 CONDITION = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
 IS = f"isinstance(kv_cache_spec, {SPEC})"
@@ -169,7 +167,9 @@ def test_a_guard_that_is_there_is_left_alone(name: str, linked: Callable[..., Pa
     EQUIVALENT[name].put(tree)
     (tmp_path / "scratch").mkdir()
 
-    case = Case("0.26.0", State.MERGED, says=f"_reshape_kv_cache_tensors has `{SPEC}`" * (name != "class by its module"))
+    case = Case(
+        "0.26.0", State.MERGED, says=f"_reshape_kv_cache_tensors has `{SPEC}`" * (name != "class by its module")
+    )
 
     check(case, "turboquant-auto-dtype", tree=tree, scratch=tmp_path / "scratch")
 
