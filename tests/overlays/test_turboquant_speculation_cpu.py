@@ -19,7 +19,7 @@ Seen = dict[str, dict[str, Any]]
 
 # Each removes a stop on these releases; the workspace on 0.20 removes none.
 WORKSPACE = [release for release in pending("turboquant-workspace") if Version(release) >= Version("0.21")]
-BY_DEFAULT = (("0.22.1", "turboquant-workspace"), ("0.26.0", "turboquant-auto-dtype"))
+BY_DEFAULT = (("0.21.0", "turboquant-workspace"), ("0.26.0", "turboquant-auto-dtype"))
 PAIRS = [
     *((release, "turboquant-hybrid") for release in pending("turboquant-hybrid")),
     *((release, "turboquant-workspace") for release in WORKSPACE),
