@@ -58,9 +58,15 @@ def refusal() -> list[str]:
 
 
 def test_a_package_and_a_module(distribution: Install, tmp_path: Path) -> None:
-    """What lies in packages further down is the package's own business."""
+    """What lies in packages further down, or in a module with an underscore first, is the package's own business."""
     fine = FINE.replace("OPT", "False")
-    files = {"__init__.py": "", "first_fix.py": fine, "sub.py": fine, "helpers/__init__.py": "raise ZeroDivisionError"}
+    files = {
+        "__init__.py": "",
+        "first_fix.py": f"import package._shared\n{fine}",
+        "sub.py": fine,
+        "_shared.py": "X = 1",
+    }
+    files |= {"helpers/__init__.py": "raise ZeroDivisionError"}
     (tmp_path / "package").mkdir()
     distribution("one", "a = package", {f"package/{name}": text for name, text in files.items()})
     distribution("two", "b = second", {"second.py": FINE.replace("OPT", "True")})

@@ -180,7 +180,9 @@ REAL = {
     "vllm/engine/arg_utils.py",
     "vllm/platforms/interface.py",
     "vllm/model_executor/layers/quantization/turboquant/config.py",
+    "vllm/v1/attention/backends/turboquant_attn.py",
     "vllm/_vpatch/turboquant_hybrid.py",
+    "vllm/_vpatch/turboquant_speculation.py",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import All, AnyOf, Contains, Defines, Lists, Not, Sets, Takes
+from vpatch import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
 from vpatch.engine import _reach  # what a predicate is given to see
 from vpatch.model import Predicate
 from vpatch.workspace import Workspace
@@ -12,6 +12,7 @@ from tests.snippets import FILE, module, overlay
 
 CODE = """
 from typing import Literal, TypeAlias
+from other import Original as Other
 
 Kind: TypeAlias = Literal["a_1", "b" "c"]
 kinds = ["x"]
@@ -54,6 +55,12 @@ ANSWERS: list[tuple[Predicate, bool | None]] = [
     (Contains(FILE, "C.n", "imported"), False),
     (Contains(FILE, "", "kinds = [...]\n...\ntwice = 2"), True),
     (Contains(FILE, "C.q", "x"), None),
+    (Imports(FILE, "Literal"), True),
+    (Imports(FILE, "imported"), False),
+    (Imports(FILE, "imported", "C.n"), True),
+    (Imports(FILE, "Literal", "C.n"), False),
+    (Imports(FILE, "Other"), False),
+    (Imports(FILE, "imported", "C.q"), None),
     (Lists(FILE, "Kind", "a_*"), True),
     (Lists(FILE, "Kind", "z*"), False),
     (Lists(FILE, "kinds", "x"), True),

@@ -19,7 +19,7 @@ from vpatch.edits import (
     companion,
 )
 from vpatch.model import Need, Overlay, Part, Probe, Shape, Use
-from vpatch.predicates import All, AnyOf, Contains, Defines, Lists, Not, Sets, Takes
+from vpatch.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
 from vpatch.scripts import probe
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "DeleteStatements",
     "EnsureFutureAnnotations",
     "EnsureImport",
+    "Imports",
     "InsertAfter",
     "InsertBefore",
     "Lists",

@@ -1,8 +1,8 @@
 """The installed overlays, discovered by the entry-point group `vpatch.overlays`: ours and anybody's in the same way.
 
-An entry point names a package, each of whose modules is an overlay (its subpackages are not looked into), or one
-module. A module holds it as `overlay`; its id is the module's name with hyphens, and its docstring is the
-explanation.
+An entry point names a package or one module. Each module of the package is an overlay, except those whose names begin
+with an underscore, which overlays share; subpackages are not looked into. A module holds its overlay as `overlay`; its
+id is the module's name with hyphens, and its docstring is the explanation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
         return []
     if not hasattr(root, "__path__"):
         return [root.__name__]
-    return [f"{root.__name__}.{module.name}" for module in pkgutil.iter_modules(root.__path__) if not module.ispkg]
+    modules = pkgutil.iter_modules(root.__path__)
+    return [f"{root.__name__}.{m.name}" for m in modules if not m.ispkg and not m.name.startswith("_")]
 
 
 def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:

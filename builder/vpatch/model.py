@@ -150,12 +150,13 @@ class Shape:
     """One known form of the upstream code, and the edits that start from it.
 
     `name` is what people see (by custom the oldest release that has it), `when` tells it from other shapes where its
-    edits alone would not.
+    edits alone would not. `note` is what a user has to know once it is applied; `vpatch apply` prints it.
     """
 
     name: str
     edits: tuple[Edit, ...]
     when: Predicate | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,36 @@ def _assigned(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
 
 
 @dataclass(frozen=True)
+class Imports:
+    """Whether `from ... import name`, without `as`, is in force in a module, or stands anywhere in a function."""
+
+    file: str
+    name: str
+    scope: str = ""
+
+    @property
+    def reach(self) -> Reach:
+        """The function; of the module only what stands outside functions."""
+        return ((self.file, self.scope or None),)
+
+    def ask(self, files: Workspace) -> Answer:
+        """Look at the imports; unknown if there is no such function."""
+        try:
+            owners = scopes(files.source(self.file), self.scope)
+        except Lost as lost:
+            return Answer(None, f"{self.file}: {lost}")
+        nodes = (s.node for o in owners for s in walk(o)) if self.scope else statements(owners[0].node)
+        holds = any(
+            alias.evaluated_name == self.name and alias.evaluated_alias is None
+            for node in nodes
+            if isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar)
+            for alias in node.names
+        )
+        where = self.scope or self.file
+        return Answer(holds, f"{where} {'imports' if holds else 'does not import'} {self.name}")
+
+
+@dataclass(frozen=True)
 class Not:
     """The opposite of a predicate."""
 

@@ -91,11 +91,9 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
 
 
 def show(report: Report, *, as_object: bool) -> None:
-    """Write results to stdout, problems and notes to stderr."""
+    """Write results, with their notes, to stdout, and problems to stderr."""
     for problem in report.problems:
         tell(str(problem), fg="red" if _colour(sys.stderr) else None)
-    for note in () if as_object else notes_of(report):
-        tell(f"note: {note}")
     if as_object:
         _say(as_json(report), exact=True)
         return
@@ -107,6 +105,7 @@ def show(report: Report, *, as_object: bool) -> None:
     else:
         _say(*(f"{verdict.id}: {verdict.state}: {verdict.because}" for verdict in report.verdicts))
     _say(*(f"changed: {path}" for path in report.changed))
+    _say(*(f"note: {note}" for note in notes_of(report)))
 
 
 def printable(text: str) -> str:

@@ -5,9 +5,33 @@ where a layer's spec has no quantisation mode. TurboQuant's specs have none eith
 "Unknown TurboQuant cache dtype: 'auto'". Now their class tells them apart, as in the V2 runner since
 vllm-project/vllm#47609. Sliding-window layers that are not in the skip list die there as before: TurboQuant has no spec
 for them, and its kernels ignore the window.
+
+That crash also stopped TurboQuant with speculative decoding, which computes wrong attention in two cases: in CUDA
+graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE. In these cases a patched
+vLLM refuses to start, on the V2 runner too, and names what helps: `enforce_eager`, `async_scheduling` off, another KV
+cache type. Everything else starts, eager ngram speculation among it.
 """
 
-from vpatch import All, AnyOf, Contains, EnsureImport, Lists, Need, Not, Overlay, Part, ReplaceExpr, Shape, Use, probe
+from itertools import product
+
+from vpatch import (
+    All,
+    AnyOf,
+    Contains,
+    EnsureImport,
+    Imports,
+    Lists,
+    Need,
+    Not,
+    Overlay,
+    Part,
+    ReplaceExpr,
+    Shape,
+    Use,
+    probe,
+)
+
+from vpatch_overlays._speculation import NOTE, refusal
 
 ATTENTION = "vllm/model_executor/layers/attention/attention.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -17,12 +41,33 @@ RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 RESHAPE = "GPUModelRunner._reshape_kv_cache_tensors"
 SPEC = "Attention.get_kv_cache_spec"
 UNQUANTISED = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
+TQ = "TQFullAttentionSpec"
+
+# The ways to write it: no quantization mode, the opposite, a spec of TurboQuant's, and "auto" for none of these.
+NO_MODE = (UNQUANTISED, "KVQuantMode.NONE == kv_cache_spec.kv_quant_mode", UNQUANTISED.replace("==", "is"))
+SOME_MODE = (UNQUANTISED.replace("==", "!="), UNQUANTISED.replace("==", "is not"))
+IS_TQ = tuple(f"isinstance(kv_cache_spec, {named})" for named in (TQ, f"(..., {TQ}, ...)", f"(...).{TQ}"))
+GUARDED = (
+    *(f'"auto" if {none} and not {tq} else ...' for none, tq in product(NO_MODE, IS_TQ)),
+    *(f'"auto" if not {tq} and {none} else ...' for none, tq in product(NO_MODE, IS_TQ)),
+    *(f'... if {some} or {tq} else "auto"' for some, tq in product(SOME_MODE, IS_TQ)),
+    *(f'... if {tq} or {some} else "auto"' for some, tq in product(SOME_MODE, IS_TQ)),
+    *(f'... if {tq} else "auto" if {none} else ...' for none, tq in product(NO_MODE, IS_TQ)),
+)
 
 has_mode = Contains(INTERFACE, "get_kv_quant_mode", 'kv_cache_dtype.startswith("turboquant_")')
 has_spec = Contains(ATTENTION, SPEC, "TQFullAttentionSpec(...)")
 tells_mode = Contains(ATTENTION, SPEC, "TQFullAttentionSpec(..., kv_quant_mode=quant_mode, tq_slot_size=...)")
 passes_dtype = Contains(
     RUNNER, RESHAPE, "attn_backend.get_kv_cache_shape(..., cache_dtype_str=self.cache_config.cache_dtype)"
+)
+names_spec = AnyOf((Contains(RUNNER, RESHAPE, TQ), Contains(RUNNER, RESHAPE, f"(...).{TQ}")))
+guards_spec = All(
+    (
+        names_spec,
+        AnyOf((Imports(RUNNER, TQ), Imports(RUNNER, TQ, RESHAPE), Contains(RUNNER, RESHAPE, f"(...).{TQ}"))),
+        AnyOf(tuple(Contains(RUNNER, RESHAPE, guarded) for guarded in GUARDED)),
+    )
 )
 
 
@@ -48,21 +93,23 @@ overlay = Overlay(
     parts=(
         Part(
             name="cache-dtype",
-            merged=All((has_mode, AnyOf((tells_mode, Not(has_spec))))),
+            merged=AnyOf((All((has_mode, AnyOf((tells_mode, Not(has_spec))))), guards_spec)),
             absent=AnyOf((Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*")), passes_dtype)),
             shapes=(
                 Shape(
                     name="0.25",
-                    when=All((Not(has_mode), has_spec, Not(tells_mode))),
+                    when=All((Not(has_mode), has_spec, Not(tells_mode), Not(names_spec))),
                     edits=(
-                        EnsureImport(RUNNER, "from vllm.v1.kv_cache_interface import TQFullAttentionSpec"),
+                        EnsureImport(RUNNER, f"from vllm.v1.kv_cache_interface import {TQ}"),
                         ReplaceExpr(
                             RUNNER,
                             RESHAPE,
                             old=UNQUANTISED,
-                            new=f"{UNQUANTISED} and not isinstance(kv_cache_spec, TQFullAttentionSpec)",
+                            new=f"{UNQUANTISED} and not isinstance(kv_cache_spec, {TQ})",
                         ),
+                        *refusal,
                     ),
+                    note=NOTE,
                 ),
             ),
         ),

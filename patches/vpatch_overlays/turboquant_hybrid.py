@@ -3,6 +3,10 @@
 vLLM 0.20 refuses `--kv-cache-dtype turboquant_*` for models that mix attention with Mamba or linear attention. It
 need not: without boundary layers every attention layer has the same page, once the block size is computed from the
 packed slot that TurboQuant stores instead of from unquantised keys and values.
+
+With speculative decoding, CUDA graphs of whole decode steps cannot be captured on 0.20: TurboQuant reads the length of
+each request from the device. There a patched vLLM refuses to start, and names what helps: `enforce_eager` or another KV
+cache type.
 """
 
 from vpatch import (
@@ -26,6 +30,8 @@ from vpatch import (
     companion,
     probe,
 )
+
+from vpatch_overlays._speculation import NOTE_ON_0_20, refusal
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -121,7 +127,9 @@ overlay = Overlay(
                             within=TURBOQUANT,
                         ),
                         helpers,
+                        *refusal,
                     ),
+                    note=NOTE_ON_0_20,
                 ),
             ),
         ),

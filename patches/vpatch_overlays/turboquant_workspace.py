@@ -12,6 +12,11 @@ and at most one layer's worth is lost. Where the reservation does not serve (a p
 off, the second micro-batch), a call gets memory for as long as it runs, where 0.24 still raises the error.
 
 As in 0.24, vLLM's memory profiling does not count the reservation.
+
+From 0.21 on, "Workspace is locked" also stopped TurboQuant with speculative decoding, which computes wrong attention in
+two cases: in CUDA graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE. In
+these cases a patched 0.21 to 0.23 refuses to start, and names what helps: `enforce_eager`, `async_scheduling` off,
+another KV cache type. Everything else starts, eager ngram speculation among it.
 """
 
 from vpatch import (
@@ -32,6 +37,8 @@ from vpatch import (
     companion,
     probe,
 )
+
+from vpatch_overlays._speculation import NOTE, refusal
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -123,8 +130,10 @@ overlay = Overlay(
                 Shape(
                     name="0.21",
                     when=nothing_reserved,
+                    note=NOTE,
                     edits=(
                         *reservation,
+                        *refusal,
                         ReplaceExpr(
                             ATTENTION,
                             CONTINUATION,

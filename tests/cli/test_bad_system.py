@@ -30,8 +30,10 @@ ONLY = ("--overlay", HYBRID)
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 INFO = "vllm-0.20.2.dist-info"
 COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
-TARGETS = (CONFIG, "vllm/engine/arg_utils.py", "vllm/platforms/interface.py")
-WRITTEN = (f"{INFO}/RECORD", COMPANION, *TARGETS)
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+TARGETS = (CONFIG, "vllm/engine/arg_utils.py", "vllm/platforms/interface.py", ATTENTION)
+COMPANIONS = (COMPANION, "vllm/_vpatch/turboquant_speculation.py")
+WRITTEN = (f"{INFO}/RECORD", *COMPANIONS, *TARGETS)
 DEVNULL = subprocess.DEVNULL
 COMMAND = (sys.executable, "-m", "vpatch")
 NOBODY = 65534
@@ -99,9 +101,11 @@ def test_somebody_elses_file(copied: Path, contents: Callable[[Path], Contents])
 
 @pytest.mark.parametrize(
     ("closed", "named"),
-    [("vllm/platforms", "vllm/platforms/interface.py"), ("vllm", COMPANION), (INFO, f"{INFO}/vpatch")],
+    [("vllm/platforms", ("vllm/platforms/interface.py",)), ("vllm", COMPANIONS), (INFO, (f"{INFO}/vpatch",))],
 )
-def test_a_read_only_folder(linked: Trees, contents: Callable[[Path], Contents], closed: str, named: str) -> None:
+def test_a_read_only_folder(
+    linked: Trees, contents: Callable[[Path], Contents], closed: str, named: tuple[str, ...]
+) -> None:
     tree = linked("0.20.2")
     before = contents(tree)
     (tree / closed).chmod(0o555)
@@ -109,7 +113,7 @@ def test_a_read_only_folder(linked: Trees, contents: Callable[[Path], Contents],
     ran = humbly("apply", tree)
 
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == f"cannot write: {named}: permission denied\n"
+    assert ran.stderr == "".join(f"cannot write: {file}: permission denied\n" for file in named)
     assert contents(tree) == before
 
 

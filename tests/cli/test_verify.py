@@ -180,8 +180,9 @@ class TestPython:
         ran = process("verify", complete, "--python", python, env=environment)
 
         assert ran.code == 0, ran.err
-        (note,) = ran.err.splitlines()
-        assert note.startswith(f"note: functions not compared: {ARG_UTILS}: {python} cannot import it: RuntimeError")
+        assert ran.out.splitlines()[-1].startswith(
+            f"note: functions not compared: {ARG_UTILS}: {python} cannot import it: RuntimeError"
+        )
 
         (tmp_path / "first").mkdir()
         (tmp_path / "first/sitecustomize.py").write_text(

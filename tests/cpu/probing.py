@@ -33,8 +33,9 @@ def modules_of(config: Any) -> dict[str, Any]:
     from vllm.model_executor.models import ModelRegistry
 
     models = [config.model_config]
-    if config.speculative_config is not None and config.speculative_config.draft_model_config is not None:
-        models.append(config.speculative_config.draft_model_config)
+    draft = config.speculative_config and config.speculative_config.draft_model_config
+    if draft is not None and draft is not config.model_config:  # ngram has the target's
+        models.append(draft)
     for model in models:
         kind, _ = ModelRegistry.resolve_model_cls(model.architectures, model)
         with set_current_vllm_config(config), torch.device("meta"):

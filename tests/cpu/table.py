@@ -18,6 +18,7 @@ RUNS = {
     "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
     "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
     "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
+    "speculation": ("overlays/test_turboquant_speculation_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.26.0")),
     "tiles": ("overlays/test_turboquant_tiles_cpu.py", RELEASES),
     "workspace": ("overlays/test_turboquant_workspace_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0")),
 }
@@ -42,9 +43,9 @@ EXERCISED = {
     "vllm.model_executor.models.qwen3_next": ("head", "hybrid"),
     "vllm.model_executor.models.qwen3_next_mtp": ("head",),
     "vllm.platforms.interface": ("auto-dtype", "config", "hybrid"),
-    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "tiles", "workspace"),
+    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "speculation", "tiles", "workspace"),
     "vllm.v1.worker.gpu.model_runner": (),
-    "vllm.v1.worker.gpu_model_runner": ("auto-dtype",),
+    "vllm.v1.worker.gpu_model_runner": ("auto-dtype", "speculation"),
     "vllm.v1.worker.gpu_worker": (),
     "vllm.v1.worker.workspace": ("tiles", "workspace"),
 }

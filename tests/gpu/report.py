@@ -40,7 +40,7 @@ NOT_RUN = """\
 |---|---|
 | several GPUs (TP > 1) | CPU: heads are loaded one rank after the other, with uneven and empty parts (`tests/overlays/test_ct_fp8_lm_head_cpu.py`); a hybrid's pages are those of one rank (`test_turboquant_hybrid_cpu.py`) |
 | answers of mixtures of experts | `plan` starts the 35B-A3B; CPU: its head's configuration. That experts' kernels share the workspace: not covered |
-| MTP and other speculative decoding | CPU: the heads of MTP models, and block sizes with MTP. Decoding with it: not covered |
+| MTP and other speculative decoding | CPU: the heads of MTP models, block sizes with MTP, and where TurboQuant with it is refused. Decoding with it: not covered |
 | other KV cache types (`turboquant_k8v4`, `turboquant_k3v4_nc`, `turboquant_3bit_nc`) | CPU: sizes and layouts of all; attention of `k3v4_nc` and `3bit_nc` in Triton's interpreter. The kernels of `k8v4`: upstream's tests in the scenario `upstream` |
 | NVFP4 weights | not covered; no overlay touches their code |
 | GPUs but Hopper (SM120 in particular) | not covered; FP8 block heads run there in another kernel |

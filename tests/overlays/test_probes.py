@@ -110,7 +110,7 @@ def test_the_checkpoint_and_the_arguments_of_the_server_test(seen: Two) -> None:
     assert code == 0, stderr[-4000:]
 
 
-# Of three overlays another part is undone than the probes miss first: its file, old and new code, what is said.
+# Of some overlays another part is undone than the probes miss first: its file, old and new code, what is said.
 UNDONE = {
     "turboquant_hybrid": (
         "vllm/platforms/interface.py",
@@ -123,6 +123,12 @@ UNDONE = {
         "k_cached = k_buf",
         "layer._tq_k_dequant_buf = k_buf; k_cached = k_buf",
         "buffers that a layer keeps: [] expected, ['_tq_k_dequant_buf'] found",
+    ),
+    "turboquant_auto_dtype": (
+        "vllm/v1/attention/backends/turboquant_attn.py",
+        "refuse_wrong_attention(self)",
+        "...",
+        "TurboQuant with speculative decoding and full CUDA graphs was to be refused: it starts",
     ),
     "ct_fp8_lm_head": (
         "vllm/_vpatch/ct_fp8_lm_head_weights.py",

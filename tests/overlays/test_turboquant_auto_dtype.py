@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from vpatch.testing import Case, State, check
@@ -28,7 +29,7 @@ CASES = (
         Case(release, State.NOT_APPLICABLE, says="cache_dtype_str=self.cache_config.cache_dtype)`")
         for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0")
     ),
-    *(Case(release, State.PENDING, says="2 of 2 changes") for release in ("0.25.0", "0.25.1", "0.26.0")),
+    *(Case(release, State.PENDING, says="5 of 5 changes") for release in ("0.25.0", "0.25.1", "0.26.0")),
     *(
         Case(release, State.MERGED, says="(vllm-project/vllm#50533): get_kv_quant_mode has")
         for release in ("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
@@ -96,14 +97,89 @@ def test_only_the_condition_changes(release: str, pristine: Callable[[str], Path
     check(case, "turboquant-auto-dtype", tree=pristine(release), scratch=tmp_path)
 
 
-def test_a_guard_that_is_there_is_left_alone(linked: Callable[..., Path], tmp_path: Path) -> None:
-    """As in upstream's V2 runner, and as vllm-project/vllm#49798 proposes."""
+IN_PARENTHESES = (IMPORT, f"    {SPEC},\n{IMPORT}")
+ALONE = ("\nif TYPE_CHECKING:", f"\nfrom vllm.v1.kv_cache_interface import {SPEC}\nif TYPE_CHECKING:")
+CHOOSES = "                    layer_cache_dtype_str = (\n"
+IN_FUNCTION = (CHOOSES, f"                    from vllm.v1.kv_cache_interface import {SPEC}\n\n{CHOOSES}")
+NAMED = (IMPORT, f"{IMPORT})\nfrom vllm.v1 import (\n    kv_cache_interface,\n")
+CONDITION = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
+IS = f"isinstance(kv_cache_spec, {SPEC})"
+CHOICE = """"auto"
+                        if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE
+                        else getattr(
+                            kv_cache_spec,
+                            "cache_dtype_str",
+                            None,
+                        )
+                        or self.cache_config.cache_dtype
+"""
+OTHER = "(getattr(kv_cache_spec, 'cache_dtype_str', None) or self.cache_config.cache_dtype)"
+
+
+class ByHand(NamedTuple):
+    """A guard that somebody added: to the 0.26.0 runner, this choice of a dtype and this import."""
+
+    choice: str
+    imported: tuple[str, str]
+
+    def put(self, tree: Path) -> None:
+        source = (tree / RUNNER).read_text()
+        for old, new in ((CHOICE, f"{self.choice}\n"), self.imported):
+            assert source.count(old) == 1
+            source = source.replace(old, new)
+        compile(source, RUNNER, "exec", dont_inherit=True)
+        (tree / RUNNER).unlink()
+        (tree / RUNNER).write_text(source)
+
+
+def guarded(condition: str, imported: tuple[str, str] = ALONE) -> ByHand:
+    return ByHand(f'"auto" if {condition} else {OTHER}', imported)
+
+
+EQUIVALENT = {
+    "as in #47609": guarded(f"{CONDITION} and not {IS}", IN_PARENTHESES),
+    "import on a line of its own": guarded(f"{CONDITION} and not {IS}"),
+    "import in the function": guarded(f"{CONDITION} and not {IS}", IN_FUNCTION),
+    "operands changed places": guarded(f"not {IS} and {CONDITION}"),
+    "parentheses": guarded(f"(not ({IS})) and ({CONDITION})"),
+    "comparison changed places": guarded(f"not {IS} and KVQuantMode.NONE == kv_cache_spec.kv_quant_mode"),
+    "identity": guarded(f"kv_cache_spec.kv_quant_mode is KVQuantMode.NONE and not {IS}"),
+    "one of several classes": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, (MambaSpec, {SPEC}))"),
+    "class by its module": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, kv_cache_interface.{SPEC})", NAMED),
+    "branches changed places": ByHand(
+        f'{OTHER} if kv_cache_spec.kv_quant_mode != KVQuantMode.NONE or {IS} else "auto"', ALONE
+    ),
+    "class first": ByHand(f'{OTHER} if {IS} else "auto" if {CONDITION} else {OTHER}', ALONE),
+}
+# Each names the class and is wrong, or may be: nothing that vpatch could tell from right.
+UNCLEAR = {
+    "not imported": guarded(f"{CONDITION} and not {IS}", (IMPORT, IMPORT)),
+    "the opposite": guarded(f"{CONDITION} and {IS}"),
+    "either": guarded(f"{CONDITION} or not {IS}"),
+    "another class": guarded(f"{CONDITION} and not isinstance(kv_cache_spec, MambaSpec) or not {IS}"),
+}
+
+
+@pytest.mark.parametrize("name", EQUIVALENT)
+def test_a_guard_that_is_there_is_left_alone(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
+    """As in upstream's V2 runner, as vllm-project/vllm#49798 proposes, and however else it may be written."""
     tree = linked("0.26.0")
-    source = (tree / RUNNER).read_text().replace(UNQUANTISED, GUARDED).replace(IMPORT, f"    {SPEC},\n{IMPORT}")
-    (tree / RUNNER).unlink()
-    (tree / RUNNER).write_text(source)
+    EQUIVALENT[name].put(tree)
     (tmp_path / "scratch").mkdir()
 
-    case = Case("0.26.0", State.MERGED, says="the code is as the overlay would make it")
+    case = Case(
+        "0.26.0", State.MERGED, says=f"_reshape_kv_cache_tensors has `{SPEC}`" * (name != "class by its module")
+    )
+
+    check(case, "turboquant-auto-dtype", tree=tree, scratch=tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_what_only_looks_like_a_guard_is_for_a_person(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
+    tree = linked("0.26.0")
+    UNCLEAR[name].put(tree)
+    (tmp_path / "scratch").mkdir()
+
+    case = Case("0.26.0", State.DRIFTED, says=f"not as in 0.25: GPUModelRunner._reshape_kv_cache_tensors has `{SPEC}`")
 
     check(case, "turboquant-auto-dtype", tree=tree, scratch=tmp_path / "scratch")

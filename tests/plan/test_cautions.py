@@ -30,6 +30,9 @@ def test_cautions() -> None:
     assert names(hybrid(), deployment(kv_cache_dtype="fp8")) == {"fp8-kv-quality"}
     assert names(hybrid(head=head), deployment()) == {"fp8-head-structured-output"}
     assert "turboquant-speculation" in names(hybrid(), deployment(**turboquant, speculative_tokens=2))
+    found = plan(hybrid(), deployment(**turboquant, speculative_tokens=2), discover()).cautions
+    (speculation,) = (caution.because for caution in found if caution.name == "turboquant-speculation")
+    assert "--enforce-eager --no-async-scheduling" in speculation
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
     assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted"}
     large, long = hybrid(gib=24.0), 262_144

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
 COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
+SPECULATION = "vllm/_vpatch/turboquant_speculation.py"
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 ARG_UTILS = "vllm/engine/arg_utils.py"
 INTERFACE = "vllm/platforms/interface.py"
-FILES = ("vllm/__init__.py", "vllm/config/cache.py", CONFIG, ARG_UTILS, INTERFACE)
-CHANGED = [COMPANION, ARG_UTILS, CONFIG, INTERFACE]
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+TRACKED = [ARG_UTILS, CONFIG, INTERFACE, ATTENTION]
+FILES = ("vllm/__init__.py", "vllm/config/cache.py", *TRACKED)
+CHANGED = [COMPANION, SPECULATION, *TRACKED]
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -75,7 +78,7 @@ def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
     assert applied.json["changed"] == CHANGED
     for file in CHANGED:
         assert (clone / file).read_bytes() == (patched("0.20.2", HYBRID) / file).read_bytes()
-    changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in sorted(CHANGED[1:]))
+    changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in TRACKED)
     assert sorted(git(clone, "status", "--porcelain").splitlines()) == sorted(changed.splitlines())
     assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
     assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
@@ -190,7 +193,7 @@ def test_committed(vpatch: Program, clone: Path) -> None:
 
     assert (ran.code, ran.out) == (1, "")
     assert [line.split(": ")[:2] for line in ran.err.splitlines()] == [["cannot revert", file] for file in CHANGED]
-    assert ran.err.count("revert the commit that has it") == 4
+    assert ran.err.count("revert the commit that has it") == len(CHANGED)
     assert git(clone, "status", "--porcelain") == ""
 
 
@@ -205,7 +208,7 @@ def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledg
     ran = vpatch("revert", clone)
 
     assert ran.code == 1
-    assert ran.err.count("edited after vpatch: ") == 4
+    assert ran.err.count("edited after vpatch: ") == len(CHANGED)
 
 
 STEPS = ("open", "write", "fsync", "replace", "unlink", "mkdir", "rmdir", "utime")
@@ -243,7 +246,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
     desired = plan(locate(clone).read, select(discover(), (HYBRID,))).files
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
-    committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in CHANGED[1:]}
+    committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
 
     for step in itertools.count(1):
         tree = shutil.copytree(clone, tmp_path / "tree" / str(step), symlinks=True)

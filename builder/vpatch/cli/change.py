@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ from vpatch.catalogue import discover, select
 from vpatch.change import apply, revert
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
 from vpatch.engine import plan
-from vpatch.model import State
+from vpatch.model import Catalogued, State, Verdict
 from vpatch.report import Report
 from vpatch.site.locate import is_checkout
 from vpatch.site.store import SitePackages, Store
@@ -43,7 +44,21 @@ def apply_command(tree: Path | None, python: Path | None, ids: tuple[str, ...], 
         verdicts = changeset.after
     problems = [*changeset.problems, *not_applicable(verdicts, ids, str(site.root))]
     pending = check and any(v.state is State.PENDING for v in verdicts)
-    return Report("apply", str(site.root), site.version, verdicts, changed, problems, failed=pending)
+    told = notes(overlays, verdicts)
+    return Report("apply", str(site.root), site.version, verdicts, changed, problems, failed=pending, notes=told)
+
+
+def notes(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> list[str]:
+    """List what users of a tree have to know of the shapes that are applied to it, or are about to be."""
+    parts = {(item.id, part.name): part for item in overlays for part in item.overlay.parts}
+    found = (
+        f"{verdict.id}: {shape.note}"
+        for verdict in verdicts
+        for part in verdict.parts
+        for shape in parts[verdict.id, part.name].shapes
+        if shape.note and shape.name == part.shape and part.state in {State.APPLIED, State.PENDING}
+    )
+    return [*dict.fromkeys(found)]
 
 
 @click.command("revert")

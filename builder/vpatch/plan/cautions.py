@@ -48,7 +48,9 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
     if deployment.speculative_tokens and deployment.kv_cache_dtype in PRESETS:
         yield Caution(
             "turboquant-speculation",
-            "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least",
+            "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least,"
+            " unless you add --enforce-eager --no-async-scheduling; a patched 0.20 to 0.23, 0.25 or 0.26 refuses to"
+            " start without them",
             "vllm-project/vllm#40807, #40880, #42808",
         )
 

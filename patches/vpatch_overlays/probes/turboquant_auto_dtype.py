@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from vpatch_overlays.probes.bare import TURBOQUANT, expect, settle
-from vpatch_overlays.probes.turboquant_layer import BLOCK, Layer
+from vpatch_overlays.probes.turboquant_layer import BLOCK, Layer, check_stop
 
 BLOCKS = 3
 
@@ -33,6 +33,7 @@ def main() -> None:
     except ValueError as error:
         raise AssertionError(f"the cache dtype {TURBOQUANT} was to be passed on: {error}") from None
     expect("bytes of the tensor", raw.nbytes, made.nbytes)
+    check_stop(layer)
 
 
 def check_mode() -> None:

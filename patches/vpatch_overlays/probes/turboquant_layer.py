@@ -80,6 +80,29 @@ class Layer:
         return given, sorted(set(vars(layer)) - before)
 
 
+def check_stop(layer: Layer) -> None:
+    """Where an overlay added the stop for speculative decoding, check that it stops a start with full CUDA graphs.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    try:
+        import vllm._vpatch.turboquant_speculation  # noqa: F401
+    except ModuleNotFoundError:  # no overlay removed a crash from this release
+        return
+    import torch
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
+
+    layer.config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+    layer.config.speculative_config = SimpleNamespace(method="ngram")
+    try:
+        TurboQuantAttentionBackend.get_builder_cls()(layer.spec, ["layer"], layer.config, torch.device("meta"))
+    except ValueError:
+        return
+    raise AssertionError("TurboQuant with speculative decoding and full CUDA graphs was to be refused: it starts")
+
+
 class _Kernel:
     """A Triton kernel that does nothing."""
 

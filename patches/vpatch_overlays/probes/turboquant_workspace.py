@@ -1,7 +1,7 @@
 """TurboQuant's workspace, once it is locked: the longest continuation of a prompt and a decode find their places."""
 
 from vpatch_overlays.probes.bare import DENSE, expect, settle
-from vpatch_overlays.probes.turboquant_layer import Layer, workspace
+from vpatch_overlays.probes.turboquant_layer import Layer, check_stop, workspace
 
 LONGEST, CHUNK = 8192, 512
 
@@ -25,6 +25,7 @@ def main() -> None:
     except AssertionError as error:
         raise AssertionError(f"the workspace was to be large enough when it is locked: {error}") from None
     expect("buffers that a layer keeps", [], held)
+    check_stop(layer)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""Refuse to start where TurboQuant with speculative decoding computes wrong attention; vllm-project/vllm#53180, #40807.
+
+TurboQuant has no kernel for a verification step, which brings several tokens of each request. It takes each of them for
+a piece of a prompt, and reads in Python how long each request is. That goes wrong in two ways:
+
+- A CUDA graph of a whole decode step (`FULL`) repeats what Python saw during the capture: every token attends to the
+  tokens of its own step only. vLLM 0.20 reads a device tensor there, so that the capture itself fails.
+- With asynchronous scheduling, the lengths on the CPU count draft tokens that may have been rejected. Tokens then
+  attend to stale slots. vLLM 0.20 reads the lengths from the device, which are right.
+
+An overlay that corrects both sets `verifies_exactly = True` on `TurboQuantMetadataBuilder`. Nothing is refused then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadataBuilder
+
+
+def refuse_wrong_attention(builder: TurboQuantMetadataBuilder) -> None:
+    """Check the configuration of a metadata builder, which exists before the KV cache and before any CUDA graph.
+
+    The V1 model runner has settled the CUDA graph mode by then. The V2 runner settles it later: there, a mode that asks
+    for `FULL` graphs is refused even where another layer's backend would have lowered it.
+
+    Raises:
+        ValueError: verification steps would attend to the wrong tokens. The message names the settings that help.
+    """
+    config = builder.vllm_config
+    if config.speculative_config is None or getattr(builder, "verifies_exactly", False):
+        return
+    wrong = dict(_wrong(builder))
+    if wrong:
+        raise ValueError(
+            f"TurboQuant KV cache ({config.cache_config.cache_dtype}) with speculative decoding "
+            f"({config.speculative_config.method}) would compute wrong attention: {'; '.join(wrong.values())}. "
+            f"Start with {' and '.join(wrong)}, with another --kv-cache-dtype, or without speculative decoding."
+        )
+
+
+def _wrong(builder: TurboQuantMetadataBuilder) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong, each after the option that avoids it."""
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
+
+    config = builder.vllm_config
+    if config.compilation_config.cudagraph_mode.has_full_cudagraphs():
+        yield "--enforce-eager", "CUDA graphs of whole decode steps cannot hold the verification of draft tokens"
+    # Before 0.21 there are no lengths on the CPU.
+    if config.scheduler_config.async_scheduling and "seq_lens_cpu" in TurboQuantMetadata.__annotations__:
+        yield "--no-async-scheduling", "asynchronous scheduling counts draft tokens before they are accepted"

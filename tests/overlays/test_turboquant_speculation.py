@@ -1,0 +1,138 @@
+"""The stop for TurboQuant with speculation: what `show` and `apply` say of it, who adds it, and in which order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vpatch.catalogue import discover, select
+from vpatch.change import apply
+from vpatch.engine import plan, status
+from vpatch.site.locate import locate
+from vpatch.site.store import SitePackages
+from vpatch_overlays.companions.turboquant_speculation import refuse_wrong_attention
+
+from tests.conftest import Contents, Program, Trees
+
+COMPANION = "vllm/_vpatch/turboquant_speculation.py"
+NOTE = "TurboQuant with speculative decoding: vLLM refuses to start where attention would be wrong"
+SYNCHRONOUS = "--enforce-eager --no-async-scheduling"
+
+# The overlay that adds it, and all that change what can be in conflict with it.
+RELEASES = {
+    "0.20.2": ("turboquant-hybrid", ("turboquant-hybrid", "turboquant-workspace", "turboquant-tiles")),
+    "0.22.1": ("turboquant-workspace", ("turboquant-workspace", "turboquant-skip-list", "turboquant-tiles")),
+    "0.26.0": ("turboquant-auto-dtype", ("turboquant-auto-dtype", "turboquant-skip-list", "turboquant-tiles")),
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_order_gives_the_same_bytes(
+    release: str, linked: Trees, slim: Trees, contents: Callable[[Path], Contents]
+) -> None:
+    _, overlays = RELEASES[release]
+    together = plan(locate(slim(release)).read, select(discover(), overlays))
+    assert not together.problems
+    assert COMPANION in together.files
+
+    for number, order in enumerate(permutations(overlays)):
+        tree = linked(release, str(number))
+        for overlay in order:
+            changeset, changed = apply(SitePackages(locate(tree)), select(discover(), (overlay,)))
+            assert changed, changeset.problems
+        assert {file: (tree / file).read_bytes() for file in together.files} == together.files
+        states = status(locate(tree).read, select(discover(), overlays))
+        assert {str(verdict.state) for verdict in states} == {"applied"}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_only_what_removes_a_stop_adds_one(release: str, slim: Trees) -> None:
+    adds = {item.id for item in discover() if COMPANION in plan(locate(slim(release)).read, [item]).files}
+
+    assert adds == {RELEASES[release][0]}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_apply_says_it(release: str, vpatch: Program, linked: Trees) -> None:
+    overlay, _ = RELEASES[release]
+    tree = linked(release)
+    helps = "--enforce-eager" if release == "0.20.2" else SYNCHRONOUS
+
+    ahead = vpatch("apply", tree, "--check", "--overlay", overlay, "--json")
+    done, again = (vpatch("apply", tree, "--overlay", overlay) for _ in range(2))
+
+    (note,) = ahead.json["notes"]
+    assert note.startswith(f"{overlay}: {NOTE}")
+    assert note.endswith(f"It starts with {helps}")
+    for ran in (done, again):
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out.splitlines()[-1] == f"note: {note}"
+
+
+def test_apply_says_nothing_where_nothing_is_refused(vpatch: Program, linked: Trees) -> None:
+    """The workspace on 0.20 removes no stop: with it TurboQuant starts where it started before."""
+    tree = linked("0.20.2")
+
+    assert vpatch("apply", tree, "--overlay", "turboquant-workspace", "--json").json["notes"] == []
+    assert vpatch("apply", linked("0.24.0", "merged"), "--json").json["notes"] == []
+
+
+@pytest.mark.parametrize("overlay", [overlay for overlay, _ in RELEASES.values()])
+def test_show_says_it(vpatch: Program, overlay: str) -> None:
+    shown = " ".join(vpatch("show", overlay).out.split())
+
+    assert "speculative decoding" in shown
+    assert "refuses to start" in shown
+    assert "`enforce_eager`" in shown
+
+
+class Builder:
+    """Stands in for vLLM's metadata builder, with as much of its configuration as matters."""
+
+    def __init__(self, *, full: bool, asynchronous: bool, method: str | None = "mtp") -> None:
+        self.vllm_config = SimpleNamespace(
+            speculative_config=method and SimpleNamespace(method=method),
+            compilation_config=SimpleNamespace(cudagraph_mode=SimpleNamespace(has_full_cudagraphs=lambda: full)),
+            scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
+            cache_config=SimpleNamespace(cache_dtype="turboquant_k8v4"),
+        )
+
+
+@pytest.fixture(params=[True, False], ids=["lengths on the CPU", "lengths on the device"])
+def lengths_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    metadata = type("TurboQuantMetadata", (), {"__annotations__": {"seq_lens_cpu": "Tensor"} if request.param else {}})
+    module = SimpleNamespace(TurboQuantMetadata=metadata)
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends.turboquant_attn", module)
+    found: bool = request.param
+    return found
+
+
+def refused(builder: Any) -> set[str]:
+    try:
+        refuse_wrong_attention(builder)
+    except ValueError as error:
+        return {word.strip(",") for word in str(error).split() if word.startswith("--")} - {"--kv-cache-dtype"}
+    return set()
+
+
+def test_the_options_that_help(lengths_on_cpu: bool) -> None:  # noqa: FBT001 - a fixture
+    late = {"--no-async-scheduling"} if lengths_on_cpu else set()
+
+    assert refused(Builder(full=True, asynchronous=True)) == {"--enforce-eager"} | late
+    assert refused(Builder(full=True, asynchronous=False)) == {"--enforce-eager"}
+    assert refused(Builder(full=False, asynchronous=True)) == late
+    assert refused(Builder(full=False, asynchronous=False)) == set()
+    assert refused(Builder(full=True, asynchronous=True, method=None)) == set()
+
+
+@pytest.mark.usefixtures("lengths_on_cpu")
+def test_an_overlay_that_corrects_it_lifts_the_stop() -> None:
+    class Corrected(Builder):
+        verifies_exactly = True
+
+    assert refused(Corrected(full=True, asynchronous=True)) == set()

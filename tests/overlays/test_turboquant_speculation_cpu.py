@@ -1,0 +1,116 @@
+"""Where a patched vLLM refuses TurboQuant with speculative decoding, and where not: real engines on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from tests.cpu import models
+from tests.cpu.environment import interpreter, probe
+from tests.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
+from tests.releases import pending
+
+Trees = Callable[..., Path]
+Seen = dict[str, dict[str, Any]]
+
+# Who removes a stop where; the workspace on 0.20 removes none.
+STOPS = {
+    "turboquant-hybrid": ("0.20.0", "0.20.1", "0.20.2"),
+    "turboquant-workspace": ("0.21.0", "0.22.0", "0.22.1", "0.23.0"),
+    "turboquant-auto-dtype": ("0.25.0", "0.25.1", "0.26.0"),
+}
+PAIRS = [(release, overlay) for overlay, releases in STOPS.items() for release in releases]
+BY_DEFAULT = {"0.21.0", "0.26.0"}
+RIGHT, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
+
+EAGER, SYNCHRONOUS = "--enforce-eager", "--no-async-scheduling"
+# What has to be said for each that is refused, on 0.21 and newer.
+REFUSED = {
+    "ngram": {EAGER},
+    "ngram, decode graphs": {EAGER},
+    "ngram, full graphs": {EAGER},
+    "hybrid, ngram": {EAGER},
+    "hybrid, MTP": {EAGER, SYNCHRONOUS},
+    "hybrid, MTP, eager": {SYNCHRONOUS},
+    "hybrid, MTP, synchronous": {EAGER},
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(pair, marks=() if pair[0] in BY_DEFAULT else pytest.mark.matrix, id="-".join(pair))
+        for pair in PAIRS
+    ],
+)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen(pair: tuple[str, str], patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder, home = models.write(tmp_path_factory.mktemp("models")), tmp_path_factory.mktemp("home")
+    return probe(interpreter(pair[0]), "probe_speculation", patched(*pair), home, str(folder))
+
+
+def reads_the_cpu(release: str) -> bool:
+    """Tell whether attention takes lengths from the CPU, where scheduling may have been optimistic."""
+    return Version(release) >= Version("0.21")
+
+
+def expected(release: str, name: str) -> set[str]:
+    """Return the options that a start is refused without."""
+    return REFUSED.get(name, set()) - (set() if reads_the_cpu(release) else {SYNCHRONOUS})
+
+
+def said(found: dict[str, Any]) -> set[str]:
+    """Return the options that a refusal names; none where the engine started."""
+    if found.get("started"):
+        return set()
+    kind, message = found["error"]
+    assert kind == "ValueError"
+    assert message.startswith(f"TurboQuant KV cache ({FOUR_BIT}) with speculative decoding (")
+    assert "another --kv-cache-dtype" in message
+    return {option for option in (EAGER, SYNCHRONOUS) if option in message}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_what_is_refused(seen: Seen, pair: tuple[str, str], name: str) -> None:
+    assert said(seen["starts"][name]) == expected(pair[0], name)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_it_is_what_vllm_would_do_wrong(seen: Seen, pair: tuple[str, str], name: str) -> None:
+    """By the graphs that vLLM's own dispatcher would capture, and by the scheduling that it settled on."""
+    found, options = seen["starts"][name], STARTS[name][1]
+    affected = "speculative_config" in options and options.get("kv_cache_dtype", FOUR_BIT) == FOUR_BIT
+
+    assert (EAGER in said(found)) is (affected and found["full"])
+    assert (SYNCHRONOUS in said(found)) is (affected and found["async"] and reads_the_cpu(pair[0]))
+
+
+@pytest.mark.parametrize("name", ON_V2)
+def test_the_v2_runner_refuses_the_same(seen: Seen, pair: tuple[str, str], name: str) -> None:
+    assert said(seen["on V2"][name]) == expected(pair[0], name)
+
+
+def test_why(seen: Seen, pair: tuple[str, str]) -> None:
+    """With right lengths on the CPU all is right. With optimistic ones, and in a graph, it is not."""
+    attended, on_cpu = seen["attended"], reads_the_cpu(pair[0])
+
+    assert attended["synchronous"] == {"lengths": RIGHT}
+    assert attended["two drafts rejected"] == {"lengths": OPTIMISTIC if on_cpu else RIGHT}
+    assert attended["captured"].keys() == ({"own step"} if on_cpu else {"error"})
+
+
+def test_every_release_is_looked_at() -> None:
+    on_0_20 = set(STOPS["turboquant-hybrid"])
+    expected = {overlay: set(pending(overlay)) for overlay in STOPS}
+    expected["turboquant-workspace"] -= on_0_20
+
+    assert expected == {overlay: set(releases) for overlay, releases in STOPS.items()}
