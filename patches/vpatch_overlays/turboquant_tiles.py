@@ -74,8 +74,23 @@ if in_tiles():
 tiles = (
     EnsureImport(ATTENTION, "from vllm._vpatch.turboquant_tiles import Limits, continue_in_tiles, in_tiles, rehearse"),
     InsertAfter(ATTENTION, INIT, anchor=SPLITS, new="self._limits = Limits.of(vllm_config)"),
-    InsertBefore(ATTENTION, FORWARD, anchor="if attn_metadata is None:\n    return output.fill_(0)", new=COUNTED),
-    InsertBefore(ATTENTION, CONTINUATION, anchor="q_len, Hq, D = query.shape", new=TILED),
+    InsertBefore(
+        ATTENTION,
+        FORWARD,
+        anchor="if attn_metadata is None:\n    return output.fill_(0)",
+        new=COUNTED,
+        uses=(
+            *("self._decode_attention", "self._ensure_on_device", "self._prefill_attention"),
+            *("self.head_size", "self.num_heads", "self.num_kv_heads", "self.tq_config"),
+        ),
+    ),
+    InsertBefore(
+        ATTENTION,
+        CONTINUATION,
+        anchor="q_len, Hq, D = query.shape",
+        new=TILED,
+        uses=("self._mse_bytes", "self._val_data_bytes", "self.fa_version", "self.scale", "self.tq_config"),
+    ),
     companion("vpatch_overlays.companions", "turboquant_tiles"),
 )
 

@@ -38,7 +38,7 @@ from vpatch import (
     probe,
 )
 
-from vpatch_overlays._speculation import NOTE, refusal
+from vpatch_overlays._speculation import NOTE, builder_base, refusal
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -129,7 +129,7 @@ overlay = Overlay(
             shapes=(
                 Shape(
                     name="0.21",
-                    when=nothing_reserved,
+                    when=All((nothing_reserved, builder_base)),
                     note=NOTE,
                     edits=(
                         *reservation,
@@ -150,7 +150,7 @@ overlay = Overlay(
                 ),
                 Shape(
                     name="0.20",
-                    when=nothing_reserved,
+                    when=All((nothing_reserved, builder_base)),
                     edits=(
                         *reservation,
                         ReplaceStatements(
