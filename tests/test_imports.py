@@ -17,7 +17,8 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # What may be imported by whom: every module only what stands above it. Those on one line do not import each other.
 LEVELS = (
-    ("errors", "cst", "elide"),
+    ("errors", "cst", "nesting"),
+    ("elide",),
     ("model",),
     ("syntax",),
     ("marks", "select"),
