@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from vpatch.catalogue import discover
+from vpatch.change import unknown_marks
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
 from vpatch.engine import plan, status
 from vpatch.report import Report
@@ -66,6 +67,7 @@ def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...])
     from vpatch.verify import verify
 
     site = locate(tree, python)
-    overlays = chosen(ids) if ids else discover()
-    verdicts, problems = verify(site, overlays, asked=bool(ids), python=python)
+    installed = discover()
+    verdicts, problems = verify(site, chosen(ids) if ids else installed, asked=bool(ids), python=python)
+    problems += unknown_marks(site.read, installed)
     return Report("verify", str(site.root), site.version, verdicts, problems=problems)
