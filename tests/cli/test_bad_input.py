@@ -130,6 +130,10 @@ def null_bytes(root: Path) -> None:
     write(root / CONFIG, b"\0" * 4096)
 
 
+def nested_parentheses(root: Path) -> None:
+    write(root / CONFIG, (root / CONFIG).read_bytes() + b"\nx = " + b"(" * 5000 + b"1" + b")" * 5000 + b"\n")
+
+
 def a_folder_for_a_target(root: Path) -> None:
     (root / CONFIG).unlink()
     (root / CONFIG).mkdir()
@@ -149,6 +153,7 @@ BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
     not_utf_8: (f"drifted: {CONFIG}", ": not readable as text: "),
     no_such_encoding: (f"drifted: {CONFIG}", ": not readable as text: "),
     null_bytes: (f"drifted: {CONFIG}", ": "),
+    nested_parentheses: (f"drifted: {CONFIG}", ": not valid Python: too many nested parentheses (line "),
     a_folder_for_a_target: (f"cannot read: {CONFIG}", ": is a directory"),
     a_loop_for_a_target: (f"cannot read: {CONFIG}", ": too many levels of symbolic links"),
 }

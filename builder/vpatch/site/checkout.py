@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -132,7 +133,7 @@ class Checkout:
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the repository's folder of git's."""
-        return locked(Path(self.repo.git_dir), self.site.root)
+        return locked(Path(self.repo.git_dir), self.site.root, "vpatch.lock", os.O_RDWR | os.O_CREAT)
 
     def settle(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> tuple[str, ...]:
         """Stage beside the files, then rename one by one, companions first; of `note` nothing is kept."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +10,8 @@ from errno import EBUSY, ELOOP, ENOENT, EPERM
 from fcntl import ioctl
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from vpatch.site import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def check(tree: Folders, path: str, expected: Mapping[str, bytes | None]) -> Non
     try:
         with _opened(name, folder) as file:
             _refuse_flags(file, "it is")
-            if _mount(file) != _mount(folder):
+            if mounts.number(file) != mounts.number(folder):
                 raise OSError(EBUSY, "it is a mount point: something is mounted over this file")
             if path in expected and not _holds(file, expected[path]):
                 raise OSError(EBUSY, "another program changed it while vpatch was at work; run again")
@@ -99,15 +100,6 @@ def _refuse_flags(file: int, what: str) -> None:
     for flag, name in _FLAGS.items():
         if flags & flag:
             raise PermissionError(EPERM, f"{what} {name}")
-
-
-def _mount(file: int) -> str | None:
-    """Return the number of the mount that an open file is on, None where the system does not tell."""
-    try:
-        found = re.search(r"^mnt_id:\s*(\d+)", Path(f"/proc/self/fdinfo/{file}").read_text("ascii"), re.MULTILINE)
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def _holds(file: int, content: bytes | None) -> bool:
