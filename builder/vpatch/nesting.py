@@ -1,8 +1,8 @@
 """Keep code that nests too deeply from libcst: its parser would overflow the stack, and the process would die.
 
 libcst 1.8 dies at about 2,000 nested brackets, 6,000 lambdas or 10,000 `and`s on a stack of 8 MiB. Python's own parser
-has limits below that (200 brackets, 100 indents, about 3,000 other levels) and is ten times as fast, so it looks first.
-`elide` needs its result anyway. The deepest syntax tree of a released vLLM has 28 levels.
+has limits below most of these, which differ between its versions, and is ten times as fast, so it looks first. `elide`
+needs its result anyway. The deepest syntax tree of a released vLLM has 28 levels.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import accumulate
 
 LIMIT = 1000
-"""Levels at most, where Python's parser sets no limit of its own. libcst bears six times as many."""
-_DEEP = ("nested", "too many levels of indentation")
-_CHAIN = re.compile(rb"\b(?:and|or)\b")
+"""Levels at most. libcst bears six times as many."""
+_TOLD = ("nested", "too many levels of indentation")
+_TOKEN = re.compile(rb"\w+|[^\w\s]")
 
 
 class TooDeep(Exception):
     """Code that nests too deeply; says how, and in which line."""
+
+    def __init__(self, line: int, how: str = "nested too deeply") -> None:
+        super().__init__(f"{how} (line {line})")
 
 
 def parse(data: bytes) -> ast.Module:
@@ -34,26 +38,65 @@ def parse(data: bytes) -> ast.Module:
     try:
         tree = ast.parse(data)
     except (MemoryError, RecursionError) as error:
-        line = max(((count, -line) for line, count in _levels(data)), default=(0, -1))[1]
-        raise TooDeep(f"nested too deeply (line {-line})") from error
+        raise TooDeep(max(_levels(data), default=(0, 1))[1]) from error
     except (SyntaxError, ValueError) as error:
         told = str(getattr(error, "msg", ""))
-        if any(words in told for words in _DEEP):
-            raise TooDeep(f"{told} (line {getattr(error, 'lineno', 1)})") from error
-        for line, count in _levels(data):
-            if count > LIMIT:
-                raise TooDeep(f"nested too deeply (line {line})") from error
+        if any(words in told for words in _TOLD):
+            raise TooDeep(getattr(error, "lineno", None) or 1, told) from error
+        _check(data)
         raise
-    # Python keeps `a and b and c` flat, however long it is; libcst nests it.
-    if sum(1 for _ in _CHAIN.finditer(data)) > LIMIT:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.BoolOp) and len(node.values) > LIMIT:
-                raise TooDeep(f"nested too deeply (line {node.lineno})")
+    lines = data.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    for first, last in _long_statements(tree, starts):
+        text = data[first:last]
+        if sum(1 for _ in _TOKEN.finditer(text)) > LIMIT // 2:  # never fewer than half of the real tokens
+            _check(text, sum(start <= first for start in starts) - 1)
     return tree
 
 
+def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield where statements, or the headers of compound ones, begin and end that could nest too deeply, in bytes.
+
+    Raises:
+        TooDeep: statements nest too deeply, as those of an `elif` do below the one before.
+    """
+
+    def at(line: int, column: int) -> int:
+        return starts[min(line, len(starts)) - 1] + column
+
+    left: list[tuple[ast.AST, int]] = [(node, 1) for node in tree.body]
+    while left:
+        node, level = left.pop()
+        if level > LIMIT:
+            raise TooDeep(getattr(node, "lineno", 1))
+        inner = [
+            child for name in ("body", "handlers", "orelse", "finalbody", "cases") for child in _blocks(node, name)
+        ]
+        left += [(child, level + 1) for child in inner]
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.stmt | ast.excepthandler) and not is_text:
+            top = min([node, *_blocks(node, "decorator_list")], key=lambda found: getattr(found, "lineno", 1))
+            first = at(getattr(top, "lineno", 1), getattr(top, "col_offset", 0))
+            last = at(node.end_lineno or node.lineno, node.end_col_offset or 0)
+            if last - first > LIMIT:
+                body = _blocks(node, "body")
+                yield first, at(getattr(body[0], "lineno", 1), getattr(body[0], "col_offset", 0)) if body else last
+
+
+def _blocks(node: ast.AST, name: str) -> list[ast.AST]:
+    found = getattr(node, name, None)
+    return found if isinstance(found, list) else []
+
+
+def _check(data: bytes, before: int = 0) -> None:
+    """Raise TooDeep if the tokens of `data`, which `before` lines precede, could nest too deeply."""
+    for levels, line in _levels(data):
+        if levels > LIMIT:
+            raise TooDeep(before + line)
+
+
 def _levels(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield lines with an upper bound of the levels at a token in them, as far as `data` has tokens.
+    """Yield an upper bound of the levels at each token, and its line, as far as `data` has tokens.
 
     A level takes a token of its own. What stands before a comma or a new line is beside, and not above, what follows.
     An `elif` is below the one before.
@@ -74,6 +117,6 @@ def _levels(data: bytes) -> Iterator[tuple[int, int]]:
             else:
                 branches += text == "elif"
                 counts[-1] += 1 + (text.count("{") if token.type == tokenize.STRING else 0)
-            yield token.start[0], sum(counts) + branches
+            yield sum(counts) + branches, token.start[0]
     except (tokenize.TokenError, SyntaxError, ValueError, RecursionError):
         return
