@@ -97,14 +97,17 @@ def revert(
     return changed
 
 
-def unknown_marks(read: Callable[[str], bytes | None], installed: Sequence[Catalogued]) -> list[Problem]:
+def unknown_marks(
+    read: Callable[[str], bytes | None], installed: Sequence[Catalogued], changed: Collection[str] = ()
+) -> list[Problem]:
     """Report marks of overlays that are not installed, in the files that the installed ones change.
 
-    Such a mark is the work of an overlay whose package is gone, or a comment that vLLM itself or somebody else wrote.
+    In `changed`, files that vpatch keeps an original of, such a mark is the work of an overlay whose package is gone.
+    Elsewhere it may as well be a comment that vLLM itself or somebody else wrote.
     """
     known = {item.id for item in installed}
     found = []
-    for file in sorted(set().union(*map(edited, installed))):
+    for file in sorted(set().union(*map(edited, installed)) - set(changed)):
         for number, line in enumerate((read(file) or b"").split(b"\n"), 1):
             for name in dict.fromkeys(marks_in(line)):
                 if name not in known:

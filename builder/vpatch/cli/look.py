@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -10,8 +11,10 @@ from vpatch.catalogue import discover
 from vpatch.change import unknown_marks
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
 from vpatch.engine import plan, status
+from vpatch.errors import Failure
 from vpatch.report import Report
-from vpatch.site.locate import locate
+from vpatch.site.locate import is_checkout, locate
+from vpatch.site.writer import originals
 
 
 @click.command("status")
@@ -69,5 +72,6 @@ def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...])
     site = locate(tree, python)
     installed = discover()
     verdicts, problems = verify(site, chosen(ids) if ids else installed, asked=bool(ids), python=python)
-    problems += unknown_marks(site.read, installed)
+    with suppress(Failure):  # `verify` has reported an unreadable provenance
+        problems += [] if is_checkout(site) else unknown_marks(site.read, installed, originals(site))
     return Report("verify", str(site.root), site.version, verdicts, problems=problems)
