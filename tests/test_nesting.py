@@ -95,6 +95,12 @@ def test_long_and_flat_in_a_newer_python(kind: str) -> None:
         nesting.parse(data)
 
 
+def test_newlines_that_an_encoding_hides() -> None:
+    data = b"# -*- coding: utf-7 -*-\nx = 1+AAo-" + b"+AAo-".join(b"y = 2" for _ in range(50)) + b"\n"
+
+    assert len(nesting.parse(data).body) > 40
+
+
 def test_libcst_bears_the_limits() -> None:
     """In a process of its own: it would die."""
     script = """

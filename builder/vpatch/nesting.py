@@ -12,7 +12,9 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from itertools import accumulate
+from typing import Any
 
 LIMIT = 1000
 """Levels at most. libcst bears six times as many."""
@@ -62,30 +64,31 @@ def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int,
     """
 
     def at(line: int, column: int) -> int:
+        # Clamped, since some encodings (UTF-7) hide newlines from whoever counts them in bytes.
         return starts[min(line, len(starts)) - 1] + column
 
-    left: list[tuple[ast.AST, int]] = [(node, 1) for node in tree.body]
+    left: list[tuple[Any, int]] = [(node, 1) for node in tree.body]
     while left:
         node, level = left.pop()
         if level > LIMIT:
-            raise TooDeep(getattr(node, "lineno", 1))
-        inner = [
-            child for name in ("body", "handlers", "orelse", "finalbody", "cases") for child in _blocks(node, name)
-        ]
-        left += [(child, level + 1) for child in inner]
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.stmt | ast.excepthandler) and not is_text:
-            top = min([node, *_blocks(node, "decorator_list")], key=lambda found: getattr(found, "lineno", 1))
-            first = at(getattr(top, "lineno", 1), getattr(top, "col_offset", 0))
-            last = at(node.end_lineno or node.lineno, node.end_col_offset or 0)
-            if last - first > LIMIT:
-                body = _blocks(node, "body")
-                yield first, at(getattr(body[0], "lineno", 1), getattr(body[0], "col_offset", 0)) if body else last
+            raise TooDeep(node.lineno)
+        names = _blocks(node.__class__)
+        for name in names:
+            left += [(child, level + 1) for child in getattr(node, name)]
+        if isinstance(node, ast.match_case) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            continue  # the first has no place of its own, and is looked at with its `match`; the second is a text
+        top = node if not getattr(node, "decorator_list", ()) else node.decorator_list[0]
+        first = at(top.lineno, top.col_offset)
+        body = node.body[0] if "body" in names else None
+        last = at(body.lineno, body.col_offset) if body else at(node.end_lineno, node.end_col_offset)
+        if last - first > LIMIT:
+            yield first, last
 
 
-def _blocks(node: ast.AST, name: str) -> list[ast.AST]:
-    found = getattr(node, name, None)
-    return found if isinstance(found, list) else []
+@cache
+def _blocks(kind: type[ast.AST]) -> tuple[str, ...]:
+    """Return the fields of a kind of statement that hold statements."""
+    return tuple(name for name in ("body", "handlers", "orelse", "finalbody", "cases") if name in kind._fields)
 
 
 def _check(data: bytes, before: int = 0) -> None:
