@@ -17,7 +17,8 @@ CHECKS = {
     "format": ("ruff", "format", "--check", "."),
     "mypy": ("mypy",),
     "schema": ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS),
-    "zizmor": ("zizmor", "--offline", "--quiet", *WORKFLOWS),
+    "updates": ("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml"),
+    "zizmor": ("zizmor", "--offline", "--quiet", *WORKFLOWS, ".github/dependabot.yml"),
 }
 
 

@@ -17,8 +17,9 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # What may be imported by whom: every module only what stands above it. Those on one line do not import each other.
 LEVELS = (
-    ("errors", "cst", "elide", "flow", "loaded"),
-    ("model", "binding"),
+    ("errors", "cst", "nesting", "flow", "loaded"),
+    ("elide", "binding"),
+    ("model",),
     ("syntax",),
     ("marks", "select", "place"),
     ("workspace",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vpatch.errors import Failure, Problem
@@ -71,8 +71,8 @@ def revert(
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
 
     Raises:
-        Failure: somebody edited a file after vpatch, an overlay to take away is not applied, or one that stays cannot
-            be computed.
+        Failure: somebody edited a file after vpatch, an overlay to take away is not applied, one that stays cannot be
+            computed, or marks remain of overlays that are not installed.
     """
     if not store.settled({}, []):
         with store.lock():
@@ -86,14 +86,34 @@ def revert(
     left = {
         (file, item.id) for item in gone for file in edited(item) if item.id in marks_in(store.site.read(file) or b"")
     }
-    if left:
-        cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
-        raise Failure(
-            *(Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left))
-        )
+    cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
+    problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
+    if overlays is None:
+        problems += unknown_marks(store.site.read, installed)
+    if problems:
+        raise Failure(*problems)
     if overlays is not None and not changed:
         raise Failure(*(_not_applied(store, item.id) for item in overlays))
     return changed
+
+
+def unknown_marks(
+    read: Callable[[str], bytes | None], installed: Sequence[Catalogued], changed: Collection[str] = ()
+) -> list[Problem]:
+    """Report marks of overlays that are not installed, in the files that the installed ones change.
+
+    In `changed`, files that vpatch keeps an original of, such a mark is the work of an overlay whose package is gone.
+    Elsewhere it may as well be a comment that vLLM itself or somebody else wrote.
+    """
+    known = {item.id for item in installed}
+    found = []
+    for file in sorted(set().union(*map(edited, installed)) - set(changed)):
+        for number, line in enumerate((read(file) or b"").split(b"\n"), 1):
+            for name in dict.fromkeys(marks_in(line)):
+                if name not in known:
+                    cause = "no overlay of this name is installed: install its package, or reword a mere comment"
+                    found.append(Problem("unknown mark", file, f"line {number} has `# vpatch: {name}`, and {cause}"))
+    return found
 
 
 def edited(item: Catalogued) -> set[str]:

@@ -12,6 +12,8 @@ import re
 import tokenize
 from collections.abc import Collection, Iterator, Sequence
 
+from vpatch import nesting
+
 _LABEL = "vpatch:elided:"
 _PLACE = re.compile(rf'"""{_LABEL}(\d+)[\r\n]*"""')
 
@@ -20,17 +22,20 @@ Reach = Collection[str]
 
 
 def elide(data: bytes, reach: Reach) -> tuple[bytes, tuple[str, ...]]:
-    """Give a module without the bodies that lie outside `reach`, line numbers kept, and those bodies.
+    """Return a module without the bodies that lie outside `reach`, line numbers kept, and those bodies.
 
     Nothing is left out of what Python itself cannot parse.
+
+    Raises:
+        TooDeep: the module nests too deeply for libcst, in a body that stays or in one that goes.
     """
-    if "" in reach:
-        return data, ()
     try:
+        tree = nesting.parse(data)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
-        tree = ast.parse(data)
     except (SyntaxError, ValueError, LookupError):
+        return data, ()
+    if "" in reach:
         return data, ()
     if _LABEL in text or re.search(r"\r(?!\n)|\x0c", text):
         return data, ()  # the lines that Python counts would not be those of split("\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from vpatch import cst
 from vpatch.elide import elide
 from vpatch.errors import Failure, Problem
+from vpatch.nesting import TooDeep
 from vpatch.select import Lost, Source
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Workspace:
         """Give a file's present bytes, changes included.
 
         Raises:
-            Failure: the file's encoding lacks a character of what an edit put into it.
+            Failure: the file's encoding lacks a character of what an edit put into it, or the code nests too deeply.
         """
         match self._changed.get(file):
             case None:
@@ -70,6 +71,8 @@ class Workspace:
                     data = source.bytes
                 except UnicodeEncodeError as error:
                     raise Failure(Problem("cannot encode", file, f"the new code: {error}")) from error
+                except RecursionError as error:
+                    raise Failure(Problem("cannot write code", file, "it is nested too deeply")) from error
                 self._changed[file] = data
                 return data
 
@@ -114,14 +117,20 @@ _ODD = re.compile(rb"\f|\r(?!\n)|^[ \t]*\\\r?\n", re.MULTILINE)
 
 
 def _parse(file: str, data: bytes, reach: frozenset[str]) -> Source | Lost:
-    rest, elided = elide(data, reach)
     try:
+        rest, elided = elide(data, reach)
         module = cst.parse_module(rest)
+    except TooDeep as error:
+        return Lost(f"not valid Python: {error}")
     except cst.ParserSyntaxError as error:
         cause = error.message.strip().splitlines()[-1]
         return Lost(f"not valid Python: {cause} (line {error.raw_line})")
     except (UnicodeDecodeError, SyntaxError, LookupError) as error:
         return Lost(f"not readable as text: {error}")
-    if _ODD.search(rest) and module.bytes != rest:
+    try:
+        loses = _ODD.search(rest) and module.bytes != rest
+    except RecursionError:
+        return Lost("not valid Python: nested too deeply")
+    if loses:
         return Lost("has whitespace, such as a form feed before a statement, that an edit would lose")
     return Source(file, module, elided)

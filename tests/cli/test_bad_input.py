@@ -130,6 +130,10 @@ def null_bytes(root: Path) -> None:
     write(root / CONFIG, b"\0" * 4096)
 
 
+def nested_parentheses(root: Path) -> None:
+    write(root / CONFIG, (root / CONFIG).read_bytes() + b"\nx = " + b"(" * 5000 + b"1" + b")" * 5000 + b"\n")
+
+
 def a_folder_for_a_target(root: Path) -> None:
     (root / CONFIG).unlink()
     (root / CONFIG).mkdir()
@@ -149,6 +153,7 @@ BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
     not_utf_8: (f"drifted: {CONFIG}", ": not readable as text: "),
     no_such_encoding: (f"drifted: {CONFIG}", ": not readable as text: "),
     null_bytes: (f"drifted: {CONFIG}", ": "),
+    nested_parentheses: (f"drifted: {CONFIG}", ": not valid Python: too many nested parentheses (line "),
     a_folder_for_a_target: (f"cannot read: {CONFIG}", ": is a directory"),
     a_loop_for_a_target: (f"cannot read: {CONFIG}", ": too many levels of symbolic links"),
 }
@@ -228,3 +233,29 @@ def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> No
         assert ran.code == 1
         assert ran.json["overlays"][0]["state"] == "drifted"
         assert file in ran.err
+
+
+@pytest.mark.parametrize("command", ["apply", "revert", "verify"])
+def test_a_mark_of_no_overlay(
+    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], command: str
+) -> None:
+    """In a file as its installer wrote it: to install vLLM anew would not help."""
+    tree = linked("0.20.2")
+    old = (tree / CONFIG).read_bytes()
+    write(tree / CONFIG, old + b"\nx = 1  # vpatch: not-installed\n")
+    before, line = contents(tree), old.count(b"\n") + 2
+
+    ran = vpatch(command, tree, *(ONLY if command == "apply" else ()))
+
+    assert ran.code == 1
+    if command == "apply":
+        cause = (
+            "vpatch keeps nothing of this tree, and the file has `# vpatch: not-installed`; if an overlay changed it, "
+        )
+        assert ran.err == f"no original kept: {CONFIG}: {cause}reinstall vLLM; if it is a mere comment, reword it\n"
+    else:
+        cause = "no overlay of this name is installed: install its package, or reword a mere comment"
+        assert f"unknown mark: {CONFIG}: line {line} has `# vpatch: not-installed`, and {cause}\n" in ran.err
+    assert contents(tree) == before
+    write(tree / CONFIG, old)
+    assert vpatch("apply", tree, *ONLY).code == vpatch("verify", tree).code == vpatch("revert", tree).code == 0

@@ -54,9 +54,11 @@ class Tree:
 
     def settle(self, desired: Mapping[str, bytes], *, allow_edited: bool = False) -> tuple[str, ...]:
         """Do what the command line does, the engine left out."""
+        return () if self.settled(desired) else self.change(desired, allow_edited=allow_edited)
+
+    def change(self, desired: Mapping[str, bytes], *, allow_edited: bool = False) -> tuple[str, ...]:
+        """Do it without the look beforehand, which no error ends."""
         note = {"overlays": sorted(desired)}
-        if writer.settled(self.site, desired, note):
-            return ()
         with writer.lock(self.site):
             return writer.settle(self.site, desired, note, pristine=unmarked, allow_edited=allow_edited)
 

@@ -18,7 +18,9 @@ from vpatch.site.checkout import Checkout
 from vpatch.site.locate import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from vpatch.site.folders import Folders
 
     from tests.conftest import Process, Program, Trees
 
@@ -276,9 +278,9 @@ def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.M
     """All that cannot be written is named, and nothing is left of what could."""
     real = disk.stage
 
-    def full(target: Path, content: bytes, like: Path) -> None:
-        real(target, content, like)
-        if target.name in {"config.py", "interface.py"}:
+    def full(tree: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
+        real(tree, path, content, models)
+        if Path(path).name in {"config.py", "interface.py"}:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "stage", full)
@@ -293,10 +295,10 @@ def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.M
 def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     real = disk.put
 
-    def refused(target: Path) -> None:
-        if target.name == name:
+    def refused(tree: Folders, path: str) -> None:
+        if Path(path).name == name:
             raise OSError(5, "Input/output error")
-        real(target)
+        real(tree, path)
 
     with monkeypatch.context() as fault:
         fault.setattr(disk, "put", refused)

@@ -29,16 +29,23 @@ LATER = "the next run completes"
 Fault = Callable[[int, str, Callable[..., Any], tuple[Any, ...]], None]
 
 
+def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of a step with whole paths, where they name files in open folders."""
+    folders = [options.get(key) for key in ("dir_fd", "src_dir_fd", "dst_dir_fd") if options.get(key) is not None]
+    found = [Path(f"/proc/self/fd/{folder}").readlink() / args[n] for n, folder in enumerate(folders)]
+    return (*found, *args[len(found) :])
+
+
 @contextmanager
 def at_each_step(fault: Fault) -> Iterator[list[str]]:
-    """Call `fault` before each step that touches the disk; give the steps made."""
+    """Call `fault` before each step that touches the disk; yield the steps made, with "look" for an `open` to read."""
     real = {name: getattr(os, name) for name in STEPS}
     made: list[str] = []
 
     def wrap(name: str) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
-            made.append(name)
-            fault(len(made), name, real[name], args)
+            made.append("look" if name == "open" and not args[1] & os.O_CREAT else name)
+            fault(len(made), name, real[name], whole(args, kwargs))
             return real[name](*args, **kwargs)
 
         return step
@@ -115,7 +122,7 @@ class Stage:
         self.again = desired[start if goal == "pristine" else goal]
         done = self.start.copy(folder / "done")
         with at_each_step(nothing) as made:
-            done.settle(self.desired)
+            done.change(self.desired)
         self.steps = list(made)
         self.before, self.after = self.start.snapshot(), done.snapshot()
         unharmed = pristine.copy(folder / "unharmed")
@@ -124,7 +131,7 @@ class Stage:
 
     def run(self, tree: Tree, fault: Fault) -> None:
         with at_each_step(fault):
-            tree.settle(self.desired)
+            tree.change(self.desired)
 
     def fresh(self) -> Tree:
         return self.start.copy(self.folder / "run")
@@ -155,7 +162,8 @@ def test_the_steps_are_seen(tree: Tree, public: Path) -> None:
 
 
 def test_killed_at_any_step(stage: Stage, forked: Forked) -> None:
-    for number in range(1, len(stage.steps) + 1):
+    # The disk is the same before a step that only looks as before the next one.
+    for number in (number for number, name in enumerate(stage.steps, 1) if name != "look"):
         tree = stage.fresh()
 
         assert forked(partial(stage.run, tree, killed_at(number))) == signal.SIGKILL

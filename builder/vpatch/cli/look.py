@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from vpatch.catalogue import discover
+from vpatch.change import unknown_marks
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
 from vpatch.engine import plan, status
+from vpatch.errors import Failure
 from vpatch.report import Report
-from vpatch.site.locate import locate
+from vpatch.site.locate import is_checkout, locate
+from vpatch.site.writer import originals
 
 
 @click.command("status")
@@ -68,6 +72,9 @@ def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...])
     from vpatch.verify import verify
 
     site = locate(tree, python)
-    overlays = chosen(ids) if ids else discover()
-    found = verify(site, overlays, asked=bool(ids), python=python)
-    return Report("verify", str(site.root), site.version, found.verdicts, problems=found.problems, notes=found.notes)
+    installed = discover()
+    found = verify(site, chosen(ids) if ids else installed, asked=bool(ids), python=python)
+    problems = list(found.problems)
+    with suppress(Failure):  # `verify` has reported an unreadable provenance
+        problems += [] if is_checkout(site) else unknown_marks(site.read, installed, originals(site))
+    return Report("verify", str(site.root), site.version, found.verdicts, problems=problems, notes=found.notes)

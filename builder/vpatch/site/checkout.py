@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
 from vpatch.model import COMPANIONS
-from vpatch.site import bytecode, disk
+from vpatch.site import bytecode, disk, ready
+from vpatch.site.folders import Folders
 from vpatch.site.kept import STAGED, is_companion, sha256
 from vpatch.site.lock import locked
 from vpatch.site.model import Site
@@ -91,9 +93,9 @@ class Checkout:
             return {}
 
     def _note(self, written: Mapping[str, list[str]]) -> None:
-        with disk.naming("cannot write", str(self._ledger)):
-            disk.stage(self._ledger, json.dumps(written, indent=1).encode(), self.site.root / "vllm/__init__.py")
-            disk.put(self._ledger)
+        with disk.naming("cannot write", str(self._ledger)), Folders(Path(self.repo.git_dir).resolve()) as folders:
+            disk.stage(folders, self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
+            disk.put(folders, self._ledger.name)
 
     def _differing(self) -> list[str]:
         with _naming(self.site.root):
@@ -104,9 +106,9 @@ class Checkout:
         with _naming(self.site.root):
             return str(self.repo.git.ls_files("--others", "-z", "--", "vllm")).split("\0")
 
-    def _left(self) -> list[Path]:
-        """Give what a killed run staged."""
-        return [self.site.root / name for name in self._unknown() if name.endswith(STAGED)]
+    def _left(self) -> list[str]:
+        """Return the files that a killed run staged."""
+        return [name for name in self._unknown() if name.endswith(STAGED)]
 
     def _is_tidy(self) -> bool:
         """Tell whether no killed run left anything, an empty folder of companions included."""
@@ -131,7 +133,7 @@ class Checkout:
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the repository's folder of git's."""
-        return locked(Path(self.repo.git_dir), self.site.root)
+        return locked(Path(self.repo.git_dir), self.site.root, "vpatch.lock", os.O_RDWR | os.O_CREAT)
 
     def settle(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> tuple[str, ...]:
         """Stage beside the files, then rename one by one, companions first; of `note` nothing is kept."""
@@ -139,8 +141,12 @@ class Checkout:
         todo = {f: new for f, new in sorted(wanted.items()) if new != self.site.read(f)}
         if problems := [p for file in todo for p in self._unsafe(file, on_edits=on_edits)]:
             raise Failure(*problems)
-        disk.discard(self._left())
-        targets = {file: self.site.root / file for file, new in todo.items() if new is not None}
+        with Folders(self.site.root) as tree:
+            self._write(tree, wanted, todo)
+        return tuple(todo)
+
+    def _write(self, tree: Folders, wanted: Mapping[str, bytes | None], todo: Mapping[str, bytes | None]) -> None:
+        disk.discard(tree, self._left())
         before = self._written()
         # The hashes of an edited file stay those from before the edit, so that `revert` goes on refusing it.
         ours = {
@@ -148,34 +154,37 @@ class Checkout:
             for file, new in wanted.items()
             if new is not None and not is_pristine(file, new)
         }
-        made: list[Path] = []
+        made: list[str] = []
         try:
-            self._stage({target: todo[file] or b"" for file, target in targets.items()}, made)
+            self._stage(tree, todo, made)
             # What is being written, and what was: a kill from here on may leave either.
             self._note({file: [*before.get(file, []), *ours.get(file, [])] for file in {**before, **ours}})
         except BaseException:
-            disk.discard([disk.staged(target) for target in (*targets.values(), self._ledger)], made)
+            disk.discard(tree, map(disk.waiting, todo), made)
+            with suppress(OSError), Folders(Path(self.repo.git_dir).resolve()) as folders:
+                disk.discard(folders, [disk.waiting(self._ledger.name)])
             raise
         later = "; the next run completes what this one began"
         for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
-            target = self.site.root / file
             with disk.naming("cannot write", file, later):
-                disk.put(target) if file in targets else target.unlink()
-                disk.remove_files(bytecode.twins(target))
-                disk.sync(target.parent)
+                disk.remove(tree, file) if todo[file] is None else disk.put(tree, file)
+                twins = bytecode.twins(tree.root / file)
+                disk.remove_files(tree, (twin.relative_to(tree.root).as_posix() for twin in twins))
+                disk.sync(tree, str(PurePosixPath(file).parent))
         with disk.naming("cannot tidy up", COMPANIONS, later):
-            disk.prune(self.site.root / COMPANIONS)
+            disk.prune(tree, COMPANIONS)
         self._note(ours)
-        return tuple(todo)
 
-    def _stage(self, content: Mapping[Path, bytes], made: list[Path]) -> None:
+    def _stage(self, tree: Folders, todo: Mapping[str, bytes | None], made: list[str]) -> None:
         problems: list[Problem] = []
-        like = self.site.root / "vllm/__init__.py"
-        for target, new in content.items():
+        for file, new in todo.items():
             try:
-                with disk.naming("cannot write", target.relative_to(self.site.root).as_posix()):
-                    disk.make_folder(target.parent, like.parent, made)
-                    disk.stage(target, new, target if target.exists() else like)
+                with disk.naming("cannot write" if new is not None else "cannot remove", file):
+                    if new is not None:
+                        disk.make_folder(tree, str(PurePosixPath(file).parent), "vllm", made)
+                    ready.check(tree, file, {file: self.site.read(file)})
+                    if new is not None:
+                        disk.stage(tree, file, new, ("vllm/__init__.py",))
             except Failure as failure:
                 problems += failure.problems
         if problems:

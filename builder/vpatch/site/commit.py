@@ -6,23 +6,24 @@ the next run knows whose the new files are, and that there are staged ones to sw
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
 from vpatch.model import COMPANIONS
-from vpatch.site import bytecode, disk, kept, listing
+from vpatch.site import bytecode, disk, kept, listing, ready
 from vpatch.site.disk import naming
+from vpatch.site.folders import Folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from vpatch.site.model import Site
     from vpatch.site.plan import Plan
 
+_COMPANIONS = COMPANIONS.rstrip("/")
 _NOTE = "under-way.json"
 _LATER = "; the next run completes what this one began"
 
@@ -33,10 +34,14 @@ def carry_out(site: Site, plan: Plan) -> None:
     Raises:
         Failure: the system refuses. If it did so while files were staged, the tree is as it was.
     """
-    with naming("cannot remove stale bytecode", f"{site.root}"):
-        disk.remove_files(plan.bytecode)
-    if not replace(plan, bytecode=()).work:
-        return
+    with Folders(site.root) as tree:
+        with naming("cannot remove stale bytecode", f"{site.root}"):
+            disk.remove_files(tree, (twin.relative_to(site.root).as_posix() for twin in plan.bytecode))
+        if replace(plan, bytecode=()).work:
+            _change(site, plan, tree)
+
+
+def _change(site: Site, plan: Plan, tree: Folders) -> None:
     folder, record = kept.folder(site), listing.path_of(site)
     originals = {f"{folder}/originals/{path}": content for path, content in plan.originals.items()}
     # Companions come first: a changed module must never look for one that is not there yet.
@@ -45,105 +50,151 @@ def carry_out(site: Site, plan: Plan) -> None:
     last = {f"{folder}/provenance.json": plan.provenance, record: plan.record}
     lists = {path: content for path, content in last.items() if content is not None}
 
-    with _staged(site, plan, {**originals, **companions, **modules, **lists}):
+    with _staged(site, plan, tree, ({**companions, **modules, **lists}, originals)):
         for group in (originals, companions, modules):
-            _put(site, group)
+            _put(tree, group)
         for path in plan.removed:
             with naming("cannot remove", path, _LATER):
-                (site.root / path).unlink(missing_ok=True)
-        _sync(site, plan.removed)
+                disk.remove(tree, path)
+        _sync(tree, plan.removed)
         # Once more: an import may have compiled the old source meanwhile.
-        _remove_bytecode(site, [*plan.files, *plan.removed], _LATER)
-        _put(site, lists)
+        _remove_bytecode(tree, [*plan.files, *plan.removed], _LATER)
+        _put(tree, lists)
         with naming("cannot tidy up", folder, _LATER):
-            _end(site, plan)
+            _end(site, plan, tree)
 
 
 @contextmanager
-def _staged(site: Site, plan: Plan, content: Mapping[str, bytes]) -> Iterator[None]:
-    """Stage `content` for the time of the block. If that fails, the tree is as it was."""
-    note = site.root / kept.folder(site) / _NOTE
-    targets, folders = [note], list[Path]()
+def _staged(site: Site, plan: Plan, tree: Folders, groups: Sequence[Mapping[str, bytes]]) -> Iterator[None]:
+    """Stage the files in `groups` for the time of the block. If that fails, the tree is as it was."""
+    note = f"{kept.folder(site)}/{_NOTE}"
+    targets, folders = [note], list[str]()
     begun = False
     try:
         with naming("cannot write", kept.folder(site)):
-            _begin(site, plan, folders)
-        _stage(site, content, targets, folders)
+            _begin(site, plan, tree, folders)
+        _check_removals(site, plan, tree)
+        # The originals come last: whatever stands in the way of one stands in the way of its module.
+        for content in groups:
+            _stage(site, plan, tree, content, targets, folders)
         # Before the sources change, so that a kill in between cannot leave old code to run.
-        _remove_bytecode(site, [*plan.files, *plan.removed])
+        _remove_bytecode(tree, [*plan.files, *plan.removed])
         begun = True
         yield
     except BaseException:
-        disk.discard([disk.staged(target) for target in targets])
+        disk.discard(tree, map(disk.waiting, targets))
         if not begun:
             # The note of a killed run stays, until what that run left is tidied up.
-            disk.discard([] if plan.unclean else [note], folders)
+            disk.discard(tree, [] if plan.unclean else [note], folders)
         raise
 
 
-def _begin(site: Site, plan: Plan, folders: list[Path]) -> None:
-    base = site.root / kept.folder(site)
+def _begin(site: Site, plan: Plan, tree: Folders, folders: list[str]) -> None:
+    base, above = kept.folder(site), site.dist_info or ""
     if plan.unclean:
-        disk.sweep(site.root / "vllm")
-        disk.sweep(base.parent)
-    disk.make_folder(base, base.parent, folders)
-    disk.stage(base / _NOTE, plan.under_way, site.root / listing.path_of(site))
-    disk.put(base / _NOTE)
-    disk.sync(base)
-    disk.sync(base.parent)
+        disk.sweep(tree, "vllm")
+        disk.sweep(tree, above)
+    disk.make_folder(tree, base, above, folders)
+    disk.stage(tree, f"{base}/{_NOTE}", plan.under_way, (listing.path_of(site),))
+    disk.put(tree, f"{base}/{_NOTE}")
+    disk.sync(tree, base)
+    disk.sync(tree, above)
 
 
-def _stage(site: Site, content: Mapping[str, bytes], targets: list[Path], folders: list[Path]) -> None:
-    record = site.root / listing.path_of(site)
+def _stage(
+    site: Site, plan: Plan, tree: Folders, content: Mapping[str, bytes], targets: list[str], folders: list[str]
+) -> None:
     problems: list[Problem] = []
     for path, new in content.items():
-        target = site.root / path
-        try:
-            with naming("cannot write", path):
-                disk.make_folder(target.parent, record.parent, folders)
-                targets.append(target)
-                disk.stage(target, new, target if target.exists() else record)
-        except Failure as failure:
-            problems += failure.problems
+        with _collecting(problems), naming("cannot write", path):
+            disk.make_folder(tree, _parent(path), site.dist_info or "", folders)
+            ready.check(tree, path, plan.now)
+            targets.append(path)
+            disk.stage(tree, path, new, _models(site, path))
     if problems:
         raise Failure(*problems)
     for folder in folders:
-        with naming("cannot write", folder.relative_to(site.root).as_posix()):
-            disk.sync(folder.parent)
+        with naming("cannot write", folder):
+            disk.sync(tree, _parent(folder))
 
 
-def _put(site: Site, paths: Iterable[str]) -> None:
+@contextmanager
+def _collecting(problems: list[Problem]) -> Iterator[None]:
+    try:
+        yield
+    except Failure as failure:
+        problems += failure.problems
+
+
+def _check_removals(site: Site, plan: Plan, tree: Folders) -> None:
+    problems: list[Problem] = []
+    for path in plan.removed:
+        with _collecting(problems), naming("cannot remove", path):
+            ready.check(tree, path, plan.now)
+    if plan.ends:
+        try:
+            ready.check_tree(tree, kept.folder(site))
+        except OSError as error:
+            problems.append(Problem("cannot remove", str(error.filename or kept.folder(site)), disk.cause(error)))
+    if problems:
+        raise Failure(*problems)
+
+
+def _models(site: Site, path: str) -> tuple[str, ...]:
+    """Return the files, best first, whose owner and mode a new file should have."""
+    originals = f"{kept.folder(site)}/originals/"
+    # An original is as private as its module, and a module that was deleted comes back as private as its original.
+    twin = path.removeprefix(originals) if path.startswith(originals) else originals + path
+    return (twin, listing.path_of(site))
+
+
+def _parent(path: str) -> str:
+    return str(PurePosixPath(path).parent)
+
+
+def _put(tree: Folders, paths: Iterable[str]) -> None:
     for path in paths:
         with naming("cannot write", path, _LATER):
-            disk.put(site.root / path)
-    _sync(site, paths)
+            disk.put(tree, path)
+    _sync(tree, paths)
 
 
-def _sync(site: Site, paths: Iterable[str]) -> None:
-    for folder in sorted({(site.root / path).parent for path in paths}):
-        with naming("cannot write", folder.relative_to(site.root).as_posix(), _LATER):
-            disk.sync(folder)
+def _sync(tree: Folders, paths: Iterable[str]) -> None:
+    for folder in sorted({_parent(path) for path in paths}):
+        with naming("cannot write", folder, _LATER):
+            disk.sync(tree, folder)
 
 
-def _remove_bytecode(site: Site, paths: Iterable[str], more: str = "") -> None:
+def _remove_bytecode(tree: Folders, paths: Iterable[str], more: str = "") -> None:
     for path in paths:
         with naming("cannot remove bytecode of", path, more):
-            disk.remove_files(bytecode.twins(site.root / path))
+            twins = bytecode.twins(tree.root / path)
+            disk.remove_files(tree, (twin.relative_to(tree.root).as_posix() for twin in twins))
 
 
-def _end(site: Site, plan: Plan) -> None:
-    base = site.root / kept.folder(site)
-    companions = site.root / COMPANIONS
-    if all(name.endswith(".pyc") for _, _, names in os.walk(companions) for name in names):
-        disk.remove_tree(companions)
+def _end(site: Site, plan: Plan, tree: Folders) -> None:
+    base = kept.folder(site)
+    if _only_bytecode(tree):
+        disk.remove(tree, _COMPANIONS)
     if plan.ends:
-        disk.remove_tree(base)
+        disk.remove(tree, base)
     else:
         for path in plan.dropped:
-            (base / "originals" / path).unlink(missing_ok=True)
-        disk.prune(base / "originals")
-        for stray in base.iterdir():
-            if stray.name not in kept.NAMES:
-                disk.remove_tree(stray) if stray.is_dir() else stray.unlink()
-        disk.sync(base)
-    disk.sync(base.parent)
+            disk.remove(tree, f"{base}/originals/{path}")
+        disk.prune(tree, f"{base}/originals")
+        for stray in sorted(disk.names(tree, base) - kept.NAMES):
+            disk.remove(tree, f"{base}/{stray}")
+        disk.sync(tree, base)
+    disk.sync(tree, site.dist_info or "")
+
+
+def _only_bytecode(tree: Folders) -> bool:
+    """Whether the folder of companions holds nothing but bytecode; a link to a folder is somebody's."""
+    try:
+        return all(
+            name.endswith(".pyc") if name in files else disk.is_folder(name, at)
+            for _, folders, files, at in tree.walk(_COMPANIONS)
+            for name in (*files, *folders)
+        )
+    except FileNotFoundError:
+        return False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
+from vpatch.marks import marks_in
 from vpatch.site import kept
 
 if TYPE_CHECKING:
@@ -97,4 +98,11 @@ def _origin(path: str, now: bytes | None, want: bytes | None, asked: Asked, have
     if now == want:
         return None
     cause = "it was changed before, and what it was is lost with the dist-info's vpatch folder; reinstall vLLM"
+    if not have.anything and (names := dict.fromkeys(marks_in(now))):
+        # Nothing says that vpatch was ever here: the comment may be part of the release.
+        marks = ", ".join(f"`# vpatch: {name}`" for name in names)
+        cause = (
+            f"vpatch keeps nothing of this tree, and the file has {marks}; if an overlay changed it, reinstall vLLM; "
+        )
+        cause += "if it is a mere comment, reword it"
     raise Failure(Problem("no original kept", path, cause))

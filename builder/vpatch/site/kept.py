@@ -17,6 +17,7 @@ import os
 import pwd
 import time
 from dataclasses import dataclass, field
+from errno import ELOOP
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ def read(site: Site) -> Kept:
         return Kept()
     base = folder(site)
     record_path = f"{site.dist_info}/RECORD"
-    originals = {path: site.read(f"{base}/originals/{path}") or b"" for path in _files(site.root / base / "originals")}
+    originals = _files(site.root / base / "originals")
     record = originals.pop(record_path, None)
     provenance, under_way = site.read(f"{base}/provenance.json"), site.read(f"{base}/under-way.json")
     try:
@@ -161,16 +162,38 @@ def _table(content: bytes | None) -> dict[str, Any]:
     return {**said}
 
 
-def _files(top: Path) -> list[str]:
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            raise Failure(Problem("cannot read", str(top), (error.strerror or str(error)).lower())) from error
+def _files(top: Path) -> dict[str, bytes]:
+    """Read every file below a folder that vpatch writes, by path; what a symbolic link leads to is not vpatch's."""
 
-    found = []
-    for at, folders, names in os.walk(top, onerror=refuse):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        found += [Path(at, name).relative_to(top).as_posix() for name in names if not name.endswith(STAGED)]
-    return sorted(found)
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = {}
+    try:
+        for at, folders, names, folder in os.fwalk(top, onerror=refuse):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in (name for name in names if not name.endswith(STAGED)):
+                path = Path(at, name).relative_to(top).as_posix()
+                if (content := _read(name, folder)) is not None:
+                    found[path] = content
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise Failure(Problem("cannot read", str(top), (error.strerror or str(error)).lower())) from error
+    return dict(sorted(found.items()))
+
+
+def _read(name: str, folder: int) -> bytes | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None  # another run of vpatch removed it
+    except OSError as error:
+        if error.errno == ELOOP:
+            return None
+        raise
 
 
 def _now() -> str:

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Plan:
     """Every change, by path relative to the site's root.
 
-    `originals`, `files`, `provenance` and `record` are bytes to write (None: as it is), `removed` the companions that
-    go, `dropped` the originals that nothing needs any more, `bytecode` the stale twins of files that stay. `under_way`
-    is the note for the time of the run. `ends` says that nothing stays applied, `kept` that there is something kept or
-    left, `unclean` that a killed run left it.
+    `now` has what each file that changes held when it was read. `originals`, `files`, `provenance` and `record` are
+    bytes to write (None: as it is), `removed` the companions that go, `dropped` the originals that nothing needs any
+    more, `bytecode` the stale twins of files that stay. `under_way` is the note for the time of the run. `ends` says
+    that nothing stays applied, `kept` that there is something kept or left, `unclean` that a killed run left it.
     """
 
+    now: Mapping[str, bytes | None]
     originals: Mapping[str, bytes]
     files: Mapping[str, bytes]
     removed: tuple[str, ...]
@@ -70,7 +71,7 @@ def decide(site: Site, asked: Asked, note: object) -> Plan:
         if changed or tracked:
             kept.folder(site)
             raise Failure(Problem("no RECORD", listing.path_of(site), "it could not be kept true; reinstall vLLM"))
-        return Plan({}, {}, (), None, None, (), twins, b"", ends=False, kept=False, unclean=False)
+        return Plan({}, {}, {}, (), None, None, (), twins, b"", ends=False, kept=False, unclean=False)
 
     base = listing.before(site, rows, have, files)
     originals = {file.path: file.origin for file in tracked if file.origin is not None}
@@ -83,6 +84,7 @@ def decide(site: Site, asked: Asked, note: object) -> Plan:
     record = listing.revised(site, rows, base, files, keep).serialise()
     had = dict(have.originals) if have.record is None else {**have.originals, listing.path_of(site): have.record}
     plan = Plan(
+        now={**{file.path: file.now for file in changed}, listing.path_of(site): rows.serialise()},
         originals={path: content for path, content in originals.items() if had.get(path) != content},
         files={file.path: file.want for file in changed if file.want is not None},
         removed=tuple(file.path for file in changed if file.want is None),

@@ -1,0 +1,125 @@
+"""Keep code that nests too deeply from libcst: its parser would overflow the stack, and the process would die.
+
+libcst 1.8 dies at about 2,000 nested brackets, 6,000 lambdas or 10,000 `and`s on a stack of 8 MiB. Python's own parser
+has limits below most of these, which differ between its versions, and is ten times as fast, so it looks first. `elide`
+needs its result anyway. The deepest syntax tree of a released vLLM has 28 levels.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+LIMIT = 1000
+"""Levels at most. libcst bears six times as many."""
+_TOLD = ("nested", "too many levels of indentation")
+_TOKEN = re.compile(rb"\w+|[^\w\s]")
+
+
+class TooDeep(Exception):
+    """Code that nests too deeply; says how, and in which line."""
+
+    def __init__(self, line: int, how: str = "nested too deeply") -> None:
+        super().__init__(f"{how} (line {line})")
+
+
+def parse(data: bytes) -> ast.Module:
+    """Parse a module by Python's own parser.
+
+    Raises:
+        TooDeep: libcst must not see it.
+        SyntaxError: Python cannot parse it, and libcst may try: it may be of a newer Python.
+        ValueError: as SyntaxError.
+    """
+    try:
+        tree = ast.parse(data)
+    except (MemoryError, RecursionError) as error:
+        raise TooDeep(max(_levels(data), default=(0, 1))[1]) from error
+    except (SyntaxError, ValueError) as error:
+        told = str(getattr(error, "msg", ""))
+        if any(words in told for words in _TOLD):
+            raise TooDeep(getattr(error, "lineno", None) or 1, told) from error
+        _check(data)
+        raise
+    lines = data.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    for first, last in _long_statements(tree, starts):
+        text = data[first:last]
+        if sum(1 for _ in _TOKEN.finditer(text)) > LIMIT // 2:  # never fewer than half of the real tokens
+            _check(text, sum(start <= first for start in starts) - 1)
+    return tree
+
+
+def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield where statements, or the headers of compound ones, begin and end that could nest too deeply, in bytes.
+
+    Raises:
+        TooDeep: statements nest too deeply, as those of an `elif` do below the one before.
+    """
+
+    def at(line: int, column: int) -> int:
+        # Clamped, since some encodings (UTF-7) hide newlines from whoever counts them in bytes.
+        return starts[min(line, len(starts)) - 1] + column
+
+    left: list[tuple[Any, int]] = [(node, 1) for node in tree.body]
+    while left:
+        node, level = left.pop()
+        if level > LIMIT:
+            raise TooDeep(node.lineno)
+        names = _blocks(node.__class__)
+        for name in names:
+            left += [(child, level + 1) for child in getattr(node, name)]
+        if isinstance(node, ast.match_case) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            continue  # the first has no place of its own, and is looked at with its `match`; the second is a text
+        top = node if not getattr(node, "decorator_list", ()) else node.decorator_list[0]
+        first = at(top.lineno, top.col_offset)
+        body = node.body[0] if "body" in names else None
+        last = at(body.lineno, body.col_offset) if body else at(node.end_lineno, node.end_col_offset)
+        if last - first > LIMIT:
+            yield first, last
+
+
+@cache
+def _blocks(kind: type[ast.AST]) -> tuple[str, ...]:
+    """Return the fields of a kind of statement that hold statements."""
+    return tuple(name for name in ("body", "handlers", "orelse", "finalbody", "cases") if name in kind._fields)
+
+
+def _check(data: bytes, before: int = 0) -> None:
+    """Raise TooDeep if the tokens of `data`, which `before` lines precede, could nest too deeply."""
+    for levels, line in _levels(data):
+        if levels > LIMIT:
+            raise TooDeep(before + line)
+
+
+def _levels(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield an upper bound of the levels at each token, and its line, as far as `data` has tokens.
+
+    A level takes a token of its own. What stands before a comma or a new line is beside, and not above, what follows.
+    An `elif` is below the one before.
+    """
+    counts, branches = [0], 0
+    try:
+        for token in tokenize.tokenize(io.BytesIO(data).readline):
+            text = token.string
+            if token.type == tokenize.NEWLINE or text == ";":
+                counts = [0]
+            elif text in ("(", "[", "{"):
+                counts.append(1)
+            elif text in (")", "]", "}") and len(counts) > 1:
+                counts.pop()
+                counts[-1] += 1
+            elif text == ",":
+                counts[-1] = 0
+            else:
+                branches += text == "elif"
+                counts[-1] += 1 + (text.count("{") if token.type == tokenize.STRING else 0)
+            yield sum(counts) + branches, token.start[0]
+    except (tokenize.TokenError, SyntaxError, ValueError, RecursionError):
+        return

@@ -1,0 +1,103 @@
+"""The jobs that may write packages install what is locked by hash, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from ruamel.yaml import YAML
+
+from tests.conftest import ROOT
+from tests.workflows import workflow
+
+INSTALL = ROOT / ".ci/install"
+LOCK = (ROOT / ".ci/publish.txt").read_text()
+PINS = {
+    canonicalize_name(name): Version(version)
+    for name, version in re.findall(r"^([\w.-]+)==(\S+) \\$", LOCK, re.MULTILINE)
+}
+PLATFORM = {"python_version": "3.12", "python_full_version": "3.12.11", "sys_platform": "linux", "os_name": "posix"}
+
+
+def required() -> set[str]:
+    """Return what pyproject.toml asks for: to build vpatch, and to run it with the extra of images."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = found["project"]
+    return {*found["build-system"]["requires"], *project["dependencies"], *project["optional-dependencies"]["image"]}
+
+
+def test_the_lock_is_made_from_what_is_required() -> None:
+    lines = (ROOT / ".ci/publish.in").read_text().splitlines()
+
+    assert {line for line in lines if not line.startswith("#")} == required()
+
+
+def test_the_lock_satisfies_what_is_required() -> None:
+    for requirement in map(Requirement, required()):
+        assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), requirement
+
+
+def test_the_lock_is_closed() -> None:
+    """Of what is installed here in the locked version, each requirement is locked, in a version that satisfies it."""
+    looked = 0
+    for name, version in PINS.items():
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if Version(installed.version) != version:
+            continue
+        looked += 1
+        for requirement in map(Requirement, installed.requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({**PLATFORM, "extra": ""}):
+                assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), requirement
+    assert looked or not PINS
+
+
+def test_every_pin_has_hashes_and_no_index_is_named() -> None:
+    entries = re.findall(r"^\S.*?(?=^\S|\Z)", LOCK, re.MULTILINE | re.DOTALL)
+    pinned = [entry for entry in entries if not entry.startswith("#")]
+
+    assert len(pinned) == len(PINS) > 20
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in pinned)
+    assert not re.search(r"https?:|file:|--index|--extra-index|--find-links", LOCK)
+
+
+def test_the_script_installs_only_what_is_locked() -> None:
+    lines = [line for line in INSTALL.read_text().splitlines() if "install" in line and not line.startswith("#")]
+    locked, own = (set(line.split()) for line in lines)
+
+    assert {"--require-hashes", "--only-binary", ":all:", ".ci/publish.txt"} <= locked
+    # vpatch itself is built by what was installed above: nothing can be fetched.
+    assert {"--no-index", "--no-deps", "--no-build-isolation", "."} <= own
+    assert INSTALL.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("name", ["publish-image", "publish", "ci", "matrix", "watch"])
+def test_who_may_write_packages_installs_by_the_script(name: str) -> None:
+    jobs = workflow(name)["jobs"]
+    able = {job for job, about in jobs.items() if about.get("permissions", {}).get("packages") == "write"}
+
+    assert able == ({"build", "sign", "tag"} if name == "publish-image" else {"image"} if name == "publish" else set())
+    for job in able:
+        steps = [str(one.get("run", "")) for one in jobs[job].get("steps", ())]
+        assert not [run for run in steps if re.search(r"\b(pip|uv|uvx|pipx|npm|apt(-get)?|curl|wget)\b", run)]
+        assert (".ci/install" in steps) is any(".venv/bin" in run for run in steps)
+
+
+def test_what_is_tested_is_installed_as_what_is_published() -> None:
+    steps = [one.get("run") for one in workflow("publish-image")["jobs"]["test"]["steps"]]
+
+    assert ".ci/install" in steps
+
+
+def test_the_lock_is_kept_fresh() -> None:
+    (update,) = YAML(typ="safe").load(ROOT / ".github/dependabot.yml")["updates"]
+
+    assert update["directory"] == "/.ci"
+    assert update["schedule"] == {"interval": "weekly"}
