@@ -104,13 +104,12 @@ else:
 TIED_TARGET = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
 
 READS_WEIGHT = "its logits are computed from the weight of the head without its scales"
-UNCOVERED = dict.fromkeys(
-    (
-        *("InklingForCausalLM", "InklingForConditionalGeneration"),
-        *("MuseSparkForConditionalGeneration", "DiffusionGemmaForBlockDiffusion"),
-    ),
-    READS_WEIGHT,
-)
+UNCOVERED = {
+    "InklingForCausalLM": READS_WEIGHT,
+    "InklingForConditionalGeneration": READS_WEIGHT,
+    "MuseSparkForConditionalGeneration": READS_WEIGHT,
+    "DiffusionGemmaForBlockDiffusion": f"its head has no name, or (from vLLM 0.31 on) {READS_WEIGHT}",
+}
 """Architectures whose FP8 head no release serves, not even with this overlay, and why."""
 
 OURS = tuple(companion("vpatch_overlays.companions", f"ct_fp8_lm_head{name}") for name in ("", "_weights", "_models"))

@@ -144,7 +144,10 @@ def test_every_rank_has_whole_blocks(seen: Two, name: str) -> None:
     """Stock vLLM refuses these heads; `test_every_row_is_that_of_the_checkpoint` says that they are whole here."""
     head = CUT[name]
 
-    for rank in seen.patched["loaded"][f"block {name}"]["ranks"]:
+    ranks = seen.patched["loaded"][f"block {name}"]["ranks"]
+
+    assert len(ranks) == head.ranks
+    for rank in ranks:
         assert (rank["rows"] + rank["padding"]) % head.block[0] == 0
     assert "error" in seen.stock["loaded"][f"block {name}"]
 
