@@ -34,7 +34,6 @@ from vpatch import (
     companion,
     probe,
 )
-from vpatch.model import Edit, Predicate
 
 LAYERS = "vllm/model_executor/layers/"
 VOCAB = f"{LAYERS}vocab_parallel_embedding.py"
@@ -51,6 +50,7 @@ LOAD = "VocabParallelEmbedding.weight_loader"
 TIE = "ParallelLMHead.tie_weights"
 
 Links: TypeAlias = tuple[str, ...]
+Edit: TypeAlias = EnsureImport | InsertAfter | InsertBefore | ReplaceExpr
 
 DISPATCHED = ("vllm-project/vllm#37291",)
 QWEN3_5_PASSES = ("vllm-project/vllm#42124",)
@@ -121,7 +121,7 @@ def ours(file: str, names: str, module: str = "") -> EnsureImport:
 
 
 def edited(
-    name: str, *edits: Edit, when: Predicate | None = None, merged: Predicate | None = None, upstream: Links = ()
+    name: str, *edits: Edit, when: Not | None = None, merged: All | AnyOf | Contains | None = None, upstream: Links = ()
 ) -> Part:
     """A part of one shape, whose edits call the companions."""
     return Part(name, (Shape("0.18", (*edits, *OURS), when),), merged, upstream=upstream)

@@ -96,7 +96,11 @@ CASES = (
     ),
     drifted("0.19.1", EAGLE, "self.model.lm_head.weight.cpu()", "self.model.head.weight.cpu()", "_maybe_share_lm_head"),
     drifted(
-        "0.21.0", V2_DRAFTS, "share_lm_head = not eagle_model.has_own", "share_lm_head = not eagle_model.owns", "is not"
+        "0.21.0",
+        V2_DRAFTS,
+        "share_lm_head = not eagle_model.has_own",
+        "share_lm_head = not eagle_model.owns",
+        "no '_should_share'",
     ),
     drifted("0.33.0", V2_DRAFTS, "    w = draft.weight", "    w = draft.weights", "`w = draft.weight` is not there"),
     drifted("0.33.0", VOCAB, "import torch\nimport", "import torch (\nimport", "not valid Python"),
