@@ -80,6 +80,13 @@ def misshapen(found: dict[str, Any], head: Head, name: str, shape: tuple[int, ..
         load(layer, checkpoint(head) | {name: torch.ones(shape).to(layer.get_parameter(name).dtype)})
 
 
+def plain_checkpoint(found: dict[str, Any], head: Head) -> None:
+    """Load a checkpoint whose config quantizes the head, and whose head is not."""
+    import torch
+
+    load(build(head, parsed(head.quantization)), {"weight": torch.ones(head.vocab, head.hidden, dtype=torch.bfloat16)})
+
+
 def dispatched(found: dict[str, Any], quantization: Any) -> None:
     """Say whether heads at both prefixes are quantised."""
     for prefix in (BARE, MULTIMODAL):
@@ -217,6 +224,7 @@ def main(home: str) -> None:
             found = {
                 "loaded": {name: attempt(loaded, head) for name, head in LOADED.items()},
                 "misshapen": {name: attempt(misshapen, *case) for name, case in MISSHAPEN.items()},
+                "plain": {kind: attempt(plain_checkpoint, Head(kind, 1000)) for kind in ("block", "channel", "tensor")},
                 "dispatched": {name: attempt(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "apart": {name: attempt(dispatched, q) for name, (q, _) in APART.items()},
                 "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},

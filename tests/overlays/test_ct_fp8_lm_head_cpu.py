@@ -163,6 +163,16 @@ def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
     assert seen.stock["misshapen"][name].get("error", ["loaded"])[0] != "ValueError"
 
 
+@pytest.mark.parametrize("kind", ["block", "channel", "tensor"])
+def test_a_plain_head_is_not_read_as_fp8(seen: Two, kind: str) -> None:
+    """Stock casts it, and then multiplies by scales that nobody loaded."""
+    error, message = seen.patched["plain"][kind]["error"]
+
+    assert error == "ValueError"
+    assert "config quantizes lm_head to FP8, but the checkpoint has it as torch.bfloat16" in message
+    assert seen.stock["plain"][kind] == {}
+
+
 @pytest.mark.parametrize("name", TARGETED)
 def test_a_target_means_the_heads_of_all_models(seen: Two, name: str) -> None:
     assert seen.patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}

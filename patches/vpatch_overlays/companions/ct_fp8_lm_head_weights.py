@@ -69,7 +69,8 @@ def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch
 
     Raises:
         ValueError: the checkpoint's tensor has another number of rows or columns than the vocabulary, the hidden size
-            and the blocks make; or it is an FP8 head for a model that ties its head to the embeddings.
+            and the blocks make; it is an FP8 head for a model that ties its head to the embeddings; or it is a plain
+            head, which the config quantizes.
     """
     from vllm._vpatch.ct_fp8_lm_head import is_quantized
 
@@ -94,7 +95,13 @@ def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch
         param.data[: len(mine)].copy_(mine)
         param.data[len(mine) :].fill_(PADDING)
         return True
-    if isinstance(param, ChannelQuantScaleParameter) or (isinstance(param, ModelWeightParameter) and _is_fp8(param)):
+    weight = isinstance(param, ModelWeightParameter) and _is_fp8(param)
+    if weight and not _is_fp8(loaded):
+        raise ValueError(
+            f"The checkpoint's config quantizes {layer.prefix} to FP8, but the checkpoint has it as {loaded.dtype}. "
+            "Add the head to the ignore list of the config."
+        )
+    if weight or isinstance(param, ChannelQuantScaleParameter):
         _check(layer, param, loaded, rows=layer.org_vocab_size)
     return False
 
