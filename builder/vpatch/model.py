@@ -200,7 +200,7 @@ class Use:
     `hybrid` models mix attention with layers that keep a state. `kv_cache_dtype` is vLLM's word for it. `head` is the
     scheme that the output projection is quantised by ("fp8-block", "fp8-channel", "fp8-tensor", ...) and `quantization`
     the method that the checkpoint names, each None where it is not. `longest` is the longest request and `chunk` what
-    of it is prefilled at once, in tokens.
+    of it is prefilled at once, in tokens. `architecture` is the name of the model's class, None where it is not known.
     """
 
     hybrid: bool
@@ -209,6 +209,7 @@ class Use:
     chunk: int
     quantization: str | None = None
     head: str | None = None
+    architecture: str | None = None
 
     @property
     def turboquant(self) -> bool:
@@ -218,10 +219,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Need:
-    """Whether a use needs what an overlay brings, be it from the overlay or from upstream, and why or why not."""
+    """Whether a use needs what an overlay brings, be it from the overlay or from upstream, and why or why not.
+
+    `uncovered` says why not even a vLLM with the overlay serves this use; "" where it does.
+    """
 
     needed: bool
     because: str
+    uncovered: str = ""
 
 
 @dataclass(frozen=True)

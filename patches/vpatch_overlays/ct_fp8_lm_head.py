@@ -1,10 +1,20 @@
 """Output heads (`lm_head`) in FP8 that compressed-tensors checkpoints hold: block, channel and tensor scales.
 
-No release loads a head with block scales, not even 0.33; older ones miss more. A target `lm_head` is not found on
-multimodal models, whose head is `language_model.lm_head`; Qwen3-Next never gives its head the quantisation config; and
-a quantised head that the config ties to the input embeddings computes garbage instead of being refused. Heads that are
-not quantised load as before. Quantised embeddings are not in this.
+No release loads a head with block scales, not even 0.33. With tensor parallelism, this overlay pads the vocabulary so
+that every rank has whole blocks. A target `lm_head` also means `language_model.lm_head`, the head of a multimodal
+model. About 40 model classes build their head without the quantization config (GPT-OSS, Falcon-H1, Jamba, Qwen3-Next,
+Step3, MTP modules); it then takes the config of the checkpoint that the model is loaded from, if a target there matches
+the head by name. A draft (EAGLE) with an unquantized head of its own no longer stops the start.
+
+A head that the config ties to the input embeddings is left unquantized, with a warning; stock vLLM computes garbage
+from it, or fails. A tied checkpoint that has an FP8 head nevertheless is refused when it is loaded. Heads that are not
+quantized load as before.
+
+Not covered: quantized embeddings, and models that read the head's weight past its quantization: Inkling, MuseSpark,
+DiffusionGemma, the MTP module of Gemma4. `vpatch plan` says so.
 """
+
+from typing import TypeAlias
 
 from vpatch import (
     AddKeyword,
@@ -18,6 +28,7 @@ from vpatch import (
     Not,
     Overlay,
     Part,
+    ReplaceExpr,
     Shape,
     Use,
     companion,
@@ -28,12 +39,18 @@ LAYERS = "vllm/model_executor/layers/"
 VOCAB = f"{LAYERS}vocab_parallel_embedding.py"
 CT = f"{LAYERS}quantization/compressed_tensors/compressed_tensors.py"
 MODELS = "vllm/model_executor/models/"
+BUILD = "vllm/model_executor/model_loader/utils.py"
+PROPOSER, EAGLE = "vllm/v1/spec_decode/llm_base_proposer.py", "vllm/v1/spec_decode/eagle.py"
+V2_DRAFTS = "vllm/v1/worker/gpu/spec_decode/eagle/utils.py"
 
 GET_METHOD = "CompressedTensorsConfig.get_quant_method"
 GET_SCHEME = "CompressedTensorsConfig.get_scheme_dict"
 INIT = "VocabParallelEmbedding.__init__"
 LOAD = "VocabParallelEmbedding.weight_loader"
 TIE = "ParallelLMHead.tie_weights"
+
+Links: TypeAlias = tuple[str, ...]
+Edit: TypeAlias = EnsureImport | InsertAfter | InsertBefore | ReplaceExpr
 
 DISPATCHED = ("vllm-project/vllm#37291",)
 QWEN3_5_PASSES = ("vllm-project/vllm#42124",)
@@ -58,6 +75,14 @@ if should_ignore_layer(layer_name, ignore=self.ignore, fused_mapping=self.packed
     return None
 """
 
+SHARE = "SpecDecodeBaseProposer._maybe_share_lm_head"
+SHARED = "torch.equal(target_language_model.lm_head.weight.cpu(), self.model.lm_head.weight.cpu())"
+
+OTHER_TYPE = """
+if w.dtype != target.weight.dtype:
+    return False
+"""
+
 LOAD_FP8 = """
 if load_fp8_head(self, param, loaded_weight):
     return
@@ -76,52 +101,71 @@ else:
     return self
 """
 
-names = companion("vpatch_overlays.companions", "ct_fp8_lm_head")
-weights = companion("vpatch_overlays.companions", "ct_fp8_lm_head_weights")
+TIED_TARGET = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
+
+READS_WEIGHT = "its logits are computed from the weight of the head without its scales"
+UNCOVERED = {
+    "InklingForCausalLM": READS_WEIGHT,
+    "InklingForConditionalGeneration": READS_WEIGHT,
+    "MuseSparkForConditionalGeneration": READS_WEIGHT,
+    "DiffusionGemmaForBlockDiffusion": f"its head has no name, or (from vLLM 0.31 on) {READS_WEIGHT}",
+}
+"""Architectures whose FP8 head no release serves, not even with this overlay, and why."""
+
+OURS = tuple(companion("vpatch_overlays.companions", f"ct_fp8_lm_head{name}") for name in ("", "_weights", "_models"))
 
 
-def ours(file: str, names: str, module: str = "ct_fp8_lm_head") -> EnsureImport:
+def ours(file: str, names: str, module: str = "") -> EnsureImport:
     """Import from a companion."""
-    return EnsureImport(file, f"from vllm._vpatch.{module} import {names}")
+    return EnsureImport(file, f"from vllm._vpatch.ct_fp8_lm_head{module} import {names}")
 
 
-def quant_config_of(name: str, heads: dict[str, str], upstream: tuple[str, ...] = ()) -> Part:
-    """Give the heads of a family of models the quantisation config."""
+def edited(
+    name: str, *edits: Edit, when: Not | None = None, merged: All | AnyOf | Contains | None = None, upstream: Links = ()
+) -> Part:
+    """A part of one shape, whose edits call the companions."""
+    return Part(name, (Shape("0.18", (*edits, *OURS), when),), merged, upstream=upstream)
+
+
+def quant_config_of(name: str, heads: dict[str, str], upstream: Links = ()) -> Part:
+    """Pass the quantization config to the heads of a family of models."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
-    return Part(
-        name=name,
-        upstream=upstream,
-        merged=All(
-            tuple(Contains(f, s, "ParallelLMHead(..., quant_config=..., prefix=...)") for f, s in heads.items())
-        ),
-        shapes=(
-            Shape(
-                name="0.18",
-                edits=tuple(AddKeyword(f, s, call, "quant_config=self.quant_config") for f, s in heads.items()),
-            ),
-        ),
+    passed = "ParallelLMHead(..., quant_config=..., prefix=...)"
+    edits = tuple(AddKeyword(file, scope, call, "quant_config=self.quant_config") for file, scope in heads.items())
+    merged = All(tuple(Contains(file, scope, passed) for file, scope in heads.items()))
+    return Part(name, (Shape("0.18", edits),), merged, upstream=upstream)
+
+
+def tied_heads(name: str, anchor: str) -> Shape:
+    """Leave a tied head unquantized where `ParallelLMHead.tie_weights` has this form."""
+    leave = InsertBefore(VOCAB, TIE, anchor=anchor, new="leave_tied(self, embed_tokens)")
+    return Shape(name, (ours(VOCAB, "leave_tied", "_models"), leave, *OURS))
+
+
+def left_tied(file: str, scope: str) -> tuple[Edit, ...]:
+    """Note that a tied model uses its embeddings, where it builds no head at all."""
+    within = ("if get_pp_group().is_last_rank", "if config.tie_word_embeddings")
+    anchor = "self.lm_head = self.model.embed_tokens"
+    return (
+        ours(file, "leave_tied_target", "_models"),
+        InsertBefore(file, scope, anchor=anchor, new=TIED_TARGET, within=within),
     )
 
 
-def refuse_tied(name: str, anchor: str) -> Shape:
-    """Refuse a quantised head where `ParallelLMHead.tie_weights` has this form."""
-    return Shape(
-        name=name,
-        edits=(
-            ours(VOCAB, "refuse_tied_head"),
-            InsertBefore(VOCAB, TIE, anchor=anchor, new="refuse_tied_head(self)"),
-            names,
-        ),
-    )
+def compares_types(name: str, file: str) -> Shape:
+    """Compare the heads of target and draft only if they are of one type."""
+    types = "target_language_model.lm_head.weight.dtype == self.model.lm_head.weight.dtype"
+    return Shape(name, (ReplaceExpr(file, SHARE, old=SHARED, new=f"({types} and {SHARED})"),))
 
 
 def needed(use: Use) -> Need:
-    """Say whether a use has a head that compressed-tensors holds in FP8."""
+    """Decide whether a use has a head that compressed-tensors holds in FP8."""
     if use.head is None:
-        return Need(needed=False, because="the output head is not quantised")
+        return Need(needed=False, because="the output head is not quantized")
     if use.quantization != "compressed-tensors" or not use.head.startswith("fp8-"):
         return Need(needed=False, because=f"the output head is {use.head}, of {use.quantization}")
-    return Need(needed=True, because=f"the output head is {use.head} of compressed-tensors")
+    uncovered = UNCOVERED.get(use.architecture or "", "")
+    return Need(needed=True, because=f"the output head is {use.head} of compressed-tensors", uncovered=uncovered)
 
 
 overlay = Overlay(
@@ -129,80 +173,64 @@ overlay = Overlay(
     upstream=(*DISPATCHED, *QWEN3_5_PASSES, *KERNELS_READ),
     needed=needed,
     releases={
-        ">=0.18,<0.20": "pending: no quantised head reaches compressed-tensors",
+        ">=0.18,<0.20": "pending: no quantized head reaches compressed-tensors",
         ">=0.20,<0.23": "pending: heads are dispatched (#37291), but Qwen3.5 does not pass its config",
         ">=0.23,<0.31": "pending: Qwen3.5 passes its config and scalar scales load (#42124), but the rest is missing",
-        ">=0.31": "pending: block scales, target names, Qwen3-Next and tied heads are missing",
+        ">=0.31": "pending: block scales, target names, tied heads and heads that get no config are missing",
     },
     probes=(probe("vpatch_overlays.probes", "ct_fp8_lm_head"),),
     parts=(
-        Part(
-            name="dispatch",
-            upstream=DISPATCHED,
-            merged=Contains(CT, GET_METHOD, "isinstance(layer, ParallelLMHead)"),
-            shapes=(
-                Shape(
-                    name="0.18",
-                    when=Not(
-                        AnyOf(tuple(Contains(CT, GET_METHOD, n) for n in ("ParallelLMHead", "VocabParallelEmbedding")))
-                    ),
-                    edits=(
-                        EnsureImport(
-                            CT, "from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead"
-                        ),
-                        ours(CT, "head_method"),
-                        InsertBefore(
-                            CT,
-                            GET_METHOD,
-                            anchor="if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
-                            new=DISPATCH,
-                        ),
-                        names,
-                    ),
-                ),
+        edited(
+            "dispatch",
+            EnsureImport(CT, "from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead"),
+            ours(CT, "head_method"),
+            InsertBefore(
+                CT,
+                GET_METHOD,
+                anchor="if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
+                new=DISPATCH,
             ),
+            when=Not(AnyOf(tuple(Contains(CT, GET_METHOD, n) for n in ("ParallelLMHead", "VocabParallelEmbedding")))),
+            merged=Contains(CT, GET_METHOD, "isinstance(layer, ParallelLMHead)"),
+            upstream=DISPATCHED,
         ),
-        Part(
-            name="target-names",
-            shapes=(
-                Shape(
-                    name="0.18",
-                    edits=(
-                        ours(CT, "name_in_config"),
-                        InsertBefore(
-                            CT, GET_SCHEME, anchor=IGNORED, new="layer_name = name_in_config(layer, layer_name, self)"
-                        ),
-                        names,
-                    ),
-                ),
+        edited(
+            "target-names",
+            ours(CT, "name_in_config"),
+            InsertBefore(CT, GET_SCHEME, anchor=IGNORED, new="layer_name = name_in_config(layer, layer_name, self)"),
+        ),
+        edited(
+            "config-of-head",
+            ours(BUILD, "build as build_with_heads", "_models"),
+            ReplaceExpr(
+                BUILD,
+                "initialize_model",
+                old="model_class(vllm_config=vllm_config, prefix=prefix)",
+                new="build_with_heads(model_class, vllm_config, prefix, model_config)",
+            ),
+            ours(VOCAB, "config_of_head", "_models"),
+            InsertBefore(
+                VOCAB,
+                INIT,
+                anchor="self.embedding_dim = embedding_dim",
+                new="quant_config = config_of_head(self, prefix, quant_config)",
             ),
         ),
         quant_config_of("qwen3.5", QWEN3_5, QWEN3_5_PASSES),
         quant_config_of("qwen3-next", QWEN3_NEXT),
-        Part(
-            name="block-scales",
+        edited(
+            "block-scales",
+            ours(VOCAB, "load as load_fp8_head", "_weights"),
+            ours(VOCAB, "pad_to_blocks", "_weights"),
+            InsertAfter(
+                VOCAB,
+                INIT,
+                anchor="self.quant_method: QuantizeMethodBase = quant_method",
+                new="pad_to_blocks(self)",
+            ),
+            InsertAfter(VOCAB, LOAD, anchor='packed_dim = getattr(param, "packed_dim", None)', new=LOAD_FP8),
             merged=AnyOf(
                 (Contains(VOCAB, LOAD, "BlockQuantScaleParameter"), Contains(VOCAB, LOAD, "self.weight_block_size"))
-            ),
-            shapes=(
-                Shape(
-                    name="0.18",
-                    edits=(
-                        ours(VOCAB, "load as load_fp8_head", "ct_fp8_lm_head_weights"),
-                        ours(VOCAB, "refuse_cut_blocks", "ct_fp8_lm_head_weights"),
-                        InsertAfter(
-                            VOCAB,
-                            INIT,
-                            anchor="self.quant_method: QuantizeMethodBase = quant_method",
-                            new="refuse_cut_blocks(self)",
-                        ),
-                        InsertAfter(
-                            VOCAB, LOAD, anchor='packed_dim = getattr(param, "packed_dim", None)', new=LOAD_FP8
-                        ),
-                        names,
-                        weights,
-                    ),
-                ),
             ),
         ),
         Part(
@@ -225,44 +253,25 @@ overlay = Overlay(
                 ),
             ),
         ),
-        Part(
-            name="geometry",
-            upstream=KERNELS_READ,
+        edited(
+            "geometry",
+            ours(VOCAB, "set_geometry", "_weights"),
+            InsertAfter(VOCAB, INIT, anchor="self.embedding_dim = embedding_dim", new="set_geometry(self, prefix)"),
+            InsertBefore(VOCAB, "ParallelLMHead.__init__", anchor="super().__init__(...)", new="self.has_bias = bias"),
+            when=Not(Contains(VOCAB, INIT, "self.output_partition_sizes")),
             merged=All(
                 (
                     Contains(VOCAB, INIT, "self.output_partition_sizes = ..."),
                     Contains(VOCAB, "ParallelLMHead.__init__", "self.has_bias = bias"),
                 )
             ),
-            shapes=(
-                Shape(
-                    name="0.18",
-                    when=Not(Contains(VOCAB, INIT, "self.output_partition_sizes")),
-                    edits=(
-                        ours(VOCAB, "set_geometry", "ct_fp8_lm_head_weights"),
-                        InsertAfter(
-                            VOCAB,
-                            INIT,
-                            anchor="self.embedding_dim = embedding_dim",
-                            new="set_geometry(self, prefix)",
-                        ),
-                        InsertBefore(
-                            VOCAB,
-                            "ParallelLMHead.__init__",
-                            anchor="super().__init__(...)",
-                            new="self.has_bias = bias",
-                        ),
-                        names,
-                        weights,
-                    ),
-                ),
-            ),
+            upstream=KERNELS_READ,
         ),
         Part(
             name="tied-heads",
             shapes=(
-                refuse_tied("0.24", "return self.quant_method.tie_weights(self, embed_tokens)"),
-                refuse_tied("0.18", TIE_BEFORE_0_24),
+                tied_heads("0.24", "return self.quant_method.tie_weights(self, embed_tokens)"),
+                tied_heads("0.18", TIE_BEFORE_0_24),
             ),
         ),
         Part(
@@ -273,25 +282,16 @@ overlay = Overlay(
                     for f, s in QWEN3_5.items()
                 )
             ),
-            shapes=(
-                Shape(
-                    name="0.18",
-                    edits=(
-                        *(ours(file, "refuse_tied_target") for file in QWEN3_5),
-                        *(
-                            InsertBefore(
-                                file,
-                                scope,
-                                anchor="self.lm_head = self.model.embed_tokens",
-                                new='refuse_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"))',
-                                within=("if get_pp_group().is_last_rank", "if config.tie_word_embeddings"),
-                            )
-                            for file, scope in QWEN3_5.items()
-                        ),
-                        names,
-                    ),
-                ),
-            ),
+            shapes=(Shape("0.18", (*(e for f, s in QWEN3_5.items() for e in left_tied(f, s)), *OURS)),),
+        ),
+        Part(
+            name="draft-heads",
+            shapes=(compares_types("0.20", PROPOSER), compares_types("0.18", EAGLE)),
+        ),
+        Part(
+            name="draft-heads-v2",
+            absent=Contains(V2_DRAFTS, "load_eagle_model", "share_lm_head = not eagle_model.has_own_lm_head"),
+            shapes=(Shape("0.22", (InsertAfter(V2_DRAFTS, "_should_share", "w = draft.weight", OTHER_TYPE),)),),
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 MULTIMODAL, BARE = "language_model.lm_head", "lm_head"
@@ -60,12 +61,31 @@ class Head:
     activations: str = "dynamic"
 
     @property
+    def multiple(self) -> int:
+        """What the rows are really padded to a multiple of: every rank has whole blocks."""
+        return (
+            lcm(self.padding, self.block[0] * self.ranks) if self.kind == "block" and self.ranks > 1 else self.padding
+        )
+
+    @property
     def quantization(self) -> Any:
         kind = "tensor" if self.kind == "scalar" else self.kind
         return config(group(BARE, kind=kind, activations=self.activations, block=self.block))
 
 
 KINDS = ("block", "channel", "tensor", "scalar")
+
+# Vocabularies of real models, whose blocks stock padding would cut in two at these ranks.
+REAL = {151_936: (2, 4, 8), 200_064: (4,), 248_320: (8,)}
+CUT: dict[str, Head] = {
+    "1026 TP2": Head("block", 1026, 2),
+    "1026 TP4": Head("block", 1026, 4),
+    "1000 TP8": Head("block", 1000, 8),
+    "added tokens TP2, padded to 64": Head("block", 1000, 2, added=16),
+    "all rows fit, the vocabulary's do not": Head("block", 1026, 2, added=130),
+    "an odd padding": Head("block", 1026, 2, padding=96),
+    **{f"{v} TP{n}": Head("block", v, n, hidden=128) for v, ranks in REAL.items() for n in ranks},
+}
 
 LOADED: dict[str, Head] = {
     **{f"{k} {v} TP{n}": Head(k, v, n) for k in KINDS for v in (1024, 1000, 1026) for n in (1, 2, 4) if v != 1026},
@@ -84,14 +104,7 @@ LOADED: dict[str, Head] = {
     "channel, weights only": Head("channel", 1000, 2, activations=""),
     # Qwen3.6, but narrow.
     **{f"block 248320 TP{n}": Head("block", 248_320, n, hidden=128) for n in (1, 2, 4)},
-}
-
-CUT: dict[str, Head] = {
-    "1026 TP2": Head("block", 1026, 2),
-    "1026 TP4": Head("block", 1026, 4),
-    "248320 TP8": Head("block", 248_320, 8, hidden=128),
-    "added tokens": Head("block", 1000, 2, added=16),
-    "all rows fit, the vocabulary's do not": Head("block", 1026, 2, added=130),
+    **{f"block {name}": head for name, head in CUT.items()},
 }
 
 # A tensor of the checkpoint, and what is wrong with it: (rows, columns) more than it should have, or its whole shape.
@@ -126,6 +139,8 @@ TARGETED: dict[str, Any] = {
     **{f"target {name}": config(group(name, kind="channel")) for name in NAMES},
     **{f"target Linear and {name}": config(nvfp4("Linear"), group(name, kind="channel")) for name in NAMES},
 }
+# Of the other spelling only, an expression loses to a target of the head's own name, and a name does not.
+ONE_SPELLING = {"re:lm_head": BARE, r"re:^lm_head$": BARE, r"re:.*language_model\.lm_head$": MULTIMODAL}
 UNTARGETED: dict[str, Any] = {
     "target Linear": config(group("Linear", kind="channel")),
     **{f"target Linear, ignore {name}": config(group("Linear", kind="channel"), ignore=(name,)) for name in NAMES},
@@ -133,7 +148,25 @@ UNTARGETED: dict[str, Any] = {
         f"target {target}, ignore {name}": config(group(target, kind="channel"), ignore=(name,))
         for target in (BARE, "re:.*lm_head")
         for name in NAMES
+        if (target, name) != (BARE, r"re:.*language_model\.lm_head$") and not (target != BARE and name in ONE_SPELLING)
     },
     "target another": config(group("re:.*lm_heads", "embed_lm_head", "visual.lm_head", "lm_head.0", kind="channel")),
 }
 UNNAMED = [name for name in UNTARGETED if name.startswith(("target Linear", "target another"))]
+
+NO_LANGUAGE_MODEL = "re:^(?!.*language_model).*$"
+APART: dict[str, tuple[Any, str]] = {
+    **{
+        f"target re:.*lm_head, ignore {name}": (config(group("re:.*lm_head", kind="channel"), ignore=(name,)), ignored)
+        for name, ignored in ONE_SPELLING.items()
+    },
+    r"target lm_head, ignore re:.*language_model\.lm_head$": (
+        config(group(BARE, kind="channel"), ignore=(r"re:.*language_model\.lm_head$",)),
+        MULTIMODAL,
+    ),
+    "ignore what has no language_model": (
+        config(group("Linear", "re:.*lm_head", kind="channel"), ignore=(NO_LANGUAGE_MODEL,)),
+        BARE,
+    ),
+}
+"""Configs that quantize the head of one spelling and ignore that of the other, which is named."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen3.5, bf16 head": qwen3_5(BF16_HEAD),
     "Qwen3-Next, bf16 head": qwen3_next(BF16_HEAD),
     "Qwen3.5, tied": qwen3_5(fp8_head(), tie_word_embeddings=True),
+    "Qwen3.5, tied, re:": qwen3_5(fp8_head("re:.*"), tie_word_embeddings=True),
+    "Qwen3.5, tied, Linear": qwen3_5(
+        config(group("Linear", BARE, kind="channel"), ignore=INSIDE), tie_word_embeddings=True
+    ),
     "Qwen3.5, tied, bf16": qwen3_5(BF16_HEAD, tie_word_embeddings=True),
 }
 MTP = {
@@ -98,10 +103,10 @@ MTP = {
 }
 
 
-def write(folder: Path) -> dict[str, Path]:
-    """Write every model into a folder of its own; give the folders."""
-    folders = {name: folder / f"model-{index}" for index, name in enumerate(MODELS)}
+def write(folder: Path, models: Mapping[str, dict[str, Any]] = MODELS) -> dict[str, Path]:
+    """Write every model into a folder of its own; return the folders by the models' names."""
+    folders = {name: folder / f"model-{index}" for index, name in enumerate(models)}
     for name, path in folders.items():
-        path.mkdir()
-        (path / "config.json").write_text(json.dumps(MODELS[name]))
+        path.mkdir(parents=True)
+        (path / "config.json").write_text(json.dumps(models[name]))
     return folders

@@ -135,19 +135,20 @@ def load(layer: Any, tensors: Tensors) -> None:
         parameters[name].weight_loader(parameters[name], tensor)
 
 
-def compare(head: Head, layer: Any, tensors: Tensors, number: int) -> dict[str, Any]:
-    """Hold one rank's share against the checkpoint; say how many rows it has, and which are wrong.
+def compare(head: Head, layer: Any, weights: Any, number: int) -> dict[str, Any]:
+    """Compare one rank's share with the checkpoint's `weights` [V, H], dequantized: how many rows, and which are wrong.
 
     A rank has an even share of the padded vocabulary, in order.
     """
-    share = -(-head.vocab // head.padding) * head.padding // head.ranks
-    wanted = reference(head, tensors)[number * share : (number + 1) * share]
+    share = -(-head.vocab // head.multiple) * head.multiple // head.ranks
+    wanted = weights[number * share : (number + 1) * share]
     got = dequantised(layer.weight, layer.weight_scale, head.block if head.kind == "block" else None)
     rows = len(wanted)
     return {
         "rows": rows,
         "wrong": (got[:rows] != wanted).any(dim=1).nonzero().flatten().tolist()[:5],
         "padding": len(got) - rows,
+        "masked": layer.shard_indices.num_org_vocab_padding,
         "padding not zero": got[rows:].count_nonzero().item(),
         "scales not finite": (~layer.weight_scale.isfinite()).sum().item(),
         "least scale": layer.weight_scale.min().item(),

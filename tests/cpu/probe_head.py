@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cpu import head_models
-from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
+from tests.cpu import head_drafts, head_models, head_unpassed
+from tests.cpu.head_cases import APART, BARE, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
 from tests.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
 from tests.cpu.platform import pretend_h100, single_rank
-from tests.cpu.probing import attempt
+from tests.cpu.probing import attempt, logged
 
-PLAIN = Head("channel", 1000)
+PLAIN, WIDE = Head("channel", 1000), Head("block", 1026, 2)
 
 
 def engine_config(folder: Path, **options: Any) -> Any:
@@ -42,20 +42,26 @@ def loaded(found: dict[str, Any], head: Head) -> None:
     """Load a head on every rank; say what it holds, and whether it multiplies right."""
     import torch
 
-    tensors, found["ranks"] = checkpoint(head), []
-    hidden = torch.randn(3, head.hidden)
-    wanted = torch.nn.functional.pad(hidden @ reference(head, tensors).t(), (0, head.vocab))
+    tensors, found["ranks"], gathered = checkpoint(head), [], []
+    hidden, weights = torch.randn(3, head.hidden), reference(head, tensors)
+    wanted = torch.nn.functional.pad(hidden @ weights.t(), (0, head.vocab))
     for number in range(head.ranks):
         with rank(number, head.ranks):
             layer = build(head, parsed(head.quantization))
             load(layer, tensors)
-            seen = compare(head, layer, tensors, number)
+            seen = compare(head, layer, weights, number)
             seen["geometry"] = geometry(layer)
             if head.activations:
-                rows = logits(layer, hidden)[:, : seen["rows"]]
+                gathered.append(logits(layer, hidden))
+                rows = gathered[-1][:, : seen["rows"]]
                 start = sum(other["rows"] for other in found["ranks"])
                 seen["logits"] = torch.allclose(rows, wanted[:, start : start + seen["rows"]], rtol=1e-4, atol=1e-3)
             found["ranks"].append(seen)
+    if gathered:
+        # As LogitsProcessor does: side by side, in LoRA's order where there are added tokens, then cut.
+        mapping = layer.get_sharded_to_full_mapping() if head.added else None
+        whole = torch.cat(gathered, dim=-1)[:, mapping or slice(None)][:, : head.vocab]
+        found["gathered"] = torch.allclose(whole, wanted[:, : head.vocab], rtol=1e-4, atol=1e-3)
 
 
 def geometry(layer: Any) -> list[Any]:
@@ -65,12 +71,6 @@ def geometry(layer: Any) -> list[Any]:
     return [*(getattr(layer, name, None) for name in names), list(layer.weight.shape)]
 
 
-def cut(found: dict[str, Any], head: Head) -> None:
-    """Build a head on the first rank, where the others' trouble does not show."""
-    with rank(0, head.ranks):
-        build(head, parsed(head.quantization))
-
-
 def misshapen(found: dict[str, Any], head: Head, name: str, shape: tuple[int, ...]) -> None:
     """Load a checkpoint with a tensor of the wrong shape."""
     import torch
@@ -78,6 +78,13 @@ def misshapen(found: dict[str, Any], head: Head, name: str, shape: tuple[int, ..
     with rank(0, head.ranks):
         layer = build(head, parsed(head.quantization))
         load(layer, checkpoint(head) | {name: torch.ones(shape).to(layer.get_parameter(name).dtype)})
+
+
+def plain_checkpoint(found: dict[str, Any], head: Head) -> None:
+    """Load a checkpoint whose config quantizes the head, and whose head is not."""
+    import torch
+
+    load(build(head, parsed(head.quantization)), {"weight": torch.ones(head.vocab, head.hidden, dtype=torch.bfloat16)})
 
 
 def dispatched(found: dict[str, Any], quantization: Any) -> None:
@@ -144,13 +151,28 @@ def digest(tensor: Any) -> list[Any]:
     return [str(tensor.dtype), list(tensor.shape), hashlib.sha256(data).hexdigest()]
 
 
-def tied(found: dict[str, Any], quantization: Any) -> None:
-    """Tie a head to embeddings."""
+def tied(found: dict[str, Any], quantization: Any, ranks: int = 1, head: Head = PLAIN) -> None:
+    """Tie a head to embeddings, and load them: once as they are, once from a head in FP8."""
+    import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-    layer = build(PLAIN, parsed(quantization))
-    embeddings = VocabParallelEmbedding(1000, 256)
-    found["tied"] = layer.tie_weights(embeddings) is layer and layer.weight is embeddings.weight
+    with rank(0, ranks), logged() as lines:
+        layer = build(head, parsed(quantization))
+        embeddings = VocabParallelEmbedding(head.vocab, head.hidden)
+        found["tied"] = layer.tie_weights(embeddings) is layer and layer.weight is embeddings.weight
+        load(layer, {"weight": torch.ones(head.vocab, head.hidden)})
+        found["method"] = type(layer.quant_method).__name__
+        found["parameters"] = sorted(name for name, _ in layer.named_parameters())
+        found["rows"] = [
+            [
+                module.num_embeddings_padded,
+                module.num_embeddings_per_partition,
+                module.shard_indices.num_org_vocab_padding,
+            ]
+            for module in (layer, embeddings)
+        ]
+        found["FP8"] = attempt(wrongly_loaded, layer, checkpoint(head)["weight"])
+    found["log"] = [line for line in lines if "ties it" in line]
 
 
 def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
@@ -163,20 +185,23 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
     config = engine_config(folder)
     text = config.model_config.hf_text_config
     options = {"model_class": ModelRegistry.resolve_model_cls([kind], config.model_config)[0]} if kind else {}
-    quantised = json.loads((folder / "config.json").read_text())["quantization_config"] != head_models.BF16_HEAD
+    ignored = json.loads((folder / "config.json").read_text())["quantization_config"]["ignore"]
+    quantised = BARE not in ignored and not text.tie_word_embeddings
     head = Head("block", text.vocab_size, hidden=text.hidden_size)
     tensors = checkpoint(head)
     weight = reference(head, tensors) if quantised else tensors["weight"].float()
     if not quantised:
         tensors = {"weight": weight.bfloat16()}
-    prefix = "model.language_model.embed_tokens" if text.tie_word_embeddings and not quantised else "lm_head"
-    with set_current_vllm_config(config):
+    with set_current_vllm_config(config), logged() as lines:
         made = initialize_model(config, **options)
+        inner = "model.language_model" if config.model_config.is_multimodal_model else "model"
+        prefix = f"{inner}.embed_tokens" if text.tie_word_embeddings else "lm_head"
         layer = getattr(made, "language_model", made).lm_head
         found["loaded"] = sorted(made.load_weights((f"{prefix}.{name}", tensor) for name, tensor in tensors.items()))
         found["dtype"] = str(layer.weight.dtype)
+        found["log"] = [line for line in lines if "ties it" in line]
         if quantised:
-            found["share"] = compare(head, layer, tensors, 0)
+            found["share"] = compare(head, layer, weight, 0)
             layer.quant_method.process_weights_after_loading(layer)
         hidden = torch.randn(3, head.hidden).bfloat16()
         got = made.compute_logits(hidden)
@@ -198,10 +223,12 @@ def main(home: str) -> None:
             single_rank(home)
             found = {
                 "loaded": {name: attempt(loaded, head) for name, head in LOADED.items()},
-                "cut": {name: attempt(cut, head) for name, head in CUT.items()},
                 "misshapen": {name: attempt(misshapen, *case) for name, case in MISSHAPEN.items()},
+                "plain": {kind: attempt(plain_checkpoint, Head(kind, 1000)) for kind in ("block", "channel", "tensor")},
                 "dispatched": {name: attempt(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
+                "apart": {name: attempt(dispatched, q) for name, (q, _) in APART.items()},
                 "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
+                "tied, ranks": attempt(tied, WIDE.quantization, 2, WIDE),
                 "unquantised": {
                     **{name: attempt(unquantised, UNTARGETED[name], 2) for name in UNNAMED},
                     **{f"no config TP{n}": attempt(unquantised, None, n) for n in (1, 2, 4)},
@@ -210,9 +237,22 @@ def main(home: str) -> None:
                 },
             }
         torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
-        found["models"] = {name: attempt(model, folder) for name, folder in folders.items()}
-        mtp = head_models.MTP.items()
-        found["models"] |= {name: attempt(model, folders[main], kind) for name, (main, kind) in mtp}
+        unpassed = head_models.write(Path(home, "unpassed"), head_unpassed.UNPASSED)
+        found["models"] = {name: attempt(model, folder) for name, folder in (folders | unpassed).items()}
+        mtp = (head_models.MTP | head_unpassed.MTP).items()
+        found["models"] |= {name: attempt(model, (folders | unpassed)[main], kind) for name, (main, kind) in mtp}
+        targets, drafts = (
+            head_models.write(Path(home, name), models)
+            for name, models in (("targets", head_unpassed.TARGETS), ("drafts", head_unpassed.DRAFTS))
+        )
+        found["drafts"] = {
+            f"{target}, {own}{', alike' if alike else ''}": attempt(
+                head_drafts.draft, engine_config, targets[target], drafts[own], alike=alike
+            )
+            for target in targets
+            for own in drafts
+            for alike in (False, True)
+        }
     json.dump(found, sys.stdout)
 
 

@@ -19,16 +19,22 @@ CT = f"{LAYERS}quantization/compressed_tensors/compressed_tensors.py"
 QWEN3_5 = "vllm/model_executor/models/qwen3_5.py"
 QWEN3_5_MTP = "vllm/model_executor/models/qwen3_5_mtp.py"
 QWEN3_NEXT = "vllm/model_executor/models/qwen3_next.py"
+BUILD = "vllm/model_executor/model_loader/utils.py"
+PROPOSER = "vllm/v1/spec_decode/llm_base_proposer.py"
+EAGLE = "vllm/v1/spec_decode/eagle.py"
+V2_DRAFTS = "vllm/v1/worker/gpu/spec_decode/eagle/utils.py"
 
-ALWAYS = {"target-names", "qwen3-next", "block-scales", "tied-heads"}
+ALWAYS = {"target-names", "config-of-head", "qwen3-next", "block-scales", "tied-heads", "draft-heads", "draft-heads-v2"}
 UP_TO_0_30 = ALWAYS | {"geometry"}
 UP_TO_0_27 = UP_TO_0_30 | {"tied-qwen3.5"}
 UP_TO_0_22 = UP_TO_0_27 | {"qwen3.5", "scalar-scales"}
-UP_TO_0_19 = UP_TO_0_22 | {"dispatch"}
+UP_TO_0_21 = UP_TO_0_22 - {"draft-heads-v2"}
+UP_TO_0_19 = UP_TO_0_21 | {"dispatch"}
 
 PENDING: dict[str, set[str]] = {
     **dict.fromkeys(("0.18.0", "0.18.1", "0.19.0", "0.19.1"), UP_TO_0_19),
-    **dict.fromkeys(("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1"), UP_TO_0_22),
+    **dict.fromkeys(("0.20.0", "0.20.1", "0.20.2", "0.21.0"), UP_TO_0_21),
+    **dict.fromkeys(("0.22.0", "0.22.1"), UP_TO_0_22),
     **dict.fromkeys(("0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1"), UP_TO_0_27),
     **dict.fromkeys(("0.28.0", "0.29.0", "0.30.0"), UP_TO_0_30),
     **dict.fromkeys(("0.31.0", "0.32.0", "0.33.0"), ALWAYS),
@@ -78,6 +84,25 @@ CASES = (
         "0.27.1", QWEN3_5_MTP, "if config.tie_word_embeddings:", "if config.tied:", "if config.tie_word_embeddings"
     ),
     drifted("0.28.0", QWEN3_5, "self.lm_head.tie_weights(self.model.", "self.lm_head.tie(self.model.", "line 344"),
+    drifted(
+        "0.26.0",
+        BUILD,
+        "model_class(vllm_config=vllm_config, prefix",
+        "model_class(config=vllm_config, prefix",
+        "is not",
+    ),
+    drifted(
+        "0.26.0", PROPOSER, "self.model.lm_head.weight.cpu()", "self.model.head.weight.cpu()", "`torch.equal(target"
+    ),
+    drifted("0.19.1", EAGLE, "self.model.lm_head.weight.cpu()", "self.model.head.weight.cpu()", "_maybe_share_lm_head"),
+    drifted(
+        "0.21.0",
+        V2_DRAFTS,
+        "share_lm_head = not eagle_model.has_own",
+        "share_lm_head = not eagle_model.owns",
+        "no '_should_share'",
+    ),
+    drifted("0.33.0", V2_DRAFTS, "    w = draft.weight", "    w = draft.weights", "`w = draft.weight` is not there"),
     drifted("0.33.0", VOCAB, "import torch\nimport", "import torch (\nimport", "not valid Python"),
 )
 
@@ -93,7 +118,7 @@ def test_parts(release: str, slim: Callable[[str], Path]) -> None:
     states = {part.name: part.state for part in verdict.parts}
 
     assert {name for name, state in states.items() if state is State.PENDING} == PENDING[release]
-    absent = {"tied-qwen3.5"} - PENDING[release]
+    absent = {"tied-qwen3.5", "draft-heads-v2"} - PENDING[release]
     assert {name for name, state in states.items() if state is State.NOT_APPLICABLE} == absent
     assert all(states[name] is State.MERGED for name in states.keys() - PENDING[release] - absent)
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vpatch_overlays.companions.ct_fp8_lm_head import is_quantised, name_in_config, refuse_tied_target, spellings
-from vpatch_overlays.companions.ct_fp8_lm_head_weights import cut, set_geometry
+from vpatch_overlays.companions.ct_fp8_lm_head import is_quantized, name_in_config, spellings
+from vpatch_overlays.companions.ct_fp8_lm_head_models import leave_tied_target
+from vpatch_overlays.companions.ct_fp8_lm_head_weights import TIED, set_geometry, set_padding
 
 
 @pytest.mark.parametrize(
@@ -24,23 +25,31 @@ def test_a_config_may_name_a_head_by_another_prefix(prefix: str, names: tuple[st
     assert spellings(prefix) == names
 
 
-@pytest.mark.parametrize(
-    ("rows", "ranks", "block", "is_cut"),
-    [
-        (1024, 1, 128, False),
-        (1000, 1, 128, False),  # the last block may be short
-        (1024, 2, 128, False),
-        (1024, 4, 128, False),
-        (1024, 8, 256, True),
-        (1088, 2, 128, True),
-        (248_320, 4, 128, False),
-        (248_320, 8, 128, True),
-        (248_320, 8, 64, False),
-        (248_320, 8, 1, False),
-    ],
-)
-def test_a_block_is_cut(rows: int, ranks: int, block: int, is_cut: bool) -> None:  # noqa: FBT001 - a table's column
-    assert cut(rows, ranks, block) is is_cut
+def shards(rows: int, own: int, _total: int, vocab: int, rank: int, ranks: int) -> Any:
+    share = own // ranks
+    return SimpleNamespace(
+        padded_org_vocab_start_index=rank * share, org_vocab_end_index=min((rank + 1) * share, vocab)
+    )
+
+
+@pytest.mark.parametrize("added", [0, 16, 200])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("vocab", [1026, 128_256, 129_280, 151_936, 154_880, 200_064, 201_088, 248_320])
+def test_every_rank_has_whole_blocks_and_its_place(vocab: int, ranks: int, added: int) -> None:
+    stock, rows = -(-vocab // 64) * 64, 128 * ranks
+    for rank in range(ranks):
+        layer: Any = SimpleNamespace(
+            tp_size=ranks, num_embeddings=vocab + added, org_vocab_size=vocab, embedding_dim=8, prefix="lm_head"
+        )
+        layer.org_vocab_size_padded, layer._get_indices = stock, shards
+        layer.shard_indices = shards(0, stock, 0, vocab, rank, ranks)
+
+        set_padding(layer, rows)
+
+        assert layer.org_vocab_size_padded // ranks % 128 == layer.num_embeddings_per_partition % 128 == 0
+        assert 0 <= layer.org_vocab_size_padded - vocab < rows
+        assert layer.shard_indices.padded_org_vocab_start_index == rank * layer.org_vocab_size_padded // ranks
+        assert layer.output_partition_sizes == [layer.num_embeddings_padded // ranks]
 
 
 def test_the_geometry_is_that_of_one_rank() -> None:
@@ -56,7 +65,7 @@ def test_the_geometry_is_that_of_one_rank() -> None:
 
 @pytest.mark.parametrize("layer", [SimpleNamespace(), SimpleNamespace(scheme=None)])
 def test_a_head_without_a_scheme_is_not_quantised(layer: Any) -> None:
-    assert not is_quantised(layer)
+    assert not is_quantized(layer)
 
 
 @pytest.mark.parametrize("prefix", [None, ""])
@@ -68,5 +77,9 @@ def test_a_layer_without_a_name_has_none_in_the_config(prefix: str | None) -> No
 
 
 @pytest.mark.parametrize("config", [None, SimpleNamespace(get_name=lambda: "fp8")])
-def test_other_quantisations_may_tie_their_head(config: Any) -> None:
-    refuse_tied_target(config, "lm_head")
+def test_other_quantizations_may_tie_their_head(config: Any) -> None:
+    embeddings: Any = SimpleNamespace()
+
+    leave_tied_target(config, "lm_head", embeddings)
+
+    assert not hasattr(embeddings, TIED)

@@ -13,21 +13,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cpu import head_models
+from tests.cpu import head_models, head_unpassed
 from tests.cpu.environment import interpreter, probe
-from tests.cpu.head_cases import BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
+from tests.cpu.head_cases import APART, BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
 
 Trees = Callable[..., Path]
 
-QUANTISED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
+QUANTIZED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
 PLAIN = ["UnquantizedEmbeddingMethod", "torch.float32"]
-REFUSED = "quantises {}, but the model ties it to the input embeddings, which are not quantised"
+REFUSED = "has an FP8 {} of its own, but its config ties the head to the input embeddings"
+WARNED = "config quantizes {}, but ties it to the input embeddings. The head is not quantized."
 
 # What upstream has: a head's scheme from 0.20, scalar scales from 0.23, the geometry from 0.31.
 NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.22")
 NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 
-MODELS = [*head_models.MODELS, *head_models.MTP]
+MODELS = [*head_models.MODELS, *head_models.MTP, *head_unpassed.UNPASSED, *head_unpassed.MTP]
 TIED = [name for name in MODELS if "tied" in name and "bf16" not in name]
 BF16 = [name for name in MODELS if "bf16" in name]
 FP8 = [name for name in MODELS if name not in (*TIED, *BF16)]
@@ -70,9 +71,9 @@ def seen(
 
 
 def share(head: Head) -> tuple[int, int]:
-    """Give the rows that a rank has of the vocabulary, and of added tokens, with padding."""
-    rows = -(-head.vocab // head.padding) * head.padding
-    return rows // head.ranks, -(-head.added // head.padding) * head.padding // head.ranks
+    """Rows that a rank has of the vocabulary, and of added tokens, with padding."""
+    rows = -(-head.vocab // head.multiple) * head.multiple
+    return rows // head.ranks, -(-head.added // head.multiple) * head.multiple // head.ranks
 
 
 @pytest.mark.parametrize("name", LOADED)
@@ -86,6 +87,7 @@ def test_every_row_is_that_of_the_checkpoint(seen: Two, name: str) -> None:
         assert rank["rows"] == max(0, min(rows, head.vocab - number * rows))
         assert rank["wrong"] == []
         assert rank["padding"] == rows + added - rank["rows"]
+        assert rank["masked"] == rows - rank["rows"]
     assert sum(rank["rows"] for rank in found["ranks"]) == head.vocab
 
 
@@ -99,6 +101,7 @@ def test_padding_is_zero_and_finite(seen: Two, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, head in LOADED.items() if head.activations])
 def test_logits_are_those_of_the_dequantised_checkpoint(seen: Two, name: str) -> None:
     assert [rank["logits"] for rank in seen.patched["loaded"][name]["ranks"]] == [True] * LOADED[name].ranks
+    assert seen.patched["loaded"][name]["gathered"]
 
 
 def test_a_rank_of_padding_has_scales(seen: Two) -> None:
@@ -137,15 +140,16 @@ def test_geometry(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_a_rank_count_that_cuts_a_block_is_refused(seen: Two, name: str) -> None:
+def test_every_rank_has_whole_blocks(seen: Two, name: str) -> None:
+    """Stock vLLM refuses these heads; `test_every_row_is_that_of_the_checkpoint` says that they are whole here."""
     head = CUT[name]
-    kind, message = seen.patched["cut"][name]["error"]
 
-    assert kind == "ValueError"
-    assert f"Tensor parallelism of {head.ranks} cuts a block of lm_head" in message
-    assert f"its vocabulary of {head.vocab} tokens" in message
-    assert f"quantisation block {list(head.block)}" in message
-    assert "vocabulary" not in str(seen.stock["cut"][name])
+    ranks = seen.patched["loaded"][f"block {name}"]["ranks"]
+
+    assert len(ranks) == head.ranks
+    for rank in ranks:
+        assert (rank["rows"] + rank["padding"]) % head.block[0] == 0
+    assert "error" in seen.stock["loaded"][f"block {name}"]
 
 
 @pytest.mark.parametrize("name", MISSHAPEN)
@@ -159,9 +163,29 @@ def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
     assert seen.stock["misshapen"][name].get("error", ["loaded"])[0] != "ValueError"
 
 
+@pytest.mark.parametrize("kind", ["block", "channel", "tensor"])
+def test_a_plain_head_is_not_read_as_fp8(seen: Two, kind: str) -> None:
+    """Stock casts it, and then multiplies by scales that nobody loaded."""
+    error, message = seen.patched["plain"][kind]["error"]
+
+    assert error == "ValueError"
+    assert "config quantizes lm_head to FP8, but the checkpoint has it as torch.bfloat16" in message
+    assert seen.stock["plain"][kind] == {}
+
+
 @pytest.mark.parametrize("name", TARGETED)
 def test_a_target_means_the_heads_of_all_models(seen: Two, name: str) -> None:
-    assert seen.patched["dispatched"][name] == {BARE: QUANTISED, MULTIMODAL: QUANTISED}
+    assert seen.patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_an_expression_that_ignores_another_spelling_loses_to_a_target_of_this_one(seen: Two, name: str) -> None:
+    _, ignored = APART[name]
+    (other,) = {BARE, MULTIMODAL} - {ignored}
+
+    assert seen.patched["apart"][name] == {ignored: PLAIN, other: QUANTIZED}
+    if not seen.release.startswith(NO_DISPATCH):
+        assert seen.stock["apart"][name] == seen.patched["apart"][name]
 
 
 @pytest.mark.parametrize("name", UNTARGETED)
@@ -174,18 +198,38 @@ def test_stock_finds_no_head_by_anothers_name(seen: Two, target: str, prefix: st
     assert seen.stock["dispatched"][f"target Linear and {target}"][prefix] == PLAIN
 
 
+@pytest.mark.parametrize("name", [*TARGETED, "ranks"])
+def test_a_tied_head_is_not_quantized(seen: Two, name: str) -> None:
+    found = seen.patched["tied, ranks"] if name == "ranks" else seen.patched["tied"][name]
+    head, embeddings = found["rows"]
+
+    assert found["tied"]
+    assert (found["method"], found["parameters"]) == (PLAIN[0], ["weight"])
+    assert head == embeddings
+
+
 @pytest.mark.parametrize("name", TARGETED)
-def test_a_quantised_head_is_not_tied(seen: Two, name: str) -> None:
-    kind, message = seen.patched["tied"][name]["error"]
+def test_a_tied_model_does_not_load_an_fp8_head(seen: Two, name: str) -> None:
+    kind, message = seen.patched["tied"][name]["FP8"]["error"]
 
     assert kind == "ValueError"
-    assert REFUSED.format("lm_head") in message
-    assert "the model ties it" not in str(seen.stock["tied"][name])
+    assert REFUSED.format(BARE) in message
+    assert "of its own" not in str(seen.stock["tied"][name])
+
+
+def test_a_tied_head_is_warned_of_once(seen: Two) -> None:
+    said = [line for case in seen.patched["tied"].values() for line in case["log"]]
+
+    assert [line.endswith(WARNED.format(BARE)) for line in said] == [True]
 
 
 @pytest.mark.parametrize("name", UNTARGETED)
 def test_a_plain_head_is_tied(seen: Two, name: str) -> None:
-    assert seen.patched["tied"][name] == {"tied": True}
+    found = seen.patched["tied"][name]
+
+    assert found["tied"]
+    assert (found["method"], found["parameters"]) == (PLAIN[0], ["weight"])
+    assert (found["FP8"], found["log"]) == ({}, [])
 
 
 @pytest.mark.parametrize("name", [*UNNAMED, "no config TP1", "no config TP2", "no config TP4", "bias", "GPTQ"])
@@ -218,9 +262,49 @@ def test_a_model_with_a_plain_head_is_as_before(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_a_model_that_ties_a_quantised_head_is_refused(seen: Two, name: str) -> None:
-    kind, message = seen.patched["models"][name]["error"]
+def test_a_model_that_ties_its_head_serves_its_embeddings(seen: Two, name: str) -> None:
+    found, stock = seen.patched["models"][name], seen.stock["models"][name]
 
-    assert kind == "ValueError"
-    assert REFUSED.format(BARE if "MTP" in name else MULTIMODAL) in message
-    assert "the model ties it" not in str(seen.stock["models"][name])
+    assert found["logits"]
+    assert found["dtype"] == "torch.bfloat16"
+    if stock.get("logits"):
+        assert found | {"log": []} == stock | {"log": []}
+
+
+def test_stock_serves_some_tied_models_rightly(seen: Two) -> None:
+    """What the overlay must not refuse: those that build no head, and those that give it no config."""
+    right = {name for name in TIED if seen.stock["models"][name].get("logits")}
+
+    assert right >= {"Falcon-H1, tied"}
+    if seen.release < "0.28":
+        assert right >= {name for name in TIED if name.startswith("Qwen3.5")}
+
+
+def test_a_tied_model_is_warned_of_once(seen: Two) -> None:
+    said = [line for name in MODELS for line in seen.patched["models"][name]["log"]]
+
+    assert any(line.endswith(WARNED.format(MULTIMODAL)) for line in said)
+    assert len(said) == len(set(said))
+
+
+@pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
+def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(seen: Two, own: str) -> None:
+    found, stock = seen.patched["drafts"][f"FP8, {own}"], seen.stock["drafts"][f"FP8, {own}"]
+
+    assert found["draft"] == "EagleLlama4ForCausalLM"
+    assert found["dtypes"] == ["torch.float8_e4m3fn", "torch.bfloat16"]
+    assert (found["V1"], found["V2"] or False) == (False, False)
+    if not seen.release.startswith(NO_DISPATCH):
+        assert "Promotion for Float8 Types is not supported" in stock["error"][1]
+
+
+@pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
+def test_a_draft_beside_a_plain_target_is_as_before(seen: Two, own: str) -> None:
+    assert seen.patched["drafts"][f"bf16, {own}"] == seen.stock["drafts"][f"bf16, {own}"]
+    assert seen.patched["drafts"][f"bf16, {own}"]["V1"] is own.endswith("alike")
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("FP8", "torch.float8_e4m3fn"), ("bf16", "torch.bfloat16")])
+def test_a_draft_has_the_head_that_its_own_checkpoint_says(seen: Two, target: str, dtype: str) -> None:
+    assert seen.patched["drafts"][f"{target}, FP8"]["dtypes"] == [dtype, "torch.float8_e4m3fn"]
+    assert seen.patched["drafts"][f"{target}, bf16"]["dtypes"] == [dtype, "torch.bfloat16"]

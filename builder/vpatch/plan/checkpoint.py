@@ -75,7 +75,7 @@ def model_of(
         revision=revision,
         dtype=dtype,
         quantization=quantization.method if quantization else None,
-        head=head_of(quantization),
+        head=head_of(quantization, multimodal=model.vision),
         kv_cache_dtype=kv_cache_dtype,
     )
 

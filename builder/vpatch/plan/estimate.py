@@ -9,7 +9,7 @@ from vpatch.plan import shapes
 from vpatch.plan.architectures import Architecture
 from vpatch.plan.jsonfile import Fields
 from vpatch.plan.model import FULL, Model, Weights
-from vpatch.plan.quantization import BF16, HEAD_CLASS, HEAD_NAMES, LINEAR_CLASS, Quantization
+from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
 LAYERS = ("model.language_model.layers", "language_model.model.layers", "model.layers")
 """What a config may call the decoder layers: as multimodal checkpoints do, as vLLM does, and as language models do."""
@@ -31,9 +31,7 @@ def weights(
         for index, kind in enumerate(model.layers)
     )
     table = model.vocab_size * model.hidden_size
-    head = (
-        quantization and quantization.head is not False and quantization.scheme(HEAD_NAMES, _head_class(quantization))
-    )
+    head = head_scheme(quantization, multimodal=model.vision)
     tower = shapes.vision(fields.inside("vision_config")) if model.vision else 0
     count = len(model.layers)
     draft = sum(
@@ -79,10 +77,6 @@ def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, 
     )
     left = total - found.loaded - (found.draft if whole else 0)
     return replace(found, other=found.other + left)
-
-
-def _head_class(quantization: Quantization) -> str:
-    return LINEAR_CLASS if quantization.head else HEAD_CLASS
 
 
 def _bytes(part: shapes.Part, names: tuple[str, ...], quantization: Quantization | None) -> int:

@@ -15,13 +15,17 @@ from vpatch.plan.model import Deployment, Model
 
 @dataclass(frozen=True)
 class Needed:
-    """Whether a deployment needs an overlay (None: nobody can say), the state of the release, and why."""
+    """Whether a deployment needs an overlay (None: nobody can say), the state of the release, and why.
+
+    `uncovered` says why the overlay does not make the deployment work, "" where it does.
+    """
 
     id: str
     needed: bool | None
     because: str
     state: State | None = None
     opt_in: bool = False
+    uncovered: str = ""
 
 
 def use_of(model: Model, deployment: Deployment) -> Use:
@@ -33,6 +37,7 @@ def use_of(model: Model, deployment: Deployment) -> Use:
         chunk=deployment.max_num_batched_tokens,
         quantization=model.quantization,
         head=model.head.scheme if model.head else None,
+        architecture=model.architecture,
     )
 
 
@@ -62,19 +67,22 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
 def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
     state, why = next(_stated(item.overlay, vllm), (None, ""))
     needed: bool | None = None
+    uncovered = ""
     if item.overlay.needed is None:
         because = f"it does not say what it is for: see `vpatch show {item.id}`"
     elif not isinstance(need := item.overlay.needed(use), Need):
         raise TypeError(f"`needed` gave {type(need).__name__}, not vpatch.Need")
     elif not need.needed:
         needed, because = False, need.because
+    elif need.uncovered:
+        needed, because, uncovered = False, f"{need.because}, but {need.uncovered}", need.uncovered
     elif state is None:
         because = f"{need.because}; it does not say what vLLM {vllm} is to it"
     elif state is State.PENDING:
         needed, because = True, f"{need.because}; vLLM {vllm}: {why}"
     else:
         needed, because = False, f"{state.value} in vLLM {vllm}: {why}"
-    return Needed(item.id, needed, because, state, item.overlay.opt_in)
+    return Needed(item.id, needed, because, state, item.overlay.opt_in, uncovered)
 
 
 def _stated(overlay: Overlay, vllm: Version) -> Iterator[tuple[State, str]]:

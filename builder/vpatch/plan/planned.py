@@ -61,13 +61,15 @@ def plan(
         length = min(found.longest, deployment.max_model_len)
         deployment = replace(deployment, max_model_len=length)
         found = fit(model, model.weights, deployment)
+    needed = needs(model, deployment, installed)
+    uncovered = (Problem("vLLM cannot serve it", model.architecture, item.because) for item in needed if item.uncovered)
     return Plan(
         model=model,
         fit=found,
-        needs=needs(model, deployment, installed),
+        needs=needed,
         advice=advise(model, model.weights, deployment, requests),
         cautions=cautions(model, found, slow_link=slow_link),
-        problems=tuple(_problems(model, found, requests)),
+        problems=(*uncovered, *_problems(model, found, requests)),
     )
 
 

@@ -77,11 +77,24 @@ def _names(target: str, name: str) -> bool:
     return bool(re.match(target[3:], name)) if target.startswith("re:") else target == name
 
 
-def head_of(quantization: Quantization | None) -> Head | None:
-    """Say how the output head is quantised; None if it is not."""
+def head_scheme(quantization: Quantization | None, *, multimodal: bool = False) -> tuple[str, Scheme] | None:
+    """Find the target and the scheme of the output head; None if it is not quantized.
+
+    compressed-tensors names the head by either spelling, and an expression that ignores only the other one loses to a
+    target of the model's own.
+    """
     if quantization is None or quantization.head is False:
         return None
-    found = quantization.scheme(HEAD_NAMES, LINEAR_CLASS if quantization.head else HEAD_CLASS)
+    kind = LINEAR_CLASS if quantization.head else HEAD_CLASS
+    own, other = reversed(HEAD_NAMES) if multimodal else HEAD_NAMES
+    if quantization.method == COMPRESSED and other not in quantization.ignore:
+        return quantization.scheme((own,), kind) or quantization.scheme(HEAD_NAMES, kind)
+    return quantization.scheme(HEAD_NAMES, kind)
+
+
+def head_of(quantization: Quantization | None, *, multimodal: bool = False) -> Head | None:
+    """Describe how the output head is quantized; None if it is not."""
+    found = head_scheme(quantization, multimodal=multimodal)
     return Head(found[1].name, found[0]) if found else None
 
 

@@ -6,6 +6,7 @@ Imported by `vocab_parallel_embedding.py`: nothing of vLLM at module level.
 
 from __future__ import annotations
 
+from math import lcm
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
 PADDING = 1.0
 """The scale of blocks that hold padding rows only. Kernels may take its logarithm."""
 
+TIED = "vpatch_tied_head"
+"""Attribute of embeddings that serve as the head of this name, which the checkpoint's config quantizes."""
+
 
 def set_geometry(layer: VocabParallelEmbedding, prefix: str) -> None:
-    """Give a layer the attributes by which quantised kernels know a linear layer; as vLLM 0.31 has them."""
+    """Set the attributes by which quantized kernels know a linear layer; as vLLM 0.31 has them."""
     layer.input_size = layer.input_size_per_partition = layer.embedding_dim
     layer.output_size = layer.num_embeddings_padded
     layer.output_size_per_partition = layer.num_embeddings_padded // layer.tp_size
@@ -25,43 +29,57 @@ def set_geometry(layer: VocabParallelEmbedding, prefix: str) -> None:
     layer.prefix = prefix
 
 
-def cut(rows: int, ranks: int, block: int) -> bool:
-    """Tell whether sharing `rows` evenly among `ranks` cuts a block of so many rows."""
-    return ranks > 1 and rows // ranks % block != 0
+def pad_to_blocks(layer: ParallelLMHead) -> None:
+    """Pad the vocabulary of a head with block scales, so that tensor parallelism cuts no block of its weights in two.
 
-
-def refuse_cut_blocks(layer: ParallelLMHead) -> None:
-    """Refuse a tensor parallelism that would cut a block of a head's weights in two, each half on another rank.
-
-    Raises:
-        ValueError: it would.
+    Each rank then holds a multiple of `block_n` rows, as kernels and `validate_fp8_block_shape` want it. Called when
+    the quantization method is known, and before it creates weights. Other heads stay as they are.
     """
-    from vllm._vpatch.ct_fp8_lm_head import is_quantised
+    from vllm._vpatch.ct_fp8_lm_head import is_quantized
 
-    if not is_quantised(layer) or not (block := getattr(layer.scheme, "weight_block_size", None)):
-        return
-    for rows in (layer.org_vocab_size_padded, layer.num_embeddings_padded):
-        if cut(rows, layer.tp_size, block[0]):
-            raise ValueError(
-                f"Tensor parallelism of {layer.tp_size} cuts a block of {layer.prefix}: its vocabulary of "
-                f"{layer.org_vocab_size} tokens ({rows} with padding) makes {rows // layer.tp_size} rows a rank, which "
-                f"is no multiple of the {block[0]} rows of a quantisation block {list(block)}."
-            )
+    if layer.tp_size > 1 and is_quantized(layer) and (block := getattr(layer.scheme, "weight_block_size", None)):
+        set_padding(layer, lcm(layer.padding_size, block[0] * layer.tp_size))
 
 
-def load(layer: ParallelLMHead, param: torch.nn.Parameter, loaded: torch.Tensor) -> bool:
+def set_padding(layer: ParallelLMHead, rows: int) -> None:
+    """Pad the vocabulary of a head, and then its added tokens, to multiples of `rows`; share them out anew."""
+    # The rank, whichever process group it is of: every rank has an even share of the padded vocabulary.
+    rank = layer.shard_indices.padded_org_vocab_start_index // (layer.org_vocab_size_padded // layer.tp_size)
+    added = layer.num_embeddings - layer.org_vocab_size
+    layer.padding_size = rows
+    layer.org_vocab_size_padded = -(-layer.org_vocab_size // rows) * rows
+    layer.num_embeddings_padded = -(-(layer.org_vocab_size_padded + added) // rows) * rows
+    layer.num_embeddings_per_partition = layer.num_embeddings_padded // layer.tp_size
+    layer.shard_indices = layer._get_indices(
+        layer.num_embeddings_padded,
+        layer.org_vocab_size_padded,
+        layer.num_embeddings,
+        layer.org_vocab_size,
+        rank,
+        layer.tp_size,
+    )
+    set_geometry(layer, layer.prefix)
+
+
+def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch.Tensor) -> bool:
     """Load a head's block scales of shape [ceil(V / block_n), ceil(H / block_k)], and check other FP8 tensors.
 
     Returns:
-        True if it is loaded, False if it is for vLLM's own loader to do.
+        True if it is loaded, False if vLLM's own loader has to load it.
 
     Raises:
         ValueError: the checkpoint's tensor has another number of rows or columns than the vocabulary, the hidden size
-            and the blocks make.
+            and the blocks make; it is an FP8 head for a model that ties its head to the embeddings; or it is a plain
+            head, which the config quantizes.
     """
-    from vllm._vpatch.ct_fp8_lm_head import is_quantised
+    from vllm._vpatch.ct_fp8_lm_head import is_quantized
 
-    if not is_quantised(layer):
+    if _is_fp8(loaded) and (head := getattr(layer, TIED, None)):
+        raise ValueError(
+            f"The checkpoint has an FP8 {head} of its own, but its config ties the head to the input embeddings, which "
+            "would be read without scales. Set tie_word_embeddings to false in the checkpoint's config."
+        )
+    if not is_quantized(layer):
         return False
     from vllm.model_executor.parameter import (
         BlockQuantScaleParameter,
@@ -77,10 +95,19 @@ def load(layer: ParallelLMHead, param: torch.nn.Parameter, loaded: torch.Tensor)
         param.data[: len(mine)].copy_(mine)
         param.data[len(mine) :].fill_(PADDING)
         return True
-    fp8 = param.dtype.is_floating_point and param.dtype.itemsize == 1
-    if isinstance(param, ChannelQuantScaleParameter) or (isinstance(param, ModelWeightParameter) and fp8):
+    weight = isinstance(param, ModelWeightParameter) and _is_fp8(param)
+    if weight and not _is_fp8(loaded):
+        raise ValueError(
+            f"The checkpoint's config quantizes {layer.prefix} to FP8, but the checkpoint has it as {loaded.dtype}. "
+            "Add the head to the ignore list of the config."
+        )
+    if weight or isinstance(param, ChannelQuantScaleParameter):
         _check(layer, param, loaded, rows=layer.org_vocab_size)
     return False
+
+
+def _is_fp8(tensor: torch.Tensor) -> bool:
+    return bool(tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1)
 
 
 def _check(layer: ParallelLMHead, param: torch.nn.Parameter, loaded: torch.Tensor, rows: int) -> None:

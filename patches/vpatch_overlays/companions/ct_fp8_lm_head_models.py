@@ -1,0 +1,134 @@
+"""Output heads (`lm_head`) in the models that build them: heads that get no config, and heads tied to embeddings.
+
+Imported by `vocab_parallel_embedding.py`: nothing of vLLM at module level.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+COMPRESSED = "compressed-tensors"
+
+READ_THEMSELVES = frozenset({"MuseSparkDSparkForCausalLM"})
+"""Models that read the type of their head's weight, and would turn their input into FP8. They get no config here."""
+
+
+@dataclass(frozen=True)
+class Building:
+    """The model under construction: vLLM's config, which is the target's even for a draft, and the model's own."""
+
+    vllm_config: VllmConfig
+    model_config: ModelConfig
+
+    @cached_property
+    def quant_config(self) -> QuantizationConfig | None:
+        """The compressed-tensors config of the checkpoint that this model is loaded from, None for any other.
+
+        A draft with a checkpoint of its own (EAGLE) has its own; an MTP module is in the target's checkpoint.
+        """
+        target, mine = self.vllm_config.model_config, self.model_config
+        if mine.quantization != COMPRESSED:
+            return None
+        if (mine.model, mine.revision) == (target.model, target.revision):
+            return self.vllm_config.quant_config
+        return self.vllm_config.get_quantization_config(mine, self.vllm_config.load_config)
+
+
+_building: ContextVar[Building | None] = ContextVar("building", default=None)
+
+
+def build(kind: Any, vllm_config: VllmConfig, prefix: str, model_config: ModelConfig) -> torch.nn.Module:
+    """Construct a model; its heads without a config find the checkpoint's by `config_of_head` meanwhile.
+
+    A model inside another is of the same checkpoint. Heads whose weight the constructor tied to the embeddings by
+    hand, past `ParallelLMHead.tie_weights`, are untangled here.
+    """
+    outer = _building.get()
+    mine = None if kind.__name__ in READ_THEMSELVES else Building(vllm_config, model_config)
+    token = _building.set(outer or mine)
+    try:
+        model = kind(vllm_config=vllm_config, prefix=prefix)
+    finally:
+        _building.reset(token)
+    _untangle(model)
+    return model
+
+
+def config_of_head(layer: torch.nn.Module, prefix: str, config: QuantizationConfig | None) -> QuantizationConfig | None:
+    """Choose the config for a layer: the one that its model passes, else the checkpoint's if that quantizes this head.
+
+    Everything but a head that a target of the checkpoint matches by name keeps what its model passes.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    building = _building.get()
+    if config is not None or building is None or not prefix or not isinstance(layer, ParallelLMHead):
+        return config
+    mine = building.quant_config
+    return mine if _quantizes(mine, prefix) else None
+
+
+def leave_tied(layer: ParallelLMHead, embeddings: VocabParallelEmbedding) -> None:
+    """Make a quantized head plain before it shares the weight of `embeddings`, which are not quantized.
+
+    Tied models have no head in their checkpoint. Where there is one nevertheless, loading it is refused (`load`).
+    """
+    from vllm._vpatch.ct_fp8_lm_head import is_quantized
+    from vllm._vpatch.ct_fp8_lm_head_weights import set_padding
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+
+    if not is_quantized(layer):
+        return
+    for name in set(layer._parameters) - {"bias"}:
+        delattr(layer, name)
+    layer.scheme = None
+    layer.quant_method = UnquantizedEmbeddingMethod()
+    layer.weight = embeddings.weight
+    set_padding(layer, embeddings.padding_size)
+    _note(embeddings, layer.prefix)
+
+
+def leave_tied_target(config: QuantizationConfig | None, prefix: str, embeddings: VocabParallelEmbedding) -> None:
+    """Note that `embeddings` serve as the head at `prefix`, if `config` quantizes that."""
+    if _quantizes(config, prefix):
+        _note(embeddings, prefix)
+
+
+def _quantizes(config: QuantizationConfig | None, prefix: str) -> bool:
+    if config is None or config.get_name() != COMPRESSED:
+        return False
+    from vllm._vpatch.ct_fp8_lm_head import resolve
+
+    _, quantizes = resolve(prefix, config)
+    return bool(quantizes)
+
+
+def _untangle(model: torch.nn.Module) -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    layers = [layer for layer in model.modules() if isinstance(layer, VocabParallelEmbedding)]
+    shared = {
+        id(w): e for e in layers if not isinstance(e, ParallelLMHead) and (w := getattr(e, "weight", None)) is not None
+    }
+    for layer in layers:
+        if isinstance(layer, ParallelLMHead) and (embeddings := shared.get(id(getattr(layer, "weight", None)))):
+            leave_tied(layer, embeddings)
+
+
+def _note(embeddings: VocabParallelEmbedding, prefix: str) -> None:
+    from vllm._vpatch.ct_fp8_lm_head_weights import TIED
+    from vllm.logger import init_logger
+
+    setattr(embeddings, TIED, prefix)
+    init_logger(__name__).warning_once(
+        "The checkpoint's config quantizes %s, but ties it to the input embeddings. The head is not quantized.", prefix
+    )

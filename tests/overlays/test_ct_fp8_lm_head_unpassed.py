@@ -1,0 +1,60 @@
+"""Heads in all models of a release: which get no quantization config, and which are read past their quantization."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from vpatch_overlays.companions.ct_fp8_lm_head_models import READ_THEMSELVES
+from vpatch_overlays.ct_fp8_lm_head import UNCOVERED
+
+from tests.releases import RELEASES
+
+DEFAULT = ("0.33.0",)
+PARAMS = [one if one in DEFAULT else pytest.param(one, marks=pytest.mark.matrix) for one in RELEASES]
+
+# Models whose heads have no name: those that rerankers are converted by, one that is tied, and one that is uncovered.
+UNNAMED = {"adapters.py", "nemotron_parse3_5_mtp.py", "diffusion_gemma.py"}
+READS = re.compile(r"^\s*[^#\n]*\blm_head\.weight(?:\.dtype\)|\[|$)", re.MULTILINE)
+READERS = {
+    "inkling": {"InklingForCausalLM", "InklingForConditionalGeneration"},
+    "muse_spark": {"MuseSparkForConditionalGeneration", *READ_THEMSELVES},
+    "diffusion_gemma.py": {"DiffusionGemmaForBlockDiffusion"},
+    "gemma4_mtp.py": set[str](),  # a draft whose head is its own, in the draft's width: plan knows targets only
+}
+
+
+def heads(tree: Path) -> Iterator[tuple[Path, ast.Call]]:
+    for file in tree.glob("vllm/**/models/**/*.py"):
+        if "ParallelLMHead(" in (text := file.read_text()):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ParallelLMHead"):
+                    yield file, node
+
+
+@pytest.mark.parametrize("release", PARAMS)
+def test_heads_without_a_config_have_a_name_by_which_the_checkpoint_finds_them(
+    pristine: Callable[[str], Path], release: str
+) -> None:
+    given = [(file, {keyword.arg for keyword in call.keywords}) for file, call in heads(pristine(release))]
+    without = [(file, passed) for file, passed in given if "quant_config" not in passed]
+
+    assert len(without) >= 28
+    assert {file.name for file, passed in without if "prefix" not in passed} <= UNNAMED
+
+
+@pytest.mark.parametrize("release", PARAMS)
+def test_models_that_read_the_weight_of_their_head_are_said_to_be_uncovered(
+    pristine: Callable[[str], Path], release: str
+) -> None:
+    found = set()
+    for folder in ("vllm/models", "vllm/model_executor/models"):
+        for file in (pristine(release) / folder).glob("**/*.py"):
+            if file.name != "adapters.py" and READS.search(file.read_text()):
+                found.add(file.name if "model_executor" in str(file) else file.relative_to(pristine(release)).parts[2])
+
+    assert found <= READERS.keys()
+    assert set[str]().union(*READERS.values()) == UNCOVERED.keys() | READ_THEMSELVES
