@@ -26,6 +26,7 @@ _KEEPING = frozenset(
         *("classmethod", "staticmethod", "property", "cached_property", "cache", "lru_cache", "wraps"),
         *("abstractmethod", "override", "final", "overload", "deprecated", "contextmanager", "asynccontextmanager"),
         *("inference_mode", "no_grad", "enable_grad", "jit", "autotune", "heuristics", "constexpr_function"),
+        "instrument",  # vLLM's tracing
     )
 )
 _THEIR_MODULES = frozenset({"", "abc", "contextlib", "functools", "typing", "typing_extensions", "torch", "triton"})

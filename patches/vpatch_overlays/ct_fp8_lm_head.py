@@ -52,6 +52,9 @@ TIE = "ParallelLMHead.tie_weights"
 Links: TypeAlias = tuple[str, ...]
 Edit: TypeAlias = EnsureImport | InsertAfter | InsertBefore | ReplaceExpr
 
+# What tells how a vocabulary is shared among ranks.
+SHARD = ("self._get_indices", "self.embedding_dim", "self.num_embeddings", "self.org_vocab_size", "self.tp_size")
+
 DISPATCHED = ("vllm-project/vllm#37291",)
 QWEN3_5_PASSES = ("vllm-project/vllm#42124",)
 KERNELS_READ = ("vllm-project/vllm#52543",)
@@ -131,14 +134,17 @@ def quant_config_of(name: str, heads: dict[str, str], upstream: Links = ()) -> P
     """Pass the quantization config to the heads of a family of models."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     passed = "ParallelLMHead(..., quant_config=..., prefix=...)"
-    edits = tuple(AddKeyword(file, scope, call, "quant_config=self.quant_config") for file, scope in heads.items())
+    edits = tuple(
+        AddKeyword(file, scope, call, "quant_config=self.quant_config", uses=("self.quant_config",))
+        for file, scope in heads.items()
+    )
     merged = All(tuple(Contains(file, scope, passed) for file, scope in heads.items()))
     return Part(name, (Shape("0.18", edits),), merged, upstream=upstream)
 
 
 def tied_heads(name: str, anchor: str) -> Shape:
     """Leave a tied head unquantized where `ParallelLMHead.tie_weights` has this form."""
-    leave = InsertBefore(VOCAB, TIE, anchor=anchor, new="leave_tied(self, embed_tokens)")
+    leave = InsertBefore(VOCAB, TIE, anchor=anchor, new="leave_tied(self, embed_tokens)", uses=SHARD)
     return Shape(name, (ours(VOCAB, "leave_tied", "_models"), leave, *OURS))
 
 
@@ -148,14 +154,16 @@ def left_tied(file: str, scope: str) -> tuple[Edit, ...]:
     anchor = "self.lm_head = self.model.embed_tokens"
     return (
         ours(file, "leave_tied_target", "_models"),
-        InsertBefore(file, scope, anchor=anchor, new=TIED_TARGET, within=within),
+        InsertBefore(
+            file, scope, anchor=anchor, new=TIED_TARGET, within=within, uses=("self.model", "self.quant_config")
+        ),
     )
 
 
 def compares_types(name: str, file: str) -> Shape:
     """Compare the heads of target and draft only if they are of one type."""
     types = "target_language_model.lm_head.weight.dtype == self.model.lm_head.weight.dtype"
-    return Shape(name, (ReplaceExpr(file, SHARE, old=SHARED, new=f"({types} and {SHARED})"),))
+    return Shape(name, (ReplaceExpr(file, SHARE, old=SHARED, new=f"({types} and {SHARED})", uses=("self.model",)),))
 
 
 def needed(use: Use) -> Need:
@@ -189,6 +197,7 @@ overlay = Overlay(
                 GET_METHOD,
                 anchor="if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
                 new=DISPATCH,
+                uses=("self.get_scheme", "self.get_scheme_dict"),
             ),
             when=Not(AnyOf(tuple(Contains(CT, GET_METHOD, n) for n in ("ParallelLMHead", "VocabParallelEmbedding")))),
             merged=Contains(CT, GET_METHOD, "isinstance(layer, ParallelLMHead)"),
@@ -197,7 +206,13 @@ overlay = Overlay(
         edited(
             "target-names",
             ours(CT, "name_in_config"),
-            InsertBefore(CT, GET_SCHEME, anchor=IGNORED, new="layer_name = name_in_config(layer, layer_name, self)"),
+            InsertBefore(
+                CT,
+                GET_SCHEME,
+                anchor=IGNORED,
+                new="layer_name = name_in_config(layer, layer_name, self)",
+                uses=("self.ignore", "self.target_scheme_map"),
+            ),
         ),
         edited(
             "config-of-head",
@@ -227,6 +242,7 @@ overlay = Overlay(
                 INIT,
                 anchor="self.quant_method: QuantizeMethodBase = quant_method",
                 new="pad_to_blocks(self)",
+                uses=SHARD,
             ),
             InsertAfter(VOCAB, LOAD, anchor='packed_dim = getattr(param, "packed_dim", None)', new=LOAD_FP8),
             merged=AnyOf(
@@ -256,7 +272,13 @@ overlay = Overlay(
         edited(
             "geometry",
             ours(VOCAB, "set_geometry", "_weights"),
-            InsertAfter(VOCAB, INIT, anchor="self.embedding_dim = embedding_dim", new="set_geometry(self, prefix)"),
+            InsertAfter(
+                VOCAB,
+                INIT,
+                anchor="self.embedding_dim = embedding_dim",
+                new="set_geometry(self, prefix)",
+                uses=("self.embedding_dim", "self.tp_size"),
+            ),
             InsertBefore(VOCAB, "ParallelLMHead.__init__", anchor="super().__init__(...)", new="self.has_bias = bias"),
             when=Not(Contains(VOCAB, INIT, "self.output_partition_sizes")),
             merged=All(

@@ -10,6 +10,8 @@ from vpatch import AddFile, All, Sets
 from vpatch.catalogue import discover
 from vpatch.model import Catalogued, Edit, Predicate
 
+OF_TORCH = {"_parameters"}  # set by `torch.nn.Module`
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -67,10 +69,13 @@ CASES = [
 def test_every_attribute_of_self_is_declared(item: Catalogued, part: object, shape: object) -> None:
     known = companions(item)
     trees = [(edit, ast.parse(code.strip())) for edit in shape.edits for code in codes(edit)]  # type: ignore[attr-defined]
-    own = {name for tree in (*(tree for _, tree in trees), *known.values()) for name in written(tree)}
+    own = {name for _, tree in trees for name in written(tree)}
+    companions_own = {name for function in known.values() for name in written(function)} | OF_TORCH
     inherited = {f"self.{name}" for name in _inherited(shape.when)}  # type: ignore[attr-defined]
     for edit, tree in trees:
-        wanted = {f"self.{name}" for name in read_from("self", tree, known, frozenset())} - {f"self.{n}" for n in own}
+        read = set(read_from("self", tree, {}, frozenset()))
+        read |= set(read_from("self", tree, known, frozenset())) - companions_own
+        wanted = {f"self.{name}" for name in read - own}
         declared = set(getattr(edit, "uses", ()))
         assert wanted <= declared | inherited, f"{type(edit).__name__} {edit.scope}: uses={tuple(sorted(wanted))}"
         assert declared <= wanted
