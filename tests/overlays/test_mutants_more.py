@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.matrix]  # what they run, others
 # A release, an overlay, and how many mutants of it to make.
 SUBJECTS = (
     ("0.21.0", "turboquant-skip-list", 60),
-    ("0.26.0", "turboquant-auto-dtype", 60),
+    ("0.26.0", "turboquant-auto-dtype", 120),
     ("0.24.0", "turboquant-tiles", 100),
     ("0.20.2", "turboquant-tiles", 120),
     *((release, "ct-fp8-lm-head", 345) for release in ("0.18.0", "0.20.2", "0.23.0", "0.33.0")),
