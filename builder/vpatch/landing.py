@@ -30,8 +30,9 @@ _KEEPING = frozenset(
     )
 )
 _THEIR_MODULES = frozenset({"", "abc", "contextlib", "functools", "typing", "typing_extensions", "torch", "triton"})
+_KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
 
-
+Findings = Sequence[tuple[Edit, Finding]]
 Line = Callable[[int], int]
 
 
@@ -41,11 +42,6 @@ class _Place:
 
     stmt: ast.stmt
     scope: Scope
-
-
-_KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
-
-Findings = Sequence[tuple[Edit, Finding]]
 
 
 def problems(found: Findings, overlay: Findings, files: Workspace) -> list[Problem]:
@@ -97,7 +93,7 @@ def _place(landed: Landed, module: Module, source: Source) -> _Place:
 
 
 def _line_before(old: bytes, new: bytes) -> Line:
-    """Translate the lines of a file that is not written yet into those that people see."""
+    """Translate the lines of a file that is not written yet into those of the file on disk."""
 
     def line(number: int) -> int:
         import difflib
@@ -126,14 +122,14 @@ def overrides(
     changed: Collection[ast.AST] = (),
     ours: Collection[ast.AST] = (),
 ) -> Iterator[str]:
-    """Say what may put something else in the place of the definition that a qualified name means, step by step.
+    """Yield what may replace the definition that a qualified name leads to, step by step.
 
     Args:
         name: the qualified name.
         module: the module that defines it.
-        line: translates a line of `module` into one that people see.
-        changed: definitions that the edit changes: of several, an edit may change each.
-        ours: definitions that are the overlay's own, decorators included.
+        line: translates a line of `module` into the line of the file as it is on disk.
+        changed: definitions that the edit changes. Where a name has several, an edit may change each.
+        ours: definitions that the overlay brings whole, decorators included.
     """
     scope, steps = module.scope, name.split(".") if name else []
     while steps:
