@@ -6,12 +6,12 @@ model. About 40 model classes build their head without the quantization config (
 Step3, MTP modules); it then takes the config of the checkpoint that the model is loaded from, if a target there matches
 the head by name. A draft (EAGLE) with an unquantized head of its own no longer stops the start.
 
-A head that the config ties to the input embeddings is left unquantized, with a warning; stock vLLM computes garbage
-from it, or fails. A tied checkpoint that has an FP8 head nevertheless is refused when it is loaded. Heads that are not
-quantized load as before.
+A head that the config ties to the input embeddings is left unquantized, with a warning. Stock vLLM serves some of these
+models rightly, and computes garbage from others. A tied checkpoint that has an FP8 head nevertheless is refused when it
+is loaded. Heads that are not quantized load as before.
 
-Not covered: quantized embeddings, and models that read the head's weight past its quantization: Inkling, MuseSpark,
-DiffusionGemma, the MTP module of Gemma4. `vpatch plan` says so.
+Not covered: quantized embeddings, and models that read the head's weight past its quantization: Inkling, MuseSpark and
+DiffusionGemma, for which `vpatch plan` says so, and the MTP module of Gemma4.
 """
 
 from typing import TypeAlias
