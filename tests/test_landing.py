@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
-
 import pytest
 from vpatch import (
     AddFunction,
@@ -16,7 +14,7 @@ from vpatch import (
     ReplaceFunction,
     ReplaceStatements,
 )
-from vpatch.model import Catalogued, Edit, Overlay, Part, Shape, State
+from vpatch.model import Edit, State
 from vpatch.syntax import fingerprint
 from vpatch.workspace import Workspace
 
@@ -189,103 +187,6 @@ def test_a_variable_that_is_set_for_code_that_no_longer_reads_it() -> None:
     assert "`page = 2` sets `page`, which nothing in `f` reads" in says("def f():\n    anchor()\n", anchored)
 
 
-IN_THE_WAY = {
-    "a later definition": ("    def f(self): ...\n", "overrides `A.f` of line 4"),
-    "a later definition, sometimes": ("    if os:\n        def f(self): ...\n", "overrides `A.f` of line 4"),
-    "an assignment in the class": ("    f = other\n", "line 6, `f = other`, overrides `A.f` of line 4"),
-    "a deletion in the class": ("    del f\n", "line 6, `del f`, overrides `A.f`"),
-    "an assignment to the class": ("A.f = other\n", "line 6 overrides `A.f` of line 4"),
-    "a deletion from the class": ("del A.f\n", "line 6 overrides `A.f` of line 4"),
-    "setattr": ("setattr(A, 'f', other)\n", "line 6 overrides `A.f` of line 4"),
-    "in a function": ("def g():\n    A.f = other\n", "line 7 overrides `A.f` of line 4"),
-    "on the instance": ("    def g(me):\n        me.f = other\n", "line 7 overrides `A.f` of line 4"),
-    "another class": ("class A: ...\n", "line 6, `class A:`, overrides `A` of line 3"),
-    "an import in a try": ("try:\n    from x import A\nexcept E: ...\n", "line 7, `from x import A`, overrides `A`"),
-    "a loop": ("for A in x: ...\n", "line 6, `for A in x:`, overrides `A` of line 3"),
-    "a global": ("def g():\n    global A\n    A = 1\n", "a function that declares `global A` may override `A`"),
-    "the import": ("help_it = other\n", "'help_it' is already bound by `help_it = other`"),
-    "the import, in a try": ("try:\n    import help_it\nexcept E: ...\n", "overrides the import of `help_it`"),
-    "the import, by a global": ("def g():\n    global help_it\n    help_it = 1\n", "`global help_it` may override the"),
-}
-
-
-@pytest.mark.parametrize(("behind", "told"), IN_THE_WAY.values(), ids=IN_THE_WAY)
-def test_what_replaces_the_patched_code(behind: str, told: str) -> None:
-    source = dedent(CLASS).lstrip("\n") + behind
-
-    assert told in says(source, HELP, CALL)
-
-
-@pytest.mark.parametrize(
-    "behind",
-    [
-        "    def g(self): ...\n",
-        "    if TYPE_CHECKING:\n        def f(self): ...\n",
-        "    @overload\n    def f(self): ...\n",
-        "    def g(self):\n        other.f = 1\n        self.g = 1\n",
-        "    @staticmethod\n    def g(a):\n        a.f = 1\n",
-        "A.g = other\nsetattr(A, 'g', 1)\nsetattr(B, 'f', 1)\nB.f = 1\n",
-        "def g(A):\n    A = 1\n    f = 2\n    help_it = 3\n",
-        "if False:\n    A = 1\n",
-        "from helpers import help_it\n",
-    ],
-)
-def test_what_does_not_replace_it(behind: str) -> None:
-    assert applied(module(dedent(CLASS).lstrip("\n") + behind), overlay(HELP, CALL))
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ("(self, size, help_it):\n        anchor()", "a parameter of `A.f` hides the import of `help_it`"),
-        ("(self, size):\n        help_it = 1\n        anchor()", "`help_it = 1`, hides the import of `help_it`"),
-        ("(self, size):\n        for help_it in x: ...\n        anchor()", "hides the import of `help_it`"),
-        ("(self, size):\n        anchor()\n        help_it = 1", "reads `help_it`, which nothing binds there"),
-        ("(self, size):\n        return\n        anchor()", "`help_it(size)` never runs"),
-        ("(self, size):\n        raise x\n        anchor()", "`help_it(size)` never runs"),
-        ("(self, size):\n        while True: ...\n        anchor()", "`help_it(size)` never runs"),
-    ],
-)
-def test_what_hides_an_import_or_keeps_the_code_from_running(body: str, told: str) -> None:
-    assert told in says(f"class A:\n    def f{body}\n", HELP, CALL)
-
-
-@pytest.mark.parametrize("head", ["if False:", "if TYPE_CHECKING:", "if not True:"])
-def test_a_definition_that_never_runs(head: str) -> None:
-    source = f"{head}\n    class A:\n        def f(self, size):\n            anchor()\n"
-
-    assert "`A` is defined only where it never runs" in says(source, HELP, CALL)
-
-
-@pytest.mark.parametrize(
-    ("decorator", "kept"),
-    [
-        *((kept, True) for kept in ("classmethod", "torch.inference_mode()", "functools.wraps(x)", "triton.jit")),
-        *((other, False) for other in ("wrapped", "other.property", "torch.compiler.disable", "x[0]")),
-    ],
-)
-def test_decorators(decorator: str, kept: bool) -> None:  # noqa: FBT001
-    source = f"class A:\n    @{decorator}\n    def f(self, size):\n        anchor()\n"
-
-    if kept:
-        assert applied(module(source), overlay(HELP, CALL))
-    else:
-        assert f"line 3: `@{decorator}` may replace `A.f` by something else" in says(source, HELP, CALL)
-
-
-def test_accessors_of_a_property_belong_together() -> None:
-    source = """
-    class A:
-        @property
-        def f(self): return 1
-        @f.setter
-        def f(self, size):
-            anchor()
-    """
-
-    assert applied(module(source), overlay(HELP, InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)")))
-
-
 USES = """
 class Base(Other):
     base: int
@@ -326,33 +227,6 @@ def test_code_that_is_applied_is_judged_too() -> None:
     for old, new in ((b"size)", b"length)"), (b"class A", b"A = 1\nclass A")):
         mutated = {FILE: tree[FILE].replace(old, new, 1)}
         assert verdict(mutated, item).state is State.DRIFTED
-
-
-def test_lines_are_those_of_the_file_as_it_is() -> None:
-    source = dedent(CLASS).lstrip("\n") + "A.f = other\n"
-    (line,) = [n for n, text in enumerate(source.splitlines(), 1) if text == "A.f = other"]
-
-    assert f"line {line} overrides `A.f` of line 4" in says(source, HELP, CALL)
-
-
-def test_what_another_part_imports_is_not_to_be_hidden_either() -> None:
-    parts = tuple(Part(name, (Shape("1.0", (edit,)),)) for name, edit in (("import", HELP), ("call", CALL)))
-    item = Catalogued("demo", Overlay("Demo.", parts), "")
-    source = "class A:\n    def f(self, size):\n        help_it = 1\n        anchor()\n"
-
-    (found,) = make(module(source), item).before
-
-    assert [part.state for part in found.parts] == [State.PENDING, State.DRIFTED]
-    assert "hides the import of `help_it`" in found.because
-
-
-def test_a_class_decorator_that_is_not_known_is_noted() -> None:
-    source = dedent(CLASS).replace("class A", "@dataclass\n@vp.register('a')\n@changes(x)\nclass A")
-
-    (found,) = make(module(source), overlay(HELP, CALL)).after
-
-    assert found.state is State.APPLIED
-    assert found.parts[0].notes == (f"{FILE}: class A is decorated by `@changes(x)`",)
 
 
 def test_a_variable_of_upstreams_statement_need_not_be_read() -> None:

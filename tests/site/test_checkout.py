@@ -213,9 +213,6 @@ def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledg
     assert ran.err.count("edited after vpatch: ") == len(CHANGED)
 
 
-STEPS = ("open", "write", "fsync", "replace", "unlink", "mkdir", "rmdir", "utime")
-
-
 def killed_at(step: int, work: Callable[[], object]) -> bool:
     """Do it in a child that is killed before its step number `step` on the disk; tell whether it came so far."""
     child = os.fork()
@@ -235,7 +232,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
             setattr(os, name, call)
 
-        for name in STEPS:
+        for name in ("open", "write", "fsync", "replace", "unlink", "mkdir", "rmdir", "utime"):
             wrap(name)
         try:
             work()
