@@ -180,6 +180,7 @@ REAL = {
     "vllm/engine/arg_utils.py",
     "vllm/platforms/interface.py",
     "vllm/model_executor/layers/quantization/turboquant/config.py",
+    "vllm/v1/attention/backend.py",
     "vllm/v1/attention/backends/turboquant_attn.py",
     "vllm/_vpatch/turboquant_hybrid.py",
     "vllm/_vpatch/turboquant_speculation.py",
@@ -198,7 +199,7 @@ def test_a_real_plan_reads_what_it_needs_and_is_the_same_each_time(pristine: Cal
     first = plan(read, items)
 
     assert asked == REAL - {"vllm/config/cache.py"}
-    assert set(first.files) == asked
+    assert set(first.files) == asked - {"vllm/v1/attention/backend.py"}  # of which a base class is only looked at
     assert plan(read, items) == first
 
     asked.clear()
