@@ -15,6 +15,7 @@ from vpatch.select import Lost
 from vpatch.site.locate import locate
 from vpatch.site.store import SitePackages
 from vpatch.testing import Case, State, check, fingerprint_of
+from vpatch.verify import Verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -132,7 +133,7 @@ class Faults:
 
     @staticmethod
     def does_not_verify(monkeypatch: pytest.MonkeyPatch) -> Case:
-        monkeypatch.setattr(testing, "verify", lambda *_, **__: ((), [Problem("what", "where", "cause")]))
+        monkeypatch.setattr(testing, "verify", lambda *_, **__: Verified((), (Problem("what", "where", "cause"),)))
         return PENDING
 
     @staticmethod

@@ -5,13 +5,16 @@ every release. Each of them adds these edits to the shapes that remove the crash
 that no two overlays add the same statement.
 """
 
-from vpatch import EnsureImport, InsertAfter, Sets, companion
+from vpatch import All, EnsureImport, InsertAfter, Sets, companion
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 INIT = "TurboQuantMetadataBuilder.__init__"
 
 # What the companions of several overlays read of a metadata builder; its base class sets it.
 builder_base = Sets("vllm/v1/attention/backend.py", "AttentionMetadataBuilder", ("kv_cache_spec", "vllm_config"))
+
+# For every shape with `refusal`: a configuration without this attribute would count as one without speculation.
+knows_speculation = All((builder_base, Sets("vllm/config/vllm.py", "VllmConfig", ("speculative_config",))))
 
 refusal = (
     EnsureImport(ATTENTION, "from vllm._vpatch.turboquant_speculation import refuse_wrong_attention"),

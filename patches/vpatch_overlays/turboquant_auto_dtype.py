@@ -31,7 +31,7 @@ from vpatch import (
     probe,
 )
 
-from vpatch_overlays._speculation import NOTE, builder_base, refusal
+from vpatch_overlays._speculation import NOTE, knows_speculation, refusal
 
 ATTENTION = "vllm/model_executor/layers/attention/attention.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -98,7 +98,7 @@ overlay = Overlay(
             shapes=(
                 Shape(
                     name="0.25",
-                    when=All((Not(has_mode), has_spec, Not(tells_mode), Not(names_spec), builder_base)),
+                    when=All((Not(has_mode), has_spec, Not(tells_mode), Not(names_spec), knows_speculation)),
                     edits=(
                         EnsureImport(RUNNER, f"from vllm.v1.kv_cache_interface import {TQ}"),
                         ReplaceExpr(

@@ -31,7 +31,7 @@ from vpatch import (
     probe,
 )
 
-from vpatch_overlays._speculation import NOTE_ON_0_20, builder_base, refusal
+from vpatch_overlays._speculation import NOTE_ON_0_20, knows_speculation, refusal
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -109,7 +109,7 @@ overlay = Overlay(
             shapes=(
                 Shape(
                     name="0.20",
-                    when=builder_base,
+                    when=knows_speculation,
                     edits=(
                         EnsureFutureAnnotations(TQ_CONFIG),
                         EnsureImport(TQ_CONFIG, "from typing import TYPE_CHECKING"),

@@ -38,7 +38,7 @@ from vpatch import (
     probe,
 )
 
-from vpatch_overlays._speculation import NOTE, builder_base, refusal
+from vpatch_overlays._speculation import NOTE, builder_base, knows_speculation, refusal
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 CACHE_CONFIG = "vllm/config/cache.py"
@@ -129,7 +129,7 @@ overlay = Overlay(
             shapes=(
                 Shape(
                     name="0.21",
-                    when=All((nothing_reserved, builder_base)),
+                    when=All((nothing_reserved, knows_speculation)),
                     note=NOTE,
                     edits=(
                         *reservation,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.catalogue import discover, select
-from vpatch.engine import status
+from vpatch.engine import named, status
 from vpatch.errors import Failure
 from vpatch.matrix.model import Tree
 from vpatch.matrix.revision import Revision
@@ -94,8 +94,7 @@ def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: 
 def test_a_fix_is_there_or_not(upstream: Path) -> None:
     """The state comes from the commit, through the engine."""
     overlays = select(discover(), (HYBRID,))
-    wanted = {edit.file for part in overlays[0].overlay.parts for shape in part.shapes for edit in shape.edits}
-    asked = [*wanted, "vllm/config/cache.py"]
+    asked = named(overlays)
 
     def state(rev: str) -> str:
         (verdict,) = status(Revision(str(upstream), rev).read(asked).files.get, overlays)

@@ -12,7 +12,9 @@ from vpatch.matrix.trial import Together, try_one, try_together
 from vpatch.model import Catalogued, Finding, Found, Reach, State
 from vpatch.workspace import Workspace
 
-from tests.snippets import FILE, Files, module, overlay
+from tests.snippets import FILE, Files, module, names_of_fragments, overlay
+
+__all__ = ["names_of_fragments"]
 
 SOURCE = "def f():\n    a(b(1), 2)\n    c()\n"
 GOOD = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), name="good")

@@ -58,6 +58,7 @@ SHAPE = {
     "warnings": [{"name": str, "because": str, "source": str}],
     "commands": {"apply": str, "serve": str, "build": str, "docker": str},
     "changed": [str],
+    "notes": [str],
     "problems": [PROBLEM],
 }
 PRESET = "qwen3.6-35b-5090-32k"

@@ -33,7 +33,7 @@ ARG_UTILS = "vllm/engine/arg_utils.py"
 INTERFACE = "vllm/platforms/interface.py"
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 TRACKED = [ARG_UTILS, CONFIG, INTERFACE, ATTENTION]
-FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/v1/attention/backend.py", *TRACKED)
+FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *TRACKED)
 CHANGED = [COMPANION, SPECULATION, *TRACKED]
 
 

@@ -38,8 +38,8 @@ def locate(tree: Path | None, python: Path | None = None) -> Site:
         return _named(where) if tree else _imported_by(where)
 
 
-def ask(python: Path, script: str, *arguments: str, patience: float = _PATIENCE) -> Any:
-    """Run a script in an interpreter for at most `patience` seconds, and parse the last line that it prints as JSON.
+def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
+    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON.
 
     Raises:
         Failure: it cannot be run, or does not answer.
@@ -55,7 +55,7 @@ def ask(python: Path, script: str, *arguments: str, patience: float = _PATIENCE)
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=patience,
+            timeout=patience or _PATIENCE,
             check=False,
         )
         if ran.returncode == 0:
@@ -64,7 +64,7 @@ def ask(python: Path, script: str, *arguments: str, patience: float = _PATIENCE)
     except OSError as error:
         told = cause(error)
     except subprocess.TimeoutExpired:
-        told = f"no answer in {patience:g} seconds"
+        told = f"no answer in {patience or _PATIENCE:g} seconds"
     except (ValueError, IndexError):
         told = "its answer is not that of a Python interpreter"
     raise Failure(Problem("cannot ask the interpreter", str(python), told))
