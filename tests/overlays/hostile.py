@@ -13,22 +13,34 @@ import ast
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from vpatch.catalogue import discover
+from vpatch.edits import ReplaceFunction
 from vpatch.engine import plan
 from vpatch.judge import judge
 from vpatch.model import COMPANIONS, Catalogued, Edit, Finding, State
 from vpatch.place import chain as statements_at
+from vpatch.syntax import Path as Steps
 from vpatch.workspace import Parsed, Workspace
 
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
+
+HEADER = """# What the overlays make of hostile refactorings
+
+A mutant is a file of vLLM that overlays change, with one variable renamed throughout or one definition overridden. The
+overlays are then applied to it. "Wrong" are those that were applied though a name in the new code means something else
+there, or though what they change never runs, and harmless overrides that were refused. Each would be listed below the
+table. To count again:
+
+    {command}"""
 
 
 @dataclass(frozen=True)
@@ -78,11 +90,18 @@ class File:
                 around = statements_at(source.module, tree, path)
                 anchor = around[-1]
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
-                    made += overrides.of_anchor(self.text, edit.scope, anchor)
+                    cuts = _follows(path, finding.regions)
+                    made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
         for where, name in self.meanings:
             if where in self.scopes and name in self._imported:
                 made += overrides.of_import(self.text, where, name)
-        return list(dict.fromkeys(made))
+        return [override for override in dict.fromkeys(made) if override.harmful or self._keeps(override.text)]
+
+    def _keeps(self, text: str) -> bool:
+        """Whether the functions that edits know as a whole are unchanged."""
+        whole = [edit.scope for edit, _ in self.found if isinstance(edit, ReplaceFunction)]
+        old, new = ast.parse(self.text), ast.parse(text)
+        return all(_same(overrides.chain(old, name)[-1], overrides.chain(new, name)[-1]) for name in whole)
 
     @cached_property
     def _imported(self) -> set[str]:
@@ -93,17 +112,29 @@ class File:
         )
         return new - old
 
-    def rename(self, rng: random.Random) -> tuple[Variable, str] | None:
+    def rename(self, rng: random.Random) -> tuple[Variable, str]:
         """Rename a variable, mostly one of a function that an edit changes, now and then to a name that one imports."""
         near = [v for v in self.variables if v.kind == "local" and v.scope in self.scopes]
-        kind = rng.choice(("local", "attribute", "module"))
-        others = [v for v in self.variables if v.kind == kind]
-        variable = rng.choice(near if near and rng.random() < 0.5 else others or list(self.variables))
         hidden = sorted(self._imported)
-        plain = (f"vp_{variable.name}", f"{variable.name}_", f"_{variable.name}")
-        new = rng.choice(hidden) if hidden and rng.random() < 0.1 else rng.choice(plain)
-        text = renamed(self.text, self.variables[variable], new)
-        return (variable, text) if _compiles(text) else None
+        while True:
+            kind = rng.choice(("local", "attribute", "module"))
+            others = [v for v in self.variables if v.kind == kind]
+            variable = rng.choice(near if near and rng.random() < 0.5 else others or list(self.variables))
+            plain = (f"vp_{variable.name}", f"{variable.name}_", f"_{variable.name}")
+            new = rng.choice(hidden) if hidden and rng.random() < 0.1 else rng.choice(plain)
+            text = renamed(self.text, self.variables[variable], new)
+            if _compiles(text):
+                return variable, text
+
+
+def _same(one: ast.AST, other: ast.AST) -> bool:
+    return ast.dump(one) == ast.dump(other)
+
+
+def _follows(path: Steps, others: Collection[Steps]) -> bool:
+    """Whether the statement before the one at `path` is among others."""
+    *above, (block, index) = path
+    return (*above, (block, index - 1)) in others
 
 
 def _compiles(text: str) -> bool:
@@ -156,7 +187,7 @@ class Release:
         return refused, changeset.files.get(file.name, text.encode()).decode(), because
 
     def run(self, count: int, seed: int) -> Iterator[Result]:
-        """Make and judge mutants: half of them renames, and the rest overrides of either kind."""
+        """Make and judge `count` mutants: half of them overrides of either kind, and the rest renames."""
         rng = random.Random(seed)  # noqa: S311 - it is to be repeatable
         files = self.files
         pool = [(file, override) for file in files for override in file.overrides]
@@ -165,19 +196,16 @@ class Release:
         harmless = [pair for pair in pool if not pair[1].harmful]
         chosen = _mixed(harmful, count * 2 // 5) + _mixed(harmless, count // 10)
         for file, override in chosen:
-            if not _compiles(override.text):
-                continue
             refused, _, because = self.outcome(file, override.text)
             wrong = "" if refused is override.harmful else because or "applied"
             yield Result(override.kind, f"{file.name}: {override.what}", refused, wrong)
         for _ in range(count - len(chosen)):
             file = rng.choice(files)
-            if mutant := file.rename(rng):
-                variable, text = mutant
-                refused, result, _ = self.outcome(file, text)
-                bad = [] if refused else worse(file.meanings, meanings(text, result))
-                what = f"{file.name}: {variable.scope}.{variable.name}"
-                yield Result(f"renamed-{variable.kind}", what, refused, "; ".join(bad))
+            variable, text = file.rename(rng)
+            refused, result, _ = self.outcome(file, text)
+            bad = [] if refused else worse(file.meanings, meanings(text, result))
+            what = f"{file.name}: {variable.scope}.{variable.name}"
+            yield Result(f"renamed-{variable.kind}", what, refused, "; ".join(bad))
 
 
 def _only(item: Catalogued, file: str) -> Catalogued:
@@ -187,13 +215,14 @@ def _only(item: Catalogued, file: str) -> Catalogued:
 
 
 def _mixed(pool: list[tuple[File, Override]], count: int) -> list[tuple[File, Override]]:
-    """Choose so that each kind has its share."""
+    """Choose from those that compile, so that each kind has its share."""
     kinds: dict[str, list[tuple[File, Override]]] = {}
     for pair in pool:
         kinds.setdefault(pair[1].kind, []).append(pair)
     chosen: list[tuple[File, Override]] = []
     while len(chosen) < count and any(kinds.values()):
-        chosen += [pairs.pop() for pairs in kinds.values() if pairs]
+        drawn = [pairs.pop() for pairs in kinds.values() if pairs]
+        chosen += [(file, override) for file, override in drawn if _compiles(override.text)]
     return chosen[:count]
 
 
@@ -211,25 +240,36 @@ def _row(name: str, results: list[Result]) -> str:
     return f"| {name} | {len(results)} | {counts[True]} | {counts[False]} | {sum(bool(r.wrong) for r in results)} |"
 
 
-def main() -> int:
-    """Run mutants of releases, print what became of them, and exit with 1 if any is wrong."""
+def counted(version: str, count: int, seed: int) -> tuple[list[Result], float]:
+    """Run mutants of a release; give also how many seconds that took."""
     from tests.conftest import tree_of
 
+    started = time.monotonic()
+    results = list(Release(tree_of(version)).run(count, seed))
+    return results, time.monotonic() - started
+
+
+def main() -> int:
+    """Run mutants of releases, print what became of them as Markdown, and exit with 1 if any is wrong."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("releases", nargs="+", metavar="RELEASE")
     parser.add_argument("--count", type=int, default=200, help="mutants of each release")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    count, seed = options.count, options.seed
+    command = f"python -m tests.overlays.hostile --count {count} --seed {seed} {' '.join(options.releases)}"
+    print(HEADER.format(command=command), flush=True)  # noqa: T201
     failed = False
-    for version in options.releases:
-        started = time.monotonic()
-        results = list(Release(tree_of(version)).run(options.count, options.seed))
-        print(f"\n## vLLM {version}: {len(results)} mutants, {time.monotonic() - started:.0f} s\n")  # noqa: T201
-        print(*table(results), sep="\n", flush=True)  # noqa: T201
-        for result in results:
-            if result.wrong:
-                failed = True
-                print(f"- {result.kind}, {result.what}: {result.wrong}", flush=True)  # noqa: T201
+    with ProcessPoolExecutor() as pool:
+        runs = [pool.submit(counted, version, count, seed) for version in options.releases]
+        for version, ran in zip(options.releases, runs, strict=True):
+            results, seconds = ran.result()
+            print(f"\n## vLLM {version}: {len(results)} mutants in {seconds:.0f} s\n")  # noqa: T201
+            print(*table(results), sep="\n", flush=True)  # noqa: T201
+            for result in results:
+                if result.wrong:
+                    failed = True
+                    print(f"- {result.kind}, {result.what}: {result.wrong}", flush=True)  # noqa: T201
     return int(failed)
 
 
