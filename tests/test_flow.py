@@ -18,8 +18,8 @@ def before(code: str) -> set[str] | None:
     marker = next(
         n for n in ast.walk(ast.Module(body, [])) if isinstance(n, ast.Expr) and getattr(n.value, "id", "") == "here"
     )
-    names = flow(body).before.get(marker)
-    return None if names is None else set(names)
+    found = flow(body)
+    return set(found.names(found.before[marker])) if marker in found.before else None
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ def before(code: str) -> set[str] | None:
         ("if x:\n    a = 1\nelse:\n    b = 1\nhere", "a b"),
         ("if x:\n    a = 1\n    raise E\nhere", ""),
         ("if (a := 1):\n    here", "a"),
+        ("for a in x:\n    try:\n        break\n    finally:\n        b = 1\nhere", "a b"),
+        ("for a in x:\n    here\n    try:\n        continue\n    finally:\n        b = 1\n", "a b"),
         ("x = [b for b in (a := [1])]\nhere", "a x"),
         ("for a in x:\n    if b:\n        c = 1\n        continue\n    here\n    b = 1", "a b c"),
         ("for a in x:\n    pass\nelse:\n    b = 1\nhere", "a b"),
@@ -93,7 +95,8 @@ def test_what_python_binds_by_then_the_analysis_has() -> None:
     ran = subprocess.run([sys.executable, "-c", TRACER, code], capture_output=True, text=True, check=True)
     seen = [line.split() for line in ran.stdout.splitlines()]
     twice = ast.For | ast.While | ast.With  # Python comes back to these lines behind their blocks
-    by_line = {s.lineno: names for s, names in found.before.items() if not isinstance(s, twice)}
+    reached = [node for node in found.before if isinstance(node, ast.stmt) and not isinstance(node, twice)]
+    by_line = {stmt.lineno: found.names(found.before[stmt]) for stmt in reached}
 
     assert len(seen) > 30
     for line, *names in seen:

@@ -19,8 +19,8 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 LEVELS = (
     ("errors", "cst", "nesting", "flow", "loaded"),
     ("elide", "binding"),
-    ("model",),
-    ("syntax",),
+    ("model", "module"),
+    ("syntax", "overriding"),
     ("marks", "select", "place"),
     ("workspace",),
     ("edits", "predicates", "judge", "scripts", "landing"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
-from vpatch import InsertAfter
+from vpatch import DeleteStatements, InsertAfter, ReplaceExpr
 from vpatch.model import Catalogued, Overlay, Part, Shape, State
 
 from tests.snippets import FILE, applied, make, module, overlay
@@ -21,6 +21,11 @@ IN_THE_WAY = {
     "setattr": ("setattr(A, 'f', other)\n", "line 6 overrides `A.f` of line 4"),
     "in a function": ("def g():\n    A.f = other\n", "line 7 overrides `A.f` of line 4"),
     "on the instance": ("    def g(me):\n        me.f = other\n", "line 7 overrides `A.f` of line 4"),
+    "on the type": ("    def g(me):\n        type(me).f = other\n", "line 7 overrides `A.f` of line 4"),
+    "on the class": ("    def g(me):\n        me.__class__.f = other\n", "line 7 overrides `A.f` of line 4"),
+    "past setattr": ("    def g(me):\n        object.__setattr__(me, 'f', 1)\n", "line 7 overrides `A.f` of line 4"),
+    "anything": ("try:\n    from fast import *\nexcept E: ...\n", "`from fast import *`, may override `A` of line 3"),
+    "a stub of another kind": ("    @other.overload\n    def f(self): ...\n", "overrides `A.f` of line 4"),
     "another class": ("class A: ...\n", "line 6, `class A:`, overrides `A` of line 3"),
     "an import in a try": ("try:\n    from x import A\nexcept E: ...\n", "line 7, `from x import A`, overrides `A`"),
     "a loop": ("for A in x: ...\n", "line 6, `for A in x:`, overrides `A` of line 3"),
@@ -43,8 +48,12 @@ def test_what_replaces_the_patched_code(behind: str, told: str) -> None:
     [
         "    def g(self): ...\n",
         "    if TYPE_CHECKING:\n        def f(self): ...\n",
-        "    @overload\n    def f(self): ...\n",
+        "    import typing\n    @typing.overload\n    def f(self): ...\n",
         "    def g(self):\n        other.f = 1\n        self.g = 1\n",
+        "    def g(self):\n        self.f: int\n",
+        "def g(A):\n    A.f = 1\n",
+        "A().f = 1\n",
+        "def g():\n    class A:\n        def h(self): self.f = 1\n",
         "    @staticmethod\n    def g(a):\n        a.f = 1\n",
         "A.g = other\nsetattr(A, 'g', 1)\nsetattr(B, 'f', 1)\nB.f = 1\n",
         "def g(A):\n    A = 1\n    f = 2\n    help_it = 3\n",
@@ -82,30 +91,100 @@ def test_a_definition_that_never_runs(head: str) -> None:
 @pytest.mark.parametrize(
     ("decorator", "kept"),
     [
-        *((kept, True) for kept in ("classmethod", "torch.inference_mode()", "functools.wraps(x)", "triton.jit")),
-        *((other, False) for other in ("wrapped", "other.property", "torch.compiler.disable", "x[0]")),
+        *((kept, True) for kept in ("classmethod", "torch.inference_mode()", "ft.wraps(x)", "triton.jit", "cache")),
+        *(
+            (other, False)
+            for other in ("wrapped", "ft.property", "torch.compiler.disable", "x[0]", "jit", "staticmethod")
+        ),
     ],
 )
 def test_decorators(decorator: str, kept: bool) -> None:  # noqa: FBT001
-    source = f"class A:\n    @{decorator}\n    def f(self, size):\n        anchor()\n"
+    imports = (
+        "import torch, functools as ft; from functools import cache; from numba import jit; from triton import x\n"
+    )
+    source = f"{imports}import triton\ndef staticmethod(f): ...\nclass A:\n    @{decorator}\n    def f(self, size):\n"
+    source += "        anchor()\n"
 
     if kept:
         assert applied(module(source), overlay(HELP, CALL))
     else:
-        assert f"line 3: `@{decorator}` may replace `A.f` by something else" in says(source, HELP, CALL)
+        assert f"line 6: `@{decorator}` may replace `A.f` by something else" in says(source, HELP, CALL)
 
 
-def test_accessors_of_a_property_belong_together() -> None:
-    source = """
-    class A:
-        @property
-        def f(self): return 1
-        @f.setter
-        def f(self, size):
-            anchor()
-    """
+@pytest.mark.parametrize("head", ["@property\n    def f(self): return 1\n", "f = property(print)\n"])
+@pytest.mark.parametrize(
+    ("behind", "told"),
+    [
+        ("@f.deleter\n    def f(self): ...\n", ""),
+        ("@f.setter\n    def f(self, size): ...\n", "`@f.setter`, overrides `A.f`"),
+        ("f = property(print)\n", "`f = property(print)`, overrides `A.f`"),
+    ],
+)
+def test_accessors_of_a_property_belong_together(head: str, behind: str, told: str) -> None:
+    source = f"class A:\n    {head}    @f.setter\n    def f(self, size):\n        anchor()\n    {behind}"
+    edit = InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)")
 
-    assert applied(module(source), overlay(HELP, InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)")))
+    if told:
+        assert told in says(source, HELP, edit)
+    else:
+        assert applied(module(source), overlay(HELP, edit))
+
+
+def test_a_getter_replaces_what_the_property_was_made_of() -> None:
+    source = "class A:\n    @property\n    def f(self):\n        anchor()\n    @f.getter\n    def f(self): ...\n"
+
+    assert "`@f.getter`, overrides `A.f` of line 3" in says(source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
+
+
+def test_a_method_may_be_called_setter() -> None:
+    source = "class A:\n    def setter(self):\n        anchor()\n"
+
+    assert applied(module(source), overlay(InsertAfter(FILE, "A.setter", "anchor()", "print()")))
+
+
+EITHER = """
+if x:
+    def f():
+        {}
+        print()
+else:
+    def f():
+        {}
+        print()
+"""
+LOG = InsertAfter(FILE, "f", "print()", "print(1)", count=2)
+
+
+@pytest.mark.parametrize(("first", "second"), [("anchor()", "..."), ("...", "anchor()")])
+def test_a_definition_beside_the_one_that_is_changed(first: str, second: str) -> None:
+    source = EITHER.format(first, second)
+    one = InsertAfter(FILE, "f", "anchor()", "print(2)")
+
+    assert "`def f():`, overrides `f` of line" in says(source, one)
+    assert applied(module(source), overlay(one, LOG))
+
+
+def test_of_two_definitions_both_are_changed_by_a_deletion() -> None:
+    source = EITHER.format("anchor()", "anchor()")
+
+    assert applied(module(source), overlay(DeleteStatements(FILE, "f", "anchor()", count=2)))
+
+
+@pytest.mark.parametrize(
+    ("scope", "source", "told"),
+    [
+        ("A", "class A:\n    @drop\n    def g(self): return 1\n", "`@drop` may replace `A.g`"),
+        ("A", "class A:\n    def g(self): return 1\nA.g = other\n", "line 3 overrides `A.g` of line 2"),
+        ("", "def g(): return 1\ng = other\n", "`g = other`, overrides `g`"),
+        ("", "if False:\n    def g(): return 1\n", "`g` is defined only where it never runs"),
+        ("f", "def f():\n    def g(): return 1\n    g = other\n", "`g = other`, overrides `f.g`"),
+        ("make.A.g", "def make():\n    class A:\n        def g(self): return 1\n    A.g = 2\n", "overrides `make.A.g`"),
+        ("f", "@drop\ndef f(): ...\ndef f(): return 1\n", "`@drop`, overrides `f`"),
+        ("f", "def f(): ...\n@drop\ndef f(): return 1\n", "`@drop` may replace `f`"),
+    ],
+)
+def test_definitions_below_the_scope_of_an_edit(scope: str, source: str, told: str) -> None:
+    assert told in says(source, ReplaceExpr(FILE, scope, "1", "11"))
 
 
 def test_lines_are_those_of_the_file_as_it_is() -> None:

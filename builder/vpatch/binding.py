@@ -1,14 +1,14 @@
-"""Python's scoping rules over one module: what a name refers to, and everything that binds or replaces it."""
+"""Python's scoping rules over one module: what a name refers to, and everything that binds it."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from vpatch.flow import STAR, Definition, Flow, Function, Names, bound_by, flow, header, statements
+from vpatch.flow import Definition, Flow, Function, Names, bound_by, flow, header, statements
 
 _IMPLICIT = frozenset({"__file__", "__path__", "__class__", "__module__", "__qualname__"})
 _DEFERRED = (ast.Lambda, ast.GeneratorExp)
@@ -30,7 +30,7 @@ class Scope:
 
     node: ast.Module | Definition
     outer: Scope | None = None
-    global_in_functions: Names = frozenset()
+    global_in_functions: Collection[str] = ()
     _inner: dict[Definition, Scope] = field(default_factory=dict)
 
     def inner(self, node: Definition) -> Scope:
@@ -48,7 +48,7 @@ class Scope:
         """The parameters of a function, the names of type parameters included."""
         names = {parameter.name for parameter in getattr(self.node, "type_params", ())}
         if isinstance(self.node, Function):
-            names |= {arg.arg for arg in ast.walk(self.node.args) if isinstance(arg, ast.arg)}
+            names |= _parameters(self.node.args)
         return frozenset(names)
 
     @cached_property
@@ -63,8 +63,11 @@ class Scope:
 
     @cached_property
     def own(self) -> Names:
-        """The names that are its own, wherever in it they are bound."""
-        return frozenset().union(*self._bound.values(), self.parameters) - self._declared.keys()
+        """The names that are its own: bound, annotated or deleted anywhere in it."""
+        bound = frozenset().union(*self._bound.values(), self.parameters)
+        if isinstance(self.node, Function):
+            bound |= {name for stmt in self._bound for name in (*_deleted_by(stmt), *annotated_by(stmt))}
+        return bound - self._declared.keys()
 
     @property
     def module(self) -> Scope:
@@ -84,29 +87,33 @@ class Scope:
                 scope = scope.outer
         return scope
 
-    def binds(self, name: str, stmt: ast.stmt, *, late: bool = False) -> bool:
-        """Tell whether `name` may be bound when `stmt`, directly in this scope, reads it, or `late`, after it ran."""
+    def binds(self, name: str, at: ast.AST, *, late: bool = False) -> bool:
+        """Whether `name` may be bound when code at `at` reads it, or `late`, after that code ran.
+
+        Args:
+            name: the name.
+            at: a statement, an exception handler or a match case, directly in this scope.
+            late: whether it is read only later, as by the body of a lambda.
+        """
         home = self.home(name)
         if home is None or home is home.module:
             outer = self.module
-            first = self._run_by_import(stmt)
-            bound = outer.flow.before.get(first, frozenset()) if first and not late else outer.lasting
-            here = _bound_on_the_way(stmt) if home is self else ()
-            return name in bound or STAR in bound or name in here or name in _IMPLICIT or hasattr(builtins, name)
+            first = self._run_by_import(at)
+            if first is None or late:  # all of the module has run
+                bound = outer.flow.binds(name, outer.flow.end) or name in outer.global_in_functions
+            else:
+                bound = outer.flow.binds(name, outer.flow.before.get(first))
+            here = _bound_on_the_way(at) if home is self else ()
+            return bound or name in here or name in _IMPLICIT or hasattr(builtins, name)
         if home is not self or late:
             return True
-        return name in self.flow.before.get(stmt, frozenset()) or name in _bound_on_the_way(stmt)
+        return self.flow.binds(name, self.flow.before.get(at)) or name in _bound_on_the_way(at)
 
-    def _run_by_import(self, stmt: ast.stmt) -> ast.stmt | None:
-        """Find the module's statement that runs `stmt` during import; None for code of functions, which runs later."""
+    def _run_by_import(self, at: ast.AST) -> ast.AST | None:
+        """Find the module's statement that runs `at` during import; None for code of functions, which runs later."""
         if self.outer is None:
-            return stmt
-        return None if isinstance(self.node, Function) else self.outer._run_by_import(self.node)  # type: ignore[arg-type]
-
-    @property
-    def lasting(self) -> Names:
-        """The names of a module once it is imported, those that its functions declare `global` included."""
-        return (self.flow.end or frozenset()) | self.global_in_functions
+            return at
+        return None if isinstance(self.node, Function) else self.outer._run_by_import(self.node)
 
     @cached_property
     def _bound(self) -> Mapping[ast.stmt, Names]:
@@ -118,15 +125,36 @@ class Scope:
         for stmt, names in self._bound.items():
             if stmt in self.flow.before:
                 for name in names | _deleted_by(stmt):
-                    found.setdefault(name, []).extend([] if _adds_to(stmt, name) else [stmt])
+                    found.setdefault(name, []).append(stmt)
         return found
 
     def binders(self, name: str) -> list[ast.stmt]:
-        """List the statements directly in this scope that may bind or delete `name` when it runs.
-
-        Left out: stubs under `@overload`, and a property's further accessors, which keep the property.
-        """
+        """List the statements directly in this scope that may bind or delete `name` when it runs."""
         return self._binders.get(name, [])
+
+    def origins(self, name: str) -> frozenset[str]:
+        """Say where a dotted name that code of this scope reads comes from, by the imports that bind its first part.
+
+        `ft.cache` is `functools.cache` after `import functools as ft`, and `len` is `builtins.len`. What else binds the
+        first part gives `""`.
+        """
+        first, dot, rest = name.partition(".")
+        if (home := self.home(first)) is None:
+            return frozenset({f"builtins.{name}"})
+        return frozenset(
+            f"{origin}{dot}{rest}" if (origin := imported_as(first, stmt)) else "" for stmt in home.binders(first)
+        )
+
+
+def imported_as(name: str, stmt: ast.stmt) -> str:
+    """Spell what an import binds `name` to, as `module.name`; "" for any other statement."""
+    for alias in stmt.names if isinstance(stmt, ast.Import | ast.ImportFrom) else ():
+        bound = alias.asname or (alias.name.partition(".")[0] if isinstance(stmt, ast.Import) else alias.name)
+        if bound == name and isinstance(stmt, ast.ImportFrom):
+            return f"{'.' * stmt.level}{stmt.module or ''}.{alias.name}"
+        if bound == name:
+            return alias.name if alias.asname else bound
+    return ""
 
 
 def _bound_in(stmt: ast.stmt) -> Iterator[str]:
@@ -138,7 +166,7 @@ def _bound_in(stmt: ast.stmt) -> Iterator[str]:
         yield from bound_by(case)
 
 
-def _bound_on_the_way(stmt: ast.stmt) -> Iterator[str]:
+def _bound_on_the_way(stmt: ast.AST) -> Iterator[str]:
     """Yield what a statement's header binds before all of it is evaluated: by `:=` and by the items of a `with`."""
     nodes = stmt.items if isinstance(stmt, ast.With | ast.AsyncWith) else header(stmt)
     for node in nodes:
@@ -150,13 +178,14 @@ def _deleted_by(stmt: ast.stmt) -> set[str]:
     return {t.id for t in stmt.targets if isinstance(t, ast.Name)} if isinstance(stmt, ast.Delete) else set()
 
 
-def _adds_to(stmt: ast.stmt, name: str) -> bool:
-    if not isinstance(stmt, Function):
-        return False
-    return any(
-        last == "overload" or (first == name and last in ACCESSORS)
-        for first, _, last in (dotted(decorator).rpartition(".") for decorator in stmt.decorator_list)
-    )
+def annotated_by(stmt: ast.stmt) -> set[str]:
+    """Give the name that an annotation declares; with a value it is bound as well."""
+    return {stmt.target.id} if isinstance(stmt, ast.AnnAssign) and isinstance(stmt.target, ast.Name) else set()
+
+
+def _parameters(arguments: ast.arguments) -> set[str]:
+    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return {argument.arg for argument in given if argument}
 
 
 def dotted(node: ast.expr) -> str:
@@ -185,11 +214,12 @@ def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[R
         case ast.AugAssign(target=ast.Name(id=name)):
             yield Read(name, late)
     inner = inner_names(node)
-    for child in [*header(node), *([node.body] if isinstance(node, ast.Lambda) else [])]:
+    for child, outside in _pieces(node):
         if not annotations and _is_annotation(node, child):
             continue
-        later = late or isinstance(node, _DEFERRED)
-        yield from (read for read in reads(child, annotations=annotations, late=later) if read.name not in inner)
+        later = late or (isinstance(node, _DEFERRED) and not outside)
+        found = reads(child, annotations=annotations, late=later)
+        yield from (read for read in found if outside or read.name not in inner)
 
 
 def inner_names(node: ast.AST) -> set[str]:
@@ -197,74 +227,21 @@ def inner_names(node: ast.AST) -> set[str]:
     if isinstance(node, _COMPREHENSIONS):
         return {name for generator in node.generators for name in bound_by(generator.target)}
     if isinstance(node, ast.Lambda):
-        return {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
+        return _parameters(node.args)
     return {parameter.name for parameter in getattr(node, "type_params", ())}
+
+
+def _pieces(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the parts of a header; True for those of a comprehension or lambda that the scope around it evaluates."""
+    for child in header(node):
+        if isinstance(node, _COMPREHENSIONS) and child is node.generators[0]:
+            yield node.generators[0].iter, True
+            yield from ((part, False) for part in (node.generators[0].target, *node.generators[0].ifs))
+        else:
+            yield child, isinstance(node, ast.Lambda)  # the defaults of its parameters
+    if isinstance(node, ast.Lambda):
+        yield node.body, False
 
 
 def _is_annotation(node: ast.AST, child: ast.AST) -> bool:
     return child in (getattr(node, "annotation", None), getattr(node, "returns", None))
-
-
-@dataclass(frozen=True)
-class Module:
-    """A parsed module: its scope, and what replaces attributes of its classes from outside their bodies.
-
-    `replaced` lists (owner, attribute, line): for `Owner.attribute = ...`, `setattr(Owner, "attribute", ...)`, their
-    deletions, and `self.attribute = ...` in a method of `Owner`.
-    """
-
-    tree: ast.Module
-    scope: Scope
-    replaced: Sequence[tuple[str, str, int]]
-
-    @property
-    def defers_annotations(self) -> bool:
-        """Whether annotations are not evaluated when a definition runs (PEP 563)."""
-        return any(
-            isinstance(stmt, ast.ImportFrom)
-            and stmt.module == "__future__"
-            and any(alias.name == "annotations" for alias in stmt.names)
-            for stmt in self.tree.body
-        )
-
-    def attributes(self, owner: Scope) -> Iterator[str]:
-        """Yield what the instances of a class have by the class itself and by its bases in the same module."""
-        body = owner.node.body
-        yield from owner.own
-        yield from (s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name))
-        yield from (attr for name, attr, _ in self.replaced if name == owner.name)
-        for base in getattr(owner.node, "bases", ()):
-            for stmt in self.scope.binders(dotted(base.value if isinstance(base, ast.Subscript) else base)):
-                if isinstance(stmt, ast.ClassDef) and stmt is not owner.node:
-                    yield from self.attributes(self.scope.inner(stmt))
-
-
-@lru_cache(maxsize=64)
-def analyzed(data: bytes) -> Module:
-    """Parse a module's bytes.
-
-    Raises:
-        SyntaxError, ValueError, RecursionError: it is not Python, or too deeply nested.
-    """
-    tree = ast.parse(data)
-    replaced: list[tuple[str, str, int]] = []
-    declared: set[str] = set()
-    todo: list[tuple[ast.AST, str, str]] = [(tree, "", "")]
-    while todo:
-        node, owner, instance = todo.pop()  # `instance`: the first parameter of the method around, `owner` its class
-        match node:
-            case ast.Attribute(value=value, attr=attr, ctx=ast.Store() | ast.Del()) if name := dotted(value):
-                replaced.append((owner if name == instance else name, attr, node.lineno))
-            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[target, ast.Constant(value=str(attr)), *_]):
-                if name := dotted(target):
-                    replaced.append((owner if name == instance else name, attr, node.lineno))
-            case ast.Global(names=names):
-                declared.update(names)
-            case ast.ClassDef(name=name):
-                owner, instance = f"{owner}.{name}".strip("."), ""
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if owner and not instance:
-                given = [*node.args.posonlyargs, *node.args.args]
-                static = any(dotted(decorator) == "staticmethod" for decorator in node.decorator_list)
-                instance = given[0].arg if given and not static else ""
-        todo.extend((child, owner, instance) for child in ast.iter_child_nodes(node))
-    return Module(tree, Scope(tree, None, frozenset(declared)), tuple(replaced))

@@ -7,8 +7,10 @@ it. A statement that no path reaches (behind a `return`, under `if False` or `if
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 Names: TypeAlias = frozenset[str]
@@ -25,19 +27,35 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
+Bits: TypeAlias = int
+"""A set of names, one bit for each: a long module has a set before each of its statements."""
+
+
 @dataclass(frozen=True)
 class Flow:
-    """The names that may be bound before each statement that can run, and behind the last (None: never reached)."""
+    """What may be bound before each statement, handler and case that can run, and behind the last.
 
-    before: Mapping[ast.stmt, Names]
-    end: Names | None
+    `end` is None where the end is never reached. `bits` says which bit stands for a name.
+    """
+
+    before: Mapping[ast.AST, Bits]
+    end: Bits | None
+    bits: Mapping[str, Bits]
+
+    def binds(self, name: str, where: Bits | None) -> bool:
+        """Whether `name` may be among the names `where`; a star import may have bound any."""
+        return bool((where or 0) & (self.bits.get(name, 0) | self.bits.get(STAR, 0)))
+
+    def names(self, where: Bits) -> Names:
+        """The names that may be bound `where`."""
+        return frozenset(name for name, bit in self.bits.items() if where & bit)
 
 
 def flow(body: Sequence[ast.stmt], start: Names = frozenset()) -> Flow:
     """Follow the statements of one scope, whose names in `start` are bound from the beginning."""
     walker = _Walker()
-    end = walker.block(body, start)
-    return Flow(walker.before, end)
+    end = walker.block(body, walker.mask(start))
+    return Flow(walker.before, end, walker.bits)
 
 
 def truth(test: ast.expr) -> bool | None:
@@ -110,38 +128,44 @@ def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from statements(inner)
 
 
-def _join(*states: Names | None) -> Names | None:
+def _join(*states: Bits | None) -> Bits | None:
     live = [state for state in states if state is not None]
-    return frozenset().union(*live) if live else None
+    return reduce(or_, live) if live else None
 
 
 @dataclass
 class _Loop:
-    breaks: list[Names] = field(default_factory=list)
-    continues: list[Names] = field(default_factory=list)
+    breaks: list[Bits] = field(default_factory=list)
+    continues: list[Bits] = field(default_factory=list)
 
 
 class _Walker:
     def __init__(self) -> None:
-        self.before: dict[ast.stmt, Names] = {}
+        self.before: dict[ast.AST, Bits] = {}
+        self.bits: dict[str, Bits] = {}
         self._loops: list[_Loop] = []
-        self._tries: list[set[str]] = []  # the names that may be bound when something in a `try` raises
+        self._tries: list[Bits] = []  # the names that may be bound when something in a `try` raises
 
-    def block(self, body: Sequence[ast.stmt], live: Names | None) -> Names | None:
+    def mask(self, names: Iterable[str]) -> Bits:
+        return reduce(or_, (self.bits.setdefault(name, 1 << len(self.bits)) for name in names), 0)
+
+    def block(self, body: Sequence[ast.stmt], live: Bits | None) -> Bits | None:
         for stmt in body:
             if live is None:
                 return None
-            self.before[stmt] = self.before.get(stmt, frozenset()) | live
+            self._reach(stmt, live)
             live = self._statement(stmt, live)
-            self._may_raise_with(live or frozenset())
+            self._may_raise_with(live or 0)
         return live
 
-    def _may_raise_with(self, live: Names) -> None:
-        for bound in self._tries:
-            bound.update(live)
+    def _reach(self, node: ast.AST, live: Bits) -> None:
+        self.before[node] = self.before.get(node, 0) | live
 
-    def _statement(self, stmt: ast.stmt, live: Names) -> Names | None:
-        live |= frozenset(bound_by(stmt))
+    def _may_raise_with(self, live: Bits) -> None:
+        self._tries = [bound | live for bound in self._tries]
+
+    def _statement(self, stmt: ast.stmt, live: Bits) -> Bits | None:
+        live |= self.mask(bound_by(stmt))
         self._may_raise_with(live)
         match stmt:
             case ast.Return() | ast.Raise():
@@ -152,7 +176,7 @@ class _Walker:
                     (loop.breaks if isinstance(stmt, ast.Break) else loop.continues).append(live)
                 return None
             case ast.Delete(targets=targets):
-                return live - {target.id for target in targets if isinstance(target, ast.Name)}
+                return live & ~self.mask(target.id for target in targets if isinstance(target, ast.Name))
             case ast.If(test=test, body=body, orelse=orelse):
                 known = truth(test)
                 taken = self.block(body, None if known is False else live)
@@ -169,41 +193,47 @@ class _Walker:
                 return self._match(cases, live)
         return live
 
-    def _loop(self, stmt: ast.While | ast.For | ast.AsyncFor, live: Names) -> Names | None:
+    def _loop(self, stmt: ast.While | ast.For | ast.AsyncFor, live: Bits) -> Bits | None:
         known = truth(stmt.test) if isinstance(stmt, ast.While) else None
-        start: Names = live
+        start: Bits = live
         while True:
             self._loops.append(loop := _Loop())
             end = self.block(stmt.body, None if known is False else start)
             self._loops.pop()
-            again = _join(start, end, *loop.continues) or frozenset()
+            again = _join(start, end, *loop.continues) or 0
             if again == start:
                 break
             start = again
         over = self.block(stmt.orelse, None if known is True else start)
         return _join(over, *loop.breaks)
 
-    def _try(self, stmt: Try, live: Names) -> Names | None:
-        self._tries.append(raised := set(live))
+    def _try(self, stmt: Try, live: Bits) -> Bits | None:
+        left = [(way, len(way)) for loop in self._loops[-1:] for way in (loop.breaks, loop.continues)]
+        self._tries.append(live)
         end = self.block(stmt.orelse, self.block(stmt.body, live))
-        self._tries.pop()
-        self._tries.append(anywhere := set(raised))
+        raised = self._tries.pop()
+        self._tries.append(raised)
         ends = [end]
         for handler in stmt.handlers:
-            alias = frozenset({handler.name} if handler.name else ())  # Python unbinds it behind the handler
-            out = self.block(handler.body, frozenset(raised) | alias)
-            ends.append(None if out is None else out - alias)
-        self._tries.pop()
+            alias = self.mask([handler.name] if handler.name else [])  # Python unbinds it behind the handler
+            self._reach(handler, raised)
+            out = self.block(handler.body, raised | alias)
+            ends.append(None if out is None else out & ~alias)
+        anywhere = self._tries.pop()
         merged = _join(*ends)
         if not stmt.finalbody:
             return merged
-        final = self.block(stmt.finalbody, frozenset(anywhere) | (merged or frozenset()))
+        final = self.block(stmt.finalbody, anywhere | (merged or 0))
+        for way, before in left:  # what leaves the loop from in here runs this block on its way out
+            way[before:] = [live | (final or 0) for live in way[before:]]
         return None if merged is None else final
 
-    def _match(self, cases: Sequence[ast.match_case], live: Names) -> Names | None:
-        ends: list[Names | None] = []
+    def _match(self, cases: Sequence[ast.match_case], live: Bits) -> Bits | None:
+        ends: list[Bits | None] = []
         for case in cases:
-            ends.append(self.block(case.body, live | frozenset(bound_by(case))))
+            matched = live | self.mask(bound_by(case))
+            self._reach(case, matched)
+            ends.append(self.block(case.body, matched))
             if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
                 return _join(*ends)
         return _join(live, *ends)

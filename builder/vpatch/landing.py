@@ -7,41 +7,67 @@ edits is read once more, by Python's scoping rules.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from vpatch.binding import ACCESSORS, Module, Read, Scope, analyzed, dotted, inner_names, reads
+from vpatch.binding import Read, Scope, dotted, imported_as, reads
 from vpatch.errors import Problem
 from vpatch.flow import Definition, Function, blocks, bound_by, statements
 from vpatch.model import COMPANIONS, Edit, Finding, Found, Landed
-from vpatch.place import chain
+from vpatch.module import Module, analyzed
+from vpatch.overriding import Line, decorated, headline, overrides
+from vpatch.place import chain, in_annotation, named_around
 
 if TYPE_CHECKING:
+    import difflib
+
     from vpatch.select import Source
     from vpatch.workspace import Workspace
 
-_KEEPING = frozenset(
-    (
-        *("classmethod", "staticmethod", "property", "cached_property", "cache", "lru_cache", "wraps"),
-        *("abstractmethod", "override", "final", "overload", "deprecated", "contextmanager", "asynccontextmanager"),
-        *("inference_mode", "no_grad", "enable_grad", "jit", "autotune", "heuristics", "constexpr_function"),
-        "instrument",  # vLLM's tracing
-    )
-)
-_THEIR_MODULES = frozenset({"", "abc", "contextlib", "functools", "typing", "typing_extensions", "torch", "triton"})
 _KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
 
 Findings = Sequence[tuple[Edit, Finding]]
-Line = Callable[[int], int]
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The statement that holds an edit's code, and the scope that runs it."""
+    """Where code of an edit stands.
 
+    Attributes:
+        code: what the edit says of it.
+        stmt: the statement that is the code, or holds it.
+        at: where the code reads its names: the statement, or a handler or case of it.
+        scope: the scope that runs it.
+        around: the definitions that hold it, each with the scope it stands in; the last may be the statement itself.
+    """
+
+    code: Landed
     stmt: ast.stmt
+    at: ast.AST
     scope: Scope
+    around: tuple[tuple[Definition, Scope], ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file with the edits made.
+
+    Attributes:
+        module: its code.
+        source: the same for libcst.
+        line: translates its lines into those of the file on disk.
+        changed: the definitions that the overlay changes.
+        imported: the scopes into which the overlay imports a name, by that name.
+    """
+
+    module: Module
+    source: Source
+    line: Line
+    changed: frozenset[ast.AST]
+    imported: Mapping[str, set[ast.AST]]
 
 
 def problems(found: Findings, overlay: Findings, files: Workspace) -> list[Problem]:
@@ -53,226 +79,220 @@ def problems(found: Findings, overlay: Findings, files: Workspace) -> list[Probl
         files: the tree with the edits made.
     """
     causes: dict[Problem, None] = {}
-    imports = [(e.file, name, e.scope) for e, finding in overlay for code in finding.landed for name in code.binds]
-    known: set[tuple[str, str]] = set()
-    for edit, finding in found:
-        if finding.found is not Found.AFTER or edit.file.startswith(COMPANIONS):
+    for name in dict.fromkeys(edit.file for edit, _ in found):
+        if (file := _file(name, overlay, files)) is None:
             continue
-        data = files.read(edit.file) or b""
-        if (module := _analyzed(data)) is None:
-            continue
-        line = _line_before(files.original(edit.file) or b"", data)
-        source = files.source(edit.file)
-        landed = [(code, _place(code, module, source)) for code in finding.landed]
-        names = [edit.scope] if (edit.file, edit.scope) not in known else []
-        known.add((edit.file, edit.scope))
-        ours = {place.stmt for code, place in landed if code.whole and isinstance(place.stmt, Definition)}
-        names += [f"{place.scope.name}.{place.stmt.name}".strip(".") for _, place in landed if place.stmt in ours]
-        changed = {place.stmt for _, place in landed} | {place.scope.node for _, place in landed}
-        wrong = [cause for name in dict.fromkeys(names) for cause in overrides(name, module, line, changed, ours)]
-        imported = {name: scope for file, name, scope in imports if file == edit.file}
-        wrong += [cause for code, place in landed for cause in _misplaced(code, place, module, imported, line)]
-        causes.update(dict.fromkeys(Problem("drifted", edit.file, cause, edit.scope) for cause in wrong))
+        told: set[str] = set()
+        for edit, place in _places(found, name, file.module, file.source):
+            for cause in (*_overridden(place, file), *_misplaced(place, file)):
+                if cause not in told:
+                    causes[Problem("drifted", name, cause, edit.scope)] = None
+                    told.add(cause)
+        if not told:
+            for edit, place in _places(found, name, file.module, file.source):
+                for cause in _lost(_changed(place), file.module, files.original(name) or b""):
+                    causes[Problem("drifted", name, cause, edit.scope)] = None
     return list(causes)
-
-
-def _analyzed(data: bytes) -> Module | None:
-    """Analyze a module; None where libcst can read it and this Python cannot, which `verify` reports."""
-    try:
-        return analyzed(data)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def _place(landed: Landed, module: Module, source: Source) -> _Place:
-    *around, stmt = chain(source.module, module.tree, landed.path)
-    scope = module.scope
-    for outer in around:
-        scope = scope.inner(outer) if isinstance(outer, Definition) else scope
-    return _Place(stmt, scope)
-
-
-def _line_before(old: bytes, new: bytes) -> Line:
-    """Translate the lines of a file that is not written yet into those of the file on disk."""
-
-    def line(number: int) -> int:
-        import difflib
-
-        blocks = difflib.SequenceMatcher(None, old.split(b"\n"), new.split(b"\n"), autojunk=False).get_matching_blocks()
-        last = max((block for block in blocks if block.b < number), key=lambda block: block.b, default=blocks[0])
-        return last.a + min(number - last.b, last.size)
-
-    return int if old == new else line
-
-
-def _misplaced(landed: Landed, place: _Place, module: Module, imported: Mapping[str, str], line: Line) -> Iterator[str]:
-    if place.stmt not in place.scope.flow.before:
-        yield f"{headline(place.stmt)} never runs: the code before it ends, or its block is never entered"
-        return
-    yield from _unset(landed, place, module)
-    yield from _rebound(landed, place, line)
-    yield from _unbound(landed, place, module, imported, line)
-    yield from _unread(landed, place, module)
-
-
-def overrides(
-    name: str,
-    module: Module,
-    line: Line = int,
-    changed: Collection[ast.AST] = (),
-    ours: Collection[ast.AST] = (),
-) -> Iterator[str]:
-    """Yield what may replace the definition that a qualified name leads to, step by step.
-
-    Args:
-        name: the qualified name.
-        module: the module that defines it.
-        line: translates a line of `module` into the line of the file as it is on disk.
-        changed: definitions that the edit changes. Where a name has several, an edit may change each.
-        ours: definitions that the overlay brings whole, decorators included.
-    """
-    scope, steps = module.scope, name.split(".") if name else []
-    while steps:
-        step, *steps = steps
-        role = steps.pop(0) if steps and steps[0] in ACCESSORS else ""
-        binders = scope.binders(step)
-        definition = next((stmt for stmt in binders if isinstance(stmt, Definition)), None)
-        full = f"{scope.name}.{step}".strip(".")
-        if definition is None:
-            yield f"`{full}` is defined only where it never runs"
-            return
-        first = definition.lineno
-        for stmt in binders:
-            if stmt is not definition and stmt not in changed:
-                yield f"line {line(stmt.lineno)}, {headline(stmt)}, overrides `{full}` of line {line(first)}"
-        if isinstance(scope.node, ast.ClassDef):
-            replaced = {at for owner, attr, at in module.replaced if (owner, attr) == (scope.name, step)}
-            yield from (f"line {line(at)} overrides `{full}` of line {line(first)}" for at in sorted(replaced))
-        if scope.outer is None and step in scope.global_in_functions:
-            yield f"a function that declares `global {step}` may override `{full}` of line {line(first)}"
-        if role:
-            accessors = (s for s in scope.node.body if isinstance(s, Function) and s.name == step)
-            definition = next(s for s in accessors if f"{step}.{role}" in map(dotted, s.decorator_list))
-        if isinstance(definition, Function) and definition not in ours:
-            for decorator in definition.decorator_list:
-                if not _keeps(dotted(decorator), step):
-                    yield f"line {line(first)}: `@{ast.unparse(decorator)}` may replace `{full}` by something else"
-        scope = scope.inner(definition)
 
 
 def notes(found: Findings, files: Workspace) -> list[str]:
     """List the decorators of classes around the code that may replace its methods; most do not, and none is refused."""
     said: dict[str, None] = {}
-    for edit, finding in found:
-        if finding.found is not Found.AFTER or not edit.scope or edit.file.startswith(COMPANIONS):
+    for name in dict.fromkeys(edit.file for edit, _ in found):
+        if (module := _analyzed(name, files)) is None:
             continue
-        if (module := _analyzed(files.read(edit.file) or b"")) is None:
-            continue
-        scope = module.scope
-        for step in edit.scope.split("."):
-            definition = next((stmt for stmt in scope.binders(step) if isinstance(stmt, Definition)), None)
-            if definition is None:
-                break
-            for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
-                if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
-                    said[f"{edit.file}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
-            scope = scope.inner(definition)
+        for _, place in _places(found, name, module, files.source(name)):
+            for definition, _ in place.around:
+                for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
+                    if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
+                        said[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
     return list(said)
 
 
-def _keeps(decorator: str, name: str) -> bool:
-    owner, _, last = decorator.rpartition(".")
-    return (last in _KEEPING and owner in _THEIR_MODULES) or (owner == name and last in ACCESSORS)
+def _analyzed(file: str, files: Workspace) -> Module | None:
+    """Analyze a module; None for one of ours, and where libcst can read it and this Python cannot (see `verify`)."""
+    try:
+        return None if file.startswith(COMPANIONS) else analyzed(files.read(file) or b"")
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
-def headline(stmt: ast.stmt) -> str:
-    """Quote the first line of a statement, shortened."""
-    text = ast.unparse(stmt).splitlines()[0]
-    return f"`{text if len(text) <= 80 else text[:77] + '...'}`"
+def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
+    if (module := _analyzed(name, files)) is None:
+        return None
+    source = files.source(name)
+    changed: set[ast.AST] = set()
+    imported: dict[str, set[ast.AST]] = {}
+    for _, place in _places(overlay, name, module, source):
+        changed.update(definition for definition, _ in place.around)
+        for bound in place.code.binds:
+            imported.setdefault(bound, set()).add(place.scope.node)
+    line = _line_before(files.original(name) or b"", files.read(name) or b"")
+    return _File(module, source, line, frozenset(changed), imported)
 
 
-def _unset(landed: Landed, place: _Place, module: Module) -> Iterator[str]:
+def _places(found: Findings, file: str, module: Module, source: Source) -> Iterator[tuple[Edit, _Place]]:
+    for edit, finding in found:
+        if edit.file == file and finding.found is Found.AFTER:
+            yield from ((edit, _place(code, module, source)) for code in finding.landed)
+
+
+def _place(code: Landed, module: Module, source: Source) -> _Place:
+    holders = chain(source.module, module.tree, code.path)
+    stmt = next(holder for holder in reversed(holders) if isinstance(holder, ast.stmt))
+    scope, around = module.scope, []
+    for holder in holders:
+        if isinstance(holder, Definition):
+            around.append((holder, scope))
+            scope = scope if holder is stmt else scope.inner(holder)
+    return _Place(code, stmt, holders[-1], scope, tuple(around))
+
+
+def _line_before(old: bytes, new: bytes) -> Line:
+    """Translate the lines of a file that is not written yet into those of the file on disk."""
+
+    @cache
+    def matching() -> list[difflib.Match]:
+        import difflib
+
+        lines = difflib.SequenceMatcher(None, old.split(b"\n"), new.split(b"\n"), autojunk=False)
+        return [difflib.Match(0, 0, 0), *lines.get_matching_blocks()]
+
+    def line(number: int) -> int:
+        last, behind = next(pair for pair in pairwise(matching()) if pair[1].b >= number)
+        # A line that took the place of others is one of these; one that was inserted, the line before.
+        return min(last.a + number - last.b, max(behind.a, last.a + last.size))
+
+    return int if old == new else line
+
+
+def _overridden(place: _Place, file: _File) -> Iterator[str]:
+    for definition, scope in place.around:
+        yield from overrides(definition, scope, file.module, file.line, file.changed)
+        if not (place.code.whole and definition is place.stmt):  # whose decorators are ours
+            yield from decorated(definition, scope, file.line)
+        if definition not in scope.flow.before:
+            return
+
+
+def _misplaced(place: _Place, file: _File) -> Iterator[str]:
+    if place.at not in place.scope.flow.before:
+        yield f"{headline(place.stmt)} never runs: the code before it ends, or its block is never entered"
+        return
+    yield from _unset(place, file.module)
+    yield from _rebound(place, file.line)
+    yield from _unbound(place, file)
+    yield from _unread(place, file.module)
+
+
+def _unset(place: _Place, module: Module) -> Iterator[str]:
     """Find the attributes of `self` that the code relies on, and that its class does not set."""
     owner: Scope | None = place.scope
     while owner and not isinstance(owner.node, ast.ClassDef):
         owner = owner.outer
-    if landed.uses and owner:
+    if place.code.uses and owner:
         known = set(module.attributes(owner))
-        for name in landed.uses:
+        for name in place.code.uses:
             if name.removeprefix("self.") not in known:
                 yield f"the new code relies on `{name}`, which {owner.name} does not set"
 
 
-def _rebound(landed: Landed, place: _Place, line: Line) -> Iterator[str]:
+def _rebound(place: _Place, line: Line) -> Iterator[str]:
     """Find what else binds a name that the overlay imports, in the scope that it imports it into."""
-    for name in landed.binds:
-        for stmt in place.scope.binders(name):
-            if stmt is not place.stmt and _import_of(name, stmt) != _import_of(name, place.stmt):
+    scope = place.scope
+    for name in sorted(place.code.binds):
+        for stmt in scope.binders(name):
+            if stmt is not place.stmt and imported_as(name, stmt) != imported_as(name, place.stmt):
                 yield f"line {line(stmt.lineno)}, {headline(stmt)}, overrides the import of `{name}`"
-        if place.scope.outer is None and name in place.scope.global_in_functions:
+        if scope.outer is None and name in scope.global_in_functions:
             yield f"a function that declares `global {name}` may override the import of `{name}`"
 
 
-def _import_of(name: str, stmt: ast.stmt) -> tuple[str, str] | ast.stmt:
-    """Identify an import of `name` by module and name; any other statement is like itself only."""
-    if isinstance(stmt, ast.Import | ast.ImportFrom):
-        for alias in stmt.names:
-            if (alias.asname or alias.name) == name:
-                return (getattr(stmt, "module", None) or "", alias.name)
-    return stmt
-
-
-def _unbound(landed: Landed, place: _Place, module: Module, imported: Mapping[str, str], line: Line) -> Iterator[str]:
+def _unbound(place: _Place, file: _File) -> Iterator[str]:
     """Find the names that the code reads and nothing binds, and those that do not mean what the overlay imports."""
-    for read, stmt, scope in _reads(landed, place, module):
-        if not scope.binds(read.name, stmt, late=read.late):
+    for read, at, stmt, scope in _reads(place, file):
+        if not scope.binds(read.name, at, late=read.late):
             yield f"{headline(stmt)} reads `{read.name}`, which nothing binds there"
             continue
         home = scope.home(read.name)
-        if read.name not in imported or home is None or home.name == imported[read.name]:
+        if read.name not in file.imported or home is None or home.node in file.imported[read.name]:
             continue
         if read.name in home.parameters:
             yield f"a parameter of `{home.name}` hides the import of `{read.name}`"
         else:
             (first, *_) = [*home.binders(read.name), stmt]
-            yield f"line {line(first.lineno)}, {headline(first)}, hides the import of `{read.name}`"
+            yield f"line {file.line(first.lineno)}, {headline(first)}, hides the import of `{read.name}`"
 
 
-def _reads(landed: Landed, place: _Place, module: Module) -> Iterator[tuple[Read, ast.stmt, Scope]]:
-    if landed.reads is not None:
-        inner = {name for node in ast.walk(place.stmt) for name in inner_names(node)}
-        yield from ((Read(name), place.stmt, place.scope) for name in sorted(landed.reads - inner))
-    elif landed.whole:
+_ReadAt = tuple[Read, ast.AST, ast.stmt, Scope]
+
+
+def _reads(place: _Place, file: _File) -> Iterator[_ReadAt]:
+    code, module = place.code, file.module
+    if code.whole:
         yield from _all_reads(place.stmt, place.scope, module)
-    else:
-        evaluated = not module.defers_annotations
-        yield from ((read, place.stmt, place.scope) for read in reads(place.stmt, annotations=evaluated))
+        return
+    local = isinstance(place.stmt, ast.AnnAssign) and isinstance(place.scope.node, Function)
+    evaluated = not (module.defers_annotations or local)
+    found = code.reads if code.reads is not None else reads(place.stmt, annotations=evaluated)
+    if code.reads is not None and not evaluated and in_annotation(file.source.module, code.path):
+        return
+    inner = named_around(file.source.module, code.path)
+    yield from ((read, place.at, place.stmt, place.scope) for read in sorted(found, key=str) if read.name not in inner)
 
 
-def _all_reads(stmt: ast.stmt, scope: Scope, module: Module) -> Iterator[tuple[Read, ast.stmt, Scope]]:
+def _all_reads(stmt: ast.stmt, scope: Scope, module: Module) -> Iterator[_ReadAt]:
     if stmt not in scope.flow.before:
         return
     local = isinstance(stmt, ast.AnnAssign) and isinstance(scope.node, Function)
     evaluated = not (module.defers_annotations or local)
     for node in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
-        yield from ((read, stmt, scope) for read in reads(node, annotations=evaluated))
+        yield from ((read, node, stmt, scope) for read in reads(node, annotations=evaluated))
     inner = scope.inner(stmt) if isinstance(stmt, Definition) else scope
     for body in blocks(stmt):
         for child in body:
             yield from _all_reads(child, inner, module)
 
 
-def _unread(landed: Landed, place: _Place, module: Module) -> Iterator[str]:
+def _unread(place: _Place, module: Module) -> Iterator[str]:
     """Find the local variables that the code sets for the code behind it, and that nothing reads.
 
     Those with a leading underscore are not meant to be read.
     """
-    if not (landed.whole and isinstance(place.scope.node, Function)) or isinstance(place.stmt, Definition):
+    if not (place.code.whole and isinstance(place.scope.node, Function)) or isinstance(place.stmt, Definition):
         return
-    bound = {name for stmt in statements([place.stmt]) for name in bound_by(stmt)} - landed.binds
+    bound = {name for stmt in statements([place.stmt]) for name in bound_by(stmt)} - place.code.binds
     if not bound:
         return
     function = place.scope.node
-    read = {read.name for stmt in function.body for read, _, _ in _all_reads(stmt, place.scope, module)}
+    read = {read.name for stmt in function.body for read, *_ in _all_reads(stmt, place.scope, module)}
     for name in sorted(name for name in bound & place.scope.own - read if not name.startswith("_")):
         yield f"{headline(place.stmt)} sets `{name}`, which nothing in `{place.scope.name}` reads"
+
+
+def _lost(scope: Scope, module: Module, original: bytes) -> Iterator[str]:
+    """Find the names that upstream's code around ours reads, and that are bound no more."""
+    lost = dict(_without(scope, module))
+    if not lost:
+        return
+    try:
+        before = analyzed(original)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    known = {name for old in before.scopes(scope.name) for name, _ in _without(old, before)}
+    for name in lost.keys() - known:
+        yield f"{headline(lost[name])} reads `{name}`, which nothing binds there any more"
+
+
+def _changed(place: _Place) -> Scope:
+    """Give the scope whose code an edit changed: that of a function which got a parameter, or lost statements."""
+    inside = isinstance(place.stmt, Function) and not place.code.whole
+    return place.scope.inner(place.stmt) if inside else place.scope  # type: ignore[arg-type]
+
+
+def _without(scope: Scope, module: Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the names that a function reads and nothing binds."""
+    for child in scope.node.body if isinstance(scope.node, Function) else ():
+        for read, at, stmt, inner in _all_reads(child, scope, module):
+            if not inner.binds(read.name, at, late=read.late):
+                yield read.name, stmt

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from importlib.metadata import EntryPoint
 
+    from vpatch.binding import Read
     from vpatch.errors import Problem
     from vpatch.workspace import Workspace
 
@@ -64,7 +65,7 @@ class Landed:
     """
 
     path: tuple[tuple[str, int], ...]
-    reads: frozenset[str] | None = None
+    reads: frozenset[Read] | None = None
     header: bool = False
     binds: frozenset[str] = frozenset()
     uses: tuple[str, ...] = ()

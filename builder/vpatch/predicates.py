@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from vpatch import cst
-from vpatch.binding import analyzed
 from vpatch.model import Answer, Predicate
+from vpatch.module import analyzed
 from vpatch.select import Lost, block, expression, expressions, headline, lines, names, scopes
 from vpatch.syntax import Spot, matches, statements, walk
 

@@ -25,7 +25,7 @@ CASES = {
         "b",
         "match z:\n    case 1 if b:  # vpatch: demo\n        x\n",
     ),
-    "in a decorator": ("@a\ndef f(): pass\n", "a", "b", "@b\ndef f(): pass  # vpatch: demo\n"),
+    "in a decorator": ("@a\ndef f(): pass\n", "a", "staticmethod", "@staticmethod\ndef f(): pass  # vpatch: demo\n"),
     "in a one-line suite": ("if x: y(a)\n", "a", "b", "if x: y(b)  # vpatch: demo\n"),
     "behind a comment": ("x = a  # why\n", "a", "b", "x = b  # why  # vpatch: demo\n"),
     "new contains old": ("x = f(1)\n", "f(1)", "g(f(1))", "x = g(f(1))  # vpatch: demo\n"),

@@ -78,6 +78,8 @@ def test_one_name_added_twice_is_a_conflict() -> None:
 
 
 CLASS = """
+import typing
+from typing import overload
 class A:
     # Why.
     @property

@@ -87,20 +87,23 @@ class File:
                 made += overrides.of_definition(self.text, ".".join(steps[:depth]))
         for edit, finding in self.found:
             for path in finding.regions:
-                around = statements_at(source.module, tree, path)
-                anchor = around[-1]
+                anchor = [node for node in statements_at(source.module, tree, path) if isinstance(node, ast.stmt)][-1]
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
                     cuts = _follows(path, finding.regions)
                     made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
         for where, name in self.meanings:
             if where in self.scopes and name in self._imported:
                 made += overrides.of_import(self.text, where, name)
-        return [override for override in dict.fromkeys(made) if override.harmful or self._keeps(override.text)]
+        return list(dict.fromkeys(made))
 
-    def _keeps(self, text: str) -> bool:
-        """Whether the functions that edits know as a whole are unchanged."""
+    def fits(self, override: Override) -> bool:
+        """Whether an override compiles and, if harmless, leaves alone the functions that edits know as a whole."""
         whole = [edit.scope for edit, _ in self.found if isinstance(edit, ReplaceFunction)]
-        old, new = ast.parse(self.text), ast.parse(text)
+        if not _compiles(override.text):
+            return False
+        if override.harmful or not whole:
+            return True
+        old, new = ast.parse(self.text), ast.parse(override.text)
         return all(_same(overrides.chain(old, name)[-1], overrides.chain(new, name)[-1]) for name in whole)
 
     @cached_property
@@ -215,14 +218,14 @@ def _only(item: Catalogued, file: str) -> Catalogued:
 
 
 def _mixed(pool: list[tuple[File, Override]], count: int) -> list[tuple[File, Override]]:
-    """Choose from those that compile, so that each kind has its share."""
+    """Choose from those that fit, so that each kind has its share."""
     kinds: dict[str, list[tuple[File, Override]]] = {}
     for pair in pool:
         kinds.setdefault(pair[1].kind, []).append(pair)
     chosen: list[tuple[File, Override]] = []
     while len(chosen) < count and any(kinds.values()):
         drawn = [pairs.pop() for pairs in kinds.values() if pairs]
-        chosen += [(file, override) for file, override in drawn if _compiles(override.text)]
+        chosen += [(file, override) for file, override in drawn if file.fits(override)]
     return chosen[:count]
 
 

@@ -82,10 +82,13 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
                 and method.args.args[0].arg == "self"
             ):
                 yield made("on-the-instance", _before(text, method.body[-1], f"self.{last} = vp_other"))
+                yield made("on-the-class", _before(text, method.body[-1], f"type(self).{last} = vp_other"))
                 break
     if isinstance(node, Function):
         yield made("decorated", _above(text, node, "@vp_wrapper"))
-        yield made("decorated-and-kept", _above(text, node, "@functools.cache"), harmful=False)
+        first = next(stmt for stmt in ast.parse(text).body if isinstance(stmt, ast.Import))
+        kept = _before(_above(text, node, "@functools.cache"), first, "import functools")
+        yield made("decorated-and-kept", kept, harmful=False)
 
 
 def of_anchor(text: str, name: str, anchor: ast.stmt) -> Iterator[Override]:

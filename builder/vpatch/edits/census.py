@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
 from vpatch import cst
-from vpatch.binding import reads
+from vpatch.binding import Read, reads
 from vpatch.marks import carrier, marks_on, with_mark
 from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, Source
@@ -20,9 +20,9 @@ def marked(source: Source, path: Path, overlay: str) -> bool:
 
 
 @cache
-def names_read_by(code: str) -> frozenset[str]:
+def names_read_by(code: str) -> frozenset[Read]:
     """Collect the names that an expression of an edit reads."""
-    return frozenset(read.name for read in reads(ast.parse(code.strip(), mode="eval").body, annotations=True))
+    return frozenset(reads(ast.parse(code.strip(), mode="eval").body, annotations=True))
 
 
 def put_marked(source: Source, path: Path, new: cst.CSTNode, overlay: str) -> Source:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vpatch import cst
 from vpatch.edits.statements import put_run
 from vpatch.marks import mark, marks_on, with_mark
-from vpatch.model import Finding, Found
+from vpatch.model import Finding, Found, Landed
 from vpatch.select import Lost, block, headline, lines, nearest, runs, scopes
 from vpatch.syntax import Spot, along
 
@@ -65,7 +65,9 @@ class DeleteStatements:
             return Finding(Found.BEFORE, regions=tuple(spot.path for run in found for spot in run))
         traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
         if traces and not found:
-            return Finding(Found.AFTER, marked=traces)
+            blocks = {path[:-2] if path[-1][0] == "leading_lines" else path[:-1] for path in traces}
+            landed = tuple(Landed(path, reads=frozenset()) for path in sorted(blocks) if path)
+            return Finding(Found.AFTER, marked=traces, landed=landed)
         times = f"is there {len(found)} times, {self.count} expected" if found else "is not there"
         raise Lost(f"`{headline(self.old)}` {times}", nearest(source, owners, block(self.old)))
 

@@ -165,8 +165,8 @@ class EnsureImport:
         return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
 
     def _landed(self, path: Path, names: set[str]) -> Landed:
-        bound = frozenset() if "__future__" in self.statement else frozenset(names)
-        return Landed(path, reads=frozenset(), binds=bound)
+        bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
+        return Landed(path, reads=frozenset(), binds=frozenset(bound))
 
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it, marked; where another overlay added it, add the mark."""
