@@ -50,7 +50,7 @@ def before(code: str) -> set[str] | None:
         ("lambda: (a := 1)\nhere", ""),
         ("if TYPE_CHECKING:\n    import a\nelse:\n    import b\nhere", "b"),
         ("if not typing.TYPE_CHECKING:\n    import a\nhere", "a"),
-        ("with suppress(E):\n    return_ = 1\n    raise E\nhere", ""),
+        ("with suppress(E):\n    a = 1\n    raise E\nhere", "a"),
     ],
 )
 def test_names_that_some_path_binds(code: str, names: str) -> None:

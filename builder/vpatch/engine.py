@@ -119,25 +119,23 @@ def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement
     wrong: dict[tuple[str, str], list[Problem]] = {}
     noted: dict[tuple[str, str], list[str]] = {}
     for judgement in judged:
-        for part, findings, everything in _landed(judgement, files):
-            wrong[judgement.verdict.id, part] = landing.problems(findings, everything, files)
-            noted[judgement.verdict.id, part] = landing.notes(findings, files)
+        found = dict(_landed(judgement, files))
+        opened = landing.opened([pair for findings in found.values() for pair in findings], files)
+        for part, findings in found.items():
+            wrong[judgement.verdict.id, part] = landing.problems(findings, opened)
+            noted[judgement.verdict.id, part] = landing.notes(findings, opened)
     judged = [_with_problems(j, wrong, State.DRIFTED) for j in judged] if any(wrong.values()) else judged
     return [_with_notes(j, noted) for j in judged] if any(noted.values()) else judged
 
 
-def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, landing.Findings, landing.Findings]]:
-    """Yield the parts that are applied by now, each with what its edits find and what those of all parts find."""
+def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, landing.Findings]]:
+    """Yield the parts that are applied by now, each with what its edits find."""
     name, states = judgement.verdict.id, {State.APPLIED}
     if judgement.verdict.state is State.PENDING:
         states.add(State.PENDING)
-    found = {
-        part.verdict.name: [(edit, find(edit, files, name)) for edit, _ in part.findings]
-        for part in judgement.parts
-        if part.verdict.state in states
-    }
-    everything = [pair for findings in found.values() for pair in findings]
-    yield from ((part, findings, everything) for part, findings in found.items())
+    for part in judgement.parts:
+        if part.verdict.state in states:
+            yield part.verdict.name, [(edit, find(edit, files, name)) for edit, _ in part.findings]
 
 
 def _claims(judgement: Judgement) -> Iterator[_Claim]:

@@ -185,8 +185,10 @@ class _Walker:
             case ast.While() | ast.For() | ast.AsyncFor():
                 return self._loop(stmt, live)
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                self._tries.append(live)
                 end = self.block(body, live)
-                return live if end is None and any(map(_suppresses, items)) else end
+                raised = self._tries.pop()
+                return _join(end, raised) if any(map(_suppresses, items)) else end
             case ast.Try() | ast.TryStar():
                 return self._try(stmt, live)
             case ast.Match(cases=cases):

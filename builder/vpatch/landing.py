@@ -7,7 +7,7 @@ edits is read once more, by Python's scoping rules.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -58,50 +58,59 @@ class _File:
     Attributes:
         module: its code.
         source: the same for libcst.
-        line: translates its lines into those of the file on disk.
+        original: its bytes on disk.
+        line: translates its lines into those on disk.
         changed: the definitions that the overlay changes.
         imported: the scopes into which the overlay imports a name, by that name.
     """
 
     module: Module
     source: Source
+    original: bytes
     line: Line
     changed: frozenset[ast.AST]
     imported: Mapping[str, set[ast.AST]]
 
 
-def problems(found: Findings, overlay: Findings, files: Workspace) -> list[Problem]:
-    """List what is wrong with the code of one part, all edits made, in the files as they are now.
+Files = Callable[[str], _File | None]
+
+
+def opened(overlay: Findings, files: Workspace) -> Files:
+    """Make the function that reads a file with the edits made, each once.
 
     Args:
-        found: what the part's edits find.
-        overlay: what the edits of all parts of its overlay find: one may import what another uses.
+        overlay: what the edits of all parts of an overlay find: one may import what another uses.
         files: the tree with the edits made.
     """
+    return cache(lambda name: _file(name, overlay, files))
+
+
+def problems(found: Findings, files: Files) -> list[Problem]:
+    """List what is wrong with the code of one part, where `found` is what its edits find with all edits made."""
     causes: dict[Problem, None] = {}
     for name in dict.fromkeys(edit.file for edit, _ in found):
-        if (file := _file(name, overlay, files)) is None:
+        if (file := files(name)) is None:
             continue
         told: set[str] = set()
-        for edit, place in _places(found, name, file.module, file.source):
+        places = list(_places(found, name, file.module, file.source))
+        for edit, place in places:
             for cause in (*_overridden(place, file), *_misplaced(place, file)):
                 if cause not in told:
                     causes[Problem("drifted", name, cause, edit.scope)] = None
                     told.add(cause)
-        if not told:
-            for edit, place in _places(found, name, file.module, file.source):
-                for cause in _lost(_changed(place), file.module, files.original(name) or b""):
-                    causes[Problem("drifted", name, cause, edit.scope)] = None
+        changed = {_changed(place): edit for edit, place in places if not told}
+        for scope, edit in changed.items():
+            causes |= dict.fromkeys(Problem("drifted", name, cause, edit.scope) for cause in _lost(scope, file))
     return list(causes)
 
 
-def notes(found: Findings, files: Workspace) -> list[str]:
+def notes(found: Findings, files: Files) -> list[str]:
     """List the decorators of classes around the code that may replace its methods; most do not, and none is refused."""
     said: dict[str, None] = {}
     for name in dict.fromkeys(edit.file for edit, _ in found):
-        if (module := _analyzed(name, files)) is None:
+        if (file := files(name)) is None:
             continue
-        for _, place in _places(found, name, module, files.source(name)):
+        for _, place in _places(found, name, file.module, file.source):
             for definition, _ in place.around:
                 for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
                     if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
@@ -127,8 +136,9 @@ def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
         changed.update(definition for definition, _ in place.around)
         for bound in place.code.binds:
             imported.setdefault(bound, set()).add(place.scope.node)
-    line = _line_before(files.original(name) or b"", files.read(name) or b"")
-    return _File(module, source, line, frozenset(changed), imported)
+    original = files.original(name) or b""
+    line = _line_before(original, files.read(name) or b"")
+    return _File(module, source, original, line, frozenset(changed), imported)
 
 
 def _places(found: Findings, file: str, module: Module, source: Source) -> Iterator[tuple[Edit, _Place]]:
@@ -270,13 +280,13 @@ def _unread(place: _Place, module: Module) -> Iterator[str]:
         yield f"{headline(place.stmt)} sets `{name}`, which nothing in `{place.scope.name}` reads"
 
 
-def _lost(scope: Scope, module: Module, original: bytes) -> Iterator[str]:
+def _lost(scope: Scope, file: _File) -> Iterator[str]:
     """Find the names that upstream's code around ours reads, and that are bound no more."""
-    lost = dict(_without(scope, module))
+    lost = dict(_without(scope, file.module))
     if not lost:
         return
     try:
-        before = analyzed(original)
+        before = analyzed(file.original)
     except (SyntaxError, ValueError, RecursionError):
         return
     known = {name for old in before.scopes(scope.name) for name, _ in _without(old, before)}
