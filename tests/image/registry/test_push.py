@@ -299,6 +299,7 @@ def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
     ("location", "why"),
     [
         ("http://user:secret@example.org/upload?secret=1", "it sends to http://example.org/upload, which is not https"),
+        ("http://example.org\\@127.0.0.1/upload", "it sends to what is no address"),
         ("https://[1/upload", "invalid IPv6 URL"),
         ("", "its upload is gone"),
     ],

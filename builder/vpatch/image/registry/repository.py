@@ -11,7 +11,7 @@ import requests
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.registry import session as sessions
-from vpatch.image.registry.hosts import is_private, login_command
+from vpatch.image.registry.hosts import is_address, is_private, login_command
 from vpatch.image.registry.login import DeniedError
 from vpatch.image.registry.reference import Reference
 from vpatch.release.causes import answers, cause, shown
@@ -63,6 +63,8 @@ class Repository:
         again = method in {"POST", "PUT"}  # the session itself tries the others again
         try:
             url = urljoin(f"{self._session.origin}/v2/{self.ref.repository}/", path)
+            if not is_address(url):
+                raise self.failure("it sends to what is no address")
             if not is_private(url):
                 raise self.failure(f"it sends to {shown(url)}, which is not https")
             stream = method == "GET"
