@@ -21,6 +21,7 @@ GLOBALS = 100  # things that a tar says of all its entries
 FILE = 4 << 30  # bytes of a file that is looked into: a compiled extension
 SOURCE = 64 << 20  # bytes of a file that is read as a whole: a module
 MEMORY = 1 << 30  # bytes of all small files that are kept
+COPIES = 100  # large files that are kept, each a temporary file that stays open
 
 VLLMS = 16  # places that look like a vLLM
 
@@ -37,6 +38,7 @@ class Spent:
     entries: int = 0
     names: int = 0
     memory: int = 0
+    copies: int = 0
 
     def unpack(self, count: int) -> None:
         """Count bytes of a tar.
@@ -70,3 +72,13 @@ class Spent:
         self.memory += count
         if self.memory > MEMORY:
             raise LimitError(f"has, with those above it, small files of more than {size(MEMORY)} that would be read")
+
+    def copy(self) -> None:
+        """Count a large file that is kept as a temporary one.
+
+        Raises:
+            LimitError: there are too many.
+        """
+        self.copies += 1
+        if self.copies > COPIES:
+            raise LimitError(f"has, with those above it, more than {COPIES} large files that would be read")

@@ -30,7 +30,7 @@ from tests.image.registry.images import PACKS, TYPES, digest, put_blob, put_imag
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 
-LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "VLLMS")
+LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "COPIES", "VLLMS")
 SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
 
 

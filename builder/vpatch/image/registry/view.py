@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
@@ -11,11 +12,21 @@ from typing import IO
 from vpatch.image.model import Entry, Kind
 
 
+@dataclass(eq=False)
+class Copy:
+    """A temporary file with the bytes of a large one. It is closed when nothing refers to this any more."""
+
+    file: IO[bytes]
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.file.close)
+
+
 @dataclass
 class View:
     """One layer: the `entries` that it has, and what it takes away of the layers below.
 
-    `contents` are the bytes of the files that were to be kept, `copies` are temporary files with those of large ones.
+    `contents` are the bytes of the files that were to be kept, `copies` have those of large ones.
     `linked` are hard links that were to be kept, with the path of the file that they are. `removed` are paths that are
     taken away, with all below them; of an `opaque` folder all is taken away that is below it. `children` are the names
     in each folder, also in those that are no entry.
@@ -23,7 +34,7 @@ class View:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
-    copies: dict[str, IO[bytes]] = field(default_factory=dict)
+    copies: dict[str, Copy] = field(default_factory=dict)
     linked: dict[str, str] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
@@ -53,7 +64,7 @@ class View:
 
     def copy(self, path: str) -> IO[bytes]:
         """Give a large file from its beginning, to be closed."""
-        again = os.fdopen(os.dup(self.copies[path].fileno()), "rb")
+        again = os.fdopen(os.dup(self.copies[path].file.fileno()), "rb")
         again.seek(0)
         return again
 
