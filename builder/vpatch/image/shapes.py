@@ -1,4 +1,4 @@
-"""The shapes of what others wrote: an image's configuration and manifest, and vpatch's own provenance.
+"""JSON that others wrote, and its shapes: an image's configuration and manifest, and vpatch's own provenance.
 
 Anybody can push an image: each document is held to its shape before anything relies on it. What vpatch does not read is
 left alone. The configuration and the manifest are those of the OCI image specification, config.md and manifest.md.
@@ -62,6 +62,20 @@ PROVENANCE: Schema = {
 }
 
 
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON of a registry, an image or a container.
+
+    Raises:
+        ValueError: it is no JSON, nests too deeply, or has a lone surrogate, which UTF-8 cannot encode.
+    """
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("its JSON nests too deeply") from error
+    return found
+
+
 def hold(found: object, schema: Schema, wrong: str) -> None:
     """Check a parsed JSON document.
 
@@ -89,9 +103,9 @@ def read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
     """
     wrong = "not what vpatch writes"
     try:
-        said: dict[str, Any] = json.loads(text)
+        said: dict[str, Any] = read_json(text)
         hold(said, PROVENANCE, wrong)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"
         raise Failure(Problem("cannot read provenance", where, cause)) from error
     return said

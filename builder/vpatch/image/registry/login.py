@@ -13,6 +13,7 @@ from requests.auth import HTTPBasicAuth
 from vpatch.errors import Failure
 from vpatch.image.registry.credentials import Credentials
 from vpatch.image.registry.hosts import host_of, is_address, is_private, origin, same_origin
+from vpatch.image.shapes import read_json
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Login:
             if not answer.ok:
                 raise DeniedError(answer.status_code)
             try:
-                body = answer.json()
+                body = read_json(answer.content)
                 token = body.get("token") or body["access_token"]
             except (ValueError, LookupError, AttributeError) as error:
                 raise DeniedError(0, "its token server gives no token") from error
