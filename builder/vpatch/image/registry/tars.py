@@ -162,4 +162,7 @@ def _inside(name: str) -> str:
     parts = name.split("/")
     if not parts[0] or ".." in parts:
         raise BadLayerError(f"has an entry that would leave the tree: {name}")
-    return "/".join(part for part in parts if part not in ("", "."))
+    parts = [part for part in parts if part not in ("", ".")]
+    if len(parts) > limits.DEPTH + 1:
+        raise LimitError(f"has an entry in more than {limits.DEPTH} folders")
+    return "/".join(parts)

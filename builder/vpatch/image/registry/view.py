@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import IO
 
 from vpatch.image.model import Entry, Kind
@@ -70,7 +70,10 @@ class View:
 
     def hides(self, path: str) -> bool:
         """Say whether what layers below have at `path` is not seen."""
-        return path in self.removed or any(map(self._ends, _above(path)))
+        above = _above(path)
+        if path in self.removed or not (self.removed.isdisjoint(above) and self.opaque.isdisjoint(above)):
+            return True
+        return any(self.entries[folder].kind is not Kind.FOLDER for folder in above & self.entries.keys())
 
     def removed_in(self, folder: str) -> set[str]:
         """Give the names that are taken away in a folder."""
@@ -112,8 +115,8 @@ def names_in(views: Iterable[View], folder: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _above(path: str) -> Iterator[str]:
-    """Give the folders that `path` is below, from the nearest; the last is the root, an empty path."""
-    while path:
-        path = posixpath.dirname(path)
-        yield path
+@lru_cache(maxsize=16)  # one path is asked of many layers
+def _above(path: str) -> frozenset[str]:
+    """Give the folders that `path` is below, with the root, an empty path; none for the root itself."""
+    parts = path.split("/") if path else []
+    return frozenset("/".join(parts[:count]) for count in range(len(parts)))
