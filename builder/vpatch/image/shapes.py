@@ -17,6 +17,7 @@ Schema = Mapping[str, Any]
 _TEXT: Schema = {"type": "string"}
 _TEXT_OR_NOTHING: Schema = {"type": ["string", "null"]}
 _TEXTS: Schema = {"type": ["array", "null"], "items": _TEXT}
+_ANY: Schema = {"type": ["object", "null"]}
 _LABELS: Schema = {"type": ["object", "null"], "additionalProperties": _TEXT}
 
 CONFIG: Schema = {
@@ -27,7 +28,7 @@ CONFIG: Schema = {
         "created": _TEXT_OR_NOTHING,
         "config": {
             "type": ["object", "null"],
-            "properties": {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": _TEXT_OR_NOTHING},
+            "properties": {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": _TEXT_OR_NOTHING, "Volumes": _ANY},
         },
         "rootfs": {"type": "object", "properties": {"diff_ids": {"type": "array", "items": _TEXT}}},
         "history": {"type": ["array", "null"], "items": {"type": "object"}},
