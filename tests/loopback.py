@@ -149,6 +149,7 @@ class Handler(BaseHTTPRequestHandler):
             "garbage": ("text/html", "<a href=><<<\0<a b=''>]]> <p" + "".join(map(chr, range(1, 256)))),
             "picture": ("image/png", "\x89PNG"),
             "broken": ("application/vnd.pypi.simple.v1+json", '{"files": ['),
+            "nested": ("application/vnd.pypi.simple.v1+json", '{"files": ' + "[" * 200_000),
             "other": ("application/vnd.pypi.simple.v1+json", '{"files": 3}'),
             "newer": ("text/html", '<meta name="pypi:repository-version" content="2.0">'),
         }.get(site.page, ("text/plain", ""))
@@ -161,6 +162,10 @@ class Handler(BaseHTTPRequestHandler):
         tag = {"ETag": site.etag} if site.etag else {}
         condition = self.headers.get("If-Range")
         fails = condition is not None and (condition != site.etag or condition.startswith("W/"))
+        if site.ranges == "unmeasured":
+            self.close_connection = True
+            self.answer(200, data, {**tag, "Content-Length": "9" * 5000})
+            return
         if not asked or site.ranges == "ignored" or fails:
             self.answer(200, data, tag)
             return
@@ -180,6 +185,8 @@ class Handler(BaseHTTPRequestHandler):
                 del headers["Content-Range"]
             case "grown":
                 headers["Content-Range"] += "0"
+            case "endless":
+                headers["Content-Range"] = f"bytes {start}-{stop - 1}/{'9' * 5000}"
             case "replaced":
                 headers["ETag"] = '"two"'
             case "overlong":

@@ -13,6 +13,7 @@ from vpatch.image import limits
 from vpatch.image.engine import containers, inside
 from vpatch.image.engine.inside import Inside, Ran
 
+from tests.image.registry.images import put_image, tar
 from tests.image.standin import SITE
 
 LOOK = """
@@ -54,6 +55,28 @@ try:
 except OSError as error:
     print(len(made), error.strerror)
 """
+
+
+WRITE = """
+import os, sys
+try:
+    open(os.path.join("/", sys.argv[1], "x"), "w")
+except OSError as error:
+    print(error.strerror, os.path.exists(sys.argv[2]))
+"""
+
+
+def with_volumes(small: Callable[..., str], engine: docker.DockerClient, *paths: str) -> str:
+    """An image that declares volumes, as `VOLUME` in a Dockerfile does; gives its ID."""
+    container = engine.api.create_container(small("try:volumes", ("0.20.2", SITE), python=True), ["true"])["Id"]
+    changes = "\n".join(f"VOLUME {path}" for path in paths)
+    image = str(engine.api.commit(container, "try", "volumes", changes=changes)["Id"])
+    engine.api.remove_container(container, force=True)
+    return image
+
+
+def volumes(engine: docker.DockerClient) -> list[str]:
+    return [volume["Name"] for volume in engine.api.volumes()["Volumes"] or ()]
 
 
 @pytest.fixture
@@ -102,6 +125,35 @@ def test_what_is_written_below_tmp_has_a_limit(run: Callable[..., Ran], monkeypa
 
     assert ran.code == 1
     assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("volume", ["/data", "/data/../data", "data", f"/{SITE}", "/tmp/x"])  # noqa: S108
+def test_volumes_of_an_image_are_read_only(small: Callable[..., str], engine: docker.DockerClient, volume: str) -> None:
+    """An engine makes a folder for each that can be written without a limit, with what the image has there."""
+    image = with_volumes(small, engine, volume)
+    before = volumes(engine)
+    ran = Inside(engine, image, "python3", "the-tests").run(WRITE, [volume, f"/{SITE}/vllm/__init__.py"], seconds=60)
+
+    assert (ran.code, ran.out, ran.err) == (0, "Read-only file system True\n", "")
+    assert volumes(engine) == before
+
+
+@pytest.mark.parametrize("volume", ["/tmp", "/var/../tmp/"])  # noqa: S108
+def test_a_volume_for_what_is_written_below_tmp_has_the_limit(
+    small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
+) -> None:
+    monkeypatch.setattr(inside, "SCRATCH", 10 << 20)
+    image = with_volumes(small, engine, volume)
+    ran = Inside(engine, image, "python3", "the-tests").run("open('/tmp/x', 'wb').write(b'x' * (11 << 20))", seconds=60)
+
+    assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
+
+
+def test_volumes_of_another_shape(vpatch: Callable[..., Any], registry: str) -> None:
+    put_image(registry, "confined/volumes", "x", [tar(("a", b""))], settings={"config": {"Volumes": ["/data"]}})
+    ran = vpatch("inspect", f"{registry}/confined/volumes:x")
+
+    assert ran.err.endswith(": its config is damaged: config.Volumes is no object\n")
 
 
 def test_what_is_printed_has_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

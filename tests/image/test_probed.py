@@ -117,6 +117,13 @@ NO_ANSWER: dict[str, tuple[int | None, str, str]] = {
 }
 
 
+@pytest.mark.parametrize("answer", ["{", "[" * 200_000, "[]", "{}", '{"vllm.a": 3}', '{"vllm.a": {"ok": true}}'])
+def test_imports_with_an_answer_of_another_shape(answer: str) -> None:
+    ran = imported(["vllm.a"], 0, f"vpatch: {answer}\n", NOISE, limit_s=60)
+
+    assert [*map(told, ran)] == [("import vllm.a", False, f"it did not answer: {NOISE.strip()}")]
+
+
 @pytest.mark.parametrize("name", NO_ANSWER)
 def test_imports_without_an_answer(name: str) -> None:
     code, stderr, because = NO_ANSWER[name]

@@ -86,11 +86,19 @@ def test_names_the_neighbours_of_an_unknown_release(site: Site) -> None:
     assert first_line(caught) == "no such release: vllm 9.9.9: the index has 1.6, 1.7, 1.8"
 
 
-def test_refuses_what_is_no_version_without_asking_anybody(site: Site) -> None:
-    with pytest.raises(Failure) as caught:
-        find_wheel("latest")
+@pytest.mark.parametrize("name", ["vllm-{}-py3-none-any.whl", "vllm-1.0-{}-py3-none-any.whl"])
+def test_passes_over_a_number_too_long_to_be_read(site: Site, name: str) -> None:
+    site.publish(name.format("1" * 5000))
 
-    assert first_line(caught) == "not a version: latest: a release reads like 0.20.2"
+    assert releases() == ("1.0",)
+
+
+@pytest.mark.parametrize("version", ["latest", "1" * 5000])
+def test_refuses_what_is_no_version_without_asking_anybody(site: Site, version: str) -> None:
+    with pytest.raises(Failure) as caught:
+        find_wheel(version)
+
+    assert first_line(caught) == f"not a version: {version}: a release reads like 0.20.2"
     assert site.asked == []
 
 
@@ -103,6 +111,7 @@ def test_refuses_what_is_no_version_without_asking_anybody(site: Site) -> None:
         ("other", "it sent something else than a project page"),
         ("newer", "it sent something else than a project page"),
         ("broken", "it sent something else than a project page"),
+        ("nested", "it sent something else than a project page"),
     ],
 )
 def test_says_what_a_broken_index_did(site: Site, page: str, cause: str) -> None:

@@ -135,6 +135,12 @@ def test_reads_the_whole_file_where_ranges_are_refused(site: Site, kind: str) ->
     assert len(calls) > 5
 
 
+def test_reads_a_whole_file_of_a_length_too_long_to_be_read(site: Site) -> None:
+    site.ranges = "unmeasured"
+    with remote(site) as file:
+        assert file.read() == DATA
+
+
 def test_keeps_a_whole_file_out_of_memory(site: Site) -> None:
     site.ranges = "ignored"
     site.files["data"] = bytes(40_000_000)
@@ -216,6 +222,7 @@ def test_gives_up_when_every_body_is_cut(site: Site) -> None:
         ("elsewhere", "its server sent another range, or the file changed while it was read"),
         ("unsaid", "its server sent another range, or the file changed while it was read"),
         ("grown", "its server sent another range, or the file changed while it was read"),
+        ("endless", "its server sent another range, or the file changed while it was read"),
         ("replaced", "its server sent another range, or the file changed while it was read"),
         ("ignored", "it changed while it was read, or its server stopped serving ranges"),
         ("404", "the server answers 404 not found"),
@@ -240,7 +247,7 @@ def test_goes_on_after_bodies_that_are_short(site: Site) -> None:
     assert site.spans()[1:] == ["bytes=0-99", "bytes=99-99", "bytes=99-99"]
 
 
-@pytest.mark.parametrize("lie", ["elsewhere", "unsaid"])
+@pytest.mark.parametrize("lie", ["elsewhere", "unsaid", "endless"])
 def test_finds_out_a_lie_in_the_first_answer(site: Site, lie: str) -> None:
     site.ranges = lie
 

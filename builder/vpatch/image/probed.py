@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Sequence
 
 from vpatch.image.inside.imports import COMPILED, LIBRARY
 from vpatch.image.model import Tested
+from vpatch.image.shapes import read_json
 
 TRACEBACK = "Traceback (most recent call last):"
 BESIDE = ("Exception ignored", "Exception in thread")  # tracebacks that are not why the script ended
@@ -46,8 +46,11 @@ def imported(modules: Sequence[str], code: int | None, stdout: str, stderr: str,
     """
     said = [line for line in stdout.splitlines() if line.startswith("vpatch: ")]
     if code == 0 and said:
-        found = json.loads(said[-1].removeprefix("vpatch: "))
-        return tuple(Tested(f"import {module}", **found[module]) for module in modules)
+        try:
+            found = read_json(said[-1].removeprefix("vpatch: "))
+            return tuple(Tested(f"import {module}", **found[module]) for module in modules)
+        except (ValueError, LookupError, TypeError):  # another has written to stdout
+            pass
     one = outcome("", code, stderr, limit_s)
     if one.ok:
         one = Tested("", ok=False, because=f"it did not answer: {_last(stderr)}")

@@ -1,4 +1,4 @@
-"""The shapes of what others wrote: an image's configuration and manifest, and vpatch's own provenance.
+"""JSON that others wrote, and its shapes: an image's configuration and manifest, and vpatch's own provenance.
 
 Anybody can push an image: each document is held to its shape before anything relies on it. What vpatch does not read is
 left alone. The configuration and the manifest are those of the OCI image specification, config.md and manifest.md.
@@ -17,6 +17,7 @@ Schema = Mapping[str, Any]
 _TEXT: Schema = {"type": "string"}
 _TEXT_OR_NOTHING: Schema = {"type": ["string", "null"]}
 _TEXTS: Schema = {"type": ["array", "null"], "items": _TEXT}
+_ANY: Schema = {"type": ["object", "null"]}
 _LABELS: Schema = {"type": ["object", "null"], "additionalProperties": _TEXT}
 
 CONFIG: Schema = {
@@ -27,7 +28,7 @@ CONFIG: Schema = {
         "created": _TEXT_OR_NOTHING,
         "config": {
             "type": ["object", "null"],
-            "properties": {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": _TEXT_OR_NOTHING},
+            "properties": {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": _TEXT_OR_NOTHING, "Volumes": _ANY},
         },
         "rootfs": {"type": "object", "properties": {"diff_ids": {"type": "array", "items": _TEXT}}},
         "history": {"type": ["array", "null"], "items": {"type": "object"}},
@@ -62,6 +63,20 @@ PROVENANCE: Schema = {
 }
 
 
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON of a registry, an image or a container.
+
+    Raises:
+        ValueError: it is no JSON, nests too deeply, or has a lone surrogate, which UTF-8 cannot encode.
+    """
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("its JSON nests too deeply") from error
+    return found
+
+
 def hold(found: object, schema: Schema, wrong: str) -> None:
     """Check a parsed JSON document.
 
@@ -89,9 +104,9 @@ def read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
     """
     wrong = "not what vpatch writes"
     try:
-        said: dict[str, Any] = json.loads(text)
+        said: dict[str, Any] = read_json(text)
         hold(said, PROVENANCE, wrong)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"
         raise Failure(Problem("cannot read provenance", where, cause)) from error
     return said

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import requests
-from packaging.utils import InvalidName, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning, UnsupportedRepoVersionError
 
 from vpatch.errors import Failure, Problem
@@ -139,7 +139,7 @@ def _parsed(versions: Iterable[str]) -> Iterator[Version]:
     for version in versions:
         try:
             yield Version(version)
-        except InvalidVersion:
+        except ValueError:  # no version, or a number of more digits than Python reads
             problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
     if problems:
         raise Failure(*problems)
@@ -168,7 +168,7 @@ def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
         return []
     except requests.HTTPError as error:
         raise Failure(Problem("package index failed", where, causes.answers(error.response))) from error
-    except (OSError, ValueError, AssertionError, UnsupportedRepoVersionError) as error:
+    except (OSError, ValueError, RecursionError, AssertionError, UnsupportedRepoVersionError) as error:
         transport = isinstance(error, OSError) and not isinstance(error, requests.JSONDecodeError)
         why = causes.cause(error) if transport else "it sent something else than a project page"
         silent = isinstance(error, requests.ConnectionError)
@@ -178,7 +178,7 @@ def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
     for package in page.packages:
         try:
             name, version, build, tags = parse_wheel_filename(package.filename)
-        except InvalidWheelFilename:
+        except ValueError:  # no wheel's name, or a number of more digits than Python reads
             continue
         if name == project:
             platform = max(map(_preference, (tag.platform for tag in tags)))

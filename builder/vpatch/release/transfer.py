@@ -11,7 +11,7 @@ import requests
 from vpatch.errors import Failure, Problem
 from vpatch.release import limits
 from vpatch.release.causes import answers, cause
-from vpatch.release.web import CutError, blocks, content_range, etag_of, get, unreadable
+from vpatch.release.web import CutError, blocks, content_length, content_range, etag_of, get, unreadable
 
 ATTEMPTS = 3  # times that a body may be cut before vpatch gives up
 
@@ -103,8 +103,7 @@ class Transfer:
                 with answer or get(self._session, self.url) as response:
                     if response.status_code != requests.codes.ok:
                         raise unreadable(self.url, answers(response))
-                    length = response.headers.get("Content-Length", "")
-                    total = int(length) if length.isdecimal() else 0
+                    total = content_length(response)
                     for block in blocks(response):
                         copy.write(block)
                         self.received += len(block)

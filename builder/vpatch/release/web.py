@@ -12,6 +12,8 @@ from vpatch.release import causes
 
 BLOCK = 1 << 16
 
+_COUNT = r"\d{1,18}"  # bytes: more digits than Python reads may come
+
 
 class CutError(Exception):
     """The body ended before its end."""
@@ -58,5 +60,11 @@ def etag_of(response: requests.Response) -> str:
 
 def content_range(response: requests.Response) -> tuple[int, int, int] | None:
     """Give the first byte, the byte after the last and the length of the whole, None if it does not say."""
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", ""))
+    found = re.fullmatch(rf"bytes ({_COUNT})-({_COUNT})/({_COUNT})", response.headers.get("Content-Range", ""))
     return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
+
+
+def content_length(response: requests.Response) -> int:
+    """The bytes that the body is said to have, 0 if it is not said."""
+    found = re.fullmatch(_COUNT, response.headers.get("Content-Length", ""))
+    return int(found[0]) if found else 0

@@ -88,6 +88,14 @@ def test_without_either_the_environment_tells_the_driver() -> None:
     assert look({}, env={"CUDA_VERSION": "12.9.1"}).driver == ">=525.60.13"
 
 
+def test_a_number_too_long_to_be_read() -> None:
+    endless = "9" * 5000
+    data = extension("sm_80", needed=[f"libcudart.so.{endless}"])
+
+    assert look({"vllm/_C.abi3.so": data}).cuda == ""
+    assert look({}, env={"CUDA_VERSION": endless}).driver == ""
+
+
 def test_nothing_at_all() -> None:
     found = survey([], None, {"CUDA_VERSION": "edge"})
 

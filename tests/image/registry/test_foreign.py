@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import requests
+from vpatch.image.registry.manifests import read_object
 
 from tests.conftest import Program
-from tests.image.registry.bases import build
+from tests.image.registry.bases import build, put_base
 from tests.image.registry.images import Built, put_image, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.registry.secure import secured
@@ -88,6 +89,28 @@ def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Pro
     proxy.fail("GET", "/manifests/", status=200, body=body.encode())
 
     assert vpatch("inspect", name).err == f"cannot read: {name}: its manifest is damaged: annotations.a is no string\n"
+
+
+def test_text_that_is_none(
+    vpatch: Program, registry: str, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
+) -> None:
+    """Half of a character, which JSON can say and UTF-8 cannot: the new manifest could not be written."""
+    annotations = {"annotations": {"a": "\ud800"}}
+    base = put_base(registry, layers, "foreign/half:x", flavour="oci", manifest=annotations)
+    ran = build(vpatch, base.name, "--tag", f"{registry}/foreign/whole:x")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cannot read: {base.name}: its manifest or its config has half of a character\n"
+    assert nothing_is_tagged("foreign/whole")
+    blobs = [blob["digest"] for blob in base.built.manifest["layers"]]
+    there = [requests.head(f"http://{registry}/v2/foreign/whole/blobs/{blob}", timeout=5).ok for blob in blobs]
+    assert there == [False] * len(blobs)
+
+
+@pytest.mark.parametrize("raw", [b'{"a": "\\udfff"}', b'{"\\ud83d": 1}', b'{"a": "\xed\xa0\x80"}'])
+def test_half_of_a_character(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="half of a character"):
+        read_object(raw)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tests.image.registry.images import PACKS, TYPES, digest, put_blob, put_imag
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 
-LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "VLLMS")
+LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "DEPTH", "COPIES", "VLLMS", "RECORDS")
 SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
 
 
@@ -92,6 +92,9 @@ def test_a_path_that_no_system_takes() -> None:
 
     assert refused(tar(("a/" * 3000, None))) == why
     assert refused(tar(("a", "b" * 5000))) == why
+    for name in ("a", ".wh.a", ".wh..wh..opq"):
+        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True)
+        assert refused(tar(("a/" * 257 + name, b""))) == "has an entry in more than 256 folders"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_layers_together(monkeypatch: pytest.MonkeyPatch, registry: str, name: s
 def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "NAMES", 1 << 20)
 
-    assert refused(tar(*((f"{number}/" + "a/" * 1000, None) for number in range(9)))).endswith(
+    assert refused(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
         "names of more than 1 MiB"
     )
 
@@ -180,6 +183,37 @@ def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: st
 
     assert files.found(wanted) == sorted(f"{number}/19" for number in range(9))
     assert len(asked) == 9 * 20
+
+
+def test_what_is_hidden_is_judged_once_however_many_layers_there_are(
+    registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tars = [*(tar((f"{number}", b"")) for number in range(9)), tar(("x/RECORD", b"")), tar((".wh.x", b""))]
+    put_image(registry, "limits/hidden", "x", tars)
+    files = LayeredFiles(open_image(parse(f"{registry}/limits/hidden:x")), lambda _: False)
+    judged: list[str] = []
+    judge = LayeredFiles.entry
+
+    def entry(files: LayeredFiles, path: str) -> Entry | None:
+        judged.append(path)
+        return judge(files, path)
+
+    def is_record(path: str) -> bool:
+        return path.endswith("RECORD")
+
+    monkeypatch.setattr(LayeredFiles, "entry", entry)
+    while files.deeper():
+        assert files.found(is_record) == []
+    assert judged == ["x/RECORD"]
+
+
+def test_places_that_look_like_a_vllm_and_are_hidden(vpatch: Program, registry: str) -> None:
+    places = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
+    put_image(registry, "limits/places", "x", [tar(("a", b"")), tar(*places), tar((".wh.x", b""))])
+    name = f"{registry}/limits/places:x"
+    ran = build(vpatch, name, "--tag", f"{registry}/limits/no:x")
+
+    assert ran.err == f"cannot read: {name}: more than 100 places in its layers look like a vLLM\n"
 
 
 def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Proxy) -> None:

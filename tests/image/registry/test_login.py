@@ -250,6 +250,7 @@ def test_a_helper_that_fails_leaves_the_user_anonymous(
         (200, b"<html>", "its token server gives no token"),
         (200, b"[]", "its token server gives no token"),
         (200, b"{}", "its token server gives no token"),
+        (200, b"[" * 200_000, "its token server gives no token"),
     ],
 )
 def test_a_token_server_that_fails(tokens: Proxy, status: int, body: bytes, why: str) -> None:

@@ -255,6 +255,7 @@ def test_who_may_not_read_the_base_there_sends_it(proxy: Proxy, base: Base) -> N
         ("PUT", "/uploads/", 507, b"<html>", "the server answers 507 insufficient storage"),
         ("PUT", "/manifests/", 400, b'{"errors": [{"code": "\\u001b[31m"}]}', "the server answers 400 bad request"),
         ("PUT", "/manifests/", 400, b'{"errors": [3]}', "the server answers 400 bad request"),
+        ("PUT", "/manifests/", 400, b"[" * 200_000, "the server answers 400 bad request"),
         ("PUT", "/manifests/", 502, b"", "the server answers 502 bad gateway"),
     ],
 )  # fmt: skip
@@ -299,6 +300,7 @@ def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
     ("location", "why"),
     [
         ("http://user:secret@example.org/upload?secret=1", "it sends to http://example.org/upload, which is not https"),
+        ("http://example.org\\@127.0.0.1/upload", "it sends to what is no address"),
         ("https://[1/upload", "invalid IPv6 URL"),
         ("", "its upload is gone"),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.hosts import same_origin
+from vpatch.image.registry.hosts import is_address, is_private, origin, same_origin
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
@@ -150,6 +150,24 @@ def test_a_realm_that_is_no_address(proxy: Proxy, image: Built, realm: str, why:
     proxy.wants_tokens, proxy.realm = True, realm
 
     assert refusal(proxy.host) == f"it sends for a token to {realm!r}, which {why}"
+
+
+def test_a_realm_that_reads_like_the_registry_and_leads_elsewhere(proxy: Proxy, elsewhere: Proxy, image: Built) -> None:
+    """The standard library's parser sees the host behind the `@`; urllib3, which connects, the one before it."""
+    proxy.wants_tokens, proxy.realm = True, f"http://{elsewhere.host}\\@{proxy.host}/token"
+
+    assert refusal(proxy.host) == f"it sends for a token to {proxy.realm!r}, which is no address"
+    assert received(elsewhere) == []
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_where_an_address_leads(scheme: str) -> None:
+    url = f"{scheme}://evil.example:8443\\@127.0.0.1/token"
+
+    assert not is_address(url)
+    assert origin(url) == f"{scheme}://evil.example:8443"
+    assert is_private(url) is (scheme == "https")
+    assert not same_origin(url, f"{scheme}://127.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 # CUDA Toolkit 13.2 release notes, tables 2 and 3: any release of a major version runs on the driver of its first one.
-_OLDEST = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+_OLDEST = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
 
 # PTX ISA 9.3, "Release Notes": the CUDA release that brought a version of PTX, and the driver branch. Unlike machine
 # code, PTX needs a driver that knows its version: minor version compatibility does not hold for it.
@@ -37,8 +37,7 @@ _PTX = {
 
 def oldest_driver(cuda: str) -> str:
     """Give the drivers on which code for a CUDA release such as "13.0" or "13" runs: ">=580.65.06"; "" if unknown."""
-    major = cuda.partition(".")[0]
-    oldest = _OLDEST.get(int(major)) if major.isdecimal() else None
+    oldest = _OLDEST.get(cuda.partition(".")[0])
     return f">={oldest}" if oldest else ""
 
 

@@ -72,7 +72,7 @@ def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Ma
     extensions = tuple(sorted((_look(name, file) for name, file in files), key=lambda one: one.name))
     isas = [image.isa for one in extensions for image in one.images if image.kind is Kind.PTX]
     linked = re.findall(
-        r"^libcudart\.so\.(\d+)", "\n".join(lib for one in extensions for lib in one.needed), re.MULTILINE
+        r"^libcudart\.so\.(\d{1,3})(?!\d)", "\n".join(lib for one in extensions for lib in one.needed), re.MULTILINE
     )
     cuda = release_of(isas) or max(linked, key=int, default="")
     image_cuda = env.get("CUDA_VERSION", "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,8 @@ class Inside:
             settings["mem_limit"] = SERVER_MEMORY
         command = ["-c", _BEGIN, script, *arguments]
         with (
-            container(self.client, self.image, self.owner, [self.python], command, **settings) as made,
+            self._volumes() as volumes,
+            container(self.client, self.image, self.owner, [self.python], command, **settings, **volumes) as made,
             naming("cannot run", self.image),
         ):
             self.client.api.start(made)
@@ -72,6 +74,21 @@ class Inside:
                 for one in (True, False)
             )
             return Ran(code, out, err)
+
+    @contextmanager
+    def _volumes(self) -> Iterator[dict[str, Any]]:
+        """Settings by which folders that the image declares as volumes are read-only, with what the image has there.
+
+        An engine mounts a new volume for each, which can be written without a limit. It takes no setting that makes
+        those read-only, but the volumes of another container can be mounted so: of one that is never started.
+        """
+        with naming("cannot read", self.image):
+            declared = (self.client.api.inspect_image(self.image)["Config"] or {}).get("Volumes")
+        if not declared:
+            yield {}
+            return
+        with container(self.client, self.image, self.owner, ["true"], []) as made:
+            yield {"volumes_from": [f"{made}:ro"]}
 
 
 def script(name: str) -> str:

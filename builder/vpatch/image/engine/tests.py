@@ -9,6 +9,7 @@ from vpatch.image.checks import Provenance
 from vpatch.image.engine.inside import Inside, script
 from vpatch.image.model import Tested
 from vpatch.image.probed import imported, outcome
+from vpatch.image.shapes import read_json
 from vpatch.model import Catalogued
 
 _PATIENCE = 600  # seconds: a cold import of vLLM from a slow disk
@@ -42,7 +43,7 @@ def _files(inside: Inside, said: Provenance) -> Iterator[Tested]:
     asked = {"root": said.root, "dist_info": said.dist_info, "said": said.text}
     ran = inside.run(script("files"), [json.dumps(asked)], seconds=_PATIENCE)
     try:
-        yield from [Tested(*answer) for answer in json.loads(ran.out.splitlines()[-1])]
+        yield from [Tested(*answer) for answer in read_json(ran.out.splitlines()[-1])]
     except (ValueError, IndexError, TypeError):
         told = (ran.err.strip().splitlines() or [f"{inside.python} ends with exit code {ran.code}"])[-1]
         yield Tested("files", ok=False, because=told)

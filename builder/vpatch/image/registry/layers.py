@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from io import BytesIO
+from itertools import chain
 from typing import IO
 
 from vpatch.errors import Failure
@@ -46,7 +47,7 @@ class LayeredFiles:
         self._planned = 0
         self._spent = Spent()
         self._scanned: dict[str, tuple[View, str]] = {}  # by digest: an image may have a layer many times
-        self._candidates: dict[Callable[[str], bool], tuple[set[int], set[str]]] = {}
+        self._found: dict[Callable[[str], bool], tuple[set[int], dict[str, bool]]] = {}
         numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
         self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
         self._depth = len(image.layers)  # of the lowest layer that was gone down to
@@ -86,13 +87,18 @@ class LayeredFiles:
         """The paths, sorted, of all entries that are wanted. Asked again, it looks into new layers only.
 
         Raises:
-            Failure: a layer cannot be read, is damaged or not to be trusted.
+            Failure: a layer cannot be read, is damaged or not to be trusted; or more than `limits.RECORDS` entries are
+                wanted, those included that layers above hide.
         """
-        done, candidates = self._candidates.setdefault(wanted, (set(), set()))
-        for number in self._views.keys() - done:
-            candidates.update(filter(wanted, self._views[number].entries))
-        done.update(self._views)
-        return sorted(path for path in candidates if self.entry(path))
+        done, seen = self._found.setdefault(wanted, (set(), {}))
+        new = {number for number in self._views if number >= self._depth} - done
+        for path in chain.from_iterable(filter(wanted, self._views[number].entries) for number in new):
+            if path not in seen:
+                seen[path] = self.entry(path) is not None  # no layer further down changes that
+            if len(seen) > limits.RECORDS:
+                raise self.failure(f"more than {limits.RECORDS} places in its layers look like a vLLM")
+        done |= new
+        return sorted(path for path, there in seen.items() if there)
 
     def entry(self, path: str) -> Entry | None:
         """Say what is at `path`, None where nothing is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 from oras.auth.utils import parse_auth_header
@@ -13,7 +12,8 @@ from requests.auth import HTTPBasicAuth
 
 from vpatch.errors import Failure
 from vpatch.image.registry.credentials import Credentials
-from vpatch.image.registry.hosts import is_address, is_private, origin, same_origin
+from vpatch.image.registry.hosts import host_of, is_address, is_private, origin, same_origin
+from vpatch.image.shapes import read_json
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Login:
         """
         original.close()
         if not same_origin(original.url, self._origin):
-            raise DeniedError(0, f"{_host(original.url)} answers {original.status_code}: {_FOREIGN}")
+            raise DeniedError(0, f"{host_of(original.url)} answers {original.status_code}: {_FOREIGN}")
         demand = original.headers.get("WWW-Authenticate", "")
         known = self._credentials()
         if demand.lower().startswith("basic") and known and known.user:
@@ -98,11 +98,11 @@ class Login:
             answer = self._session.get(asked.realm, params=query, auth=login, allow_redirects=False)
         with answer:
             if answer.is_redirect:
-                raise DeniedError(0, f"its token server {_host(answer.url)} redirects, and a login is not passed on")
+                raise DeniedError(0, f"its token server {host_of(answer.url)} redirects, and a login is not passed on")
             if not answer.ok:
                 raise DeniedError(answer.status_code)
             try:
-                body = answer.json()
+                body = read_json(answer.content)
                 token = body.get("token") or body["access_token"]
             except (ValueError, LookupError, AttributeError) as error:
                 raise DeniedError(0, "its token server gives no token") from error
@@ -119,7 +119,7 @@ class Login:
             raise DeniedError(0, f"it sends for a token to {realm!r}, which is not https")
         if not same_origin(realm, self._origin) and realm not in self._named:
             self._named.add(realm)
-            log.info("%s: its token server is %s", _host(self._origin), origin(realm))
+            log.info("%s: its token server is %s", host_of(self._origin), origin(realm))
 
 
 def _nobody(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -132,7 +132,3 @@ def _bearer(token: str) -> Sign:
         return request
 
     return sign
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).netloc.rpartition("@")[2]

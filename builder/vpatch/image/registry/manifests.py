@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from vpatch.image.layer import digest_of
 from vpatch.image.registry.descriptors import DOCKER, INDEXES, OCI
 from vpatch.image.registry.repository import Repository
+from vpatch.image.shapes import read_json
 from vpatch.release.web import CutError, blocks
 
 LARGEST = 4 << 20  # bytes of a manifest or a config, the most that registries take of the former
@@ -55,11 +55,13 @@ def read_object(raw: bytes) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, or what it says could not be written again.
     """
     try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
+        found = read_json(raw)
+    except UnicodeEncodeError as error:
+        raise ValueError("its manifest or its config has half of a character") from error
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise ValueError("its manifest or its config is no JSON object")

@@ -50,10 +50,6 @@ def push(
     settings = serialise(config)
     pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
     added = Descriptor(NEW_LAYER[kind], layer.digest, len(layer.blob))
-    for blob in dict.fromkeys(base.layers):
-        sender.bring(blob)
-    sender.send(added, layer.blob)
-    sender.send(pointer, settings)
     manifest: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": kind,
@@ -64,6 +60,10 @@ def push(
         manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
     raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
     digest = digest_of(raw)
+    for blob in dict.fromkeys(base.layers):
+        sender.bring(blob)
+    sender.send(added, layer.blob)
+    sender.send(pointer, settings)
     _put(sender.repository, digest, raw, kind)
     read_manifest(sender.repository, digest)  # is what was put there, or has another digest
     return Pushed(digest, sender.sent, sender.mounted)

@@ -11,9 +11,10 @@ import requests
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.registry import session as sessions
-from vpatch.image.registry.hosts import is_private, login_command
+from vpatch.image.registry.hosts import is_address, is_private, login_command
 from vpatch.image.registry.login import DeniedError
 from vpatch.image.registry.reference import Reference
+from vpatch.image.shapes import read_json
 from vpatch.release.causes import answers, cause, shown
 
 ATTEMPTS = 3  # times that a blob is begun before vpatch gives up
@@ -63,6 +64,8 @@ class Repository:
         again = method in {"POST", "PUT"}  # the session itself tries the others again
         try:
             url = urljoin(f"{self._session.origin}/v2/{self.ref.repository}/", path)
+            if not is_address(url):
+                raise self.failure("it sends to what is no address")
             if not is_private(url):
                 raise self.failure(f"it sends to {shown(url)}, which is not https")
             stream = method == "GET"
@@ -114,7 +117,7 @@ def persist(action: Callable[[], Given]) -> Given:
 def _code(answer: requests.Response, *, stream: bool) -> str:
     """Give what registries call the error, such as ` (MANIFEST_INVALID)`; their prose may have anything in it."""
     try:
-        code = "" if stream else answer.json()["errors"][0]["code"]
+        code = "" if stream else read_json(answer.content)["errors"][0]["code"]
     except (ValueError, LookupError, TypeError):
         return ""
     return f" ({code})" if isinstance(code, str) and code.replace("_", "").isalpha() else ""

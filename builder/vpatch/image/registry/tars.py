@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
-import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from vpatch.image import limits
 from vpatch.image.limits import LimitError, Spent, size
 from vpatch.image.model import Entry, Kind
 from vpatch.image.registry.packing import BLOCK, Tape, unpacked
-from vpatch.image.registry.view import View
+from vpatch.image.registry.view import Copy, View
 from vpatch.image.tar import WHITEOUT, kind_of
 from vpatch.site.disk import naming
 
@@ -84,7 +83,7 @@ def _read_members(tar: tarfile.TarFile, tape: Tape, keep: Callable[[Entry], bool
             entry = _entry(view, path, member)
             tape.spent.name(view.add(entry) + len(entry.target))
             view.contents.pop(path, None)
-            view.copies.pop(path, None)
+            view.copies.pop(path, None)  # a copy closes when nothing has it
             view.linked.pop(path, None)
             if entry.kind is not Kind.FOLDER:
                 solid.add(path)
@@ -106,9 +105,19 @@ def _next(tar: tarfile.TarFile, tape: Tape) -> tarfile.TarInfo | None:
     tar.members.clear()  # type: ignore[attr-defined]  # or it remembers them all
     if len(tar.pax_headers) > limits.GLOBALS:
         raise LimitError(f"says more than {limits.GLOBALS} things of all its entries")
-    if member and max(len(member.name), len(member.linkname)) > limits.PATH:
-        raise LimitError(f"has an entry with a path of more than {limits.PATH:,} characters")
+    if member:
+        _check(member)
     return member
+
+
+def _check(member: tarfile.TarInfo) -> None:
+    if max(len(member.name), len(member.linkname)) > limits.PATH:
+        raise LimitError(f"has an entry with a path of more than {limits.PATH:,} characters")
+    # Its size is not that of its bytes, which are what is counted; and not all who unpack layers know of such files.
+    if member.issparse() or any(name.startswith("GNU.sparse.") for name in member.pax_headers):
+        raise BadLayerError(f"has a sparse file, which no layer has: {member.name}")
+    if member.size < 0:
+        raise BadLayerError(f"has an entry of a negative size: {member.name}")
 
 
 def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo, spent: Spent) -> None:
@@ -117,15 +126,16 @@ def _keep(view: View, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInf
             raise LimitError(f"has a file of {entry.size:,} bytes, and it may have {size(limits.FILE)}: {entry.path}")
         file = tar.extractfile(member) or io.BytesIO()
         if entry.size > LARGE:
-            copy = TemporaryFile()  # noqa: SIM115 - it goes with the view
-            weakref.finalize(view, copy.close)
+            spent.copy()
             with naming("cannot write", "temporary file"):
-                shutil.copyfileobj(file, copy, BLOCK)
-                copy.flush()  # it is read by another descriptor
+                copy = Copy(TemporaryFile())  # noqa: SIM115 - it closes itself
+                shutil.copyfileobj(file, copy.file, BLOCK)
+                copy.file.flush()  # it is read by another descriptor
             view.copies[entry.path] = copy
         else:
-            spent.keep(entry.size)
-            view.contents[entry.path] = file.read()
+            data = file.read()
+            spent.keep(len(data))
+            view.contents[entry.path] = data
         return
     source = _inside(member.linkname)
     source = view.linked.get(source, source)
@@ -152,4 +162,7 @@ def _inside(name: str) -> str:
     parts = name.split("/")
     if not parts[0] or ".." in parts:
         raise BadLayerError(f"has an entry that would leave the tree: {name}")
-    return "/".join(part for part in parts if part not in ("", "."))
+    parts = [part for part in parts if part not in ("", ".")]
+    if len(parts) > limits.DEPTH + 1:
+        raise LimitError(f"has an entry in more than {limits.DEPTH} folders")
+    return "/".join(parts)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
-import posixpath
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import IO
 
 from vpatch.image.model import Entry, Kind
+
+
+@dataclass(eq=False)
+class Copy:
+    """A temporary file with the bytes of a large one. It is closed when nothing refers to this any more."""
+
+    file: IO[bytes]
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.file.close)
 
 
 @dataclass
 class View:
     """One layer: the `entries` that it has, and what it takes away of the layers below.
 
-    `contents` are the bytes of the files that were to be kept, `copies` are temporary files with those of large ones.
+    `contents` are the bytes of the files that were to be kept, `copies` have those of large ones.
     `linked` are hard links that were to be kept, with the path of the file that they are. `removed` are paths that are
     taken away, with all below them; of an `opaque` folder all is taken away that is below it. `children` are the names
     in each folder, also in those that are no entry.
@@ -23,7 +34,7 @@ class View:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
-    copies: dict[str, IO[bytes]] = field(default_factory=dict)
+    copies: dict[str, Copy] = field(default_factory=dict)
     linked: dict[str, str] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
@@ -53,13 +64,16 @@ class View:
 
     def copy(self, path: str) -> IO[bytes]:
         """Give a large file from its beginning, to be closed."""
-        again = os.fdopen(os.dup(self.copies[path].fileno()), "rb")
+        again = os.fdopen(os.dup(self.copies[path].file.fileno()), "rb")
         again.seek(0)
         return again
 
     def hides(self, path: str) -> bool:
         """Say whether what layers below have at `path` is not seen."""
-        return path in self.removed or any(map(self._ends, _above(path)))
+        above = _above(path)
+        if path in self.removed or not (self.removed.isdisjoint(above) and self.opaque.isdisjoint(above)):
+            return True
+        return any(self.entries[folder].kind is not Kind.FOLDER for folder in above & self.entries.keys())
 
     def removed_in(self, folder: str) -> set[str]:
         """Give the names that are taken away in a folder."""
@@ -101,8 +115,8 @@ def names_in(views: Iterable[View], folder: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _above(path: str) -> Iterator[str]:
-    """Give the folders that `path` is below, from the nearest; the last is the root, an empty path."""
-    while path:
-        path = posixpath.dirname(path)
-        yield path
+@lru_cache(maxsize=16)  # one path is asked of many layers
+def _above(path: str) -> frozenset[str]:
+    """Give the folders that `path` is below, with the root, an empty path; none for the root itself."""
+    parts = path.split("/") if path else []
+    return frozenset("/".join(parts[:count]) for count in range(len(parts)))

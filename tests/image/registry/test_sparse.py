@@ -1,0 +1,135 @@
+"""Entries that say that they are larger or smaller than they are, and the temporary files of large ones."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from typing import IO, Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image import limits
+from vpatch.image.limits import Spent
+from vpatch.image.registry import tars
+from vpatch.image.registry.layers import LayeredFiles
+from vpatch.image.registry.pulled import open_image
+from vpatch.image.registry.reference import parse
+from vpatch.image.registry.tars import BadLayerError, read_layer
+
+from tests.image.registry.images import hard, put_image, tar
+
+HUGE = 200 << 20
+SPARSE = "has a sparse file, which no layer has: a.py"
+NEGATIVE = "has an entry of a negative size: a.py"
+
+
+def said(path: str, headers: Mapping[str, str]) -> tarfile.TarInfo:
+    """An entry without bytes, of which extended headers say more."""
+    info = tarfile.TarInfo(path)
+    info.pax_headers = dict(headers)
+    return info
+
+
+def old() -> bytes:
+    """A sparse file as GNU tar wrote it at first: no bytes, and a size of its own for what they are to be."""
+    header = bytearray(tar(("a.py", b""))[:512])
+    header[156:157], header[257:265] = tarfile.GNUTYPE_SPARSE, b"ustar  \0"
+    header[483:495] = f"{HUGE:011o}\0".encode()
+    header[148:156] = b"        "
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return bytes(header) + bytes(1024)
+
+
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
+    """All temporary files from now on."""
+    made: list[IO[bytes]] = []
+
+    def make() -> IO[bytes]:
+        made.append(tempfile.TemporaryFile())  # noqa: SIM115 - a `Copy` closes it
+        return made[-1]
+
+    monkeypatch.setattr(tars, "TemporaryFile", make)
+    return made
+
+
+def refused(data: bytes) -> str:
+    spent = Spent()
+    with pytest.raises(BadLayerError) as caught:
+        read_layer(iter([data]), lambda _: True, spent)
+    assert spent.memory == 0
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"GNU.sparse.size": str(HUGE), "GNU.sparse.map": f"{HUGE},0"}, SPARSE),
+        ({"GNU.sparse.size": str(HUGE), "GNU.sparse.offset": str(HUGE), "GNU.sparse.numbytes": "0"}, SPARSE),
+        ({"GNU.sparse.realsize": str(-(10**15)), "GNU.sparse.major": "1", "GNU.sparse.minor": "7"}, SPARSE),
+        ({"GNU.sparse.name": "a.py"}, SPARSE),
+        ({"size": "-5"}, NEGATIVE),
+    ],
+)
+def test_sizes_that_are_not_those_of_the_bytes(
+    monkeypatch: pytest.MonkeyPatch, headers: Mapping[str, str], why: str
+) -> None:
+    made = copies(monkeypatch)
+
+    assert refused(tar(said("a.py", headers))) == why
+    assert made == []
+
+
+def test_a_sparse_file_of_gnu_tar(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = copies(monkeypatch)
+
+    assert refused(old()) == SPARSE
+    assert made == []
+
+
+def test_a_large_file_goes_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars, "LARGE", 10)
+    made = copies(monkeypatch)
+    layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
+    view, _ = read_layer(iter([layer]), lambda _: True)
+
+    with view.copy("a") as a, view.copy("b") as b:
+        assert (a.read(), b.read()) == (b"2" * 11, b"1" * 11)
+    assert [file.closed for file in made] == [False, False, True]
+    view.entries.clear()
+    del view
+    assert [file.closed for file in made] == [True] * 3
+
+
+def test_a_hard_link_to_a_large_file_that_was_not_kept(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
+    monkeypatch.setattr(tars, "LARGE", 10)
+    put_image(registry, "sparse/hard", "x", [tar(("cache", b"1" * 11), hard("a.py", "cache"))])
+    files = LayeredFiles(open_image(parse(f"{registry}/sparse/hard:x")), lambda entry: entry.path == "a.py")
+    assert files.deeper()
+
+    assert files.read("a.py") == b"1" * 11
+
+
+def test_large_files_without_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars, "LARGE", 10)
+    spent = Spent()
+    layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(limits.COPIES // 2))) for layer in range(2)]
+    views = [read_layer(iter([layer]), lambda _: True, spent)[0] for layer in layers]
+    assert sum(len(view.copies) for view in views) == limits.COPIES
+
+    with pytest.raises(BadLayerError) as caught:
+        read_layer(iter([tar(("a.so", bytes(11)))]), lambda _: True, spent)
+    assert str(caught.value) == "has, with those above it, more than 100 large files that would be read"
+
+
+def test_a_temporary_file_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> IO[bytes]:
+        raise OSError(24, os.strerror(24))
+
+    monkeypatch.setattr(tars, "LARGE", 10)
+    monkeypatch.setattr(tars, "TemporaryFile", full)
+
+    with pytest.raises(Failure) as caught:
+        read_layer(iter([tar(("a", bytes(11)))]), lambda _: True)
+    assert str(caught.value) == "cannot write: temporary file: too many open files"
