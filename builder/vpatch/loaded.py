@@ -1,8 +1,8 @@
-"""`python -c THIS '[["vllm.config", ["A.f"]], ...]'`: whether an interpreter imports the functions that files define.
+"""`python -c THIS '[["vllm.config", [["A.f", "", [12]]]], ...]'`: whether an interpreter runs the functions of files.
 
-Run as text by the interpreter of the vLLM in question, which need not have vpatch. The last line on stdout is an object
-of JSON, `{module: {"error": ..., "replaced": {function: what is there instead}}}`: `error` says why the module cannot
-be imported, and is null where it can.
+Run as text by the interpreter of the vLLM in question, which need not have vpatch. Functions are `Changed` tuples. The
+last line on stdout is an object of JSON, `{module: {"error": ..., "replaced": {function: what is there instead}}}`:
+`error` says why the module cannot be imported, and is null where it can.
 """
 
 from __future__ import annotations
@@ -15,17 +15,34 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
+
+Changed: TypeAlias = tuple[str, str, list[int]]
+"""A function by qualified name; "setter", "getter" or "deleter" where it is that accessor of a property, else "";
+and the first lines (from 1, decorators included) of its changed definitions, one of which has to run."""
 
 DEPTH = 6  # wrappers within wrappers
 
 
-def compiled(path: str, name: str) -> list[CodeType]:
-    """Compile a file and find the code of the function with this qualified name; a property may have several."""
-    found = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+def compiled(path: str, name: str, lines: list[int]) -> list[CodeType]:
+    """Compile a file and return the code of its functions called `name` that begin in one of `lines`."""
+    found: list[CodeType] = []
+    codes = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+    while codes:
+        code = codes.pop()
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        if code.co_name == name and code.co_firstlineno in lines:
+            found.append(code)
+    return found
+
+
+def attributes(name: str) -> list[str]:
+    """Split a qualified name into the attributes that lead to it, with Python's names for private ones."""
+    around, found = "", list[str]()
     for step in name.split("."):
-        inner = [code for outer in found for code in outer.co_consts if isinstance(code, CodeType)]
-        found = [code for code in inner if code.co_name == step]
+        private = step.startswith("__") and not step.endswith("__") and around.strip("_")
+        found.append(f"_{around.lstrip('_')}{step}" if private else step)
+        around = step
     return found
 
 
@@ -50,25 +67,26 @@ def _content(cell: Any) -> object:
         return None
 
 
-def replaced(module: object, names: list[str]) -> dict[str, str]:
-    """List the functions whose code is not that of the module's file, with what is there instead."""
+def replaced(module: object, functions: list[Changed]) -> dict[str, str]:
+    """Find the functions of a module that are not the changed ones of its file, with what is there instead."""
     wrong = {}
-    for name in names:
+    for name, accessor, lines in functions:
+        full = f"{name}.{accessor}".strip(".")
         thing: object = module
         try:
-            for step in name.split("."):
+            for step in attributes(name):
                 thing = inspect.getattr_static(thing, step)
         except AttributeError:
-            wrong[name] = "nothing"
+            wrong[full] = "nothing"
             continue
-        known = compiled(inspect.getsourcefile(module) or "", name)  # type: ignore[arg-type]
+        known = compiled(inspect.getsourcefile(module) or "", name.rpartition(".")[2], lines)  # type: ignore[arg-type]
         if not any(code in known for code in within(thing)):
             code = next(within(thing), None)
-            wrong[name] = f"{code.co_filename}:{code.co_firstlineno}" if code else type(thing).__name__
+            wrong[full] = f"{code.co_filename}:{code.co_firstlineno}" if code else type(thing).__name__
     return wrong
 
 
-def main(wanted: list[tuple[str, list[str]]]) -> None:
+def main(wanted: list[tuple[str, list[Changed]]]) -> None:
     """Import the modules and print what became of their functions."""
     sys.path[:] = [path for path in sys.path if path]  # the current folder would shadow what is really imported
     answers: dict[str, dict[str, object]] = {}

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
 
+from vpatch.binding import ACCESSORS, dotted
 from vpatch.engine import status
 from vpatch.errors import Failure, Problem
+from vpatch.flow import Function
+from vpatch.loaded import Changed
 from vpatch.marks import marks_in
 from vpatch.model import COMPANIONS, Catalogued, State, Verdict
 from vpatch.site.locate import ask, is_checkout
@@ -121,22 +124,36 @@ def compiles(file: str, data: bytes) -> list[Problem]:
     return []
 
 
-def changed_functions(data: bytes) -> list[str]:
-    """List the functions with our marks in a module, by qualified name: of nested ones the outermost."""
+def changed_functions(data: bytes) -> list[Changed]:
+    """List the functions of a module that carry marks, of nested ones the outermost.
+
+    A name may have several definitions, in two branches for instance. Only the lines of those with marks are listed.
+    """
     marked = {number for number, line in enumerate(data.splitlines(), 1) if marks_in(line)}
-    found: list[str] = []
+    found: dict[tuple[str, str], list[int]] = {}
 
     def visit(node: ast.AST, around: str) -> None:
         for child in ast.iter_child_nodes(node):
             name = f"{around}.{getattr(child, 'name', '')}".strip(".")
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                if not marked.isdisjoint(range(child.lineno, (child.end_lineno or 0) + 1)):
-                    found.append(name)
-            else:
+            if not isinstance(child, Function):
                 visit(child, name if isinstance(child, ast.ClassDef) else around)
+            elif not marked.isdisjoint(range(child.lineno, (child.end_lineno or 0) + 1)):
+                role = _role(child)
+                if role != "overload":  # a stub, which never runs
+                    first = min(node.lineno for node in (child, *child.decorator_list))
+                    found.setdefault((name, role), []).append(first)
 
     visit(ast.parse(data), "")
-    return list(dict.fromkeys(found))
+    return [(name, accessor, lines) for (name, accessor), lines in found.items()]
+
+
+def _role(function: Function) -> str:
+    """Return "overload", or which accessor of a property a function is; "" for any other."""
+    for decorator in function.decorator_list:
+        owner, _, last = dotted(decorator).rpartition(".")
+        if last == "overload" or (owner == function.name and last in ACCESSORS):
+            return last
+    return ""
 
 
 def _loaded(site: Site, files: Sequence[str], python: Path) -> tuple[list[Problem], tuple[str, ...]]:
