@@ -90,11 +90,11 @@ def wanted(*names: str) -> list[loaded.Changed]:
 
 
 def test_wrappers_are_looked_through(module: ModuleType) -> None:
-    assert loaded.replaced(module, wanted("plain", "cached", "kept", "A.made", "A.static", "A.size")) == {}
+    assert loaded.compared(module, wanted("plain", "cached", "kept", "A.made", "A.static", "A.size")) == ({}, {})
 
 
 def test_what_is_there_instead_is_named(module: ModuleType) -> None:
-    found = loaded.replaced(module, wanted("dropped", "A.replaced", "A.reset", "A.gone"))
+    found, _ = loaded.compared(module, wanted("dropped", "A.replaced", "A.reset", "A.gone"))
 
     path, lines = Path(str(module.__file__)), MODULE.splitlines()
     assert found == {
@@ -115,7 +115,7 @@ def test_the_script(module: ModuleType) -> None:
     answers = json.loads(ran.stdout.splitlines()[-1])
     assert answers["made"]["error"] is None
     assert list(answers["made"]["replaced"]) == ["dropped"]
-    assert answers["gone"] == {"error": "ModuleNotFoundError: No module named 'gone'", "replaced": {}}
+    assert answers["gone"] == {"error": "ModuleNotFoundError: No module named 'gone'", "replaced": {}, "failed": {}}
 
 
 def test_the_functions_with_marks() -> None:
@@ -276,6 +276,57 @@ def test_the_changed_definition_is_the_one_that_runs(case: str, tmp_path: Path) 
     source = dedent(source)
     expected: Collection[str] = wrong
 
-    found = loaded.replaced(imported(tmp_path, source), changed_functions(source.encode()))
+    found, failed = loaded.compared(imported(tmp_path, source), changed_functions(source.encode()))
 
     assert found.keys() == set(expected)
+    assert failed == {}
+
+
+ODD = """
+class Lazy:
+    def __getattr__(self, name): raise RuntimeError("called too early")
+
+class Context:
+    @property
+    def __class__(self): raise RuntimeError("no context")
+    @property
+    def __wrapped__(self): raise RuntimeError("no context")
+
+class Anything:
+    asked = []
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return Anything()
+
+def odd(function):
+    held = [Lazy(), Context(), Anything()]
+    first, second, third = held
+    def wrapper(): return first, second, third, function
+    return wrapper
+
+@odd
+def f(): return 1  # vpatch: demo
+
+@odd
+def g(): return 1  # vpatch: demo
+
+g = odd(None)
+"""
+
+
+def test_odd_objects_around_a_function_are_not_asked(tmp_path: Path) -> None:
+    made = imported(tmp_path, ODD)
+    line = next(n for n, text in enumerate(ODD.splitlines(), 1) if "def wrapper" in text)
+
+    assert loaded.compared(made, changed_functions(ODD.encode())) == ({"g": f"{tmp_path}/made.py:{line}"}, {})
+    assert made.Anything.asked == []
+
+
+def test_a_function_that_cannot_be_compared(module: ModuleType) -> None:
+    """It hides neither the others nor that the module can be imported."""
+    Path(str(module.__file__)).write_text("def plain(:")
+
+    found, failed = loaded.compared(module, wanted("plain", "A.gone"))
+
+    assert found == {"A.gone": "nothing"}
+    assert failed == {"plain": "SyntaxError: invalid syntax (made.py, line 1)"}

@@ -1,8 +1,9 @@
 """`python -c THIS '[["vllm.config", [["A.f", "", [12]]]], ...]'`: whether an interpreter runs the functions of files.
 
 Run as text by the interpreter of the vLLM in question, which need not have vpatch. Functions are `Changed` tuples. The
-last line on stdout is an object of JSON, `{module: {"error": ..., "replaced": {function: what is there instead}}}`:
-`error` says why the module cannot be imported, and is null where it can.
+last line on stdout is an object of JSON, `{module: {"error": ..., "replaced": {function: what is there instead},
+"failed": {function: why it could not be compared}}}`: `error` says why the module cannot be imported, and is null
+where it can.
 """
 
 from __future__ import annotations
@@ -48,53 +49,77 @@ def attributes(name: str) -> list[str]:
 
 def within(thing: object, depth: int = DEPTH) -> Iterator[CodeType]:
     """Yield the code of a function and of those that decorators, properties and closures keep in it."""
-    if isinstance(code := getattr(thing, "__code__", None), CodeType):
+    if issubclass(type(code := held(thing, "__code__")), CodeType):
         yield code
     if depth:
-        cells = getattr(thing, "__closure__", None) or ()
-        inner = [
-            getattr(thing, name, None) for name in ("__wrapped__", "__func__", "fget", "fset", "fdel", "fn", "func")
-        ]
-        for value in [*inner, *(_content(cell) for cell in cells)]:
-            if value is not None and value is not thing and not isinstance(value, type):
+        cells = held(thing, "__closure__") or ()
+        inner = [held(thing, name) for name in ("__wrapped__", "__func__", "fget", "fset", "fdel", "fn", "func")]
+        for value in [*inner, *(held(cell, "cell_contents") for cell in cells)]:
+            if value is not None and value is not thing and not issubclass(type(value), type):
                 yield from within(value, depth - 1)
 
 
-def _content(cell: Any) -> object:
+def held(thing: object, name: str) -> Any:
+    """Return an attribute that an object really has; None if it has none, or if reading it fails.
+
+    Lazy modules and proxies make up attributes when they are asked for them: that is slow, or raises anything.
+    """
     try:
-        return cell.cell_contents
-    except ValueError:  # still empty
+        return getattr(thing, name) if inspect.getattr_static(thing, name, None) is not None else None
+    except Exception:  # whatever a foreign object does; an empty closure cell raises ValueError
         return None
 
 
-def replaced(module: object, functions: list[Changed]) -> dict[str, str]:
-    """Find the functions of a module that are not the changed ones of its file, with what is there instead."""
-    wrong = {}
-    for name, accessor, lines in functions:
-        full = f"{name}.{accessor}".strip(".")
-        thing: object = module
+def instead(module: object, changed: Changed) -> str:
+    """Return what a module has instead of a changed function of its file; "" if it has that function."""
+    name, _, lines = changed
+    thing: object = module
+    try:
+        for step in attributes(name):
+            thing = inspect.getattr_static(thing, step)
+    except AttributeError:
+        return "nothing"
+    known = compiled(inspect.getsourcefile(module) or "", name.rpartition(".")[2], lines)  # type: ignore[arg-type]
+    codes = list(within(thing))
+    if any(code in known for code in codes):
+        return ""
+    return f"{codes[0].co_filename}:{codes[0].co_firstlineno}" if codes else type(thing).__name__
+
+
+def compared(module: object, functions: list[Changed]) -> tuple[dict[str, str], dict[str, str]]:
+    """Compare functions of a module with its file.
+
+    Returns:
+        What is there instead of the functions that are replaced; and why others could not be compared.
+    """
+    replaced, failed = dict[str, str](), dict[str, str]()
+    for changed in functions:
+        name = f"{changed[0]}.{changed[1]}".strip(".")
         try:
-            for step in attributes(name):
-                thing = inspect.getattr_static(thing, step)
-        except AttributeError:
-            wrong[full] = "nothing"
-            continue
-        known = compiled(inspect.getsourcefile(module) or "", name.rpartition(".")[2], lines)  # type: ignore[arg-type]
-        if not any(code in known for code in within(thing)):
-            code = next(within(thing), None)
-            wrong[full] = f"{code.co_filename}:{code.co_firstlineno}" if code else type(thing).__name__
-    return wrong
+            if there := instead(module, changed):
+                replaced[name] = there
+        except Exception as error:  # of a foreign object
+            failed[name] = told(error)
+    return replaced, failed
+
+
+def told(error: BaseException) -> str:
+    """Describe an exception on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def main(wanted: list[tuple[str, list[Changed]]]) -> None:
     """Import the modules and print what became of their functions."""
     sys.path[:] = [path for path in sys.path if path]  # the current folder would shadow what is really imported
     answers: dict[str, dict[str, object]] = {}
-    for module, names in wanted:
+    for name, functions in wanted:
         try:
-            answers[module] = {"error": None, "replaced": replaced(importlib.import_module(module), names)}
+            module = importlib.import_module(name)
         except BaseException as error:  # whatever a foreign module does
-            answers[module] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", "replaced": {}}
+            answers[name] = {"error": told(error), "replaced": {}, "failed": {}}
+            continue
+        replaced, failed = compared(module, functions)
+        answers[name] = {"error": None, "replaced": replaced, "failed": failed}
     print(f"\n{json.dumps(answers)}", flush=True)  # noqa: T201
     os._exit(0)  # what was imported does not always let it end
 

@@ -171,6 +171,7 @@ def _loaded(site: Site, files: Sequence[str], python: Path) -> tuple[list[Proble
         for function, there in answer["replaced"].items()
     ]
     failed = [f"{modules[n]}: {python} cannot import it: {a['error']}" for n, a in answers.items() if a["error"]]
+    failed += [f"{modules[n]} ({name}): {why}" for n, a in answers.items() for name, why in a["failed"].items()]
     return problems, tuple(f"functions not compared: {cause}" for cause in failed)
 
 
