@@ -1,9 +1,9 @@
 """`python -c THIS '[["vllm.config", [["A.f", "", [12]]]], ...]'`: whether an interpreter runs the functions of files.
 
 Run as text by the interpreter of the vLLM in question, which need not have vpatch. Functions are `Changed` tuples. The
-last line on stdout is an object of JSON, `{module: {"error": ..., "replaced": {function: what is there instead},
-"failed": {function: why it could not be compared}}}`: `error` says why the module cannot be imported, and is null
-where it can.
+last line on stdout is an object of JSON, `{module: {"errors": ..., "replaced": {function: what is there instead},
+"failed": {function: why it could not be compared}}}`: `errors` says why the module cannot be imported, as `errors()`
+does, and is empty where it can.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -108,6 +109,18 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
+def errors(error: BaseException | None) -> list[dict[str, Any]]:
+    """Describe an exception and what caused it, each with the names of its classes and where it was raised."""
+    found: list[dict[str, Any]] = []
+    while error is not None and len(found) < DEPTH:
+        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        file, line = next((at for at in reversed(frames) if not at[0].startswith("<frozen importlib")), ("", 0))
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        found.append({"told": told(error), "message": str(error), "kinds": kinds, "file": file, "line": line})
+        error = error.__cause__
+    return found
+
+
 def main(wanted: list[tuple[str, list[Changed]]]) -> None:
     """Import the modules and print what became of their functions."""
     sys.path[:] = [path for path in sys.path if path]  # the current folder would shadow what is really imported
@@ -116,10 +129,10 @@ def main(wanted: list[tuple[str, list[Changed]]]) -> None:
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # whatever a foreign module does
-            answers[name] = {"error": told(error), "replaced": {}, "failed": {}}
+            answers[name] = {"errors": errors(error), "replaced": {}, "failed": {}}
             continue
         replaced, failed = compared(module, functions)
-        answers[name] = {"error": None, "replaced": replaced, "failed": failed}
+        answers[name] = {"errors": [], "replaced": replaced, "failed": failed}
     print(f"\n{json.dumps(answers)}", flush=True)  # noqa: T201
     os._exit(0)  # what was imported does not always let it end
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
+from typing import Any
 
 from vpatch.binding import ACCESSORS, dotted
 from vpatch.engine import status
@@ -20,6 +22,9 @@ from vpatch.model import COMPANIONS, Catalogued, State, Verdict
 from vpatch.site.locate import ask, is_checkout
 from vpatch.site.model import Site
 from vpatch.site.writer import originals, record_problems, stale_bytecode
+
+# Errors that code makes. Others, as of libraries, devices and memory, come from where it runs.
+_FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
 
 _PATIENCE = 600  # seconds: importing a model of vLLM imports torch, and on a busy machine that takes minutes
 
@@ -170,9 +175,82 @@ def _loaded(site: Site, files: Sequence[str], python: Path) -> tuple[list[Proble
         for name, answer in answers.items()
         for function, there in answer["replaced"].items()
     ]
-    failed = [f"{modules[n]}: {python} cannot import it: {a['error']}" for n, a in answers.items() if a["error"]]
-    failed += [f"{modules[n]} ({name}): {why}" for n, a in answers.items() for name, why in a["failed"].items()]
-    return problems, tuple(f"functions not compared: {cause}" for cause in failed)
+    failed = []
+    for name, answer in answers.items():
+        failed += [f"{modules[name]} ({function}): {why}" for function, why in answer["failed"].items()]
+        if fault := _fault(site, python, answer["errors"]):
+            problems.append(fault)
+        elif answer["errors"]:
+            failed.append(f"{modules[name]}: {python} cannot import it: {answer['errors'][0]['told']}")
+    return list(dict.fromkeys(problems)), tuple(f"functions not compared: {cause}" for cause in failed)
+
+
+def _fault(site: Site, python: Path, errors: Sequence[dict[str, Any]]) -> Problem | None:
+    """Find the fault of changed code because of which a module cannot be imported; None if something else is missing.
+
+    Args:
+        site: the tree.
+        python: the interpreter that cannot import it.
+        errors: the error and its causes, as `loaded.errors` describes them.
+    """
+    for error in errors:
+        file, line = _file(site, error["file"]), error["line"]
+        if file and (file.startswith(COMPANIONS) or line in changed_lines(site.read(file) or b"")):
+            cause = f"{python} fails in line {line}, in code that an overlay changed: {error['told']}"
+            # What changed code raises of an error that it caught is its own word: no further cause is looked at.
+            return Problem("cannot be imported", file, cause) if _is_fault(site, error) else None
+    return None
+
+
+def _file(site: Site, path: str) -> str:
+    """Return a file's path relative to the root of the site; "" for one that is elsewhere."""
+    real = Path(path).resolve()
+    return real.relative_to(site.root).as_posix() if real.is_relative_to(site.root) and real.is_file() else ""
+
+
+def changed_lines(data: bytes) -> set[int]:
+    """List the lines of a module's statements that carry marks, with all that is in their blocks."""
+    marked = {number for number, line in enumerate(data.splitlines(), 1) if marks_in(line)}
+    if not marked or compiles("", data):
+        return set()
+    found: set[int] = set()
+    for node in _blocks(ast.parse(data)):
+        if not marked.isdisjoint(lines := _span(node)):
+            inner = set[int]().union(*(_span(child) for child in _blocks(node) if child is not node))
+            found.update(() if marked.isdisjoint(lines - inner) else lines)
+    return found
+
+
+def _blocks(node: ast.AST) -> list[ast.stmt | ast.ExceptHandler]:
+    return [child for child in ast.walk(node) if isinstance(child, ast.stmt | ast.ExceptHandler)]
+
+
+def _span(node: ast.stmt | ast.ExceptHandler) -> set[int]:
+    first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+    return set(range(first, (node.end_lineno or first) + 1))
+
+
+def _is_fault(site: Site, error: dict[str, Any]) -> bool:
+    """Return whether an error, raised by changed code, is its own fault and never for want of something around it.
+
+    vLLM is also imported where no device, no Triton and no compiled extension is. What it lacks there is None, or an
+    attribute of a module. Modules that import each other lack attributes, too, if another one is imported first.
+    """
+    message = error["message"]
+    if "ImportError" in error["kinds"]:
+        lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", message)
+        return lacks is not None and not _may_have(site, *lacks.groups())
+    if re.match(r"(partially initialized )?module '|cannot access submodule '", message) or "'NoneType'" in message:
+        return False
+    return not _FAULTS.isdisjoint(error["kinds"])
+
+
+def _may_have(site: Site, name: str, module: str) -> bool:
+    """Return whether a module of vLLM has a name, if only on another platform."""
+    path = module.replace(".", "/")
+    data = next(filter(None, map(site.read, (f"{path}.py", f"{path}/__init__.py"))), b"")
+    words = re.findall(rb"\w+", data)
+    return not data or name.encode() in words or b"__getattr__" in words or b"import *" in data
 
 
 def _module(file: str) -> str:
