@@ -72,7 +72,9 @@ def verify(site: Site, overlays: Sequence[Catalogued], *, asked: bool, python: P
         site: the tree.
         overlays: those to look for.
         asked: whether they were named one by one.
-        python: an interpreter that must import exactly these files, and from them the functions that were changed.
+        python: an interpreter that must import exactly these files, and from them the functions that were changed. A
+            module that it cannot import is a problem if changed code raised the error, and a note otherwise, or if the
+            error may come from a package, library, device or compiled extension that is missing.
     """
     seen: set[str] = set()
 
