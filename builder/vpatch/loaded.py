@@ -1,8 +1,9 @@
-"""`python -c THIS '[["vllm.config", ["A.f"]], ...]'`: whether an interpreter imports the functions that files define.
+"""`python -c THIS '[["vllm.config", [["A.f", "", [12]]]], ...]'`: whether an interpreter runs the functions of files.
 
-Run as text by the interpreter of the vLLM in question, which need not have vpatch. The last line on stdout is an object
-of JSON, `{module: {"error": ..., "replaced": {function: what is there instead}}}`: `error` says why the module cannot
-be imported, and is null where it can.
+Run as text by the interpreter of the vLLM in question, which need not have vpatch. Functions are `Changed` tuples. The
+last line on stdout is an object of JSON, `{module: {"errors": ..., "replaced": {function: what is there instead},
+"failed": {function: why it could not be compared}}}`: `errors` says why the module cannot be imported, as `errors()`
+does, and is empty where it can.
 """
 
 from __future__ import annotations
@@ -12,71 +13,126 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
+
+Changed: TypeAlias = tuple[str, str, list[int]]
+"""A function by qualified name; "setter", "getter" or "deleter" where it is that accessor of a property, else "";
+and the first lines (from 1, decorators included) of its changed definitions, one of which has to run."""
 
 DEPTH = 6  # wrappers within wrappers
 
 
-def compiled(path: str, name: str) -> list[CodeType]:
-    """Compile a file and find the code of the function with this qualified name; a property may have several."""
-    found = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+def compiled(path: str, name: str, lines: list[int]) -> list[CodeType]:
+    """Compile a file and return the code of its functions called `name` that begin in one of `lines`."""
+    found: list[CodeType] = []
+    codes = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+    while codes:
+        code = codes.pop()
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        if code.co_name == name and code.co_firstlineno in lines:
+            found.append(code)
+    return found
+
+
+def attributes(name: str) -> list[str]:
+    """Split a qualified name into the attributes that lead to it, with Python's names for private ones."""
+    around, found = "", list[str]()
     for step in name.split("."):
-        inner = [code for outer in found for code in outer.co_consts if isinstance(code, CodeType)]
-        found = [code for code in inner if code.co_name == step]
+        private = step.startswith("__") and not step.endswith("__") and around.strip("_")
+        found.append(f"_{around.lstrip('_')}{step}" if private else step)
+        around = step
     return found
 
 
 def within(thing: object, depth: int = DEPTH) -> Iterator[CodeType]:
     """Yield the code of a function and of those that decorators, properties and closures keep in it."""
-    if isinstance(code := getattr(thing, "__code__", None), CodeType):
+    if issubclass(type(code := held(thing, "__code__")), CodeType):
         yield code
     if depth:
-        cells = getattr(thing, "__closure__", None) or ()
-        inner = [
-            getattr(thing, name, None) for name in ("__wrapped__", "__func__", "fget", "fset", "fdel", "fn", "func")
-        ]
-        for value in [*inner, *(_content(cell) for cell in cells)]:
-            if value is not None and value is not thing and not isinstance(value, type):
+        cells = held(thing, "__closure__") or ()
+        inner = [held(thing, name) for name in ("__wrapped__", "__func__", "fget", "fset", "fdel", "fn", "func")]
+        for value in [*inner, *(held(cell, "cell_contents") for cell in cells)]:
+            if value is not None and value is not thing and not issubclass(type(value), type):
                 yield from within(value, depth - 1)
 
 
-def _content(cell: Any) -> object:
+def held(thing: object, name: str) -> Any:
+    """Return an attribute that an object really has; None if it has none, or if reading it fails.
+
+    Lazy modules and proxies make up attributes when they are asked for them: that is slow, or raises anything.
+    """
     try:
-        return cell.cell_contents
-    except ValueError:  # still empty
+        return getattr(thing, name) if inspect.getattr_static(thing, name, None) is not None else None
+    except Exception:  # whatever a foreign object does; an empty closure cell raises ValueError
         return None
 
 
-def replaced(module: object, names: list[str]) -> dict[str, str]:
-    """List the functions whose code is not that of the module's file, with what is there instead."""
-    wrong = {}
-    for name in names:
-        thing: object = module
+def instead(module: object, changed: Changed) -> str:
+    """Return what a module has instead of a changed function of its file; "" if it has that function."""
+    name, _, lines = changed
+    thing: object = module
+    try:
+        for step in attributes(name):
+            thing = inspect.getattr_static(thing, step)
+    except AttributeError:
+        return "nothing"
+    known = compiled(inspect.getsourcefile(module) or "", name.rpartition(".")[2], lines)  # type: ignore[arg-type]
+    codes = list(within(thing))
+    if any(code in known for code in codes):
+        return ""
+    return f"{codes[0].co_filename}:{codes[0].co_firstlineno}" if codes else type(thing).__name__
+
+
+def compared(module: object, functions: list[Changed]) -> tuple[dict[str, str], dict[str, str]]:
+    """Compare functions of a module with its file.
+
+    Returns:
+        What is there instead of the functions that are replaced; and why others could not be compared.
+    """
+    replaced, failed = dict[str, str](), dict[str, str]()
+    for changed in functions:
+        name = f"{changed[0]}.{changed[1]}".strip(".")
         try:
-            for step in name.split("."):
-                thing = inspect.getattr_static(thing, step)
-        except AttributeError:
-            wrong[name] = "nothing"
-            continue
-        known = compiled(inspect.getsourcefile(module) or "", name)  # type: ignore[arg-type]
-        if not any(code in known for code in within(thing)):
-            code = next(within(thing), None)
-            wrong[name] = f"{code.co_filename}:{code.co_firstlineno}" if code else type(thing).__name__
-    return wrong
+            if there := instead(module, changed):
+                replaced[name] = there
+        except Exception as error:  # of a foreign object
+            failed[name] = told(error)
+    return replaced, failed
 
 
-def main(wanted: list[tuple[str, list[str]]]) -> None:
+def told(error: BaseException) -> str:
+    """Describe an exception on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def errors(error: BaseException | None) -> list[dict[str, Any]]:
+    """Describe an exception and what caused it, each with the names of its classes and where it was raised."""
+    found: list[dict[str, Any]] = []
+    while error is not None and len(found) < DEPTH:
+        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        file, line = next((at for at in reversed(frames) if not at[0].startswith("<frozen importlib")), ("", 0))
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        found.append({"told": told(error), "message": str(error), "kinds": kinds, "file": file, "line": line})
+        error = error.__cause__
+    return found
+
+
+def main(wanted: list[tuple[str, list[Changed]]]) -> None:
     """Import the modules and print what became of their functions."""
     sys.path[:] = [path for path in sys.path if path]  # the current folder would shadow what is really imported
     answers: dict[str, dict[str, object]] = {}
-    for module, names in wanted:
+    for name, functions in wanted:
         try:
-            answers[module] = {"error": None, "replaced": replaced(importlib.import_module(module), names)}
+            module = importlib.import_module(name)
         except BaseException as error:  # whatever a foreign module does
-            answers[module] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", "replaced": {}}
+            answers[name] = {"errors": errors(error), "replaced": {}, "failed": {}}
+            continue
+        replaced, failed = compared(module, functions)
+        answers[name] = {"errors": [], "replaced": replaced, "failed": failed}
     print(f"\n{json.dumps(answers)}", flush=True)  # noqa: T201
     os._exit(0)  # what was imported does not always let it end
 

@@ -85,7 +85,7 @@ def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
 
     A property stays what it is when it gets further accessors, and an accessor when it stands behind what it adds to.
     """
-    mine, theirs = _role(definition), _role(other)
+    mine, theirs = accessor_role(definition), accessor_role(other)
     if theirs:
         return theirs == mine or (not mine and theirs == "getter")
     if isinstance(other, Function) and any(_is_one_of(each, scope, _STUBS) for each in other.decorator_list):
@@ -93,7 +93,8 @@ def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
     return not mine or other.lineno > definition.lineno
 
 
-def _role(stmt: ast.stmt) -> str:
+def accessor_role(stmt: ast.stmt) -> str:
+    """Say which accessor of a property of its name a function is: "getter", "setter", "deleter" or, for no such, ""."""
     roles = (_accessor(each, stmt) for each in stmt.decorator_list) if isinstance(stmt, Function) else ()
     return next(filter(None, roles), "")
 
