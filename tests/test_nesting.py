@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def test_the_line_is_named(kind: str) -> None:
     data = f"a = (1,\n2)\n\n{DEEP[kind](5000)}\nb = 3\n".encode()
 
     with pytest.raises(nesting.TooDeep, match=r"\(line 4\)"):
-        nesting.parse(data)
+        nesting.parse(data.decode())
 
 
 FLAT = {
@@ -92,13 +93,37 @@ def test_long_and_flat_in_a_newer_python(kind: str) -> None:
     data = f"{NEWER}{FLAT[kind]}\n".encode()
 
     with pytest.raises(nesting.TooDeep if "elif" in FLAT[kind] else SyntaxError):
-        nesting.parse(data)
+        nesting.parse(data.decode())
 
 
-def test_newlines_that_an_encoding_hides() -> None:
-    data = b"# -*- coding: utf-7 -*-\nx = 1+AAo-" + b"+AAo-".join(b"y = 2" for _ in range(50)) + b"\n"
+def test_an_encoding_hides_nothing() -> None:
+    """Bytes that are few words may be much code: UTF-7 writes any text as letters."""
+    code = base64.b64encode("\n".join(["", "a = " + DEEP["and"](5000), ""]).encode("utf-16-be")).rstrip(b"=")
+    data = b"# coding: utf-7\n+" + code + b"-\n"
+    assert DEEP["and"](5000) in data.decode("utf-7")
 
-    assert len(nesting.parse(data).body) > 40
+    for reach in ((), ("",)):
+        with pytest.raises(nesting.Refused, match=r"^not readable as text: its encoding is utf-7, and vpatch reads"):
+            elide(data, reach)
+    with pytest.raises(Lost, match="not readable as text: its encoding is utf-7"):
+        Workspace({FILE: data}.get).source(FILE)
+
+
+@pytest.mark.parametrize("cookie", ["utf-8", "utf8", "UTF-8", "latin-1", "ISO-8859-1", "l1", "us-ascii", "ascii"])
+def test_encodings_that_are_read(cookie: str) -> None:
+    data = f"# coding: {cookie}\nx = 1\ndef f():\n    return '{'é' if 'a' not in cookie else 'e'}'\n".encode(cookie)
+
+    assert Workspace({FILE: data}.get).source(FILE).bytes == data
+    assert Workspace({FILE: data}.get, {FILE: frozenset()}).source(FILE).bytes == data
+
+
+@pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])
+def test_columns_count_in_any_encoding(cookie: str) -> None:
+    """Python counts columns in UTF-8, whatever the file is in."""
+    data = f"# coding: {cookie}\nx = '{'é' * 40_000}'; y = {DEEP['and'](5000)}\n".encode(cookie)
+
+    with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
+        elide(data, ())
 
 
 def test_libcst_bears_the_limits() -> None:
