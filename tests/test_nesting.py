@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,8 @@ from vpatch.errors import Failure
 from vpatch.select import Lost
 from vpatch.workspace import Workspace
 
+from tests.conftest import Trees
+from tests.releases import RELEASES
 from tests.snippets import FILE, make, overlay
 
 NEWER = "def f[T](): pass\nexcept_ = 1 if else\n"
@@ -124,6 +127,54 @@ def test_columns_count_in_any_encoding(cookie: str) -> None:
 
     with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
         elide(data, ())
+
+
+MUCH = {
+    "statements": "a;" * nesting.TOKENS,
+    "lines": "a\n" * nesting.TOKENS,
+    "empty lines": "\n" * (nesting.TOKENS + 1),
+    "returns": "\r" * (nesting.TOKENS + 1),
+    "a list": "x = [" + "()," * nesting.TOKENS + "]",
+    "an f-string": "f'" + "{a}" * nesting.TOKENS + "'",
+    "what Python cannot parse": "a\n" * nesting.TOKENS + NEWER,
+    "a huge file": "a\n" * (32 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", MUCH)
+def test_too_much_code(kind: str) -> None:
+    """A megabyte of the shortest statements takes a gigabyte to parse, and libcst four more."""
+    says = f"too large: more than {nesting.TOKENS:,} tokens, the most that vpatch parses of a module"
+    tracemalloc.start()
+    data = MUCH[kind].encode()
+    before, _ = tracemalloc.get_traced_memory()
+
+    with pytest.raises(Lost, match=f"^{says}$"):
+        Workspace({FILE: data}.get).source(FILE)
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < len(data) + (16 << 20)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_module_of_a_release_has_room(release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nesting, "TOKENS", nesting.TOKENS // 4)
+
+    for module in pristine(release).rglob("*.py"):
+        if module.stat().st_size > nesting.TOKENS:
+            nesting.bound(module.read_text("utf-8"))
+
+
+def test_memory_at_the_limit() -> None:
+    """The worst code known, in a process of its own: its address space is limited."""
+    script = f"""
+import resource
+from vpatch.workspace import Workspace
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+Workspace({{"a.py": b"a\\n" * {nesting.TOKENS // 2}}}.get).source("a.py")
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_libcst_bears_the_limits() -> None:

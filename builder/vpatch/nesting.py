@@ -1,4 +1,4 @@
-"""Keep code from libcst that its parser does not survive: nested too deeply, it would overflow the stack.
+"""Keep code from the parsers that nests too deeply, of which libcst would die, or that would take too much memory.
 
 libcst 1.8 dies at about 2,000 nested brackets, 6,000 lambdas or 10,000 `and`s on a stack of 8 MiB. Python's own parser
 has limits below most of these, which differ between its versions, and is ten times as fast, so it looks first. `elide`
@@ -16,13 +16,15 @@ import re
 import tokenize
 from collections.abc import Iterator
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 LIMIT = 1000
 """Levels at most. libcst bears six times as many."""
+TOKENS = 250_000
+"""Words, signs and line ends of one module at most: four times as many as in the largest of a released vLLM."""
 _TOLD = ("nested", "too many levels of indentation")
-_TOKEN = re.compile(rb"\w+|[^\w\s]")
+_TOKEN = re.compile(r"\w+|[^\w\s]|[\r\n]")
 # Text in these comes back byte for byte. UTF-7, for one, has many spellings of the same text.
 _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "ascii", "iso8859-1"})
 
@@ -52,14 +54,28 @@ def decode(data: bytes) -> tuple[str, str]:
     return data.decode(encoding), encoding
 
 
+def bound(text: str) -> None:
+    """Refuse a module whose syntax tree could take more than a gigabyte: libcst's has up to 4,200 bytes a token.
+
+    Bytes would be a poor measure: a token of vLLM's largest module has six, one of the shortest code has one.
+
+    Raises:
+        Refused: it has more tokens than `TOKENS`.
+    """
+    if len(text) > TOKENS and next(islice(_TOKEN.finditer(text), TOKENS, None), None):
+        raise Refused(f"too large: more than {TOKENS:,} tokens, the most that vpatch parses of a module")
+
+
 def parse(text: str) -> ast.Module:
     """Parse a module, decoded, by Python's own parser.
 
     Raises:
+        Refused: it is too large.
         TooDeep: libcst must not see it.
         SyntaxError: Python cannot parse it, and libcst may try: it may be of a newer Python.
         ValueError: as SyntaxError.
     """
+    bound(text)
     try:
         tree = ast.parse(text)
     except (MemoryError, RecursionError) as error:
@@ -74,9 +90,9 @@ def parse(text: str) -> ast.Module:
     lines = data.splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
     for first, last in _long_statements(tree, starts):
-        statement = data[first:last]
+        statement = data[first:last].decode()
         if sum(1 for _ in _TOKEN.finditer(statement)) > LIMIT // 2:  # never fewer than half of the real tokens
-            _check(statement.decode(), sum(start <= first for start in starts) - 1)
+            _check(statement, sum(start <= first for start in starts) - 1)
     return tree
 
 
