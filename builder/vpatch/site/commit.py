@@ -130,11 +130,7 @@ def _check_removals(site: Site, plan: Plan, tree: Folders) -> None:
         with _collecting(problems), naming("cannot remove", path):
             ready.check(tree, path, plan.now)
     with _collecting(problems), naming("cannot tidy up", kept.folder(site)):
-        for path in tidying.leavings(site, plan, tree):
-            try:
-                ready.check_tree(tree, path)
-            except OSError as error:
-                problems.append(Problem("cannot remove", str(error.filename or path), disk.cause(error)))
+        problems += tidying.refused(tree, tidying.leavings(site, plan, tree))
     if problems:
         raise Failure(*dict.fromkeys(problems))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from vpatch.errors import Problem
 from vpatch.model import COMPANIONS
-from vpatch.site import disk, kept
+from vpatch.site import disk, kept, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from vpatch.site.folders import Folders
     from vpatch.site.model import Site
@@ -28,8 +30,11 @@ def leavings(site: Site, plan: Plan, tree: Folders) -> list[str]:
     companions = [_COMPANIONS] if _no_companion_stays(tree, plan, plan.removed) else []
     if plan.ends:
         return [*companions, base]
-    strays = disk.names(tree, base) - kept.NAMES
-    return [*companions, *_dropped(tree, plan, base), *(f"{base}/{stray}" for stray in sorted(strays))]
+    top = f"{base}/originals"
+    dropped = [f"{top}/{path}" for path in plan.dropped]
+    folders = emptied(tree, top, dropped, [f"{top}/{path}" for path in plan.originals])
+    strays = (f"{base}/{name}" for name in sorted(disk.names(tree, base) - kept.NAMES))
+    return [*companions, *dropped, *folders, *strays]
 
 
 def tidy_up(site: Site, plan: Plan, tree: Folders) -> None:
@@ -67,14 +72,29 @@ def _no_companion_stays(tree: Folders, plan: Plan, removed: Collection[str] = ()
         return False
 
 
-def _dropped(tree: Folders, plan: Plan, base: str) -> list[str]:
-    """Return the originals that go, and then the folders that hold nothing else."""
-    gone = dict.fromkeys(f"{base}/originals/{path}" for path in plan.dropped)
-    new = [f"{base}/originals/{path}" for path in plan.originals]
+def emptied(tree: Folders, top: str, gone: Collection[str], new: Collection[str]) -> list[str]:
+    """Return the folders in and at `top` that will be empty, innermost first, once `gone` went and `new` came.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    left, found = set(gone), []
     with suppress(FileNotFoundError):
-        for where, folders, files, _ in tree.walk(f"{base}/originals", topdown=False):
-            here = f"{base}/{where}"
+        for where, folders, files, _ in tree.walk(top, topdown=False):
+            here = (PurePosixPath(top).parent / where).as_posix()
             stays = any(path.startswith(f"{here}/") for path in new)
-            if not stays and all(f"{here}/{name}" in gone for name in (*files, *folders)):
-                gone[here] = None
-    return list(gone)
+            if not stays and all(f"{here}/{name}" in left for name in (*files, *folders)):
+                left.add(here)
+                found.append(here)
+    return found
+
+
+def refused(tree: Folders, paths: Iterable[str]) -> list[Problem]:
+    """Return why files, and folders with all that is in them, cannot be removed."""
+    problems = []
+    for path in paths:
+        try:
+            ready.check_tree(tree, path)
+        except OSError as error:
+            problems.append(Problem("cannot remove", str(error.filename or path), disk.cause(error)))
+    return problems
