@@ -17,8 +17,6 @@ from vpatch.site import disk
 from vpatch.site.checkout import Checkout
 from vpatch.site.locate import locate
 
-from tests.site.test_writer_ready import flagged
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -35,7 +33,6 @@ ARG_UTILS = "vllm/engine/arg_utils.py"
 INTERFACE = "vllm/platforms/interface.py"
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 TRACKED = [ARG_UTILS, CONFIG, INTERFACE, ATTENTION]
-CACHE = "vllm/platforms/__pycache__"
 FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *TRACKED)
 CHANGED = [COMPANION, SPECULATION, *TRACKED]
 
@@ -312,30 +309,6 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
         cause = "input/output error; the next run completes what this one began"
         assert ran.err == f"cannot write: {INTERFACE}: {cause}\n"
     assert vpatch("apply", clone, *ONLY).code == 0
-    assert vpatch("revert", clone).code == 0
-    assert clean(clone)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        (f"{CACHE}/interface.cpython-311.pyc", f"cannot remove bytecode of: {INTERFACE}: operation not permitted"),
-        (CACHE, f"cannot remove bytecode of: {INTERFACE}: operation not permitted"),
-        ("vllm", "cannot remove: vllm/_vpatch: its folder is immutable (chattr +i)"),
-    ],
-)
-def test_a_removal_that_is_refused(vpatch: Program, clone: Path, path: str, says: str) -> None:
-    assert vpatch("apply", clone, *ONLY).code == 0
-    (clone / CACHE).mkdir()
-    (clone / CACHE / "interface.cpython-311.pyc").touch()
-    before = {file: (clone / file).read_bytes() for file in CHANGED}
-
-    with flagged(clone / path, "i"):
-        ran = vpatch("revert", clone)
-        assert (ran.code, says in ran.err) == (1, True), ran.err
-        assert {file: (clone / file).read_bytes() for file in CHANGED} == before
-
     assert vpatch("revert", clone).code == 0
     assert clean(clone)
 
