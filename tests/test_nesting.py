@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +15,8 @@ from vpatch.errors import Failure
 from vpatch.select import Lost
 from vpatch.workspace import Workspace
 
+from tests.conftest import Trees
+from tests.releases import RELEASES
 from tests.snippets import FILE, make, overlay
 
 NEWER = "def f[T](): pass\nexcept_ = 1 if else\n"
@@ -63,7 +67,7 @@ def test_the_line_is_named(kind: str) -> None:
     data = f"a = (1,\n2)\n\n{DEEP[kind](5000)}\nb = 3\n".encode()
 
     with pytest.raises(nesting.TooDeep, match=r"\(line 4\)"):
-        nesting.parse(data)
+        nesting.parse(data.decode())
 
 
 FLAT = {
@@ -92,13 +96,85 @@ def test_long_and_flat_in_a_newer_python(kind: str) -> None:
     data = f"{NEWER}{FLAT[kind]}\n".encode()
 
     with pytest.raises(nesting.TooDeep if "elif" in FLAT[kind] else SyntaxError):
-        nesting.parse(data)
+        nesting.parse(data.decode())
 
 
-def test_newlines_that_an_encoding_hides() -> None:
-    data = b"# -*- coding: utf-7 -*-\nx = 1+AAo-" + b"+AAo-".join(b"y = 2" for _ in range(50)) + b"\n"
+def test_an_encoding_hides_nothing() -> None:
+    """Bytes that are few words may be much code: UTF-7 writes any text as letters."""
+    code = base64.b64encode("\n".join(["", "a = " + DEEP["and"](5000), ""]).encode("utf-16-be")).rstrip(b"=")
+    data = b"# coding: utf-7\n+" + code + b"-\n"
+    assert DEEP["and"](5000) in data.decode("utf-7")
 
-    assert len(nesting.parse(data).body) > 40
+    for reach in ((), ("",)):
+        with pytest.raises(nesting.Refused, match=r"^not readable as text: its encoding is utf-7, and vpatch reads"):
+            elide(data, reach)
+    with pytest.raises(Lost, match="not readable as text: its encoding is utf-7"):
+        Workspace({FILE: data}.get).source(FILE)
+
+
+@pytest.mark.parametrize("cookie", ["utf-8", "utf8", "UTF-8", "latin-1", "ISO-8859-1", "l1", "us-ascii", "ascii"])
+def test_encodings_that_are_read(cookie: str) -> None:
+    data = f"# coding: {cookie}\nx = 1\ndef f():\n    return '{'é' if 'a' not in cookie else 'e'}'\n".encode(cookie)
+
+    assert Workspace({FILE: data}.get).source(FILE).bytes == data
+    assert Workspace({FILE: data}.get, {FILE: frozenset()}).source(FILE).bytes == data
+
+
+@pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])
+def test_columns_count_in_any_encoding(cookie: str) -> None:
+    """Python counts columns in UTF-8, whatever the file is in."""
+    data = f"# coding: {cookie}\nx = '{'é' * 40_000}'; y = {DEEP['and'](5000)}\n".encode(cookie)
+
+    with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
+        elide(data, ())
+
+
+MUCH = {
+    "statements": "a;" * nesting.TOKENS,
+    "lines": "a\n" * nesting.TOKENS,
+    "empty lines": "\n" * (nesting.TOKENS + 1),
+    "returns": "\r" * (nesting.TOKENS + 1),
+    "a list": "x = [" + "()," * nesting.TOKENS + "]",
+    "an f-string": "f'" + "{a}" * nesting.TOKENS + "'",
+    "what Python cannot parse": "a\n" * nesting.TOKENS + NEWER,
+    "a huge file": "a\n" * (32 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", MUCH)
+def test_too_much_code(kind: str) -> None:
+    """A megabyte of the shortest statements takes a gigabyte to parse, and libcst four more."""
+    says = f"too large: more than {nesting.TOKENS:,} tokens, the most that vpatch parses of a module"
+    tracemalloc.start()
+    data = MUCH[kind].encode()
+    before, _ = tracemalloc.get_traced_memory()
+
+    with pytest.raises(Lost, match=f"^{says}$"):
+        Workspace({FILE: data}.get).source(FILE)
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < len(data) + (16 << 20)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_module_of_a_release_has_room(release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nesting, "TOKENS", nesting.TOKENS // 4)
+
+    for module in pristine(release).rglob("*.py"):
+        if module.stat().st_size > nesting.TOKENS:
+            nesting.bound(module.read_text("utf-8"))
+
+
+def test_memory_at_the_limit() -> None:
+    """The worst code known, in a process of its own: its address space is limited."""
+    script = f"""
+import resource
+from vpatch.workspace import Workspace
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+Workspace({{"a.py": b"a\\n" * {nesting.TOKENS // 2}}}.get).source("a.py")
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_libcst_bears_the_limits() -> None:

@@ -7,9 +7,7 @@ body of every other function gives way to a string with as many lines, and comes
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Collection, Iterator, Sequence
 
 from vpatch import nesting
@@ -27,12 +25,11 @@ def elide(data: bytes, reach: Reach) -> tuple[bytes, tuple[str, ...]]:
     Nothing is left out of what Python itself cannot parse.
 
     Raises:
-        TooDeep: the module nests too deeply for libcst, in a body that stays or in one that goes.
+        Refused: libcst must not see the module, for what is in a body that stays or in one that goes.
     """
     try:
-        tree = nesting.parse(data)
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = data.decode(encoding)
+        text, encoding = nesting.decode(data)
+        tree = nesting.parse(text)
     except (SyntaxError, ValueError, LookupError):
         return data, ()
     if "" in reach:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vpatch import nesting
 from vpatch.engine import status
 from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
@@ -82,11 +83,14 @@ def _recorded(site: Site, read: Collection[str]) -> list[Problem]:
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
-    """Say what this Python's compiler has against a module, if anything."""
+    """Say what this Python's compiler has against a module, or that the module is too large to compile."""
     try:
+        nesting.bound(nesting.decode(data)[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(data, file, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
+    except (nesting.Refused, SyntaxError, ValueError) as error:
         return [Problem("does not compile", file, str(error))]
+    except (RecursionError, MemoryError):
+        return [Problem("does not compile", file, "nested too deeply")]
     return []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from vpatch import cst
 from vpatch.elide import elide
 from vpatch.errors import Failure, Problem
-from vpatch.nesting import TooDeep
+from vpatch.nesting import Refused
 from vpatch.select import Lost, Source
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def _parse(file: str, data: bytes, reach: frozenset[str]) -> Source | Lost:
     try:
         rest, elided = elide(data, reach)
         module = cst.parse_module(rest)
-    except TooDeep as error:
-        return Lost(f"not valid Python: {error}")
+    except Refused as error:
+        return Lost(str(error))
     except cst.ParserSyntaxError as error:
         cause = error.message.strip().splitlines()[-1]
         return Lost(f"not valid Python: {cause} (line {error.raw_line})")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from vpatch import nesting
 
 from tests.conftest import CACHE
 
@@ -88,6 +89,14 @@ def broken_syntax(tree: Path) -> None:
     (tree / COMPANION).write_bytes((tree / COMPANION).read_bytes() + b"def broken(:\n")
 
 
+def deep_companion(tree: Path) -> None:
+    (tree / COMPANION).write_bytes((tree / COMPANION).read_bytes() + b"x = " + b"not " * 5000 + b"1\n")
+
+
+def huge_companion(tree: Path) -> None:
+    (tree / COMPANION).write_bytes((tree / COMPANION).read_bytes() + b"a;" * nesting.TOKENS + b"\n")
+
+
 def changed_again(tree: Path) -> None:
     data = (tree / INTERFACE).read_bytes()
     assert data.count(b"attention_page_size_of_one_token(vllm_config)") == 1
@@ -107,6 +116,8 @@ HARM: dict[Callable[[Path], None], list[str]] = {
     missing_companion: ["not applied: ", f"missing file: {COMPANION}: "],
     half_reverted: ["not applied: ", f"RECORD is not true: {CONFIG}: "],
     broken_syntax: [f"does not compile: {COMPANION}: "],
+    deep_companion: [f"does not compile: {COMPANION}: nested too deeply"],
+    huge_companion: [f"does not compile: {COMPANION}: too large: more than {nesting.TOKENS:,} tokens"],
     changed_again: [f"drifted: {INTERFACE}"],
     torn_provenance: [f"cannot read provenance: {INFO}/vpatch: "],
 }

@@ -12,6 +12,7 @@ from py_compile import PycInvalidationMode as Mode
 from typing import TYPE_CHECKING
 
 import pytest
+from vpatch import nesting
 from vpatch.errors import Failure
 from vpatch.site import bytecode, writer
 
@@ -107,6 +108,18 @@ def test_a_source_that_is_not_python_has_no_true_code(source: Path) -> None:
     old = compiled(source)
     later()
     written(source, b"value = 'new\n\n")
+
+    assert bytecode.stale(source) == (old,)
+
+
+@pytest.mark.parametrize(
+    "code", ["not " * 5000 + "1\n", "a;" * nesting.TOKENS, "# coding: utf-7\n"], ids=["deep", "much", "encoding"]
+)
+def test_a_source_that_is_not_compiled_may_have_other_code(source: Path, code: str) -> None:
+    size = len(code)
+    old = compiled(written(source, b"#" * (size - len(OLD)) + b"\n" + OLD[:-1]))
+    later()
+    written(source, code.encode())
 
     assert bytecode.stale(source) == (old,)
 

@@ -66,7 +66,7 @@ def test_folders_that_another_user_may_not_write(tree: Tree, forked: Forked) -> 
         assert [problem.where for problem in failure.value.problems] == [
             *sorted(path for path in tree.first if path.startswith("vllm/engine/"))
         ]
-        assert {problem.cause for problem in failure.value.problems} == {"permission denied"}
+        assert {problem.cause for problem in failure.value.problems} == {"permission denied to write in its folder"}
 
     for path in [tree.root, *tree.root.rglob("*")]:
         os.chown(path, NOBODY, NOBODY) if os.getuid() == 0 else None

@@ -15,6 +15,7 @@ from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vpatch import nesting
 from vpatch.errors import Failure, Problem
 
 if TYPE_CHECKING:
@@ -78,21 +79,21 @@ def _is_stale(path: Path, source: Path) -> bool:
 def _compiled_from(path: Path, source: Path) -> bool:
     """Whether a twin with suspicious times holds this source's code: unpacking an image renews every ctime.
 
-    For another interpreter's twin there is no telling: False.
+    For another interpreter's twin, and for a source that is too large to compile, there is no telling: False.
     """
     content = path.read_bytes()
     if not content.startswith(importlib.util.MAGIC_NUMBER):
         return False
     level = re.search(r"\.opt-([12])\.pyc$", path.name)
     try:
+        code = source.read_bytes()
+        nesting.bound(nesting.decode(code)[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fresh = compile(
-                source.read_bytes(), source, "exec", dont_inherit=True, optimize=int(level[1]) if level else 0
-            )
+            fresh = compile(code, source, "exec", dont_inherit=True, optimize=int(level[1]) if level else 0)
         # The tree's own interpreter would load just the same bytes.
         return bool(marshal.loads(content[_HEADER:]) == fresh)  # noqa: S302
-    except (SyntaxError, ValueError, EOFError, TypeError):
+    except (nesting.Refused, SyntaxError, ValueError, EOFError, TypeError, RecursionError, MemoryError):
         return False
 
 

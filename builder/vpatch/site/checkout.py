@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vpatch.errors import Failure, Problem
 from vpatch.marks import marks_in
 from vpatch.model import COMPANIONS
-from vpatch.site import bytecode, disk, ready
+from vpatch.site import bytecode, disk, ready, tidying
 from vpatch.site.folders import Folders
 from vpatch.site.kept import STAGED, is_companion, sha256
 from vpatch.site.lock import locked
@@ -187,8 +187,15 @@ class Checkout:
                         disk.stage(tree, file, new, ("vllm/__init__.py",))
             except Failure as failure:
                 problems += failure.problems
+        for file in todo if not problems else ():
+            with disk.naming("cannot remove bytecode of", file):
+                twins = bytecode.twins(tree.root / file)
+                disk.remove_files(tree, (twin.relative_to(tree.root).as_posix() for twin in twins))
+        with disk.naming("cannot tidy up", COMPANIONS):
+            gone = [file for file, new in todo.items() if new is None]
+            problems += tidying.refused(tree, tidying.emptied(tree, COMPANIONS.rstrip("/"), gone, todo.keys() - gone))
         if problems:
-            raise Failure(*problems)
+            raise Failure(*dict.fromkeys(problems))
 
     def _edited(self, file: str) -> bool:
         """Tell whether a file is neither as committed nor as vpatch wrote it."""

@@ -12,8 +12,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
-from vpatch.model import COMPANIONS
-from vpatch.site import bytecode, disk, kept, listing, ready
+from vpatch.site import bytecode, disk, kept, listing, ready, tidying
 from vpatch.site.disk import naming
 from vpatch.site.folders import Folders
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from vpatch.site.model import Site
     from vpatch.site.plan import Plan
 
-_COMPANIONS = COMPANIONS.rstrip("/")
 _NOTE = "under-way.json"
 _LATER = "; the next run completes what this one began"
 
@@ -61,7 +59,7 @@ def _change(site: Site, plan: Plan, tree: Folders) -> None:
         _remove_bytecode(tree, [*plan.files, *plan.removed], _LATER)
         _put(tree, lists)
         with naming("cannot tidy up", folder, _LATER):
-            _end(site, plan, tree)
+            tidying.tidy_up(site, plan, tree)
 
 
 @contextmanager
@@ -131,13 +129,10 @@ def _check_removals(site: Site, plan: Plan, tree: Folders) -> None:
     for path in plan.removed:
         with _collecting(problems), naming("cannot remove", path):
             ready.check(tree, path, plan.now)
-    if plan.ends:
-        try:
-            ready.check_tree(tree, kept.folder(site))
-        except OSError as error:
-            problems.append(Problem("cannot remove", str(error.filename or kept.folder(site)), disk.cause(error)))
+    with _collecting(problems), naming("cannot tidy up", kept.folder(site)):
+        problems += tidying.refused(tree, tidying.leavings(site, plan, tree))
     if problems:
-        raise Failure(*problems)
+        raise Failure(*dict.fromkeys(problems))
 
 
 def _models(site: Site, path: str) -> tuple[str, ...]:
@@ -170,31 +165,3 @@ def _remove_bytecode(tree: Folders, paths: Iterable[str], more: str = "") -> Non
         with naming("cannot remove bytecode of", path, more):
             twins = bytecode.twins(tree.root / path)
             disk.remove_files(tree, (twin.relative_to(tree.root).as_posix() for twin in twins))
-
-
-def _end(site: Site, plan: Plan, tree: Folders) -> None:
-    base = kept.folder(site)
-    if _only_bytecode(tree):
-        disk.remove(tree, _COMPANIONS)
-    if plan.ends:
-        disk.remove(tree, base)
-    else:
-        for path in plan.dropped:
-            disk.remove(tree, f"{base}/originals/{path}")
-        disk.prune(tree, f"{base}/originals")
-        for stray in sorted(disk.names(tree, base) - kept.NAMES):
-            disk.remove(tree, f"{base}/{stray}")
-        disk.sync(tree, base)
-    disk.sync(tree, site.dist_info or "")
-
-
-def _only_bytecode(tree: Folders) -> bool:
-    """Whether the folder of companions holds nothing but bytecode; a link to a folder is somebody's."""
-    try:
-        return all(
-            name.endswith(".pyc") if name in files else disk.is_folder(name, at)
-            for _, folders, files, at in tree.walk(_COMPANIONS)
-            for name in (*files, *folders)
-        )
-    except FileNotFoundError:
-        return False

@@ -250,10 +250,16 @@ def _create(name: str, folder: int) -> int:
 
 
 def _remove_if_empty(folder: int, name: str) -> None:
-    try:
-        os.rmdir(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        if error.errno not in (ENOTEMPTY, EEXIST):
-            raise
+    # The system may refuse to remove a folder, as one that is immutable or a mount point, before it looks into it.
+    with suppress(FileNotFoundError):
+        file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if os.listdir(file):  # noqa: PTH208 - there is no path here
+                return
+        finally:
+            os.close(file)
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (ENOTEMPTY, EEXIST):
+                raise

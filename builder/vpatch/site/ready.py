@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
-from errno import EBUSY, ELOOP, ENOENT, EPERM
+from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
 from fcntl import ioctl
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG, S_ISVTX
 from typing import TYPE_CHECKING
 
-from vpatch.site import mounts
+from vpatch.site import disk, mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +34,10 @@ def check(tree: Folders, path: str, expected: Mapping[str, bytes | None]) -> Non
         OSError: it cannot, or changed since.
     """
     folder, name = tree.place(path)
-    with _opened(".", folder, os.O_DIRECTORY) as file:
-        _refuse_flags(file, "its folder is")
+    _check_folder(folder)
     try:
         with _opened(name, folder) as file:
-            _refuse_flags(file, "it is")
-            if mounts.number(file) != mounts.number(folder):
-                raise OSError(EBUSY, "it is a mount point: something is mounted over this file")
+            _check_entry(file, folder)
             if path in expected and not _holds(file, expected[path]):
                 raise OSError(EBUSY, "another program changed it while vpatch was at work; run again")
     except OSError as error:
@@ -52,20 +50,52 @@ def check(tree: Folders, path: str, expected: Mapping[str, bytes | None]) -> Non
 
 
 def check_tree(tree: Folders, top: str) -> None:
-    """Check that a folder, which may be missing, can be removed with all that is in it.
+    """Check that a file or folder, which may be missing, can be removed, a folder with all that is in it.
 
     Raises:
         OSError: it cannot; its `filename` is what stands in the way.
     """
     with suppress(FileNotFoundError):
-        for at, folders, names, folder in tree.walk(top):
-            for name in (".", *(name for name in names if not _is_link(name, folder))):
-                try:
-                    with _opened(name, folder) as file:
-                        _refuse_flags(file, "it is")
-                except OSError as error:
-                    raise OSError(error.errno, error.strerror, str(Path(top).parent / at / name)) from error
-            folders[:] = [name for name in folders if not _is_link(name, folder)]
+        folder, name = tree.place(top)
+        _check_removal(folder, name, top)
+        if not disk.is_folder(name, folder):
+            return
+        for at, folders, names, inside in tree.walk(top):
+            for found in (*folders, *names):
+                _check_removal(inside, found, str(Path(top).parent / at / found))
+            folders[:] = [found for found in folders if disk.is_folder(found, inside)]
+
+
+def _check_removal(folder: int, name: str, path: str) -> None:
+    try:
+        _check_folder(folder)
+        # Nothing has to be read: who may not read a file may still remove it. Its flags are not seen then.
+        readable = os.access(name, os.R_OK, dir_fd=folder) and _is_plain(name, folder)
+        with _opened(name, folder, 0 if readable else os.O_PATH) as entry:
+            _check_entry(entry, folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def _check_folder(folder: int) -> None:
+    """Refuse a folder whose names may not be changed."""
+    with _opened(".", folder, os.O_DIRECTORY) as file:
+        _refuse_flags(file, "its folder is")
+    # Containers of old hosts answer every `faccessat2`, which `effective_ids` takes, with EPERM. Without it, the
+    # capabilities of a user other than root do not count.
+    right = os.W_OK | os.X_OK
+    if not os.access(".", right, dir_fd=folder) and not os.access(".", right, dir_fd=folder, effective_ids=True):
+        raise PermissionError(EACCES, "permission denied to write in its folder")
+
+
+def _check_entry(entry: int, folder: int) -> None:
+    """Refuse an open file or folder that may not be renamed or removed, or replaced by a rename."""
+    _refuse_flags(entry, "it is")
+    if mounts.number(entry) != mounts.number(folder):
+        raise OSError(EBUSY, "it is a mount point: something is mounted over it")
+    above = os.fstat(folder)
+    if above.st_mode & S_ISVTX and os.geteuid() not in (0, above.st_uid, os.fstat(entry).st_uid):
+        raise PermissionError(EPERM, "it is another user's, in a folder with the sticky bit")
 
 
 @contextmanager
@@ -83,12 +113,10 @@ def _opened(name: str, folder: int, flags: int = 0) -> Iterator[int]:
         os.close(file)
 
 
-def _is_link(name: str, folder: int) -> bool:
-    try:
-        os.readlink(name, dir_fd=folder)
-    except OSError:
-        return False
-    return True
+def _is_plain(name: str, folder: int) -> bool:
+    """Whether `name` is a file or a folder: a socket cannot be opened, and a link is not followed."""
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    return S_ISREG(mode) or S_ISDIR(mode)
 
 
 def _refuse_flags(file: int, what: str) -> None:
