@@ -4,7 +4,10 @@ No release loads a head with block scales, not even 0.33. With tensor parallelis
 that every rank has whole blocks. A target `lm_head` also means `language_model.lm_head`, the head of a multimodal
 model. About 40 model classes build their head without the quantization config (GPT-OSS, Falcon-H1, Jamba, Qwen3-Next,
 Step3, MTP modules); it then takes the config of the checkpoint that the model is loaded from, if a target there matches
-the head by name. A draft (EAGLE) with an unquantized head of its own no longer stops the start.
+the head by name.
+
+A draft (EAGLE) from a checkpoint of its own gets the head of that checkpoint, even if its class passes the target's
+config (MiniCPM, DeepSeek). An unquantized head of a draft no longer stops the start of an FP8 target.
 
 A head that the config ties to the input embeddings is left unquantized, with a warning. Stock vLLM serves some of these
 models rightly, and computes garbage from others. A tied checkpoint that has an FP8 head nevertheless is refused when it
