@@ -13,8 +13,9 @@ A head that the config ties to the input embeddings is left unquantized, with a 
 models rightly, and computes garbage from others. A tied checkpoint that has an FP8 head nevertheless is refused when it
 is loaded. Heads that are not quantized load as before.
 
-Not covered: quantized embeddings, and models that read the head's weight past its quantization: Inkling, MuseSpark and
-DiffusionGemma, for which `vpatch plan` says so, and the MTP module of Gemma4.
+Not covered are quantized embeddings, and two kinds of models, for which `vpatch plan` says so. Some read the head's
+weight past its quantization: Inkling, MuseSpark, DiffusionGemma. Others normalize the head while loading: Baichuan 2,
+and BailingMoe and SarvamMoE with `norm_head`. The MTP module of Gemma4, also of the first kind, is not covered either.
 """
 
 from typing import TypeAlias
@@ -110,13 +111,19 @@ else:
 TIED_TARGET = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
 
 READS_WEIGHT = "its logits are computed from the weight of the head without its scales"
+NORMALIZES = "it normalizes the head while loading, which PyTorch cannot do in FP8"
+IF_NORM_HEAD = f"where its config sets norm_head, {NORMALIZES}"
 UNCOVERED = {
     "InklingForCausalLM": READS_WEIGHT,
     "InklingForConditionalGeneration": READS_WEIGHT,
     "MuseSparkForConditionalGeneration": READS_WEIGHT,
     "DiffusionGemmaForBlockDiffusion": f"its head has no name, or (from vLLM 0.31 on) {READS_WEIGHT}",
+    "BailingMoeForCausalLM": IF_NORM_HEAD,
+    "BailingMoeV2ForCausalLM": IF_NORM_HEAD,
+    "SarvamMoEForCausalLM": IF_NORM_HEAD,
+    "BaichuanForCausalLM": f"as Baichuan 2, {NORMALIZES}",
 }
-"""Architectures whose FP8 head no release serves, not even with this overlay, and why."""
+"""Architectures whose FP8 head no release serves, not even with this overlay, and why. Some reasons are conditional."""
 
 OURS = tuple(companion("vpatch_overlays.companions", f"ct_fp8_lm_head{name}") for name in ("", "_weights", "_models"))
 
