@@ -37,9 +37,9 @@ def deepseek(quantization: Any | None = None) -> dict[str, Any]:
             "num_key_value_heads": 4,
             "kv_lora_rank": 64,
             "q_lora_rank": 64,
-            "qk_nope_head_dim": 32,
-            "qk_rope_head_dim": 32,
-            "v_head_dim": 32,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
             "n_routed_experts": 4,
             "num_experts_per_tok": 2,
             "n_group": 1,
@@ -58,13 +58,20 @@ def _quantized(made: dict[str, Any], quantization: Any | None) -> dict[str, Any]
 OTHERS = "re:.*(layers|_proj).*"
 
 
-def fp8(kind: str) -> Any:
+def fp8(kind: str, name: str = BARE) -> Any:
     """A quantization config that has nothing but the head."""
-    return config(group(BARE, kind=kind), ignore=(OTHERS,))
+    return config(group(name, kind=kind), ignore=(OTHERS,))
 
 
 PLAIN = config(group("another", kind="channel"), ignore=(OTHERS, BARE))
 TARGETS = {"plain": qwen3(PLAIN)} | {kind: qwen3(fp8(kind)) for kind in ("block", "channel")}
 CLASSES = {"EagleMiniCPMForCausalLM": minicpm, "EagleDeepseekV3ForCausalLM": deepseek}
-OWN = {"bf16": None, "channel": fp8("channel")}
+RENAMED = "model.unembedding"
+"""A checkpoint's name for the head, which the model's class is made to map to `lm_head`. vLLM maps names with a dot."""
+
+OWN = {"bf16": None, "channel": fp8("channel"), "renamed": fp8("channel", RENAMED)}
 DRAFTS = {f"{name}, {own}": make(quantization) for name, make in CLASSES.items() for own, quantization in OWN.items()}
+REPLACED = ("nothing", "model_config", "model_config and quant_config")
+"""What runners replace in the vLLM config before they build a draft."""
+
+REPLACEABLE = "EagleMiniCPMForCausalLM"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.cpu import head_models, head_owners
 from tests.cpu.head_cases import Head
@@ -16,23 +18,35 @@ from tests.cpu.probe_head import engine_config
 from tests.cpu.probing import attempt
 
 
-def own_head(found: dict[str, Any], target: Path, draft: Path, own: str) -> None:
-    """Build an EAGLE draft, load its own head, and compare its logits with those of its checkpoint."""
+def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replaced: str) -> None:
+    """Build an EAGLE draft, load its own head, and compare its logits with those of its checkpoint.
+
+    `replaced`: what the draft's vLLM config has of the draft instead of the target.
+    """
     import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.config import replace, set_current_vllm_config
+    from vllm.model_executor.model_loader.utils import get_model_architecture, initialize_model
+    from vllm.model_executor.models.utils import WeightsMapper
 
     speculative = {"method": "eagle", "model": str(draft), "num_speculative_tokens": 2}
     config = engine_config(target, speculative_config=speculative)
-    text = config.speculative_config.draft_model_config.hf_config
+    draft_config = config.speculative_config.draft_model_config
+    if replaced == "model_config":  # as the Gemma4 speculator does: the target's quantization config stays
+        config = replace(config, model_config=draft_config)
+    elif replaced == "model_config and quant_config":  # as the proposer with a whole model as the draft does
+        config = replace(config, model_config=draft_config, quant_config=None)
+    text = draft_config.hf_config
     head = Head("channel", text.vocab_size, hidden=text.hidden_size)
     tensors = checkpoint(head)
     weight = reference(head, tensors)
     if own == "bf16":
         tensors = {"weight": weight.bfloat16()}
         weight = tensors["weight"].float()
-    with set_current_vllm_config(config):
-        model = initialize_model(config, model_config=config.speculative_config.draft_model_config)
+    kind, _ = get_model_architecture(draft_config)
+    mapper = WeightsMapper(orig_to_new_prefix={head_owners.RENAMED: "lm_head"})
+    renames = patch.object(kind, "hf_to_vllm_mapper", mapper, create=True) if own == "renamed" else nullcontext()
+    with set_current_vllm_config(config), renames:
+        model = initialize_model(config, model_config=draft_config)
         found["class"] = type(model).__name__
         found["dtype"] = str(model.lm_head.weight.dtype)
         model.load_weights((f"lm_head.{name}", tensor) for name, tensor in tensors.items())
@@ -59,9 +73,13 @@ def main(home: str) -> None:
         torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
         found = {
             "own": {
-                f"{target}, {draft}": attempt(own_head, targets[target], drafts[draft], draft.rpartition(", ")[2])
+                f"{target}, {draft}, {replaced}": attempt(
+                    own_head, targets[target], drafts[draft], draft.rpartition(", ")[2], replaced
+                )
                 for target in targets
                 for draft in drafts
+                for replaced in head_owners.REPLACED
+                if replaced == "nothing" or head_owners.REPLACEABLE in draft  # MLA as the model's wants kernels
             }
         }
     json.dump(found, sys.stdout)
