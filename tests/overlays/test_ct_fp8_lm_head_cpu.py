@@ -183,6 +183,8 @@ def test_a_plain_head_is_not_read_as_fp8(seen: Two, kind: str) -> None:
 
     assert error == "ValueError"
     assert "config quantizes lm_head to FP8, but the checkpoint has it as torch.bfloat16" in message
+    assert "If it is the model's head, add it to the ignore list of the config." in message
+    assert "If an MTP module has a head of its own that vLLM loads as lm_head, quantize that head, too." in message
     assert seen.stock["plain"][kind] == {}
 
 

@@ -108,7 +108,8 @@ def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch
     if weight and not _is_fp8(loaded):
         raise ValueError(
             f"The checkpoint's config quantizes {layer.prefix} to FP8, but the checkpoint has it as {loaded.dtype}. "
-            "Add the head to the ignore list of the config."
+            "If it is the model's head, add it to the ignore list of the config. "
+            "If an MTP module has a head of its own that vLLM loads as lm_head, quantize that head, too."
         )
     if weight or isinstance(param, ChannelQuantScaleParameter):
         _check(layer, param, loaded, rows=layer.org_vocab_size)
