@@ -16,6 +16,9 @@ is loaded. Heads that are not quantized load as before.
 Not covered are quantized embeddings, and two kinds of models, for which `vpatch plan` says so. Some read the head's
 weight past its quantization: Inkling, MuseSpark, DiffusionGemma. Others normalize the head while loading: Baichuan 2,
 and BailingMoe and SarvamMoE with `norm_head`. The MTP module of Gemma4, also of the first kind, is not covered either.
+
+Not with a model that vLLM itself serialized for `--load-format tensorizer`: it is built past this overlay's hook. A
+head whose class passes no config then stays unquantized, and a draft's head follows the config that its class passes.
 """
 
 from typing import TypeAlias
