@@ -4,14 +4,21 @@ No release loads a head with block scales, not even 0.33. With tensor parallelis
 that every rank has whole blocks. A target `lm_head` also means `language_model.lm_head`, the head of a multimodal
 model. About 40 model classes build their head without the quantization config (GPT-OSS, Falcon-H1, Jamba, Qwen3-Next,
 Step3, MTP modules); it then takes the config of the checkpoint that the model is loaded from, if a target there matches
-the head by name. A draft (EAGLE) with an unquantized head of its own no longer stops the start.
+the head by name.
+
+A draft (EAGLE) from a checkpoint of its own gets the head of that checkpoint, even if its class passes the target's
+config (MiniCPM, DeepSeek). An unquantized head of a draft no longer stops the start of an FP8 target.
 
 A head that the config ties to the input embeddings is left unquantized, with a warning. Stock vLLM serves some of these
 models rightly, and computes garbage from others. A tied checkpoint that has an FP8 head nevertheless is refused when it
 is loaded. Heads that are not quantized load as before.
 
-Not covered: quantized embeddings, and models that read the head's weight past its quantization: Inkling, MuseSpark and
-DiffusionGemma, for which `vpatch plan` says so, and the MTP module of Gemma4.
+Not covered are quantized embeddings, and two kinds of models, for which `vpatch plan` says so. Some read the head's
+weight past its quantization: Inkling, MuseSpark, DiffusionGemma. Others normalize the head while loading: Baichuan 2,
+and BailingMoe and SarvamMoE with `norm_head`. The MTP module of Gemma4, also of the first kind, is not covered either.
+
+Not with a model that vLLM itself serialized for `--load-format tensorizer`: it is built past this overlay's hook. A
+head whose class passes no config then stays unquantized, and a draft's head follows the config that its class passes.
 """
 
 from typing import TypeAlias
@@ -107,13 +114,19 @@ else:
 TIED_TARGET = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
 
 READS_WEIGHT = "its logits are computed from the weight of the head without its scales"
+NORMALIZES = "it normalizes the head while loading, which PyTorch cannot do in FP8"
+IF_NORM_HEAD = f"where its config sets norm_head, {NORMALIZES}"
 UNCOVERED = {
     "InklingForCausalLM": READS_WEIGHT,
     "InklingForConditionalGeneration": READS_WEIGHT,
     "MuseSparkForConditionalGeneration": READS_WEIGHT,
     "DiffusionGemmaForBlockDiffusion": f"its head has no name, or (from vLLM 0.31 on) {READS_WEIGHT}",
+    "BailingMoeForCausalLM": IF_NORM_HEAD,
+    "BailingMoeV2ForCausalLM": IF_NORM_HEAD,
+    "SarvamMoEForCausalLM": IF_NORM_HEAD,
+    "BaichuanForCausalLM": f"as Baichuan 2, {NORMALIZES}",
 }
-"""Architectures whose FP8 head no release serves, not even with this overlay, and why."""
+"""Architectures whose FP8 head no release serves, not even with this overlay, and why. Some reasons are conditional."""
 
 OURS = tuple(companion("vpatch_overlays.companions", f"ct_fp8_lm_head{name}") for name in ("", "_weights", "_models"))
 

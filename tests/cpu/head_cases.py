@@ -126,6 +126,14 @@ MISSHAPEN: dict[str, tuple[Head, str, tuple[int, ...]]] = {
     "weight, a column more": (Head("channel", 1000), "weight", (1000, 257)),
 }
 
+# Tied heads with a bias: with block scales and several ranks, they are padded to more rows than the embeddings.
+TIED_BIAS = {
+    f"{kind} TP{ranks}, {added} added": Head(kind, 1026, ranks, added=added)
+    for kind in ("block", "channel")
+    for ranks in (1, 2, 4)
+    for added in (0, 40)
+}
+
 NAMES = (
     BARE,
     MULTIMODAL,

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.cpu import head_drafts, head_models, head_unpassed
-from tests.cpu.head_cases import APART, BARE, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
+from tests.cpu.head_cases import (
+    APART,
+    BARE,
+    LOADED,
+    MISSHAPEN,
+    MULTIMODAL,
+    TARGETED,
+    TIED_BIAS,
+    UNNAMED,
+    UNTARGETED,
+    Head,
+)
 from tests.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
 from tests.cpu.platform import pretend_h100, single_rank
 from tests.cpu.probing import attempt, logged
@@ -163,16 +174,40 @@ def tied(found: dict[str, Any], quantization: Any, ranks: int = 1, head: Head = 
         load(layer, {"weight": torch.ones(head.vocab, head.hidden)})
         found["method"] = type(layer.quant_method).__name__
         found["parameters"] = sorted(name for name, _ in layer.named_parameters())
-        found["rows"] = [
-            [
-                module.num_embeddings_padded,
-                module.num_embeddings_per_partition,
-                module.shard_indices.num_org_vocab_padding,
-            ]
-            for module in (layer, embeddings)
-        ]
+        found["rows"] = [_rows(module) for module in (layer, embeddings)]
         found["FP8"] = attempt(wrongly_loaded, layer, checkpoint(head)["weight"])
     found["log"] = [line for line in lines if "ties it" in line]
+
+
+def tied_bias(found: dict[str, Any], head: Head) -> None:
+    """Tie a head with a bias to embeddings on every rank, load both, and compare its size and logits with theirs."""
+    import torch
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    total, options = head.vocab + head.added, {"org_num_embeddings": head.vocab}
+    weight, bias, hidden = torch.randn(head.vocab, head.hidden), torch.randn(head.vocab), torch.randn(3, head.hidden)
+    found["rows"], got = [], []
+    for number in range(head.ranks):
+        with rank(number, head.ranks):
+            config = parsed(head.quantization)
+            layer = ParallelLMHead(total, head.hidden, bias=True, quant_config=config, prefix="lm_head", **options)
+            embeddings = VocabParallelEmbedding(total, head.hidden, **options)
+            layer = layer.tie_weights(embeddings)
+            load(layer, {"weight": weight, "bias": bias})
+            found["rows"].append([_rows(module) for module in (layer, embeddings)])
+            mine = layer.quant_method.apply(layer, hidden, layer.bias)
+            got.append(mine[:, : layer.shard_indices.num_org_elements])
+    found["logits"] = torch.allclose(torch.cat(got, dim=-1), hidden @ weight.t() + bias, rtol=1e-4, atol=1e-3)
+
+
+def _rows(layer: Any) -> list[int]:
+    parts = ("", "org_", "added_")
+    return [
+        len(layer.weight),
+        layer.num_embeddings_padded,
+        layer.shard_indices.num_org_vocab_padding,
+        *(getattr(layer, f"num_{part}embeddings_per_partition") for part in parts),
+    ]
 
 
 def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
@@ -229,6 +264,7 @@ def main(home: str) -> None:
                 "apart": {name: attempt(dispatched, q) for name, (q, _) in APART.items()},
                 "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "tied, ranks": attempt(tied, WIDE.quantization, 2, WIDE),
+                "tied, bias": {name: attempt(tied_bias, head) for name, head in TIED_BIAS.items()},
                 "unquantised": {
                     **{name: attempt(unquantised, UNTARGETED[name], 2) for name in UNNAMED},
                     **{f"no config TP{n}": attempt(unquantised, None, n) for n in (1, 2, 4)},

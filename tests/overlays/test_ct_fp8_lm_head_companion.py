@@ -28,7 +28,11 @@ def test_a_config_may_name_a_head_by_another_prefix(prefix: str, names: tuple[st
 def shards(rows: int, own: int, _total: int, vocab: int, rank: int, ranks: int) -> Any:
     share = own // ranks
     return SimpleNamespace(
-        padded_org_vocab_start_index=rank * share, org_vocab_end_index=min((rank + 1) * share, vocab)
+        padded_org_vocab_start_index=rank * share,
+        org_vocab_start_index=min(rank * share, vocab),
+        org_vocab_end_index=min((rank + 1) * share, vocab),
+        added_vocab_start_index=0,
+        added_vocab_end_index=0,
     )
 
 
@@ -48,7 +52,10 @@ def test_every_rank_has_whole_blocks_and_its_place(vocab: int, ranks: int, added
 
         assert layer.org_vocab_size_padded // ranks % 128 == layer.num_embeddings_per_partition % 128 == 0
         assert 0 <= layer.org_vocab_size_padded - vocab < rows
-        assert layer.shard_indices.padded_org_vocab_start_index == rank * layer.org_vocab_size_padded // ranks
+        start = layer.shard_indices.padded_org_vocab_start_index
+        assert start == rank * layer.org_vocab_size_padded // ranks
+        share = layer.org_vocab_size_padded // ranks
+        assert layer.num_org_embeddings_per_partition == max(0, min(share, vocab - start))
         assert layer.output_partition_sizes == [layer.num_embeddings_padded // ranks]
 
 

@@ -15,7 +15,19 @@ import pytest
 
 from tests.cpu import head_models, head_unpassed
 from tests.cpu.environment import interpreter, probe
-from tests.cpu.head_cases import APART, BARE, CUT, LOADED, MISSHAPEN, MULTIMODAL, TARGETED, UNNAMED, UNTARGETED, Head
+from tests.cpu.head_cases import (
+    APART,
+    BARE,
+    CUT,
+    LOADED,
+    MISSHAPEN,
+    MULTIMODAL,
+    TARGETED,
+    TIED_BIAS,
+    UNNAMED,
+    UNTARGETED,
+    Head,
+)
 
 Trees = Callable[..., Path]
 
@@ -171,6 +183,8 @@ def test_a_plain_head_is_not_read_as_fp8(seen: Two, kind: str) -> None:
 
     assert error == "ValueError"
     assert "config quantizes lm_head to FP8, but the checkpoint has it as torch.bfloat16" in message
+    assert "If it is the model's head, add it to the ignore list of the config." in message
+    assert "If an MTP module has a head of its own that vLLM loads as lm_head, quantize that head, too." in message
     assert seen.stock["plain"][kind] == {}
 
 
@@ -207,6 +221,15 @@ def test_a_tied_head_is_not_quantized(seen: Two, name: str) -> None:
     assert found["tied"]
     assert (found["method"], found["parameters"]) == (PLAIN[0], ["weight"])
     assert head == embeddings
+
+
+@pytest.mark.parametrize("name", TIED_BIAS)
+def test_a_tied_head_with_a_bias_has_the_rows_of_its_embeddings(seen: Two, name: str) -> None:
+    found = seen.patched["tied, bias"][name]
+
+    assert "error" not in found
+    assert [head for head, _ in found["rows"]] == [embeddings for _, embeddings in found["rows"]]
+    assert found["logits"]
 
 
 @pytest.mark.parametrize("name", TARGETED)

@@ -41,15 +41,29 @@ def test_a_plain_head_needs_nothing(vpatch: Program, tmp_path: Path) -> None:
     assert not [item["id"] for item in found["overlays"] if item["needed"]]
 
 
-@pytest.mark.parametrize("architecture", ["InklingForConditionalGeneration", "MuseSparkForConditionalGeneration"])
-def test_an_architecture_that_is_not_covered_is_named(vpatch: Program, tmp_path: Path, architecture: str) -> None:
+READS = "its logits are computed from the weight of the head without its scales"
+NORMALIZES = "it normalizes the head while loading"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "why"),
+    [
+        ("InklingForConditionalGeneration", READS),
+        ("MuseSparkForConditionalGeneration", READS),
+        ("BailingMoeV2ForCausalLM", f"where its config sets norm_head, {NORMALIZES}"),
+        ("BaichuanForCausalLM", f"as Baichuan 2, {NORMALIZES}"),
+    ],
+)
+def test_an_architecture_that_is_not_covered_is_named(
+    vpatch: Program, tmp_path: Path, architecture: str, why: str
+) -> None:
     ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD) | {"architectures": [architecture]}, "0.33.0")
     said = [problem for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
 
     assert ran.code == 1
     assert len(said) == 1
     assert architecture in str(said)
-    assert "its logits are computed from the weight of the head without its scales" in str(said)
+    assert why in str(said)
     assert HEAD not in ran.json["commands"].get("apply", "")
 
 

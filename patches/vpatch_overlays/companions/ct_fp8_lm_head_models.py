@@ -24,23 +24,35 @@ READ_THEMSELVES = frozenset({"MuseSparkDSparkForCausalLM"})
 
 @dataclass(frozen=True)
 class Building:
-    """The model under construction: vLLM's config, which is the target's even for a draft, and the model's own."""
+    """The model under construction: its class, the vLLM config that it gets, and its own model config.
 
+    The vLLM config of a draft is the target's, or a copy in which a runner replaced some of it by the draft's.
+    """
+
+    kind: type[torch.nn.Module]
     vllm_config: VllmConfig
     model_config: ModelConfig
 
+    @property
+    def has_own_checkpoint(self) -> bool:
+        """Whether the model is loaded from another checkpoint than the target: an EAGLE draft is, an MTP module not."""
+        speculative = self.vllm_config.speculative_config
+        target = (speculative and speculative.target_model_config) or self.vllm_config.model_config
+        mine = self.model_config
+        return (mine.model, mine.revision) != (target.model, target.revision)
+
     @cached_property
     def quant_config(self) -> QuantizationConfig | None:
-        """The compressed-tensors config of the checkpoint that this model is loaded from, None for any other.
-
-        A draft with a checkpoint of its own (EAGLE) has its own; an MTP module is in the target's checkpoint.
-        """
-        target, mine = self.vllm_config.model_config, self.model_config
-        if mine.quantization != COMPRESSED:
+        """The compressed-tensors config of the checkpoint that this model is loaded from, None for any other."""
+        if self.model_config.quantization != COMPRESSED:
             return None
-        if (mine.model, mine.revision) == (target.model, target.revision):
+        if not self.has_own_checkpoint:
             return self.vllm_config.quant_config
-        return self.vllm_config.get_quantization_config(mine, self.vllm_config.load_config)
+        from vllm.model_executor.model_loader.utils import configure_quant_config
+
+        own = self.vllm_config.get_quantization_config(self.model_config, self.vllm_config.load_config)
+        configure_quant_config(own, self.kind)  # from the names of the checkpoint to those of the model
+        return own
 
 
 _building: ContextVar[Building | None] = ContextVar("building", default=None)
@@ -53,7 +65,7 @@ def build(kind: Any, vllm_config: VllmConfig, prefix: str, model_config: ModelCo
     hand, past `ParallelLMHead.tie_weights`, are untangled here.
     """
     outer = _building.get()
-    mine = None if kind.__name__ in READ_THEMSELVES else Building(vllm_config, model_config)
+    mine = None if kind.__name__ in READ_THEMSELVES else Building(kind, vllm_config, model_config)
     token = _building.set(outer or mine)
     try:
         model = kind(vllm_config=vllm_config, prefix=prefix)
@@ -64,17 +76,24 @@ def build(kind: Any, vllm_config: VllmConfig, prefix: str, model_config: ModelCo
 
 
 def config_of_head(layer: torch.nn.Module, prefix: str, config: QuantizationConfig | None) -> QuantizationConfig | None:
-    """Choose the config for a layer: the one that its model passes, else the checkpoint's if that quantizes this head.
+    """Choose the config for a layer: the one that its model passes, or the one of the model's checkpoint.
 
-    Everything but a head that a target of the checkpoint matches by name keeps what its model passes.
+    The checkpoint decides about a head whose model passes no config. It also decides if a draft with a checkpoint of
+    its own passes vLLM's config, which may describe the target's checkpoint (EagleMiniCPMForCausalLM). Every other
+    layer, and a head that no target matches by name, keeps what its model passes.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
     building = _building.get()
-    if config is not None or building is None or not prefix or not isinstance(layer, ParallelLMHead):
+    if building is None or not prefix or not isinstance(layer, ParallelLMHead):
         return config
-    mine = building.quant_config
-    return mine if _quantizes(mine, prefix) else None
+    of_target = building.has_own_checkpoint and config is building.vllm_config.quant_config
+    if config is not None and not of_target:
+        return config
+    own = building.quant_config
+    if _quantizes(own, prefix):
+        return own
+    return None if _quantizes(config, prefix) else config
 
 
 def leave_tied(layer: ParallelLMHead, embeddings: VocabParallelEmbedding) -> None:

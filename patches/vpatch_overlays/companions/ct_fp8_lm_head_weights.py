@@ -42,7 +42,10 @@ def pad_to_blocks(layer: ParallelLMHead) -> None:
 
 
 def set_padding(layer: ParallelLMHead, rows: int) -> None:
-    """Pad the vocabulary of a head, and then its added tokens, to multiples of `rows`; share them out anew."""
+    """Pad the vocabulary of a head, and then its added tokens, to multiples of `rows`; share them out anew.
+
+    A bias of another size is made anew, and is to be loaded afterwards. Weights are left to the caller.
+    """
     # The rank, whichever process group it is of: every rank has an even share of the padded vocabulary.
     rank = layer.shard_indices.padded_org_vocab_start_index // (layer.org_vocab_size_padded // layer.tp_size)
     added = layer.num_embeddings - layer.org_vocab_size
@@ -58,7 +61,13 @@ def set_padding(layer: ParallelLMHead, rows: int) -> None:
         rank,
         layer.tp_size,
     )
+    shard = layer.shard_indices
+    layer.num_org_embeddings_per_partition = shard.org_vocab_end_index - shard.org_vocab_start_index
+    layer.num_added_embeddings_per_partition = shard.added_vocab_end_index - shard.added_vocab_start_index
     set_geometry(layer, layer.prefix)
+    bias = getattr(layer, "bias", None)
+    if bias is not None and len(bias) != layer.num_embeddings_per_partition:
+        bias.data = bias.new_empty(layer.num_embeddings_per_partition)  # the parameter keeps its loader
 
 
 def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch.Tensor) -> bool:
@@ -99,7 +108,8 @@ def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch
     if weight and not _is_fp8(loaded):
         raise ValueError(
             f"The checkpoint's config quantizes {layer.prefix} to FP8, but the checkpoint has it as {loaded.dtype}. "
-            "Add the head to the ignore list of the config."
+            "If it is the model's head, add it to the ignore list of the config. "
+            "If an MTP module has a head of its own that vLLM loads as lm_head, quantize that head, too."
         )
     if weight or isinstance(param, ChannelQuantScaleParameter):
         _check(layer, param, loaded, rows=layer.org_vocab_size)

@@ -1,0 +1,56 @@
+"""The heads of drafts whose checkpoint is not the target's, on vLLM's own EAGLE classes, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.cpu import head_owners
+from tests.cpu.environment import interpreter, probe
+from tests.overlays.test_ct_fp8_lm_head_cpu import MORE, NO_DISPATCH, RELEASES, Two
+
+DTYPES = {"bf16": "torch.bfloat16", "channel": "torch.float8_e4m3fn", "renamed": "torch.float8_e4m3fn"}
+
+
+@pytest.fixture(scope="module", params=[*RELEASES, *(pytest.param(r, marks=pytest.mark.matrix) for r in MORE)])
+def seen(
+    request: pytest.FixtureRequest,
+    pristine: Callable[..., Path],
+    patched: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Two:
+    release, python = request.param, interpreter(request.param)
+    trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = pool.map(lambda tree: probe(python, "probe_head_drafts", tree, tmp_path_factory.mktemp("home")), trees)
+        return Two(release, *found)
+
+
+@pytest.mark.parametrize("target", head_owners.TARGETS)
+@pytest.mark.parametrize("own", head_owners.OWN)
+@pytest.mark.parametrize("kind", head_owners.CLASSES)
+def test_a_draft_that_passes_the_targets_config_to_its_head_has_the_head_of_its_checkpoint(
+    seen: Two, target: str, own: str, kind: str
+) -> None:
+    """Stock reads a plain head of the draft as FP8, which starts, and guesses at random."""
+    name = f"{target}, {kind}, {own}, nothing"
+
+    assert seen.patched["own"][name] == {"class": kind, "dtype": DTYPES[own], "logits": True}
+    if own == "bf16" and target != "plain" and not seen.release.startswith(NO_DISPATCH):
+        assert seen.stock["own"][name] == {"class": kind, "dtype": DTYPES["channel"], "logits": False}
+
+
+@pytest.mark.parametrize("replaced", head_owners.REPLACED[1:])
+@pytest.mark.parametrize("target", head_owners.TARGETS)
+@pytest.mark.parametrize("own", head_owners.OWN)
+def test_a_draft_has_the_head_of_its_checkpoint_where_vllms_config_names_the_draft_as_the_model(
+    seen: Two, target: str, own: str, replaced: str
+) -> None:
+    kind = head_owners.REPLACEABLE
+
+    found = seen.patched["own"][f"{target}, {kind}, {own}, {replaced}"]
+
+    assert found == {"class": kind, "dtype": DTYPES[own], "logits": True}
