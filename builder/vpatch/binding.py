@@ -133,7 +133,7 @@ class Scope:
         return self._binders.get(name, [])
 
     def origins(self, name: str) -> frozenset[str]:
-        """Say where a dotted name that code of this scope reads comes from, by the imports that bind its first part.
+        """Resolve a dotted name, read in this scope, by the imports that bind its first part.
 
         `ft.cache` is `functools.cache` after `import functools as ft`, and `len` is `builtins.len`. What else binds the
         first part gives `""`.
@@ -179,7 +179,7 @@ def _deleted_by(stmt: ast.stmt) -> set[str]:
 
 
 def annotated_by(stmt: ast.stmt) -> set[str]:
-    """Give the name that an annotation declares; with a value it is bound as well."""
+    """Return the name that an annotation declares; with a value it is bound as well."""
     return {stmt.target.id} if isinstance(stmt, ast.AnnAssign) and isinstance(stmt.target, ast.Name) else set()
 
 

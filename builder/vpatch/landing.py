@@ -295,7 +295,7 @@ def _lost(scope: Scope, file: _File) -> Iterator[str]:
 
 
 def _changed(place: _Place) -> Scope:
-    """Give the scope whose code an edit changed: that of a function which got a parameter, or lost statements."""
+    """Return the scope whose code an edit changed: the function's own if it got a parameter or lost statements."""
     inside = isinstance(place.stmt, Function) and not place.code.whole
     return place.scope.inner(place.stmt) if inside else place.scope  # type: ignore[arg-type]
 

@@ -94,7 +94,7 @@ def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
 
 
 def accessor_role(stmt: ast.stmt) -> str:
-    """Say which accessor of a property of its name a function is: "getter", "setter", "deleter" or, for no such, ""."""
+    """Return "getter", "setter" or "deleter" for a function that is that accessor of a property, else ""."""
     roles = (_accessor(each, stmt) for each in stmt.decorator_list) if isinstance(stmt, Function) else ()
     return next(filter(None, roles), "")
 

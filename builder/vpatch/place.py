@@ -29,7 +29,7 @@ def chain(module: cst.Module, tree: ast.Module, path: Path) -> list[ast.AST]:
             case cst.SimpleStatementLine() | cst.SimpleStatementSuite():
                 return [*found, block[index]]
             case cst.Else() | cst.Finally():
-                pass  # its block is the one that led here
+                continue  # its block is the one that led here
             case _ if field in {"handlers", "cases"}:
                 owner = getattr(owner, field)[index]
                 found.append(owner)

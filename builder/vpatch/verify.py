@@ -83,7 +83,7 @@ def _recorded(site: Site, read: Collection[str]) -> list[Problem]:
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:
-    """Say what this Python's compiler has against a module, or that the module is too large to compile."""
+    """List why a module does not compile: what this Python says against it, or that it is too large."""
     try:
         nesting.bound(nesting.decode(data)[0])
         with warnings.catch_warnings():

@@ -30,7 +30,7 @@ CLOSED = "permission denied to write in its folder"
 
 
 def prepared(root: Path, run: str, owner: int = 0) -> tuple[Tree, dict[str, bytes]]:
-    """Give a tree where a run begins, with all that a run may remove, and what is desired of it."""
+    """Return a tree as a run finds it, with all that the run may remove, and what is desired of it."""
     shutil.rmtree(root, ignore_errors=True)
     tree = make_tree(root)
     wanted: dict[str, dict[str, bytes]] = {"pristine": {}, "first": tree.first, "second": tree.second}

@@ -59,7 +59,7 @@ def tidy_up(site: Site, plan: Plan, tree: Folders) -> None:
 
 
 def _no_companion_stays(tree: Folders, plan: Plan, removed: Collection[str] = ()) -> bool:
-    """Whether the folder of companions will hold nothing but bytecode; a link to a folder is somebody's."""
+    """Whether the folder of companions will hold nothing but bytecode; a link to a folder is a user's."""
     if any(map(kept.is_companion, plan.files)):
         return False
     try:

@@ -117,6 +117,6 @@ def names_in(views: Iterable[View], folder: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)  # one path is asked of many layers
 def _above(path: str) -> frozenset[str]:
-    """Give the folders that `path` is below, with the root, an empty path; none for the root itself."""
+    """Return the folders above `path`, the root (an empty path) included; none for the root itself."""
     parts = path.split("/") if path else []
     return frozenset("/".join(parts[:count]) for count in range(len(parts)))
