@@ -27,7 +27,7 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
     table = symtable.symtable(after, "module", "exec")
     module = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     tables = {(t.get_name(), t.get_lineno()): t for t in _tables(table)}
-    attributes = {n.attr for n in _own(new) if not isinstance(n.ctx, ast.Load)} | {
+    attributes = {n.attr for f, me in _methods(new) for n in _own(f, me) if not isinstance(n.ctx, ast.Load)} | {
         s.get_name() for t in _tables(table) if t.get_type() == "class" for s in t.get_symbols() if s.is_assigned()
     }
     found: dict[Key, str] = {}
@@ -90,10 +90,18 @@ def _spelled(stmt: ast.stmt) -> str:
     )
 
 
-def _own(node: ast.AST) -> Iterator[ast.Attribute]:
-    """Yield the attributes of `self` in a piece of code."""
+def _methods(tree: ast.Module) -> Iterator[tuple[Function, str]]:
+    """Yield the methods of all classes, each with what it calls its instance."""
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for method in (stmt for stmt in _statements(owner.body) if isinstance(stmt, Function)):
+            for first in [*method.args.posonlyargs, *method.args.args][:1]:
+                yield method, first.arg
+
+
+def _own(node: ast.AST, instance: str = "self") -> Iterator[ast.Attribute]:
+    """Yield the attributes of the instance in a piece of code."""
     for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
+        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == instance:
             yield inner
 
 
