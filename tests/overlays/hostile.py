@@ -69,7 +69,7 @@ class File:
 
     @cached_property
     def variables(self) -> Mapping[Variable, list[Span]]:
-        return variables(self.text)
+        return dict(sorted(variables(self.text).items(), key=lambda item: str(item[0])))
 
     @cached_property
     def scopes(self) -> list[str]:
@@ -91,7 +91,7 @@ class File:
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
                     cuts = _follows(path, finding.regions)
                     made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
-        for where, name in self.meanings:
+        for where, name in sorted(self.meanings):
             if where in self.scopes and name in self._imported:
                 made += overrides.of_import(self.text, where, name)
         return list(dict.fromkeys(made))
