@@ -100,11 +100,15 @@ def test_somebody_elses_file(copied: Path, contents: Callable[[Path], Contents])
 
 
 @pytest.mark.parametrize(
-    ("closed", "named"),
-    [("vllm/platforms", ("vllm/platforms/interface.py",)), ("vllm", COMPANIONS), (INFO, (f"{INFO}/vpatch",))],
+    ("closed", "named", "cause"),
+    [
+        ("vllm/platforms", ("vllm/platforms/interface.py",), "permission denied to write in its folder"),
+        ("vllm", COMPANIONS, "permission denied"),
+        (INFO, (f"{INFO}/vpatch",), "permission denied"),
+    ],
 )
 def test_a_read_only_folder(
-    linked: Trees, contents: Callable[[Path], Contents], closed: str, named: tuple[str, ...]
+    linked: Trees, contents: Callable[[Path], Contents], closed: str, named: tuple[str, ...], cause: str
 ) -> None:
     tree = linked("0.20.2")
     before = contents(tree)
@@ -113,7 +117,7 @@ def test_a_read_only_folder(
     ran = humbly("apply", tree)
 
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "".join(f"cannot write: {file}: permission denied\n" for file in named)
+    assert ran.stderr == "".join(f"cannot write: {file}: {cause}\n" for file in named)
     assert contents(tree) == before
 
 
