@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.change import apply
+from vpatch.api import apply
 from vpatch.cli import main
-from vpatch.engine import named
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import named
 from vpatch.release.fetch import fetch
-from vpatch.site.locate import locate
-from vpatch.site.store import SitePackages
+from vpatch.tree.locate import locate
+from vpatch.tree.store import SitePackages
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"

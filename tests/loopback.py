@@ -15,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from vpatch.release import causes, session
+from vpatch.net import error_text
+from vpatch.release import session
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 SOURCES = {
@@ -233,7 +234,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def site(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Serve an index with one release, 1.0, and make it the user's."""
     monkeypatch.setattr(session, "BACKOFF", 0)
-    monkeypatch.setattr(causes, "TIMEOUT", 5.0)
+    monkeypatch.setattr(error_text, "TIMEOUT", 5.0)
     state = Site()
     with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"site": state})) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

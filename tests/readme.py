@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vpatch.catalogue import discover
-from vpatch.model import Catalogued
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued
 
 from tests.releases import RELEASES
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from textwrap import dedent
 
 import pytest
-from vpatch.engine import plan, status
-from vpatch.model import Catalogued, Changeset, Edit, Overlay, Part, Predicate, Shape, State, Verdict
+from vpatch.core.engine import plan, status
+from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Shape
+from vpatch.core.verdict import Changeset, State, Verdict
 
 FILE = "vllm/m.py"
 

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,30 +15,41 @@ import vpatch
 ROOT = Path(__file__).parents[1]
 TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
-# What may be imported by whom: every module only what stands above it. Those on one line do not import each other.
+# Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
-    ("errors", "cst", "nesting", "flow", "loaded"),
-    ("elide", "binding"),
-    ("model", "module"),
-    ("syntax", "overriding"),
-    ("marks", "select", "place"),
-    ("workspace",),
-    ("edits", "predicates", "judge", "scripts", "landing"),
-    ("engine",),
-    ("catalogue", "report", "site", "release"),
-    ("change", "running", "image"),
-    ("verify",),
-    ("matrix", "plan"),
-    ("testing", "cli", "vpatch"),
+    ("errors",),
+    ("core", "net"),
+    ("tree", "release"),
+    ("api", "image"),
+    ("matrix", "plan", "testing"),
+    ("cli", "vpatch"),
     ("__main__",),
 )
-LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
+# The same inside `core`.
+CORE = (
+    ("cst", "nesting", "landing.flow", "verdict", "core"),
+    ("landing.binding",),
+    ("landing.definitions", "syntax", "elide"),
+    ("landing.overriding", "marks", "select"),
+    ("landing.position", "workspace"),
+    ("overlay",),
+    ("edits", "predicates", "judge", "probes", "landing.check", "landing"),
+    ("engine", "catalogue"),
+)
+
+
+def numbered(levels: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Number the levels: each name with the index of its line."""
+    return {name: number for number, names in enumerate(levels) for name in names}
+
+
+LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
 # Beyond the standard library: who may import what at all, and who of them when it is imported itself.
 EXTRAS = {
-    "git": {"site.checkout", "matrix.revision", "matrix.shallow"},
-    "requests": {"release", "image"},
-    "urllib3": {"release", "image.registry"},
+    "git": {"tree.checkout", "matrix.revision", "matrix.git_fetch"},
+    "requests": {"net", "release", "image"},
+    "urllib3": {"net", "release", "image.registry"},
     "pypi_simple": {"release"},
     "docker": {"image"},
     "jsonschema": {"image"},
@@ -48,6 +59,24 @@ EXTRAS = {
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.hub"},
     "ruamel": {"plan.compose"},
+}
+OUTSIDE = {
+    "click",
+    "fcntl",
+    "glob",
+    "http",
+    "mmap",
+    "os",
+    "pathlib",
+    "requests",
+    "rich",
+    "shutil",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "urllib",
+    "urllib3",
 }
 LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
@@ -61,11 +90,11 @@ def modules(top: Path) -> dict[str, ast.Module]:
     return found
 
 
-def imports(node: ast.AST, *, late: bool) -> Iterator[str]:
-    """Give the names that a module imports, those inside functions only if `late`; not those for type checkers."""
+def imports(node: ast.AST, *, late: bool, typing: bool = False) -> Iterator[str]:
+    """Yield the names that a module imports: if `late`, inside functions, too; if `typing`, for type checkers, too."""
     for child in ast.iter_child_nodes(node):
         match child:
-            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse) if not typing:
                 yield from imports(ast.Module(orelse, []), late=late)
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
@@ -76,14 +105,14 @@ def imports(node: ast.AST, *, late: bool) -> Iterator[str]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() if not late:
                 continue
             case _:
-                yield from imports(child, late=late)
+                yield from imports(child, late=late, typing=typing)
 
 
 OURS = modules(TOOL)
 
 
 def within(imported: str) -> str | None:
-    """Give the module of the tool that an import names, relative to the package; None for any other's."""
+    """Return the module of the tool that an import names, relative to the package; None for any other's."""
     top, _, rest = imported.partition(".")
     if top != "vpatch":
         return None
@@ -92,33 +121,53 @@ def within(imported: str) -> str | None:
     return rest
 
 
-def part(name: str) -> str:
-    """Give the name that a module has in LEVELS."""
+def used_by(name: str, *, typing: bool = False) -> set[str]:
+    """Return the tool's modules that a module imports anywhere."""
+    found = {within(imported) for imported in imports(OURS[name], late=True, typing=typing)}
+    return {other for other in found if other is not None and other != name}
+
+
+def room(name: str) -> str:
+    """Return the name that a module has in LEVELS."""
     return name.partition(".")[0] or "vpatch"
 
 
+def drawer(name: str) -> str:
+    """Return the name that a module of `core` has in CORE."""
+    rest = name.partition(".")[2]
+    return "core" if not rest else "edits" if rest.partition(".")[0] == "edits" else rest
+
+
 def test_every_module_has_a_level() -> None:
-    assert {part(name) for name in OURS} == LEVEL.keys()
+    assert {room(name) for name in OURS} == LEVEL.keys()
+    assert {drawer(name) for name in OURS if room(name) == "core"} == CORE_LEVEL.keys()
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_imports_point_one_way(name: str) -> None:
-    used = {found for imported in imports(OURS[name], late=True) if (found := within(imported)) is not None}
-    # A name of the package itself, `from vpatch import cst`, is the module of that name.
-    wrong = {other for other in used if part(other) != part(name) and LEVEL[part(other)] >= LEVEL[part(name)]}
+    used = used_by(name)
 
-    assert not wrong
+    assert not {other for other in used if room(other) != room(name) and LEVEL[room(other)] >= LEVEL[room(name)]}
+    if room(name) == "core":
+        level = CORE_LEVEL[drawer(name)]
+        inner = {other for other in used if room(other) == "core" and drawer(other) != drawer(name)}
+        assert not {other for other in inner if CORE_LEVEL[drawer(other)] >= level}
 
 
-def test_no_cycle_inside_a_package() -> None:
-    graph = {
-        name: {o for i in imports(tree, late=False) if (o := within(i)) and o != name} for name, tree in OURS.items()
-    }
+@pytest.mark.parametrize("name", [name for name in OURS if room(name) == "core"])
+def test_core_touches_no_disk_and_no_network(name: str) -> None:
+    anywhere = {imported.partition(".")[0] for imported in imports(OURS[name], late=True)}
+
+    # What ships with an overlay, its companions and probes, comes by `importlib.resources`.
+    assert not anywhere & OUTSIDE
+
+
+def test_no_circle() -> None:
+    graph = {name: used_by(name, typing=True) for name in OURS}
     done: set[str] = set()
     while ready := {name for name in graph if name not in done and graph[name] <= done}:
         done |= ready
 
-    # The package itself is what authors import; its modules import its other modules by their own names.
     assert graph.keys() - done == set()
 
 
@@ -135,7 +184,7 @@ def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
     assert "vpatch_overlays" not in anywhere
     assert anywhere <= runtime | extras | {"vpatch"}
     assert not early & LATE, "it is slow, or an extra: import it where it is needed"
-    assert not name.startswith("site") or early <= {"vpatch"}, "the writer leans on nothing"
+    assert not name.startswith("tree") or early <= {"vpatch"}, "the writer leans on nothing"
 
 
 def test_an_extra_is_declared() -> None:

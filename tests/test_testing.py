@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch import change, testing
-from vpatch.catalogue import discover, select
-from vpatch.engine import status
+from vpatch import api, testing
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import status
+from vpatch.core.select import Lost
 from vpatch.errors import Problem
-from vpatch.select import Lost
-from vpatch.site.locate import locate
-from vpatch.site.store import SitePackages
 from vpatch.testing import Case, State, check, fingerprint_of
-from vpatch.verify import Verified
+from vpatch.tree.locate import locate
+from vpatch.tree.store import SitePackages
+from vpatch.tree.verify import Verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ class Faults:
     def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
             spoil(store.site.root)
-            return change.apply(store, overlays)  # type: ignore[arg-type]
+            return api.apply(store, overlays)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
         return Case("0.21.0", State.MERGED)
@@ -98,7 +98,7 @@ class Faults:
     @staticmethod
     def writes_where_nothing_is_pending(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            return change.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
+            return api.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
         return Case("0.21.0", State.MERGED)
@@ -106,7 +106,7 @@ class Faults:
     @staticmethod
     def writes_each_time(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            return change.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
+            return api.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
         return PENDING
@@ -114,7 +114,7 @@ class Faults:
     @staticmethod
     def leaves_the_state(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            changeset, changed = change.apply(store, overlays)  # type: ignore[arg-type]
+            changeset, changed = api.apply(store, overlays)  # type: ignore[arg-type]
             return type(changeset)(changeset.before, changeset.before, {}, ()), changed
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -123,7 +123,7 @@ class Faults:
     @staticmethod
     def spoils_what_it_applied(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            result = change.apply(store, overlays)  # type: ignore[arg-type]
+            result = api.apply(store, overlays)  # type: ignore[arg-type]
             if result[1]:
                 spoil(store.site.root, INTERFACE)
             return result
@@ -139,7 +139,7 @@ class Faults:
     @staticmethod
     def reverts_too_little(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
-            change.revert(store, installed, None)  # type: ignore[arg-type]
+            api.revert(store, installed, None)  # type: ignore[arg-type]
             spoil(store.site.root)
 
         monkeypatch.setattr(testing, "revert", revert)
@@ -148,7 +148,7 @@ class Faults:
     @staticmethod
     def reverts_too_much(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
-            change.revert(store, installed, None)  # type: ignore[arg-type]
+            api.revert(store, installed, None)  # type: ignore[arg-type]
             (store.site.root / INTERFACE).unlink()
 
         monkeypatch.setattr(testing, "revert", revert)

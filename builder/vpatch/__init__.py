@@ -3,7 +3,7 @@
 This module is what overlay authors import.
 """
 
-from vpatch.edits import (
+from vpatch.core.edits import (
     AddFile,
     AddFunction,
     AddKeyword,
@@ -18,9 +18,9 @@ from vpatch.edits import (
     ReplaceStatements,
     companion,
 )
-from vpatch.model import Need, Overlay, Part, Probe, Shape, Use
-from vpatch.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
-from vpatch.scripts import probe
+from vpatch.core.overlay import Need, Overlay, Part, Probe, Shape, Use
+from vpatch.core.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
+from vpatch.core.probes import probe
 
 __all__ = [
     "AddFile",

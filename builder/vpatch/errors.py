@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,10 @@ class Problem:
     cause: str
     scope: str = ""
 
+    def as_json(self) -> dict[str, str | None]:
+        """Return the problem as the JSON object of the command line's contract."""
+        return {"what": self.what, "file": self.where, "scope": self.scope or None, "cause": self.cause}
+
     def __str__(self) -> str:
         where = f"{self.where} ({self.scope})" if self.scope else self.where
         return f"{self.what}: {where}: {self.cause}"
@@ -29,3 +38,21 @@ class Failure(Exception):
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+def cause(error: OSError) -> str:
+    """Return the system's reason, in lower case."""
+    return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def naming(what: str, where: str, more: str = "") -> Iterator[None]:
+    """Turn an error of the system into a failure that names the file, with `more` after the cause.
+
+    Raises:
+        Failure: the block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Failure(Problem(what, where, cause(error) + more)) from error

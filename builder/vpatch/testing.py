@@ -21,16 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch.catalogue import discover, select
-from vpatch.change import apply, revert
-from vpatch.engine import status
-from vpatch.model import State
-from vpatch.select import scopes
-from vpatch.site.locate import locate
-from vpatch.site.store import SitePackages
-from vpatch.syntax import fingerprint
-from vpatch.verify import verify
-from vpatch.workspace import Workspace
+from vpatch.api import apply, revert
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import status
+from vpatch.core.select import scopes
+from vpatch.core.syntax import fingerprint
+from vpatch.core.verdict import State
+from vpatch.core.workspace import Workspace
+from vpatch.tree.locate import locate
+from vpatch.tree.store import SitePackages
+from vpatch.tree.verify import verify
 
 __all__ = ["Case", "State", "check", "fingerprint_of"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HEAD = """
 from dataclasses import dataclass
 from vpatch import Overlay, Part, Shape
-from vpatch.model import Answer, Finding, Found
+from vpatch.core.verdict import Answer, Finding, Found
 
 @dataclass(frozen=True)
 class Custom:

@@ -15,10 +15,10 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.model import State
-from vpatch.site.locate import locate
-from vpatch.site.writer import lock
+from vpatch.core.catalogue import discover, select
+from vpatch.core.verdict import State
+from vpatch.tree.locate import locate
+from vpatch.tree.writer import lock
 
 from tests.releases import FACTS, fact
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
-from vpatch import report
+from vpatch.cli import output
+from vpatch.cli.output import Report, printable, show, tell
+from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
-from vpatch.model import PartVerdict, State, Verdict
-from vpatch.report import Report, printable, show, tell
 
 from tests.cli.test_terminal import on_terminal
 
@@ -30,7 +30,7 @@ def test_what_is_escaped() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_every_way_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, terminal: bool) -> None:
-    monkeypatch.setattr(report, "on_terminal", lambda stream: terminal)
+    monkeypatch.setattr(output, "on_terminal", lambda stream: terminal)
     monkeypatch.setenv("COLUMNS", "300")
     part = PartVerdict(EVIL, State.PENDING, EVIL, (EVIL,))
     problem = Problem(EVIL, EVIL, EVIL, EVIL)

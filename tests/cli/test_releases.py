@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.engine import plan
-from vpatch.site.locate import locate
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan
+from vpatch.tree.locate import locate
 
 from tests.releases import FACTS, RELEASES, fact
 
 if TYPE_CHECKING:
-    from vpatch.workspace import Parsed
+    from vpatch.core.workspace import Parsed
 
     from tests.conftest import Program, Trees
 

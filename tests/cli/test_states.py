@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.catalogue import discover, select
+from vpatch.core.catalogue import discover, select
 
 from tests.releases import FACTS, RELEASES, fact, pending
 

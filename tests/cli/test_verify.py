@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch import nesting
+from vpatch.core import nesting
 
 from tests.conftest import CACHE
 
@@ -182,7 +182,7 @@ class TestPython:
 
     def test_functions_are_compared_where_they_can_be_imported(self, process: Process, tmp_path: Path) -> None:
         """The real vLLM is imported here: but for `arg_utils`, which wants more than its environment has."""
-        from tests.cpu.environment import interpreter
+        from tests.validation.cpu.environment import interpreter
 
         python = interpreter("0.20.2")
         complete = shutil.copytree(CACHE / "trees/0.20.2", tmp_path / "complete")

@@ -13,8 +13,8 @@ from typing import Any
 
 import docker
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.engine import plan
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan
 from vpatch.image.engine.inside import Inside
 
 from tests.conftest import Process, Program, Ran

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vpatch.catalogue import discover, select
+from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure
 from vpatch.image.definition import everything, read
 

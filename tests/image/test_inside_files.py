@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from vpatch.image.inside.files import Disk, checks, imported, main
-from vpatch.site import record
+from vpatch.image.guest.files import Disk, checks, imported, main
+from vpatch.tree import record
 
 INFO = "vllm-0.20.2.dist-info"
 MODULE, ADDED = "vllm/engine.py", "vllm/_vpatch/added.py"
@@ -125,7 +125,7 @@ def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: py
 def test_the_script_answers_in_one_line(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = (files("vpatch.image.inside") / "files.py").read_text()
+    script = (files("vpatch.image.guest") / "files.py").read_text()
     question = {"root": str(tree), "dist_info": INFO, "said": asked(tree)}
     command = [sys.executable, "-c", script, json.dumps(question)]
     ran = subprocess.run(command, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from vpatch.image import model
-from vpatch.image.inside import imports
-from vpatch.image.probed import imported
+from vpatch.image.guest import imports
+from vpatch.image.probe_result import imported
 
-from tests.cpu.environment import environ, interpreter
 from tests.releases import FACTS
+from tests.validation.cpu.environment import environ, interpreter
 
 Trees = Callable[..., Path]
 
@@ -118,7 +118,9 @@ def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
     broken = "vllm.model_executor.models.qwen3_next_mtp"
     with (tree / f"{broken.replace('.', '/')}.py").open("a") as file:
         file.write("undefined_name\n")
-    (tmp_path / "sitecustomize.py").write_text("import tests.cpu.platform as p\np.stand_in_for_torchvision()\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import tests.validation.cpu.platform as p\np.stand_in_for_torchvision()\n"
+    )
     environment = environ(tree, tmp_path)
     environment["PYTHONPATH"] += f":{tmp_path}"
 

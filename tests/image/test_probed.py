@@ -6,7 +6,7 @@ import json
 
 import pytest
 from vpatch.image import model
-from vpatch.image.probed import imported, outcome
+from vpatch.image.probe_result import imported, outcome
 
 FRAMES = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n    main()\n'
 PYDANTIC = "pydantic_core.ValidationError: 1 validation error for ModelConfig"

@@ -11,8 +11,8 @@ import docker
 import pytest
 
 from tests.conftest import Program
-from tests.cpu.environment import interpreter as cpu_interpreter
 from tests.image.standin import SITE, archive, imported, python_root
+from tests.validation.cpu.environment import interpreter as cpu_interpreter
 
 PACKAGES = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 SHARED = "opt/shared"

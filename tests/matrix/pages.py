@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vpatch.catalogue import discover
-from vpatch.engine import status
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import status
+from vpatch.core.overlay import Catalogued, Overlay
+from vpatch.core.verdict import PartVerdict, State, Verdict
+from vpatch.core.workspace import Parsed
 from vpatch.errors import Problem
-from vpatch.matrix.model import Cell, Matrix, Row, Tree
 from vpatch.matrix.page import page
-from vpatch.model import Catalogued, Overlay, PartVerdict, State, Verdict
-from vpatch.workspace import Parsed
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 
 RELEASES = ("0.19.1", "0.20.2", "0.22.1", "0.25.1", "0.32.0", "0.33.0")
 HOSTILE = """"><script>alert(1)</script><img src=x onerror='alert(2)'>&lt;{{ 7 * 7 }}"""

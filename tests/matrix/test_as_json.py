@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.as_json import as_rows, read_rows
 from vpatch.matrix.difference import Change, Kind, as_objects, from_objects, told
-from vpatch.matrix.model import Cell, Matrix, Row, Tree
-from vpatch.model import PartVerdict, State, Verdict
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

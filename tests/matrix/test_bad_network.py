@@ -9,7 +9,7 @@ import sys
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
-from vpatch.release import causes
+from vpatch.net import error_text
 
 from tests.loopback import NAME, Site, make_wheel
 from tests.matrix.shop import CORE, FILES, INIT, WANTED, one
@@ -130,7 +130,7 @@ def test_says_in_one_line_what_the_server_did(
     site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, object], cause: str
 ) -> None:
     release = one(cache)
-    monkeypatch.setattr(causes, "TIMEOUT", 0.1)
+    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
     for name, value in trouble.items():
         setattr(site, name, value)
 
@@ -152,7 +152,7 @@ for name in ("releases", "wheel", "shelf"):
         __import__(f"vpatch.matrix.{name}")
     except Failure as failure:
         print(failure)
-import vpatch.matrix.folder
+import vpatch.matrix.local_tree
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

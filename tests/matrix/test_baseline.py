@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import ReplaceExpr
-from vpatch.catalogue import discover, select
-from vpatch.engine import named
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import named
+from vpatch.core.overlay import Catalogued, Overlay
+from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.matrix.baseline import changes
 from vpatch.matrix.difference import Change, Kind
-from vpatch.matrix.model import Cell, Matrix, Row, Tree
 from vpatch.matrix.trial import try_one
-from vpatch.model import Catalogued, Overlay, PartVerdict, State, Verdict
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
 from vpatch.matrix.as_json import read_rows
 from vpatch.matrix.baseline import changes
-from vpatch.matrix.model import Matrix
-from vpatch.matrix.text import markdown
+from vpatch.matrix.rendering import markdown
+from vpatch.matrix.verdicts import Matrix
 
 from tests.readme import README, RECORD, fresh
 from tests.releases import FACTS, RELEASES, fact

@@ -8,7 +8,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
 from vpatch.matrix.releases import releases_of
-from vpatch.release import causes
+from vpatch.net import error_text
 
 from tests.loopback import NAME, Site
 from tests.matrix.shop import FILES, INIT, one
@@ -34,7 +34,7 @@ def test_offline_with_a_warm_cache_it_works_and_says_so(site: Site, cache: Cache
 
 def test_an_index_that_is_silent_counts_as_offline(site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     online = releases_of("vllm", [], cache)
-    monkeypatch.setattr(causes, "TIMEOUT", 0.1)
+    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
     site.stalls = "/simple/"
 
     offline = releases_of("vllm", [], cache)

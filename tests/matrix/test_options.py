@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.catalogue import discover, select
+from vpatch.core.catalogue import discover, select
 
 from tests.cli.test_terminal import on_terminal
 from tests.releases import FACTS, RELEASES, fact
@@ -134,7 +134,7 @@ def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
 ENDLESS = """
 import time
 from vpatch import AddFile, Overlay, Part, Shape
-from vpatch.model import Answer
+from vpatch.core.verdict import Answer
 
 class Endless:
     reach = ()

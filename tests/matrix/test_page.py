@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix.model import Matrix
 from vpatch.matrix.page import SAYS, on, page, pieces
+from vpatch.matrix.verdicts import Matrix
 
 from tests.matrix.pages import HOSTILE, html, saying, wide
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
-from vpatch.matrix.model import Cell, Matrix, Row
-from vpatch.model import State
+from vpatch.core.verdict import State
+from vpatch.matrix.verdicts import Cell, Matrix, Row
 
 from tests.matrix.browser import chromium, find
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide

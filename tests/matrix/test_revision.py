@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.engine import named, status
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import named, status
 from vpatch.errors import Failure
-from vpatch.matrix.model import Tree
 from vpatch.matrix.revision import Revision
+from vpatch.matrix.verdicts import Tree
 
 from tests.matrix.git_server import Served, serving
 from tests.matrix.repositories import git

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix import shallow
+from vpatch.matrix import git_fetch
 from vpatch.matrix.revision import Revision
 
 from tests.matrix.git_server import Served, serving
@@ -178,7 +178,7 @@ def processes(port: int) -> list[str]:
 
 
 def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shallow, "SILENCE", 0.5)
+    monkeypatch.setattr(git_fetch, "SILENCE", 0.5)
     server.silent = threading.Event()
 
     told = refused(server.url("repository/.git", "somebody:s3cret"))
@@ -190,7 +190,7 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
 
 def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its queue is full: whoever connects hears nothing at all."""
-    monkeypatch.setattr(shallow, "SILENCE", 0.5)
+    monkeypatch.setattr(git_fetch, "SILENCE", 0.5)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.catalogue import discover
-from vpatch.engine import named
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import named
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
-from vpatch.matrix.folder import Folder
+from vpatch.matrix.local_tree import Folder
 from vpatch.matrix.releases import Release, releases_of
 from vpatch.matrix.wheel import WheelFile
 

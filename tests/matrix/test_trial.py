@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
+from vpatch.core.overlay import Catalogued, Reach
+from vpatch.core.verdict import Finding, Found, State
+from vpatch.core.workspace import Workspace
 from vpatch.matrix import trial
-from vpatch.matrix.model import Cell
 from vpatch.matrix.trial import Together, try_one, try_together
-from vpatch.model import Catalogued, Finding, Found, Reach, State
-from vpatch.workspace import Workspace
+from vpatch.matrix.verdicts import Cell
 
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay
 

@@ -19,14 +19,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from vpatch.catalogue import discover
-from vpatch.edits import ReplaceFunction
-from vpatch.engine import plan
-from vpatch.judge import judge
-from vpatch.model import COMPANIONS, Catalogued, Edit, Finding, State
-from vpatch.place import chain as statements_at
-from vpatch.syntax import Path as Steps
-from vpatch.workspace import Parsed, Workspace
+from vpatch.core.catalogue import discover
+from vpatch.core.edits import ReplaceFunction
+from vpatch.core.engine import plan
+from vpatch.core.judge import judge
+from vpatch.core.landing.position import chain as statements_at
+from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
+from vpatch.core.syntax import Path as Steps
+from vpatch.core.verdict import Finding, State
+from vpatch.core.workspace import Parsed, Workspace
 
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse

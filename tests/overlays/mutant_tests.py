@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from vpatch.engine import Read, plan, status
-from vpatch.judge import judge
-from vpatch.marks import mark
-from vpatch.model import COMPANIONS, Catalogued, Changeset, State
-from vpatch.workspace import Parsed, Workspace
+from vpatch.core.engine import Read, plan, status
+from vpatch.core.judge import judge
+from vpatch.core.marks import mark
+from vpatch.core.overlay import COMPANIONS, Catalogued
+from vpatch.core.verdict import Changeset, State
+from vpatch.core.workspace import Parsed, Workspace
 
 from tests.overlays.meaning import meanings, worse
 from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants

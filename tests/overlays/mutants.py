@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from libcst.metadata import MetadataWrapper, PositionProvider
-from vpatch import cst
-from vpatch.model import Edit, Finding
-from vpatch.select import Source
-from vpatch.syntax import along
+from vpatch.core import cst
+from vpatch.core.overlay import Edit
+from vpatch.core.select import Source
+from vpatch.core.syntax import along
+from vpatch.core.verdict import Finding
 
 from tests.overlays.mutations import (
     MUTATE,

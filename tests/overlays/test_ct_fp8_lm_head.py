@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.engine import status
-from vpatch.site.locate import locate
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import status
 from vpatch.testing import Case, State, check
+from vpatch.tree.locate import locate
 
 from tests.releases import RELEASES
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cpu import head_models, head_unpassed
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.head_cases import (
+from tests.validation.cpu import head_models, head_unpassed
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.head_cases import (
     APART,
     BARE,
     CUT,

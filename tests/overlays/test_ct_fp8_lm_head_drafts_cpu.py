@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu import head_owners
-from tests.cpu.environment import interpreter, probe
 from tests.overlays.test_ct_fp8_lm_head_cpu import MORE, NO_DISPATCH, RELEASES, Two
+from tests.validation.cpu import head_owners
+from tests.validation.cpu.environment import interpreter, probe
 
 DTYPES = {"bf16": "torch.bfloat16", "channel": "torch.float8_e4m3fn", "renamed": "torch.float8_e4m3fn"}
 

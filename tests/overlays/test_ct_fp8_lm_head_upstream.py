@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cpu import validation
 from tests.releases import RELEASES
+from tests.validation.cpu import validation
 
 TESTS = {
     f"tests.model_executor.test_qwen3_5_quantization::test_{model}_lm_head_receives_quant_config"

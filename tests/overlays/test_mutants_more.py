@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.catalogue import discover, select
+from vpatch.core.catalogue import discover, select
 
 from tests.overlays.mutant_tests import (
     Subject,

@@ -1,7 +1,7 @@
 """Each overlay's probe on the real vLLM, without a GPU: fails on stock where pending, holds where patched or merged.
 
-All of a tree are run by one process, which imports vLLM once (tests/cpu/probes.py); one by one, as they are run in an
-image, only those of `ALONE`.
+All of a tree are run by one process, which imports vLLM once (tests/validation/cpu/probes.py); one by one, as they are
+run in an image, only those of `ALONE`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import pytest
 from packaging.version import Version
-from vpatch.catalogue import discover
-from vpatch.image.probed import outcome
+from vpatch.core.catalogue import discover
+from vpatch.image.probe_result import outcome
 
-from tests.cpu.environment import ROOT, environ, interpreter
 from tests.releases import FACTS, RELEASES, fact
+from tests.validation.cpu.environment import ROOT, environ, interpreter
 
 Trees = Callable[..., Path]
 Outcomes = dict[str, tuple[int, str]]
@@ -60,7 +60,7 @@ def come_to(release: str, tree: Path, home: Path, scripts: dict[str, str]) -> Ou
     """Run scripts on a tree."""
     environment = environ(tree, home)
     environment["PYTHONPATH"] += f":{ROOT / 'patches'}"
-    command = [str(interpreter(release)), "-m", "tests.cpu.probes", str(LIMIT_S)]
+    command = [str(interpreter(release)), "-m", "tests.validation.cpu.probes", str(LIMIT_S)]
     ran = subprocess.run(
         command, cwd=home, env=environment, input=json.dumps(scripts), capture_output=True, text=True, check=False
     )
@@ -84,7 +84,7 @@ def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest
     trees = (pristine(release), patched(release, *FACTS))
     homes = [tmp_path_factory.mktemp("home") for _ in trees]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        scripts = SCRIPTS | {LOAD: (ROOT / f"tests/cpu/{LOAD}.py").read_text()}
+        scripts = SCRIPTS | {LOAD: (ROOT / f"tests/validation/cpu/{LOAD}.py").read_text()}
         return Two(*pool.map(lambda tree, home: come_to(release, tree, home, scripts), trees, homes))
 
 
@@ -162,7 +162,7 @@ def test_every_overlay_has_a_probe() -> None:
 
 def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.CompletedProcess[str]:
     """Run a probe as it is run in an image."""
-    (home / "sitecustomize.py").write_text("import tests.cpu.platform as p\np.stand_in_for_torchvision()\n")
+    (home / "sitecustomize.py").write_text("import tests.validation.cpu.platform as p\np.stand_in_for_torchvision()\n")
     environment = environ(tree, home)
     environment["PYTHONPATH"] += f":{home}"
     command = [str(interpreter(release)), "-c", SCRIPTS[name]]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cpu import models
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS
+from tests.validation.cpu import models
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS
 
 Trees = Callable[..., Path]
 

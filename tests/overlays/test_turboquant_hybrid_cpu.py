@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cpu import boundary, models, upstream
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_hybrid import ALIGNED, DTYPES, HYBRIDS, SIZED, WHOLE
+from tests.validation.cpu import boundary, models, upstream
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.probe_hybrid import ALIGNED, DTYPES, HYBRIDS, SIZED, WHOLE
 
 Trees = Callable[..., Path]
 Seen = dict[str, dict[str, dict[str, Any]]]

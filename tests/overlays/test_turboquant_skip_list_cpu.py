@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cpu import models
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_skip_list import INDICES, NAMES, SKIPPED
+from tests.validation.cpu import models
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.probe_skip_list import INDICES, NAMES, SKIPPED
 
 Trees = Callable[..., Path]
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.change import apply
-from vpatch.engine import plan, status
-from vpatch.site.locate import locate
-from vpatch.site.store import SitePackages
+from vpatch.api import apply
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan, status
+from vpatch.tree.locate import locate
+from vpatch.tree.store import SitePackages
 from vpatch_overlays.companions.turboquant_speculation import refuse_wrong_attention
 
 from tests.conftest import Contents, Program, Trees

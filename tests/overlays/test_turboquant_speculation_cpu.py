@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tests.cpu import models
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
 from tests.releases import pending
+from tests.validation.cpu import models
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
 
 Trees = Callable[..., Path]
 Seen = dict[str, dict[str, Any]]

@@ -7,10 +7,10 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.engine import plan
-from vpatch.site.locate import locate
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan
 from vpatch.testing import Case, State, check
+from vpatch.tree.locate import locate
 
 from tests.releases import RELEASES, fact, pending
 

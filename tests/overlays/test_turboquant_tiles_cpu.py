@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 from packaging.version import Version
 
-from tests.cpu import models
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_tiles import CASES, MAX_MODEL_LEN, PEAKS, TILE
-from tests.cpu.table import RELEASES
 from tests.releases import pending
+from tests.validation.cpu import models
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.probe_tiles import CASES, MAX_MODEL_LEN, PEAKS, TILE
+from tests.validation.cpu.table import RELEASES
 
 Trees = Callable[..., Path]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from vpatch.catalogue import discover, select
-from vpatch.engine import plan
-from vpatch.site.locate import locate
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan
 from vpatch.testing import Case, State, check
+from vpatch.tree.locate import locate
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 CACHE = "vllm/config/cache.py"

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cpu import models, upstream
-from tests.cpu.environment import interpreter, probe
-from tests.cpu.probe_workspace import RESERVED, RUNS
+from tests.validation.cpu import models, upstream
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.probe_workspace import RESERVED, RUNS
 
 Trees = Callable[..., Path]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from vpatch import AddFile, All, Sets
-from vpatch.catalogue import discover
-from vpatch.model import Catalogued, Edit, Predicate
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued, Edit, Predicate
 
 OF_TORCH = {"_parameters"}  # set by `torch.nn.Module`
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from packaging.version import Version
 from vpatch.plan.gpus import gpu
+from vpatch.plan.lookup import load
 from vpatch.plan.model import FULL, GIB, Attention, Deployment, Gpu, Model
 from vpatch.plan.presets import Preset
-from vpatch.plan.source import load
 
 GPU = Gpu("a GPU", 32 * GIB)
 

@@ -1,7 +1,8 @@
 """Plan's arithmetic is vLLM's: for models and deployments by lot, what it says is what a release's own code comes to.
 
 The release takes each through its engine's config, its layers, its block size and its KV cache, on the CPU
-(`tests.cpu.probe_plan`). Some refuse TurboQuant on hybrid models: for those it is the release with the overlay for it.
+(`tests.validation.cpu.probe_plan`). Some refuse TurboQuant on hybrid models: for those it is the release with the
+overlay for it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from vpatch.plan.checkpoint import model_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
 from vpatch.plan.model import FULL, Deployment, Gpu
 
-from tests.cpu.environment import interpreter, probe
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
 from tests.releases import RELEASES, pending
+from tests.validation.cpu.environment import interpreter, probe
 
 Trees = Callable[..., Path]
 Found = dict[str, Any]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
 from vpatch.plan.fit import fit
 from vpatch.plan.model import GIB, Deployment, Model, Weights
-from vpatch.plan.planned import plan
+from vpatch.plan.planner import plan
 
 from tests.plan.examples import MOE, dense, deployment, hybrid
 from tests.plan.test_seeds import planned

@@ -16,8 +16,8 @@ from vpatch.errors import Failure
 from vpatch.plan.checkpoint import model_of, read
 from vpatch.plan.model import FULL, LINEAR, Attention
 
-from tests.cpu.models import CONFIGS as REAL
 from tests.plan.configs import CONFIGS, named
+from tests.validation.cpu.models import CONFIGS as REAL
 
 QWEN3 = named("Qwen3ForCausalLM")
 QWEN3_5 = named("Qwen3_5MoeForConditionalGeneration")

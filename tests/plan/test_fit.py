@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan.advice import SEQUENCES, advise, remedies
 from vpatch.plan.fit import fit
 from vpatch.plan.gpus import gpu
+from vpatch.plan.lookup import load
 from vpatch.plan.model import GIB, Model, Weights
-from vpatch.plan.planned import plan
-from vpatch.plan.source import load
+from vpatch.plan.planner import plan
 
 from tests.plan.examples import MOE, dense, deployment, hybrid
 from tests.plan.seeds import AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K, Printed

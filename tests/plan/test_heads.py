@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Program, Ran
-from tests.cpu.head_cases import NO_LANGUAGE_MODEL, config, group
-from tests.cpu.head_models import qwen3_5
-from tests.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
+from tests.validation.cpu.head_cases import NO_LANGUAGE_MODEL, config, group
+from tests.validation.cpu.head_models import qwen3_5
+from tests.validation.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
 
 HEAD = "ct-fp8-lm-head"
 RELEASES = ("0.20.2", "0.26.0", "0.33.0")

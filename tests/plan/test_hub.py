@@ -13,8 +13,8 @@ import pytest
 from vpatch.errors import Failure, Problem
 from vpatch.plan import hub as module
 from vpatch.plan import hub_cache
+from vpatch.plan.lookup import load
 from vpatch.plan.model import GIB, Model
-from vpatch.plan.source import load
 
 from tests.plan.configs import named
 from tests.plan.hub_server import COMMIT, NAME, Hub, hub
@@ -305,7 +305,7 @@ def test_without_huggingface_hub_it_says_what_to_install(monkeypatch: pytest.Mon
 
 def test_the_endpoint_of_the_user_is_asked(hub: Hub, tmp_path: Path) -> None:
     publish(hub)
-    script = f"from vpatch.plan.source import load; print(load({NAME!r}, download=True).weights.exact)"
+    script = f"from vpatch.plan.lookup import load; print(load({NAME!r}, download=True).weights.exact)"
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
 from vpatch.image.definition import everything, read
 from vpatch.plan.images import STOCK, Image, defined, image, published
 

@@ -8,8 +8,8 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of
+from vpatch.plan.kv_pages import PRESETS
 from vpatch.plan.model import FULL, LINEAR, Attention
-from vpatch.plan.pages import PRESETS
 
 from tests.plan.examples import DENSE_HYBRID, MOE, dense, deployment, hybrid
 

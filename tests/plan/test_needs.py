@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued, Need, Overlay, Part
+from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.model import Catalogued, Need, Overlay, Part, State
 from vpatch.plan.gpus import gpu
+from vpatch.plan.lookup import load
 from vpatch.plan.model import Deployment
 from vpatch.plan.needs import needs
-from vpatch.plan.source import load
 
 from tests.releases import RELEASES, fact
 

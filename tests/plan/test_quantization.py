@@ -9,8 +9,8 @@ from vpatch.errors import Failure
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.model import Head
 
-from tests.cpu.head_models import BF16_HEAD, MODELS, fp8_head
 from tests.plan.configs import named
+from tests.validation.cpu.head_models import BF16_HEAD, MODELS, fp8_head
 
 BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 CHANNEL = {"num_bits": 8, "type": "float", "strategy": "channel"}

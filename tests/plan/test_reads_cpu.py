@@ -13,8 +13,8 @@ from vpatch.plan.model import LINEAR, Model
 from vpatch.plan.weights import measured
 
 from tests.conftest import Trees
-from tests.cpu import environment
 from tests.plan.configs import CONFIGS, write
+from tests.validation.cpu import environment
 
 RELEASES = (
     *(pytest.param(release, marks=pytest.mark.matrix) for release in ("0.20.2", "0.24.0")),

@@ -9,11 +9,11 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.plan import recorded
 from vpatch.plan.checkpoint import model_of
+from vpatch.plan.lookup import load
 from vpatch.plan.model import FULL, GIB, LINEAR, Head
-from vpatch.plan.source import load
 
-from tests.cpu.models import CONFIGS
 from tests.plan.configs import named
+from tests.validation.cpu.models import CONFIGS
 
 NAMES = {
     "inferRouter/Qwen3.6-35B-A3B-NVFP4": ["main", "fp8-head"],

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
 from vpatch.plan.advice import advise
 from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.model import GIB, Attention, Model, Weights
-from vpatch.plan.planned import plan
+from vpatch.plan.planner import plan
 
 from tests.plan.examples import dense, deployment, hybrid
 from tests.releases import RELEASES

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 from vpatch.plan.gpus import gpu
 from vpatch.plan.kv_cache import capacity, layout
+from vpatch.plan.lookup import load
 from vpatch.plan.model import GIB, Capacity, Deployment, Layout, Model
 from vpatch.plan.presets import preset
-from vpatch.plan.source import load
 
 from tests.plan.seeds import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
 

@@ -13,8 +13,8 @@ from vpatch.plan.model import Deployment
 from vpatch.plan.presets import Preset, presets
 
 from tests.conftest import Trees
-from tests.cpu.environment import interpreter, probe
 from tests.plan.made import deployment, model, of
+from tests.validation.cpu.environment import interpreter, probe
 
 RELEASES = ("0.18.0", "0.20.2", "0.33.0")
 Parsed = dict[str, dict[str, Any]]

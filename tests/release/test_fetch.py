@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.release import ranges
+from vpatch.net import ranges
 from vpatch.release.fetch import fetch
 
 if TYPE_CHECKING:

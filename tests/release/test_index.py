@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.release import causes
+from vpatch.net import error_text
 from vpatch.release.index import find_wheel, releases
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def test_says_that_an_index_is_down(site: Site, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_says_that_an_index_is_slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causes, "TIMEOUT", 0.1)
+    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
     site.stalls = "/simple/"
 
     with pytest.raises(Failure) as caught:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.wheel import WheelFile
-from vpatch.release import limits, session
-from vpatch.release.adapter import Pace, RefusedError
+from vpatch.net import limits
+from vpatch.net.adapter import Pace, RefusedError
+from vpatch.net.ranges import open_remote
+from vpatch.release import session
 from vpatch.release.index import find_wheel
-from vpatch.release.ranges import open_remote
+from vpatch.release.index_config import read_settings
 from vpatch.release.session import open_session
-from vpatch.release.settings import read_settings
 
 from tests.drip import DRIPS, dripping
 from tests.loopback import NAME, SOURCES, record_of

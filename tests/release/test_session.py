@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.errors import Failure
 from vpatch.release.index import find_wheel
+from vpatch.release.index_config import read_settings
 from vpatch.release.session import open_session
-from vpatch.release.settings import read_settings
 
 if TYPE_CHECKING:
     from tests.loopback import Site

@@ -6,8 +6,8 @@ import click
 from packaging.utils import parse_wheel_filename
 
 from vpatch.cli.options import reported
+from vpatch.cli.output import Report
 from vpatch.matrix.cache import WHEELS, Cache, Usage, folder
-from vpatch.report import Report
 
 
 @click.command("cache")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vpatch.catalogue import discover, select
 from vpatch.cli.options import complete_overlay, reported
-from vpatch.model import Catalogued
-from vpatch.report import Report
+from vpatch.cli.output import Report
+from vpatch.core.catalogue import discover, select
+from vpatch.core.overlay import Catalogued
 
 
 def _summary(item: Catalogued) -> dict[str, object]:

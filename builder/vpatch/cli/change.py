@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from vpatch.catalogue import discover, select
-from vpatch.change import apply, revert
+from vpatch.api import apply, revert
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
-from vpatch.engine import plan
-from vpatch.model import Catalogued, State, Verdict
-from vpatch.report import Report
-from vpatch.site.locate import is_checkout
-from vpatch.site.store import SitePackages, Store
+from vpatch.cli.output import Report
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import State, Verdict
+from vpatch.tree.locate import is_checkout
+from vpatch.tree.store import SitePackages, Store
 
 
 def store_of(tree: Path | None, python: Path | None) -> Store:
@@ -22,7 +23,7 @@ def store_of(tree: Path | None, python: Path | None) -> Store:
     site = site_of(tree, python)
     if not is_checkout(site):
         return SitePackages(site)
-    from vpatch.site.checkout import Checkout
+    from vpatch.tree.checkout import Checkout
 
     return Checkout.at(site)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from vpatch.cli.bar import bar
 from vpatch.cli.options import reported
-from vpatch.report import Report
+from vpatch.cli.output import Report
+from vpatch.cli.progress import bar
 
 
 @click.command("fetch")

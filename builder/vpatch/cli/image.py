@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vpatch.cli.bar import bar
 from vpatch.cli.image_report import as_json, build_report, failed, lines, together
 from vpatch.cli.options import chosen, overlay_option, reported, unwinding, verbose_option
+from vpatch.cli.output import Report
+from vpatch.cli.progress import bar
 from vpatch.errors import Failure
-from vpatch.report import Report
 
 if TYPE_CHECKING:
-    from vpatch.image.build import Order
     from vpatch.image.definition import Definition
+    from vpatch.image.order import Order
 
 
 @click.command("build")

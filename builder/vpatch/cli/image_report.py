@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vpatch.report import Report, tell
-from vpatch.report import as_json as as_object
+from vpatch.cli.output import Report, tell
+from vpatch.cli.output import as_json as as_object
 
 if TYPE_CHECKING:
-    from vpatch.image.build import Built
     from vpatch.image.model import Tested
+    from vpatch.image.order import Built
 
 
 def build_report(built: Built) -> Report:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from vpatch.catalogue import discover
-from vpatch.change import unknown_marks
+from vpatch.api import unknown_marks
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
-from vpatch.engine import plan, status
+from vpatch.cli.output import Report
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import plan, status
 from vpatch.errors import Failure
-from vpatch.report import Report
-from vpatch.site.locate import is_checkout, locate
-from vpatch.site.writer import originals
+from vpatch.tree.locate import is_checkout, locate
+from vpatch.tree.writer import originals
 
 
 @click.command("status")
@@ -69,7 +69,7 @@ def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...])
     stale bytecode. With --python, that interpreter would import exactly these files and, where it can import them, the
     changed functions are the ones that it gets.
     """
-    from vpatch.verify import verify
+    from vpatch.tree.verify import verify
 
     site = locate(tree, python)
     installed = discover()

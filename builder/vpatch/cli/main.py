@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from vpatch.report import tell
+from vpatch.cli.output import tell
 
 _COMMANDS = {
     "fetch": "fetch",

@@ -10,20 +10,19 @@ from pathlib import Path
 
 import click
 
-from vpatch.catalogue import discover, select
-from vpatch.cli.bar import share
 from vpatch.cli.options import overlay_option, reported, unwinding
-from vpatch.errors import Failure, Problem
+from vpatch.cli.output import Report, tell
+from vpatch.cli.progress import share
+from vpatch.core.catalogue import discover, select
+from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.as_json import as_rows, read_rows
 from vpatch.matrix.baseline import changes
 from vpatch.matrix.difference import Kind, as_objects
 from vpatch.matrix.difference import told as in_markdown
-from vpatch.matrix.model import Source
 from vpatch.matrix.page import needed, page
+from vpatch.matrix.rendering import lines, markdown, table
 from vpatch.matrix.run import run
-from vpatch.matrix.text import lines, markdown, table
-from vpatch.report import Report, tell
-from vpatch.site.disk import naming
+from vpatch.matrix.verdicts import Source
 
 PATH = click.Path(path_type=Path, readable=False)
 
@@ -119,7 +118,7 @@ def matrix_command(
 def _files(wheels: Sequence[Path], trees: Sequence[Path]) -> list[Source]:
     if not wheels and not trees:
         return []
-    from vpatch.matrix.folder import Folder
+    from vpatch.matrix.local_tree import Folder
     from vpatch.matrix.wheel import WheelFile
 
     return [*map(WheelFile, wheels), *map(Folder, trees)]

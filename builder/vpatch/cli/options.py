@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import click
 
-from vpatch.catalogue import discover, select
-from vpatch.errors import Failure, Problem
-from vpatch.model import Catalogued, State, Verdict
-from vpatch.report import Report, show, tell
-from vpatch.site.disk import cause
-from vpatch.site.locate import locate
-from vpatch.site.model import Site
+from vpatch.cli.output import Report, show, tell
+from vpatch.core.catalogue import discover, select
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import State, Verdict
+from vpatch.errors import Failure, Problem, cause
+from vpatch.tree.locate import locate
+from vpatch.tree.tree import Site
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -14,21 +14,21 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
-from vpatch.catalogue import discover
 from vpatch.cli.options import reported
+from vpatch.cli.output import Report, on_terminal, tell
+from vpatch.core.catalogue import discover
+from vpatch.errors import naming
 from vpatch.plan import commands
 from vpatch.plan.arithmetic import NEWEST
 from vpatch.plan.as_json import as_object
 from vpatch.plan.compose import compose as composed
 from vpatch.plan.defaults import defaults
 from vpatch.plan.gpus import GPUS, gpu
+from vpatch.plan.lookup import load
 from vpatch.plan.model import GIB, Deployment, Gpu, Model
-from vpatch.plan.planned import Plan, plan
+from vpatch.plan.planner import Plan, plan
 from vpatch.plan.presets import Preset, preset, presets
-from vpatch.plan.source import load
-from vpatch.plan.text import lines, page
-from vpatch.report import Report, on_terminal, tell
-from vpatch.site.disk import naming
+from vpatch.plan.rendering import lines, page
 
 COUNT = click.IntRange(1, 1 << 50)
 """More than anything is counted here, and little enough to be a float."""

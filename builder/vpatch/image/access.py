@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vpatch.image.build import Order
     from vpatch.image.definition import everything, read
     from vpatch.image.engine.build import build as build_in_engine
     from vpatch.image.engine.build import tested
     from vpatch.image.inspect import look
+    from vpatch.image.order import Order
     from vpatch.image.registry.build import build as build_in_registry
     from vpatch.image.registry.push import tag
     from vpatch.image.registry.reference import parse
@@ -22,7 +22,7 @@ else:
     from vpatch.image.extra import importing
 
     _PLACES = {
-        "Order": "build.Order",
+        "Order": "order.Order",
         "build_in_engine": "engine.build.build",
         "build_in_registry": "registry.build.build",
         "everything": "definition.everything",

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL
-from vpatch.image.inside import files as inside
+from vpatch.image.guest import files as inside
 from vpatch.image.model import Base, Files, Tested
 from vpatch.image.shapes import read_provenance
-from vpatch.model import Catalogued
 
 
 @dataclass(frozen=True)

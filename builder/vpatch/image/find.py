@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.model import Base, Entry, Files, Kind
-from vpatch.site.record import Record, parse
+from vpatch.tree.record import Record, parse
 
 _MINORS = range(10, 15)  # those of the Pythons that vLLM's releases name
 # Virtual environments and conda, where images by custom have them; others are found by PATH.

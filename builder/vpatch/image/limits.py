@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpatch.release import limits as of_servers
+from vpatch.net import limits as of_servers
 
 size = of_servers.size
 

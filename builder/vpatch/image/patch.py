@@ -12,15 +12,16 @@ from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any
 
-from vpatch.engine import plan
+from vpatch.core.engine import plan
+from vpatch.core.marks import marks_in
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import Changeset, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.image import layer
 from vpatch.image.find import Vllm, listed
 from vpatch.image.model import Base, Entry, Files, Kind, Layer
 from vpatch.image.shapes import read_provenance
-from vpatch.marks import marks_in
-from vpatch.model import Catalogued, Changeset, Verdict
-from vpatch.site import kept, record
+from vpatch.tree import backup, record
 
 SCHEMA = 1
 # Not where the writer of site-packages keeps its own: an image holds no originals, they are in the base.
@@ -102,8 +103,8 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
     known: dict[str, Any] = dict(earlier.get("files", {}))
     for path, content in changeset.files.items():
         old = _module(files, vllm, path)
-        before = known[path]["before"] if path in known else None if old is None else kept.sha256(old)
-        known[path] = {"before": before, "after": [kept.sha256(content)]}
+        before = known[path]["before"] if path in known else None if old is None else backup.sha256(old)
+        known[path] = {"before": before, "after": [backup.sha256(content)]}
     contents = {path: changeset.files.get(path) or _module(files, vllm, path) or b"" for path in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
     overlays |= {verdict.id: _overlay(verdict, contents) for verdict in changeset.after}

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vpatch.errors import Failure, Problem
-from vpatch.matrix.model import Cell, Matrix, Row, Tree, parsed_version
-from vpatch.model import PartVerdict, State, Verdict
-from vpatch.report import problem_object, verdict_object
-from vpatch.site.disk import naming
+from vpatch.core.verdict import PartVerdict, State, Verdict
+from vpatch.errors import Failure, Problem, naming
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, parsed_version
 
 T = TypeVar("T")
 
@@ -23,9 +21,9 @@ def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
             "vllm": (row.tree.version if row.tree else None) or row.name,
             "name": row.name,
             "origin": row.tree.origin if row.tree else None,
-            "problems": list(map(problem_object, row.problems)),
+            "problems": [problem.as_json() for problem in row.problems],
             "overlays": [
-                {**verdict_object(cell.verdict), "problems": list(map(problem_object, cell.problems))}
+                {**cell.verdict.as_json(), "problems": [problem.as_json() for problem in cell.problems]}
                 for cell in row.cells
             ],
         }

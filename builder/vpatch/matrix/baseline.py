@@ -26,10 +26,10 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from vpatch.core.verdict import State
 from vpatch.errors import Problem
 from vpatch.matrix.difference import Change, Kind
-from vpatch.matrix.model import BROKEN, Cell, Matrix, Row, parsed_version
-from vpatch.model import State
+from vpatch.matrix.verdicts import BROKEN, Cell, Matrix, Row, parsed_version
 
 PROJECT = "vllm"
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from vpatch.errors import Failure, Problem
-from vpatch.site.disk import cause
+from vpatch.errors import Failure, Problem, cause
 
 SCHEMA = 1  # of the notes
 TRIES = 10  # for folders that another run clears meanwhile

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from vpatch.core.verdict import State
 from vpatch.errors import Problem
-from vpatch.model import State
 
 
 class Kind(StrEnum):

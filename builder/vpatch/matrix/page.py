@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.model import Cell, Matrix
-from vpatch.model import Catalogued, State
+from vpatch.matrix.verdicts import Cell, Matrix
 
 SAYS = {
     State.PENDING: "the code is one that the overlay knows, and the change is to be made",

@@ -12,9 +12,9 @@ from packaging.version import Version
 
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, is_hash
-from vpatch.matrix.model import Tree
-from vpatch.matrix.shelf import Shelf
+from vpatch.matrix.verdicts import Tree
 from vpatch.matrix.wheel import Picked, pick
+from vpatch.matrix.wheel_cache import Shelf
 from vpatch.release.fetch import PROJECT, Offer, Wheel, find_wheels, listings, open_wheel, shown, sums_in
 
 OLDEST = Version("0.18.0")  # the first release that overlays are made for

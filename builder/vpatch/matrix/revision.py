@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.model import Tree, parsed_version
-from vpatch.matrix.shallow import environment, fetch_blobs, fetch_commit, hidden, is_url, missing, shown
+from vpatch.matrix.git_fetch import environment, fetch_blobs, fetch_commit, hidden, is_url, missing, shown
+from vpatch.matrix.verdicts import Tree, parsed_version
 
 if TYPE_CHECKING:
     from git import Git

@@ -15,11 +15,11 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeAlias
 
-from vpatch.engine import named
+from vpatch.core.engine import named
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.looking import Looked, look, start
-from vpatch.matrix.model import Cell, Matrix, Row, Source
-from vpatch.model import Catalogued
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Source
+from vpatch.matrix.worker import Looked, look, start
 
 READERS = 8  # sources that are read at a time
 WORKERS = 4  # processes at most: each takes some 100 MiB

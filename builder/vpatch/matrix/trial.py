@@ -7,19 +7,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch.change import apply, edited, revert
-from vpatch.engine import Read, status
+from vpatch.api import apply, edited, revert
+from vpatch.core.engine import Read, status
+from vpatch.core.marks import marks_in
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
+from vpatch.core.workspace import Parsed
 from vpatch.errors import Failure, Problem
-from vpatch.marks import marks_in
-from vpatch.matrix.model import Cell
-from vpatch.model import Catalogued, Changeset, PartVerdict, State, Verdict
-from vpatch.verify import compiles
-from vpatch.workspace import Parsed
+from vpatch.matrix.verdicts import Cell
+from vpatch.tree.verify import compiles
 
 
 @dataclass
 class Memory:
-    """A vLLM whose changed files are kept in memory; a `vpatch.site.store.Store`, and the tree of it too."""
+    """A vLLM whose changed files are kept in memory; a `vpatch.tree.store.Store`, and the tree of it too."""
 
     pristine: Read
     root: Path = Path("memory")

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from vpatch.errors import Failure, Problem
-from vpatch.matrix.model import Tree
+from vpatch.errors import Failure, Problem, naming
+from vpatch.matrix.verdicts import Tree
 from vpatch.release.fetch import RemoteFile, Sums, is_record, read_members, sums_in
-from vpatch.site.disk import naming
 
 
 @dataclass(frozen=True)

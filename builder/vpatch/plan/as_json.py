@@ -9,7 +9,7 @@ from typing import Any
 from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.estimates import Estimate
 from vpatch.plan.model import GIB
-from vpatch.plan.planned import Plan
+from vpatch.plan.planner import Plan
 
 
 def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from vpatch.plan.arithmetic import FP8, arithmetic_of
 from vpatch.plan.estimates import CONTEXT, COUNT_GRAPHS, counts_graphs
 from vpatch.plan.fit import Fit
+from vpatch.plan.kv_pages import DTYPE_BYTES, PRESETS
 from vpatch.plan.model import GIB, Model
-from vpatch.plan.pages import DTYPE_BYTES, PRESETS
 
 DESKTOP, TIGHT = 3 * GIB, int(2.3 * GIB)
 """What a desktop beside vLLM wants of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090."""

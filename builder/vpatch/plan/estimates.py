@@ -1,7 +1,7 @@
 """What a vLLM process takes besides weights and KV cache: estimates, each with its bounds and where it comes from.
 
-They are set by what vLLM 0.20.2 counted on an H200 (docs/gpu, `python -m tests.gpu.planned`), and hold for an RTX 5090
-whose weights and KV cache are printed (tests/plan/test_fit.py). Nothing here is exact, and a plan says so.
+They are set by what vLLM 0.20.2 counted on an H200 (docs/gpu, `python -m tests.validation.gpu.planned`), and hold for
+an RTX 5090 whose weights and KV cache are printed (tests/plan/test_fit.py). Nothing here is exact, and a plan says so.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from vpatch.plan.arithmetic import FP8, arithmetic_of
+from vpatch.plan.kv_pages import DTYPE_BYTES
 from vpatch.plan.model import GIB, LINEAR, MIB, Deployment, Model
-from vpatch.plan.pages import DTYPE_BYTES
 
 
 @dataclass(frozen=True)

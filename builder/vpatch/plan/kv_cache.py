@@ -13,8 +13,8 @@ from math import ceil
 
 from vpatch.errors import Failure, Problem
 from vpatch.plan.arithmetic import Arithmetic, arithmetic_of
+from vpatch.plan.kv_pages import PRESETS, element_bytes, state_bytes, token_bytes
 from vpatch.plan.model import FULL, LINEAR, Attention, Capacity, Deployment, Layout, Model
-from vpatch.plan.pages import PRESETS, element_bytes, state_bytes, token_bytes
 
 KERNEL_BLOCK = 16
 """Tokens: vLLM's default block size, and the least that every attention kernel for NVIDIA's GPUs takes."""

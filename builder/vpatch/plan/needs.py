@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from vpatch.core.overlay import Catalogued, Need, Overlay, Use
+from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
-from vpatch.model import Catalogued, Need, Overlay, State, Use
 from vpatch.plan.model import Deployment, Model
 
 

@@ -11,8 +11,8 @@ from math import ceil
 
 from vpatch.plan.arithmetic import arithmetic_of
 from vpatch.plan.estimates import Estimate, Item, exactly
+from vpatch.plan.kv_pages import PRESETS
 from vpatch.plan.model import Deployment, Model
-from vpatch.plan.pages import PRESETS
 
 SPLITS = 32
 """Parts that decode divides a context into: `tq_max_kv_splits_for_cuda_graph`."""

@@ -16,14 +16,14 @@ from pathlib import Path
 from vpatch.errors import Failure, Problem
 
 try:
-    from vpatch.release.causes import shown
+    from vpatch.net.error_text import shown
+    from vpatch.net.ranges import RemoteFile, open_remote
+    from vpatch.net.transfer import Progress
     from vpatch.release.index import PROJECT, Offer, Wheel, find_wheel, find_wheels, listings, releases
+    from vpatch.release.index_config import read_settings
     from vpatch.release.members import Member, Sums, is_record, read_members, sums_in
-    from vpatch.release.ranges import RemoteFile, open_remote
     from vpatch.release.session import open_session
-    from vpatch.release.settings import read_settings
     from vpatch.release.staging import free_path, staging_beside, writing
-    from vpatch.release.transfer import Progress
 except ModuleNotFoundError as error:
     raise Failure(Problem("cannot fetch", str(error.name), "not installed: pip install 'vpatch[fetch]'")) from error
 

@@ -14,9 +14,9 @@ from packaging.version import Version
 from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning, UnsupportedRepoVersionError
 
 from vpatch.errors import Failure, Problem
-from vpatch.release import causes
+from vpatch.net import error_text
+from vpatch.release.index_config import read_settings
 from vpatch.release.session import open_session
-from vpatch.release.settings import read_settings
 
 PROJECT = "vllm"
 NEIGHBOURS = 3  # releases named on each side of one that does not exist
@@ -130,7 +130,7 @@ def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterato
                 found = True
                 yield {Version(offer.wheel.version): offer for offer in offers}
     if not found:
-        where = ", ".join(map(causes.shown, settings.indexes))
+        where = ", ".join(map(error_text.shown, settings.indexes))
         raise Failure(Problem("no such project", name, f"no wheel at {where}"))
 
 
@@ -159,18 +159,18 @@ def _offers(session: requests.Session, index: str, project: str, memory: Memory 
 
 
 def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
-    where = causes.shown(index)
+    where = error_text.shown(index)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnexpectedRepoVersionWarning)  # a newer minor version: still readable
-            page = PyPISimple(index, session=session).get_project_page(project, timeout=causes.TIMEOUT)
+            page = PyPISimple(index, session=session).get_project_page(project, timeout=error_text.TIMEOUT)
     except NoSuchProjectError:
         return []
     except requests.HTTPError as error:
-        raise Failure(Problem("package index failed", where, causes.answers(error.response))) from error
+        raise Failure(Problem("package index failed", where, error_text.answers(error.response))) from error
     except (OSError, ValueError, RecursionError, AssertionError, UnsupportedRepoVersionError) as error:
         transport = isinstance(error, OSError) and not isinstance(error, requests.JSONDecodeError)
-        why = causes.cause(error) if transport else "it sent something else than a project page"
+        why = error_text.cause(error) if transport else "it sent something else than a project page"
         silent = isinstance(error, requests.ConnectionError)
         kind = NoAnswerError if silent and not isinstance(error, requests.exceptions.SSLError) else Failure
         raise kind(Problem("package index failed", where, why)) from error

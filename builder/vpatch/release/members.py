@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import BinaryIO
 
 from vpatch.errors import Failure, Problem
-from vpatch.release import limits
-from vpatch.release.causes import cause
-from vpatch.release.ranges import RemoteFile
-from vpatch.release.spans import Span
+from vpatch.net import limits
+from vpatch.net.error_text import cause
+from vpatch.net.ranges import RemoteFile
+from vpatch.net.spans import Span
 
 Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size in bytes, as RECORD writes them
 

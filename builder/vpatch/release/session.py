@@ -9,8 +9,8 @@ from requests.auth import HTTPBasicAuth
 from requests.utils import get_netrc_auth
 from urllib3.util import Retry, parse_url
 
-from vpatch.release.adapter import Adapter
-from vpatch.release.settings import Settings, origin
+from vpatch.net.adapter import Adapter
+from vpatch.release.index_config import Settings, origin
 
 BACKOFF = 0.2  # seconds, doubled with each try
 RETRIES = 3

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem
-from vpatch.release.causes import cause
+from vpatch.net.error_text import cause
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 from vpatch.image.registry import session
-from vpatch.release import causes
+from vpatch.net import error_text
 
 from tests.image.registry.bases import BALLAST, Base, parents, put_base
 from tests.image.registry.images import tar
@@ -31,7 +31,7 @@ def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(session, "BACKOFF", 0)
-    monkeypatch.setattr(causes, "TIMEOUT", 5.0)
+    monkeypatch.setattr(error_text, "TIMEOUT", 5.0)
     return folder / "config.json"
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from vpatch.cli.output import printable
 from vpatch.errors import Failure
 from vpatch.image.model import Entry, Files, Kind
 from vpatch.image.registry import layers
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.reference import parse
-from vpatch.report import printable
 
 from tests.image.registry.images import PACKS, hard, put_image, tar
 from tests.image.registry.proxy import Proxy

@@ -21,7 +21,7 @@ from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
 from vpatch.image.registry.tars import BadLayerError, read_layer
-from vpatch.release import limits as of_servers
+from vpatch.net import limits as of_servers
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping

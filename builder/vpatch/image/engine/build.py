@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vpatch.catalogue import discover
-from vpatch.engine import named
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import named
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
-from vpatch.image.build import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.engine.base import resolve
 from vpatch.image.engine.client import engine
 from vpatch.image.engine.container import files_of
@@ -23,14 +23,14 @@ from vpatch.image.engine.tests import in_containers
 from vpatch.image.extensions import check, serve
 from vpatch.image.find import find
 from vpatch.image.model import Base, Tested
+from vpatch.image.order import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.patch import Patch, patch
 from vpatch.image.registry.reference import parse
-from vpatch.model import Catalogued
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from vpatch.release.transfer import Progress
+    from vpatch.net.transfer import Progress
 
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:

@@ -14,7 +14,7 @@ from docker.errors import APIError, DockerException
 from docker.utils import parse_host
 
 from vpatch.errors import Failure, Problem
-from vpatch.site.disk import cause as cause_of
+from vpatch.errors import cause as cause_of
 
 _ENGINE = "docker engine"
 _INSTEAD = "start one, set DOCKER_HOST, or build without one: --registry"

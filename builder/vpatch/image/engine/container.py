@@ -13,12 +13,12 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.errors import naming as naming_disk
 from vpatch.image import limits
 from vpatch.image.engine.archive import CHUNK, Archives
 from vpatch.image.engine.containers import container
 from vpatch.image.model import Entry, Kind
 from vpatch.image.tar import kind_of
-from vpatch.site.disk import naming as naming_disk
 
 if TYPE_CHECKING:
     from docker import DockerClient

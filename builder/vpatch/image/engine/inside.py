@@ -92,5 +92,5 @@ class Inside:
 
 
 def script(name: str) -> str:
-    """Give the source of a script in `vpatch.image.inside`."""
-    return (files("vpatch.image.inside") / f"{name}.py").read_text("utf-8")
+    """Give the source of a script in `vpatch.image.guest`."""
+    return (files("vpatch.image.guest") / f"{name}.py").read_text("utf-8")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from vpatch.core.overlay import Catalogued
 from vpatch.image.checks import Provenance
 from vpatch.image.engine.inside import Inside, script
 from vpatch.image.model import Tested
-from vpatch.image.probed import imported, outcome
+from vpatch.image.probe_result import imported, outcome
 from vpatch.image.shapes import read_json
-from vpatch.model import Catalogued
 
 _PATIENCE = 600  # seconds: a cold import of vLLM from a slow disk
 _GPU_PATIENCE = 1800  # seconds: a server that compiles kernels before its first answer

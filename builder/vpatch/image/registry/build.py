@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vpatch.catalogue import discover
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued
 from vpatch.image import checks, config
-from vpatch.image.build import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.checks import Provenance, provenance_of
 from vpatch.image.extensions import check, serve
 from vpatch.image.model import Base, Tested
+from vpatch.image.order import Built, Order, begun, nothing_to_do, refused
 from vpatch.image.patch import Patch, patch
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.push import push, tag
 from vpatch.image.registry.reference import Reference, parse
 from vpatch.image.registry.tree import is_wanted, is_wanted_or_compiled, vllm_in
-from vpatch.model import Catalogued
-from vpatch.release.transfer import Progress
+from vpatch.net.transfer import Progress
 
 PLATFORM = "linux/amd64"
 """What an image is for where nobody says otherwise."""

@@ -15,7 +15,7 @@ from vpatch.image.registry.hosts import is_address, is_private, login_command
 from vpatch.image.registry.login import DeniedError
 from vpatch.image.registry.reference import Reference
 from vpatch.image.shapes import read_json
-from vpatch.release.causes import answers, cause, shown
+from vpatch.net.error_text import answers, cause, shown
 
 ATTEMPTS = 3  # times that a blob is begun before vpatch gives up
 

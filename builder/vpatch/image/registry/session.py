@@ -13,8 +13,8 @@ from urllib3.util import Retry
 from vpatch.image.registry.credentials import find_credentials
 from vpatch.image.registry.hosts import origin_of, same_origin
 from vpatch.image.registry.login import Login
-from vpatch.release import causes
-from vpatch.release.adapter import Adapter
+from vpatch.net import error_text
+from vpatch.net.adapter import Adapter
 from vpatch.release.session import Session as Redirecting
 
 BACKOFF = 0.2  # seconds, doubled with each try
@@ -30,8 +30,8 @@ class _Timed(Adapter):
     """An adapter that waits for no server for ever: oras gives no time limit."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        options["timeout"] = (causes.TIMEOUT, patience(request.method))
-        self.pace.granted += patience(request.method) - causes.TIMEOUT
+        options["timeout"] = (error_text.TIMEOUT, patience(request.method))
+        self.pace.granted += patience(request.method) - error_text.TIMEOUT
         return super().send(request, *arguments, **options)
 
 
@@ -50,7 +50,7 @@ class _Session(Redirecting):
 
 def patience(method: str | None) -> float:
     """Give the seconds of silence after which a registry counts as gone."""
-    return COMMIT if method == "PUT" else causes.TIMEOUT
+    return COMMIT if method == "PUT" else error_text.TIMEOUT
 
 
 class Session:

@@ -13,13 +13,13 @@ from tempfile import TemporaryFile
 
 import zstandard
 
+from vpatch.errors import naming
 from vpatch.image import limits
 from vpatch.image.limits import LimitError, Spent, size
 from vpatch.image.model import Entry, Kind
 from vpatch.image.registry.packing import BLOCK, Tape, unpacked
 from vpatch.image.registry.view import Copy, View
 from vpatch.image.tar import WHITEOUT, kind_of
-from vpatch.site.disk import naming
 
 _OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
 

@@ -1,0 +1,194 @@
+"""Add a keyword argument to calls, or a parameter to a function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vpatch.core import cst
+from vpatch.core.edits.census import marked, names_read_by, put_marked
+from vpatch.core.marks import carrier
+from vpatch.core.select import Lost, Source, block, expression, expressions, nearest, scopes
+from vpatch.core.syntax import Spot, same
+from vpatch.core.verdict import Finding, Found, Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vpatch.core.overlay import Reach
+    from vpatch.core.syntax import Path
+    from vpatch.core.workspace import Workspace
+
+
+def _bare(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
+    """Give a line break without the comments that stand there."""
+    return space.with_changes(first_line=cst.TrailingWhitespace(newline=space.first_line.newline), empty_lines=())
+
+
+def _join(
+    old: Sequence[cst.CSTNode], index: int, new: cst.CSTNode, opening: cst.BaseParenthesizableWhitespace
+) -> list[cst.CSTNode]:
+    """Put `new` at `index` of a comma-separated list, laid out as the list is: on one line, or one a line.
+
+    Comments stay where they are: one behind the last item, on its line.
+    """
+    space = _bare(opening) if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
+    if index < len(old):
+        return [*old[:index], new.with_changes(comma=cst.Comma(whitespace_after=space)), *old[index:]]
+    if not old:
+        return [new]
+    last = old[-1]
+    after = "whitespace_after_arg" if isinstance(last, cst.Arg) else "whitespace_after_param"
+    comma: cst.Comma | cst.MaybeSentinel = last.comma  # type: ignore[attr-defined]
+    closing = comma.whitespace_after if isinstance(comma, cst.Comma) else getattr(last, after)
+    if isinstance(closing, cst.ParenthesizedWhitespace):
+        laid_out = space if isinstance(space, cst.ParenthesizedWhitespace) else closing
+        space = laid_out.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
+        closing = _bare(closing)
+    if isinstance(comma, cst.Comma):
+        last = last.with_changes(comma=comma.with_changes(whitespace_after=space))
+        return [*old[:-1], last, new.with_changes(comma=comma.with_changes(whitespace_after=closing))]
+    last = last.with_changes(comma=cst.Comma(whitespace_after=space), **{after: cst.SimpleWhitespace("")})
+    return [*old[:-1], last, new.with_changes(**{after: closing})]
+
+
+def _verdict(
+    spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str, landed: Callable[[Path], Landed]
+) -> Finding:
+    regions = tuple(spot.path for spot in spots)
+    if not done:
+        return Finding(Found.BEFORE, regions=regions)
+    paths = (carrier(source.module, spot.path) for spot in done)
+    ours = frozenset(path for path in paths if marked(source, path, overlay))
+    return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
+
+
+@dataclass(frozen=True)
+class AddKeyword:
+    """Add the keyword argument `keyword`, written `name=value`, to the calls that match `call` (`...` is free in it).
+
+    `uses` are the attributes, written `self.name`, that the value relies on.
+    """
+
+    file: str
+    scope: str
+    call: str
+    keyword: str
+    within: tuple[str, ...] = ()
+    count: int = 1
+    uses: tuple[str, ...] = ()
+
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
+    def _argument(self) -> cst.Arg:
+        return expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined,no-any-return]
+
+    def _calls(self, source: Source) -> tuple[list[Spot], list[Spot]]:
+        owners = scopes(source, self.scope, self.within)
+        pattern, wanted = expression(self.call), self._argument()
+
+        def given(call: cst.CSTNode) -> list[cst.Arg]:
+            args: Sequence[cst.Arg] = call.args  # type: ignore[attr-defined]
+            return [a for a in args if a.keyword and wanted.keyword and same(a.keyword, wanted.keyword)]
+
+        def without(call: cst.CSTNode) -> cst.CSTNode:
+            own = given(call)
+            return call.with_changes(args=[a for a in call.args if a not in own]) if own else call  # type: ignore[attr-defined]
+
+        calls = [spot for owner in owners for spot in expressions(owner, pattern, exactly=False, seen=without)]
+        done = []
+        for spot in calls:
+            own = given(spot.node)
+            if own and not same(wanted.value, own[0].value):
+                raise Lost(f"`{self.call}` already has `{source.text(own[0])}`, line {source.line(spot.path)}")
+            done.extend([spot] if own else [])
+        if len(calls) != self.count or len(done) not in {0, self.count}:
+            times = f"is there {len(calls)} times, {self.count} expected" if calls else "is not there"
+            hint = nearest(source, owners, pattern)
+            raise Lost(f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times", hint)
+        return calls, done
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether the calls have it."""
+        source = files.source(self.file)
+        value = self.keyword.partition("=")[2]
+
+        def landed(path: Path) -> Landed:
+            return Landed(path, reads=names_read_by(value), uses=self.uses)
+
+        return _verdict(*self._calls(source), source, overlay, landed)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it behind the other arguments, before any `**mapping`."""
+        source = files.source(self.file)
+        for spot in self._calls(source)[0]:
+            args = list(spot.node.args)  # type: ignore[attr-defined]
+            if args and isinstance(alone := args[0].value, cst.GeneratorExp) and not alone.lpar:
+                parentheses = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+                args = [args[0].with_changes(value=alone.with_changes(**parentheses))]
+            index = next((i for i, a in enumerate(args) if a.star == "**"), len(args))
+            opening = spot.node.whitespace_before_args  # type: ignore[attr-defined]
+            joined = _join(args, index, self._argument().deep_clone(), opening)
+            source = put_marked(source, spot.path, spot.node.with_changes(args=joined), overlay)
+        files.put(self.file, source)
+
+
+@dataclass(frozen=True)
+class AddParameter:
+    """Give the function `scope` the parameter `parameter`, written as in a `def`, behind the parameter `after`."""
+
+    file: str
+    scope: str
+    parameter: str
+    after: str
+    count: int = 1
+
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
+    def _parameter(self) -> cst.Param:
+        return block(f"def f({self.parameter}): ...")[0].params.params[0]  # type: ignore[attr-defined,no-any-return]
+
+    def _functions(self, source: Source) -> tuple[list[Spot], list[Spot]]:
+        wanted, done = self._parameter(), []
+        owners = scopes(source, self.scope)
+        for spot in owners:
+            if not isinstance(spot.node, cst.FunctionDef):
+                raise Lost("is not a function")
+            p = spot.node.params
+            known = {param.name.value: param for param in (*p.posonly_params, *p.params, *p.kwonly_params)}
+            there = known.get(wanted.name.value)
+            if there is None and self.after not in known:
+                raise Lost(f"no parameter {self.after!r} to put `{self.parameter}` behind")
+            if there is not None and not same(wanted, there):
+                raise Lost(f"already has the parameter `{source.text(there)}`")
+            done.extend([spot] if there is not None else [])
+        if len(owners) != self.count or len(done) not in {0, self.count}:
+            raise Lost(f"is defined {len(owners)} times, {self.count} expected; {len(done)} have `{self.parameter}`")
+        return owners, done
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether the function has it."""
+        source = files.source(self.file)
+        return _verdict(*self._functions(source), source, overlay, lambda path: Landed(path, header=True))
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it."""
+        source = files.source(self.file)
+        for spot in self._functions(source)[0]:
+            params = spot.node.params  # type: ignore[attr-defined]
+            for kind in ("posonly_params", "params", "kwonly_params"):
+                some = getattr(params, kind)
+                index = next((i for i, p in enumerate(some, 1) if p.name.value == self.after), None)
+                if index is not None:
+                    opening = spot.node.whitespace_before_params  # type: ignore[attr-defined]
+                    joined = _join(some, index, self._parameter().deep_clone(), opening)
+                    params = params.with_changes(**{kind: joined})
+                    break
+            source = put_marked(source, spot.path, spot.node.with_changes(params=params), overlay)
+        files.put(self.file, source)

@@ -1,0 +1,223 @@
+"""Ensure that a name is imported."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vpatch.core import cst
+from vpatch.core.edits.census import marked
+from vpatch.core.marks import mark, marks_on, with_mark
+from vpatch.core.select import Lost, Source, block, lines, scopes
+from vpatch.core.syntax import Spot, along, fingerprint, same
+from vpatch.core.verdict import Finding, Found, Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vpatch.core.overlay import Reach
+    from vpatch.core.syntax import Path
+    from vpatch.core.workspace import Workspace
+
+_GUARD = "if TYPE_CHECKING"
+
+
+def _is_docstring(node: cst.CSTNode) -> bool:
+    match node:
+        case cst.SimpleStatementLine(body=[cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString()), *_]):
+            return True
+    return False
+
+
+def _imports(node: cst.CSTNode) -> list[cst.Import | cst.ImportFrom]:
+    small = node.body if isinstance(node, cst.SimpleStatementLine) else ()
+    return [s for s in small if isinstance(s, cst.Import | cst.ImportFrom)]
+
+
+def _is_future(node: cst.CSTNode) -> bool:
+    match _imports(node):
+        case [cst.ImportFrom(module=cst.Name("__future__")), *_]:
+            return True
+    return False
+
+
+def _bindings(node: cst.CSTNode) -> list[tuple[str, cst.CSTNode]]:
+    """Give the names that a statement binds, each with what binds it: of an import the part for this name alone.
+
+    `import a.b` goes by `a.b`: it gets along with `import a` and `import a.c`.
+    """
+    if isinstance(node, cst.FunctionDef | cst.ClassDef):
+        return [(node.name.value, node)]
+    bound: list[tuple[str, cst.CSTNode]] = []
+    for small in node.body if isinstance(node, cst.SimpleStatementLine) else ():
+        match small:
+            case cst.Import(names=[*names]) | cst.ImportFrom(names=[*names]):
+                for alias in names:
+                    alone = small.with_changes(names=[alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+                    bound.append((alias.evaluated_alias or alias.evaluated_name, alone))
+            case cst.Assign(targets=targets):
+                bound += [(t.target.value, small) for t in targets if isinstance(t.target, cst.Name)]
+            case cst.AnnAssign(target=cst.Name(name), value=cst.BaseExpression()):
+                bound.append((name, small))
+    return bound
+
+
+def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
+    """Give where an import belongs in a block: the last of those that open it, behind the docstring if `__future__`.
+
+    The imports that overlays added there are kept sorted, so that the order of their application leaves no trace.
+    """
+    first = 1 if here and _is_docstring(here[0].node) else 0
+    if _is_future(new):
+        return first
+    index = _opening(here)
+    while index > first and _sorts_after(here[index - 1].node, new, source):
+        index -= 1
+    return index
+
+
+def _opening(here: Sequence[Spot]) -> int:
+    """Give the index behind a block's docstring and the imports that open it."""
+    index = 1 if here and _is_docstring(here[0].node) else 0
+    while index < len(here) and _imports(here[index].node):
+        index += 1
+    return index
+
+
+def _sorts_after(node: cst.CSTNode, new: cst.CSTNode, source: Source) -> bool:
+    def key(line: cst.CSTNode) -> str:
+        return source.module.code_for_node(_imports(line)[0])
+
+    return bool(marks_on(node)) and not _is_future(node) and key(node) > key(new)
+
+
+def insert(source: Source, owner: Spot, index: int, new: cst.CSTNode) -> Source:
+    """Put a statement at `index` of a block."""
+    here = lines(owner)
+    if index < len(here):
+        return source.put(here[index].path, new, here[index].node)
+    if here:
+        return source.put(here[-1].path, here[-1].node, new)
+    return source.put(owner.path, owner.node.with_changes(body=[new], has_trailing_newline=True))
+
+
+@dataclass(frozen=True)
+class EnsureImport:
+    """Make sure that `statement` (`import a`, `from a import b, c as d`) is in force in the module or in one function.
+
+    With `typing_only` it is put under the module's `if TYPE_CHECKING:`, which is added where there is none; an import
+    of upstream's that always runs is good enough too. A name that something else binds there is `drifted`, never
+    overwritten.
+    """
+
+    file: str
+    statement: str
+    scope: str = ""
+    typing_only: bool = False
+
+    @property
+    def reach(self) -> Reach:
+        """The function; of the module only what stands outside functions."""
+        return ((self.file, self.scope or None),)
+
+    def _owners(self, source: Source) -> tuple[list[Spot], Spot | None]:
+        """Give the blocks in which the import counts, and the one to put it in, if that is there."""
+        owners = scopes(source, self.scope)
+        if len(owners) != 1:
+            raise Lost(f"{self.scope!r} is defined {len(owners)} times, 1 expected")
+        guards: list[Spot] = []
+        if self.typing_only:
+            with suppress(Lost):
+                guards = scopes(source, "", (_GUARD,))
+        target = guards[0] if guards else None if self.typing_only else owners[0]
+        if target and target.path and not lines(target):
+            raise Lost("its block is on the line of its header")
+        return [*owners, *guards], target
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether the import is in force."""
+        source = files.source(self.file)
+        wanted = _bindings(block(self.statement)[0])
+        missing, shared = dict(wanted), False
+        landed: dict[Path, set[str]] = {}
+        marks: set[Path] = set()
+        owners, target = self._owners(source)
+        for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
+            foreign = bool(marks_on(spot.node)) and not marked(source, spot.path, overlay)
+            for name, bound in _bindings(spot.node):
+                if not any(same(import_, bound) for _, import_ in wanted):
+                    if name in dict(wanted):
+                        raise Lost(f"`{self.statement}`: {name!r} is already bound by `{source.text(bound)}`")
+                elif not foreign or owner is target:
+                    missing.pop(name, None)
+                    landed.setdefault(spot.path, set()).add(name)
+                    marks.update({spot.path} if marked(source, spot.path, overlay) else ())
+                    shared |= foreign
+        lacking = bool(missing) or (shared and not marks)
+        if marks and target and self.typing_only and marks_on(target.node):  # a guard that an overlay made
+            ours = marked(source, target.path, overlay)
+            marks.update([target.path] if ours else ())
+            lacking |= not ours
+        binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted)
+        found = Found.BEFORE if lacking else Found.AFTER
+        there = () if self.typing_only else tuple(self._landed(path, names) for path, names in landed.items())
+        return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
+
+    def _landed(self, path: Path, names: set[str]) -> Landed:
+        bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
+        return Landed(path, reads=frozenset(), binds=frozenset(bound))
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it, marked; where another overlay added it, add the mark."""
+        source = files.source(self.file)
+        line = block(self.statement)[0]
+        owners, target = self._owners(source)
+        if target is None:
+            files.put(self.file, self._guarded(source, owners[0], overlay))
+            return
+        here = lines(target)
+        there = next((spot for spot in here if marks_on(spot.node) and same(spot.node, line)), None)
+        if there:
+            source = source.put(there.path, with_mark(there.node, overlay))
+        else:
+            index = _place(here, line, source)
+            gap = [cst.EmptyLine(indent=False)] if _is_future(line) and index else []
+            new = with_mark(line.deep_clone().with_changes(leading_lines=gap), overlay)
+            source = insert(source, target, index, new)
+        if self.typing_only and marks_on(target.node):
+            guard = along(source.module, target.path)[-1]
+            source = source.put(target.path, with_mark(guard, overlay))
+        files.put(self.file, source)
+
+    def _guarded(self, source: Source, owner: Spot, overlay: str) -> Source:
+        """Add the guard with the import in it, behind the imports, that of `TYPE_CHECKING` in particular."""
+        (guard,) = block(f"{_GUARD}:\n    {self.statement}  {mark(overlay)}")
+        guard = guard.deep_clone().with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        here = lines(owner)
+        flag = max((i for i, spot in enumerate(here, 1) if "TYPE_CHECKING" in dict(_bindings(spot.node))), default=0)
+        return insert(source, owner, max(_opening(here), flag), with_mark(guard, overlay))
+
+
+@dataclass(frozen=True)
+class EnsureFutureAnnotations:
+    """Make sure that the module begins with `from __future__ import annotations`."""
+
+    file: str
+    scope: str = ""
+
+    @property
+    def reach(self) -> Reach:
+        """Nothing inside functions."""
+        return ((self.file, None),)
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether it does."""
+        return self._import().state(files, overlay)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it, marked, where Python demands it: before every other statement but the docstring."""
+        self._import().apply(files, overlay)
+
+    def _import(self) -> EnsureImport:
+        return EnsureImport(self.file, "from __future__ import annotations")

@@ -1,0 +1,179 @@
+"""The state of one overlay, from what its edits and predicates find. The order of the questions is the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from vpatch.core.marks import mark, marks_in
+from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
+from vpatch.core.select import Lost
+from vpatch.core.verdict import Answer, Finding, Found, PartVerdict, State, Verdict
+from vpatch.core.workspace import Workspace
+from vpatch.errors import Failure, Problem
+
+Findings: TypeAlias = tuple[tuple[Edit, Finding], ...]
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """A part's verdict, and what the edits of the shape that it rests on found (none: it rests on no shape)."""
+
+    verdict: PartVerdict
+    findings: Findings
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An overlay's verdict with the findings behind it, part by part."""
+
+    verdict: Verdict
+    parts: tuple[JudgedPart, ...]
+
+
+def judge(item: Catalogued, files: Workspace) -> Judgement:
+    """Say what a tree is to one overlay."""
+    looked = [[(shape, _look(shape, files, item.id)) for shape in part.shapes] for part in item.overlay.parts]
+    stray = _stray(item.id, [finding for shapes in looked for _, finding in shapes], files)
+    parts = [
+        _judge_part(part, shapes, item, files, stray) for part, shapes in zip(item.overlay.parts, looked, strict=True)
+    ]
+    return Judgement(Verdict(item.id, tuple(part.verdict for part in parts)), tuple(parts))
+
+
+@contextmanager
+def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> Iterator[None]:
+    """Turn whatever an edit or a predicate raises into a failure of its overlay."""
+    try:
+        yield
+    except (Failure, Lost):
+        raise
+    except (Exception, SystemExit) as error:
+        cause = f"{type(author).__name__} raised {type(error).__name__}: {error}"
+        raise Failure(Problem("overlay failed", f"{overlay}: {file}" if file else overlay, cause, scope)) from error
+
+
+def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
+    """Give what an edit finds; it is asked once of the same code."""
+    with blaming(overlay, edit, edit.file, edit.scope):
+        found = files.found(edit.file).get((edit, overlay))
+        if found is None:
+            try:
+                found = edit.state(files, overlay)
+            except Lost as lost:
+                found = Finding(Found.LOST, lost.with_traceback(None))  # which would keep all of this alive
+            files.found(edit.file)[edit, overlay] = found
+        return found
+
+
+def _ask(predicate: Predicate | None, files: Workspace, overlay: str) -> Answer:
+    if predicate is None:
+        return Answer(holds=None, because="")
+    with blaming(overlay, predicate):
+        return predicate.ask(files)
+
+
+def _look(shape: Shape, files: Workspace, overlay: str) -> Findings:
+    return tuple((edit, find(edit, files, overlay)) for edit in shape.edits)
+
+
+def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[Problem, ...]:
+    """Find marks of ours that no edit accounts for.
+
+    Another version of the overlay made them: its edits would be looked for in vain, and made a second time.
+    """
+    explained: dict[str, set[object]] = {}
+    for edit, finding in (pair for findings in looked for pair in findings):
+        explained.setdefault(edit.file, set()).update(finding.marked)
+    problems = []
+    for file, places in sorted(explained.items()):
+        found = marks_in(files.read(file) or b"").count(overlay)
+        if found > len(places) and () not in places:
+            cause = (
+                f"{found - len(places)} of {found} marks `{mark(overlay)}` stand on code that this version does not "
+                "make; revert with the version that made it, then apply"
+            )
+            problems.append(Problem("drifted", file, cause))
+    return tuple(problems)
+
+
+def _marked(findings: Findings) -> bool:
+    """Tell whether our marks are on code of upstream's, files that we added aside."""
+    return any(path for _, finding in findings for path in finding.marked)
+
+
+def _found(findings: Findings) -> set[Found]:
+    return {finding.found for _, finding in findings}
+
+
+def _judge_part(
+    part: Part,
+    shapes: Sequence[tuple[Shape, Findings]],
+    item: Catalogued,
+    files: Workspace,
+    stray: tuple[Problem, ...],
+) -> JudgedPart:
+    verdict = PartVerdict(part.name, State.DRIFTED, "", part.files)
+    if stray:
+        return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
+
+    whole = [(shape, findings) for shape, findings in shapes if _found(findings) == {Found.AFTER}]
+    for shape, findings in whole:
+        if any(finding.marked for _, finding in findings):
+            reason = "every change of the overlay is there, with its marks"
+            return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
+
+    ours = any(_marked(findings) for _, findings in shapes)
+    ready = [
+        (shape, findings)
+        for shape, findings in shapes
+        if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, item.id).holds)
+    ]
+    merged = _ask(None if ours else part.merged, files, item.id)
+    if merged.holds or whole:
+        undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
+        if undone:
+            proof = merged.because or "one shape is as the overlay would make it"
+            cause = f"upstream seems to have it ({proof}), and yet it looks as in {undone[0]}"
+            problem = Problem("drifted", part.files[0], cause)
+            return JudgedPart(replace(verdict, because=cause, problems=(problem,)), ())
+        proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
+        links = ", ".join(part.upstream or item.overlay.upstream)
+        reason = f"upstream has it{links and f' ({links})'}: {proof}"
+        return JudgedPart(replace(verdict, state=State.MERGED, because=reason), ())
+
+    if ready:
+        shape, findings = ready[0]
+        todo = sum(finding.found is Found.BEFORE for _, finding in findings)
+        reason = f"upstream's code is as in {shape.name}; {todo} of {len(findings)} changes to make"
+        return JudgedPart(replace(verdict, state=State.PENDING, because=reason, shape=shape.name), findings)
+
+    absent = _ask(part.absent, files, item.id)
+    if absent.holds:
+        return JudgedPart(replace(verdict, state=State.NOT_APPLICABLE, because=absent.because), ())
+    when = {shape.name: _ask(shape.when, files, item.id) for shape, _ in shapes}
+    return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
+
+
+def _drifted(
+    verdict: PartVerdict,
+    shapes: Sequence[tuple[Shape, Findings]],
+    when: dict[str, Answer],
+    unsure: Sequence[Answer],
+) -> PartVerdict:
+    """Say what was expected and what was found, for the shape that comes closest."""
+    shape, findings = min(shapes, key=lambda pair: sum(finding.found is Found.LOST for _, finding in pair[1]))
+    problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
+    if not problems:
+        problems = [Problem("drifted", verdict.files[0], f"not as in {shape.name}: {when[shape.name].because}")]
+    problems += [Problem("drifted", *_place(a.because, verdict)) for a in unsure if a.holds is None and a.because]
+    problems = list(dict.fromkeys(problems))
+    because = f"{problems[0].where}: {problems[0].cause}" + (f" (and {n} more)" if (n := len(problems) - 1) else "")
+    return replace(verdict, because=because, problems=tuple(problems))
+
+
+def _place(because: str, verdict: PartVerdict) -> tuple[str, str]:
+    file, colon, cause = because.partition(": ")
+    return (file, cause) if colon and file.endswith(".py") else (verdict.files[0], because)

@@ -1,0 +1,1 @@
+"""Judge inserted code where it lands: every name bound, nothing overridden, the place reachable."""

@@ -1,0 +1,247 @@
+"""Python's scoping rules over one module: what a name refers to, and everything that binds it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from vpatch.core.landing.flow import Definition, Flow, Function, Names, bound_by, flow, header, statements
+
+_IMPLICIT = frozenset({"__file__", "__path__", "__class__", "__module__", "__qualname__"})
+_DEFERRED = (ast.Lambda, ast.GeneratorExp)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+ACCESSORS = frozenset({"getter", "setter", "deleter"})
+
+
+@dataclass(frozen=True)
+class Read:
+    """A name that some code reads; `late` where it does so after the statement ran, as the body of a lambda does."""
+
+    name: str
+    late: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """A module, class or function, with the scope around it and the names that it takes from elsewhere."""
+
+    node: ast.Module | Definition
+    outer: Scope | None = None
+    global_in_functions: Collection[str] = ()
+    _inner: dict[Definition, Scope] = field(default_factory=dict)
+
+    def inner(self, node: Definition) -> Scope:
+        """Enter a definition that stands directly in this scope."""
+        return self._inner.setdefault(node, Scope(node, self))
+
+    @property
+    def name(self) -> str:
+        """The qualified name; "" for the module."""
+        around = self.outer.name if self.outer else ""
+        return f"{around}.{getattr(self.node, 'name', '')}".strip(".")
+
+    @cached_property
+    def parameters(self) -> Names:
+        """The parameters of a function, the names of type parameters included."""
+        names = {parameter.name for parameter in getattr(self.node, "type_params", ())}
+        if isinstance(self.node, Function):
+            names |= _parameters(self.node.args)
+        return frozenset(names)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """What is bound where in it."""
+        return flow(self.node.body, self.parameters)
+
+    @cached_property
+    def _declared(self) -> dict[str, str]:
+        kinds = {ast.Global: "global", ast.Nonlocal: "nonlocal"}
+        return {n: kinds[type(s)] for s in statements(self.node.body) if type(s) in kinds for n in s.names}  # type: ignore[attr-defined]
+
+    @cached_property
+    def own(self) -> Names:
+        """The names that are its own: bound, annotated or deleted anywhere in it."""
+        bound = frozenset().union(*self._bound.values(), self.parameters)
+        if isinstance(self.node, Function):
+            bound |= {name for stmt in self._bound for name in (*_deleted_by(stmt), *annotated_by(stmt))}
+        return bound - self._declared.keys()
+
+    @property
+    def module(self) -> Scope:
+        """The outermost scope."""
+        return self.outer.module if self.outer else self
+
+    def home(self, name: str) -> Scope | None:
+        """Find the scope whose variable `name` is, read here; None for a builtin, and for what nothing binds."""
+        scope: Scope | None = self
+        if self._declared.get(name) == "global":
+            scope = self.module
+        elif self._declared.get(name) == "nonlocal":
+            scope = self.outer
+        while scope and name not in scope.own:
+            scope = scope.outer
+            while scope and isinstance(scope.node, ast.ClassDef):  # its names are not seen from functions in it
+                scope = scope.outer
+        return scope
+
+    def binds(self, name: str, at: ast.AST, *, late: bool = False) -> bool:
+        """Whether `name` may be bound when code at `at` reads it, or `late`, after that code ran.
+
+        Args:
+            name: the name.
+            at: a statement, an exception handler or a match case, directly in this scope.
+            late: whether it is read only later, as by the body of a lambda.
+        """
+        home = self.home(name)
+        if home is None or home is home.module:
+            outer = self.module
+            first = self._run_by_import(at)
+            if first is None or late:  # all of the module has run
+                bound = outer.flow.binds(name, outer.flow.end) or name in outer.global_in_functions
+            else:
+                bound = outer.flow.binds(name, outer.flow.before.get(first))
+            here = _bound_on_the_way(at) if home is self else ()
+            return bound or name in here or name in _IMPLICIT or hasattr(builtins, name)
+        if home is not self or late:
+            return True
+        return self.flow.binds(name, self.flow.before.get(at)) or name in _bound_on_the_way(at)
+
+    def _run_by_import(self, at: ast.AST) -> ast.AST | None:
+        """Find the module's statement that runs `at` during import; None for code of functions, which runs later."""
+        if self.outer is None:
+            return at
+        return None if isinstance(self.node, Function) else self.outer._run_by_import(self.node)
+
+    @cached_property
+    def _bound(self) -> Mapping[ast.stmt, Names]:
+        return {stmt: frozenset(_bound_in(stmt)) for stmt in statements(self.node.body)}
+
+    @cached_property
+    def _binders(self) -> Mapping[str, list[ast.stmt]]:
+        found: dict[str, list[ast.stmt]] = {}
+        for stmt, names in self._bound.items():
+            if stmt in self.flow.before:
+                for name in names | _deleted_by(stmt):
+                    found.setdefault(name, []).append(stmt)
+        return found
+
+    def binders(self, name: str) -> list[ast.stmt]:
+        """List the statements directly in this scope that may bind or delete `name` when it runs."""
+        return self._binders.get(name, [])
+
+    def origins(self, name: str) -> frozenset[str]:
+        """Resolve a dotted name, read in this scope, by the imports that bind its first part.
+
+        `ft.cache` is `functools.cache` after `import functools as ft`, and `len` is `builtins.len`. What else binds the
+        first part gives `""`.
+        """
+        first, dot, rest = name.partition(".")
+        if (home := self.home(first)) is None:
+            return frozenset({f"builtins.{name}"})
+        return frozenset(
+            f"{origin}{dot}{rest}" if (origin := imported_as(first, stmt)) else "" for stmt in home.binders(first)
+        )
+
+
+def imported_as(name: str, stmt: ast.stmt) -> str:
+    """Spell what an import binds `name` to, as `module.name`; "" for any other statement."""
+    for alias in stmt.names if isinstance(stmt, ast.Import | ast.ImportFrom) else ():
+        bound = alias.asname or (alias.name.partition(".")[0] if isinstance(stmt, ast.Import) else alias.name)
+        if bound == name and isinstance(stmt, ast.ImportFrom):
+            return f"{'.' * stmt.level}{stmt.module or ''}.{alias.name}"
+        if bound == name:
+            return alias.name if alias.asname else bound
+    return ""
+
+
+def _bound_in(stmt: ast.stmt) -> Iterator[str]:
+    """Yield what a statement itself binds, with the names of its exception handlers and match cases."""
+    yield from bound_by(stmt)
+    for handler in getattr(stmt, "handlers", ()):
+        yield from [handler.name] if handler.name else []
+    for case in getattr(stmt, "cases", ()):
+        yield from bound_by(case)
+
+
+def _bound_on_the_way(stmt: ast.AST) -> Iterator[str]:
+    """Yield what a statement's header binds before all of it is evaluated: by `:=` and by the items of a `with`."""
+    nodes = stmt.items if isinstance(stmt, ast.With | ast.AsyncWith) else header(stmt)
+    for node in nodes:
+        yield from bound_by(node) if isinstance(node, ast.withitem) else ()
+        yield from (inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
+
+
+def _deleted_by(stmt: ast.stmt) -> set[str]:
+    return {t.id for t in stmt.targets if isinstance(t, ast.Name)} if isinstance(stmt, ast.Delete) else set()
+
+
+def annotated_by(stmt: ast.stmt) -> set[str]:
+    """Return the name that an annotation declares; with a value it is bound as well."""
+    return {stmt.target.id} if isinstance(stmt, ast.AnnAssign) and isinstance(stmt.target, ast.Name) else set()
+
+
+def _parameters(arguments: ast.arguments) -> set[str]:
+    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return {argument.arg for argument in given if argument}
+
+
+def dotted(node: ast.expr) -> str:
+    """Spell a name or an attribute of one as `a.b.c`, the arguments of a call left out; "" for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            return f"{owner}.{attr}" if (owner := dotted(value)) else ""
+        case ast.Call(func=func):
+            return dotted(func)
+    return ""
+
+
+def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[Read]:
+    """Yield the names that a statement's header, or an expression, reads in the scope in which it stands.
+
+    Args:
+        node: the code; of a definition decorators, defaults and bases are read, not the body.
+        annotations: whether annotations are evaluated; those of local variables never are.
+        late: whether all of it is read only later.
+    """
+    match node:
+        case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
+            yield Read(name, late)
+        case ast.AugAssign(target=ast.Name(id=name)):
+            yield Read(name, late)
+    inner = inner_names(node)
+    for child, outside in _pieces(node):
+        if not annotations and _is_annotation(node, child):
+            continue
+        later = late or (isinstance(node, _DEFERRED) and not outside)
+        found = reads(child, annotations=annotations, late=later)
+        yield from (read for read in found if outside or read.name not in inner)
+
+
+def inner_names(node: ast.AST) -> set[str]:
+    """Collect the names that a comprehension, a lambda or a generic definition binds for itself."""
+    if isinstance(node, _COMPREHENSIONS):
+        return {name for generator in node.generators for name in bound_by(generator.target)}
+    if isinstance(node, ast.Lambda):
+        return _parameters(node.args)
+    return {parameter.name for parameter in getattr(node, "type_params", ())}
+
+
+def _pieces(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the parts of a header; True for those of a comprehension or lambda that the scope around it evaluates."""
+    for child in header(node):
+        if isinstance(node, _COMPREHENSIONS) and child is node.generators[0]:
+            yield node.generators[0].iter, True
+            yield from ((part, False) for part in (node.generators[0].target, *node.generators[0].ifs))
+        else:
+            yield child, isinstance(node, ast.Lambda)  # the defaults of its parameters
+    if isinstance(node, ast.Lambda):
+        yield node.body, False
+
+
+def _is_annotation(node: ast.AST, child: ast.AST) -> bool:
+    return child in (getattr(node, "annotation", None), getattr(node, "returns", None))

@@ -1,0 +1,269 @@
+"""Where an edit works: scopes by qualified name, statements and expressions by their syntax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from vpatch.core import cst
+from vpatch.core.elide import restore
+from vpatch.core.syntax import BLOCKS, Path, Spot, along, matches, same, splice, steps, walk, walk_expressions
+
+
+class Lost(Exception):
+    """What was looked for is not there as declared; the message says what is there instead.
+
+    The ending of the message, `hint`, is made when it is read: it is slow, and mostly nobody asks.
+    """
+
+    def __init__(self, because: str, hint: Callable[[], str] = str) -> None:
+        super().__init__(because)
+        self._hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self._hint()}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One parsed module of the tree; `elided` are the function bodies that were left out (see `vpatch.core.elide`)."""
+
+    file: str
+    module: cst.Module
+    elided: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> bytes:
+        """The module's source, whole."""
+        return restore(self.module.bytes, self.elided, self.module.encoding)
+
+    def put(self, path: Path, *new: cst.CSTNode) -> Source:
+        """Give the source with `new` in the place of the node at `path`."""
+        return replace(self, module=splice(self.module, path, new))
+
+    def text(self, node: cst.CSTNode) -> str:
+        """Give a node's code as it stands in the file, on one line, at most 80 characters long."""
+        line = " ".join(self.module.code_for_node(node).split())
+        return line if len(line) <= 80 else line[:77] + "..."
+
+    def line(self, path: Path) -> int:
+        """Give the line that the statement at or around `path` begins on. Slow: for messages about what went wrong."""
+        import re
+
+        nodes = along(self.module, path)
+        depth = next(depth for depth in range(len(path), 0, -1) if hasattr(nodes[depth], "leading_lines"))
+        here = cst.EmptyLine(comment=cst.Comment("# \0"))
+        above = (*nodes[depth].leading_lines, here)  # type: ignore[attr-defined]
+        flagged = splice(self.module, path[:depth], [nodes[depth].with_changes(leading_lines=above)])
+        before = flagged.with_changes(body=flagged.body[: path[0][1] + 1]).code.partition("# \0")[0]
+        return len(re.findall(r"\r\n?|\n", before)) + 1
+
+
+@cache
+def expression(code: str) -> cst.BaseExpression:
+    """Parse an expression of an edit."""
+    return cst.parse_expression(code)
+
+
+@cache
+def block(code: str) -> tuple[cst.BaseStatement, ...]:
+    """Parse one or more statements of an edit."""
+    module = cst.parse_module(code.strip("\n"))
+    head, *rest = module.body
+    return (head.with_changes(leading_lines=(*module.header, *head.leading_lines)), *rest)
+
+
+def headline(code: str) -> str:
+    """Give the first line of an edit's code, as it is quoted in messages."""
+    return code.strip().splitlines()[0]
+
+
+def _bound_name(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
+    """Give the qualified name's steps that a definition answers to; none for an `@overload` stub.
+
+    A property's accessors are told apart as `name`, `name.setter` and `name.deleter`.
+    """
+    name = node.name.value
+    for decorator in node.decorators:
+        match decorator.decorator:
+            case cst.Name("overload") | cst.Attribute(attr=cst.Name("overload")):
+                return []
+            case cst.Attribute(value=cst.Name(owner), attr=cst.Name("getter" | "setter" | "deleter" as role)) if (
+                owner == name
+            ):
+                return [name, role]
+    return [name]
+
+
+def definitions(owner: Spot) -> Iterator[Spot]:
+    """Give the functions and classes that are defined in `owner`, also in its `if`, `try`, `with` and other blocks."""
+    for step, child in steps(owner.node, BLOCKS):
+        if type(child) in _definitions():
+            yield Spot((*owner.path, step), child)
+        elif type(child) not in _simple():
+            yield from definitions(Spot((*owner.path, step), child))
+
+
+@cache
+def _definitions() -> frozenset[type]:
+    return frozenset({cst.FunctionDef, cst.ClassDef})
+
+
+@cache
+def _simple() -> frozenset[type]:
+    return frozenset({cst.SimpleStatementLine, cst.SimpleStatementSuite})
+
+
+def names(owner: Spot, prefix: str = "") -> Iterator[tuple[str, Spot]]:
+    """Give every definition below `owner` with its qualified name."""
+    for spot in definitions(owner):
+        if bound := _bound_name(spot.node):  # type: ignore[arg-type]
+            name = prefix + ".".join(bound)
+            yield name, spot
+            yield from names(spot, f"{name}.")
+
+
+def _resolve(owner: Spot, parts: Sequence[str]) -> Iterator[Spot]:
+    if not parts:
+        yield owner
+        return
+    for spot in definitions(owner):
+        bound = _bound_name(spot.node)  # type: ignore[arg-type]
+        if bound and list(parts[: len(bound)]) == bound:
+            yield from _resolve(spot, parts[len(bound) :])
+
+
+_BRANCHES = {"else": "orelse", "elif": "orelse", "except": "handlers", "finally": "finalbody"}
+
+
+def _header(code: str) -> cst.CSTNode:
+    """Parse the header of a block, written without its colon."""
+    match code.partition(" ")[0]:
+        case "try":
+            return block("try: ...\nfinally: ...")[0]
+        case "except":
+            return block(f"try: ...\n{code}: ...")[0].handlers[0]  # type: ignore[attr-defined,no-any-return]
+    return block(f"{code.removeprefix('el')}: ...")[0]
+
+
+def _branches(owner: Spot, header: str) -> Iterator[Spot]:
+    """Give the branches of `owner` itself, not of what is in it, that begin with `header`."""
+    word = header.partition(" ")[0]
+    for step, child in steps(owner.node, [_BRANCHES[word]]):
+        spot = Spot((*owner.path, step), child)
+        if isinstance(child, cst.If):
+            if word == "elif" and matches(_header(header).test, child.test):  # type: ignore[attr-defined]
+                yield spot
+            else:
+                yield from _branches(spot, header)
+        elif word in {"else", "finally"} or (word == "except" and matches(_header(header), _bare(child))):
+            yield spot
+
+
+def _inner(owner: Spot, header: str) -> Iterator[Spot]:
+    """Give the blocks directly in `owner` that begin with `header`."""
+    if header.partition(" ")[0] in _BRANCHES:
+        yield from _branches(owner, header)
+        return
+    pattern = _header(header)
+    for spot in lines(owner):
+        if type(spot.node) is type(pattern) and matches(pattern, _bare(spot.node)):
+            yield spot
+
+
+def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]:
+    """Give the blocks that a qualified name, and then the headers in `within`, lead to.
+
+    Raises:
+        Lost: there is none; the message names the nearest qualified name, or the header that is missing.
+    """
+    root = Spot((), source.module)
+    found = list(_resolve(root, scope.split(".") if scope else ()))
+    if not found:
+        raise Lost(f"no {scope!r} here", lambda: _nearest_name(root, scope))
+    for header in within:
+        inner = [spot for owner in found for spot in _inner(owner, header)]
+        if not inner:
+            raise Lost(f"no block `{header}:` directly in it", nearest(source, found, _header(header)))
+        found = inner
+    return found
+
+
+def _nearest_name(root: Spot, scope: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(scope, [name for name, _ in names(root)], 1, 0.6)
+    return f"; nearest: {near[0]!r}" if near else ""
+
+
+def lines(owner: Spot) -> list[Spot]:
+    """Give the statements that stand directly in a block, one a line or compound; none for a one-line suite."""
+    path, node = owner.path, owner.node
+    if not isinstance(node, cst.Module):
+        path, node = (*path, ("body", -1)), getattr(node, "body", node)
+    if isinstance(node, cst.SimpleStatementSuite):
+        return []
+    return [Spot((*path, ("body", index)), child) for index, child in enumerate(node.body)]  # type: ignore[attr-defined]
+
+
+def runs(owner: Spot, pattern: Sequence[cst.CSTNode], *, exactly: bool = False) -> list[list[Spot]]:
+    """Give the runs of consecutive statements directly in `owner` that match `pattern`, or are it `exactly`."""
+    agree = same if exactly else matches
+    here, size, found = lines(owner), len(pattern), list[list[Spot]]()
+    start = 0
+    while start + size <= len(here):
+        window = here[start : start + size]
+        fits = all(agree(p, s.node) for p, s in zip(pattern, window, strict=True))
+        found.extend([window] if fits else [])
+        start += size if fits else 1
+    return found
+
+
+def expressions(
+    owner: Spot,
+    pattern: cst.CSTNode,
+    *,
+    exactly: bool = True,
+    seen: Callable[[cst.CSTNode], cst.CSTNode] = lambda node: node,
+) -> list[Spot]:
+    """Give the places at or below `owner` that are `pattern` once `seen` is done to them, not looking inside one."""
+    agree, strings = (same if exactly else matches), {cst.SimpleString, cst.ConcatenatedString}
+    kinds = strings if type(pattern) in strings else {type(pattern)}
+    found: list[Spot] = []
+    for spot in walk_expressions(owner):
+        if type(spot.node) in kinds and not (found and inside(spot.path, found[-1].path)):
+            found.extend([spot] if agree(pattern, seen(spot.node)) else [])
+    return found
+
+
+def inside(path: Path, other: Path) -> bool:
+    """Tell whether `path` is `other` or lies below it."""
+    return path[: len(other)] == other
+
+
+def _bare(node: cst.CSTNode) -> cst.CSTNode:
+    """Give a statement without comments above it and, where it is compound, without its blocks."""
+    if isinstance(node, cst.Try):
+        return _header("try")
+    changes: dict[str, object] = {"leading_lines": ()} if hasattr(node, "leading_lines") else {}
+    if isinstance(getattr(node, "body", None), cst.BaseSuite):
+        changes["body"] = cst.SimpleStatementSuite([cst.Expr(cst.Ellipsis())])
+    if getattr(node, "orelse", None) and isinstance(node, cst.BaseStatement):
+        changes["orelse"] = None
+    return node.with_changes(**changes)
+
+
+def nearest(source: Source, owners: Sequence[Spot], pattern: cst.CSTNode | Sequence[cst.CSTNode]) -> Callable[[], str]:
+    """Give, as a `Lost.hint`, the piece of code below `owners` that looks most like `pattern`."""
+
+    def hint() -> str:
+        import difflib
+
+        first = pattern if isinstance(pattern, cst.CSTNode) else pattern[0]
+        candidates = [s for o in owners for s in walk(o) if type(s.node) is type(first) and s is not o]
+        by_text = {source.text(_bare(spot.node)): spot.path for spot in reversed(candidates)}
+        near = difflib.get_close_matches(source.text(_bare(first)), by_text, 1, 0.5)
+        return f"; nearest, line {source.line(by_text[near[0]])}: `{near[0]}`" if near else ""
+
+    return hint

@@ -1,0 +1,213 @@
+"""Syntax trees compared, walked and changed: whitespace, comments and redundant parentheses never count.
+
+A place in a tree is a path of (field, index) steps from its root, index -1 where the field holds one node. A change
+rebuilds only the nodes along the path; a visitor over the whole file would cost as much as parsing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TypeAlias, TypeGuard
+
+from vpatch.core import cst
+
+Step: TypeAlias = tuple[str, int]
+Path: TypeAlias = tuple[Step, ...]
+
+# Fields that only lay code out; the ones that libcst names whitespace_* come on top.
+_LAYOUT = frozenset(
+    (
+        *("leading_lines", "lines_after_decorators", "trailing_whitespace", "header", "footer", "indent"),
+        *("lpar", "rpar", "lbracket", "rbracket", "comma", "semicolon", "colon", "first_colon", "second_colon"),
+        *("dot", "equal", "encoding", "default_indent", "default_newline", "has_trailing_newline"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A node and its path from the root of its module."""
+
+    path: Path
+    node: cst.CSTNode
+
+
+# The fields that hold blocks, in the order of the source.
+BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
+
+# Fields whose names are no expressions: of attributes, keyword arguments, parameters, definitions and imports.
+_NAMES = frozenset({"attr", "keyword", "module", "name"})
+
+
+_node_classes: dict[type, bool] = {}
+
+
+def is_node(value: object) -> TypeGuard[cst.CSTNode]:
+    """Tell whether a value is a node. (Nodes have an abstract base class: `isinstance` costs much more than this.)"""
+    known = _node_classes.get(type(value))
+    if known is None:
+        known = _node_classes[type(value)] = isinstance(value, cst.CSTNode)
+    return known
+
+
+@cache
+def _strings() -> frozenset[type]:
+    return frozenset({cst.SimpleString, cst.ConcatenatedString})
+
+
+@cache
+def _blocks() -> frozenset[type]:
+    return frozenset({cst.IndentedBlock, cst.SimpleStatementSuite, cst.SimpleStatementLine})
+
+
+@cache
+def significant(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    """Give the fields of a node class that carry meaning."""
+    names = (f.name for f in fields(kind))
+    return tuple(n for n in names if n not in _LAYOUT and not n.startswith(("whitespace", "_")))
+
+
+def statements(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """Give a block's statements one by one, however they were laid out on lines."""
+    flat: list[cst.CSTNode] = []
+    for line in getattr(block, "body", ()):
+        flat.extend(line.body if type(line) is cst.SimpleStatementLine else (line,))
+    return flat
+
+
+def evaluated(node: object) -> str | bytes | None:
+    """Give the value of a string literal, implicit concatenation included; None for anything else."""
+    return node.evaluated_value if isinstance(node, cst.SimpleString | cst.ConcatenatedString) else None
+
+
+def _is_hole(node: object) -> bool:
+    match node:
+        case cst.Expr(value=value) | cst.Arg(value=value, keyword=None, star="") | cst.Element(value=value):
+            return isinstance(value, cst.Ellipsis)
+        case _:
+            return False
+
+
+def _same_run(pattern: Sequence[object], found: Sequence[object], *, holes: bool) -> bool:
+    for index, one in enumerate(pattern):
+        if holes and _is_hole(one):
+            rest = pattern[index + 1 :]
+            return any(_same_run(rest, found[start:], holes=True) for start in range(index, len(found) + 1))
+        if index == len(found) or not _same(one, found[index], holes=holes):
+            return False
+    return len(pattern) == len(found)
+
+
+def _same(pattern: object, found: object, *, holes: bool) -> bool:
+    if not is_node(pattern):
+        if isinstance(pattern, list | tuple) and isinstance(found, list | tuple):
+            return _same_run(pattern, found, holes=holes)
+        return pattern == found
+    kind, other = type(pattern), type(found)
+    if holes and kind is cst.Ellipsis and isinstance(found, cst.BaseExpression):
+        return True
+    if kind in _strings() and other in _strings():
+        value = evaluated(pattern)
+        if value is not None or evaluated(found) is not None:
+            return value == evaluated(found)
+    if kind in _blocks() and other in _blocks():
+        return _same_run(statements(pattern), statements(found), holes=holes)  # type: ignore[arg-type]
+    return kind is other and all(
+        _same(getattr(pattern, name), getattr(found, name), holes=holes) for name in significant(kind)
+    )
+
+
+def same(pattern: cst.CSTNode | Sequence[cst.CSTNode], found: cst.CSTNode | Sequence[cst.CSTNode]) -> bool:
+    """Tell whether two pieces of code mean the same to Python's parser."""
+    return _same(pattern, found, holes=False)
+
+
+def matches(pattern: cst.CSTNode | Sequence[cst.CSTNode], found: cst.CSTNode | Sequence[cst.CSTNode]) -> bool:
+    """Tell whether `found` is an instance of `pattern`.
+
+    As in Semgrep, `...` in the pattern stands for any expression, any run of arguments or any run of statements.
+    """
+    return _same(pattern, found, holes=True)
+
+
+def fingerprint(node: cst.CSTNode) -> str:
+    """Give 16 hexadecimal digits that two nodes share if, and in practice only if, they are the `same`."""
+
+    def spell(value: object) -> str:
+        if is_node(value):
+            kind = type(value)
+            if kind in _strings() and (text := evaluated(value)) is not None:
+                return repr(text)
+            if kind in _blocks():
+                return spell(statements(value))
+            return f"{kind.__name__}({','.join(spell(getattr(value, name)) for name in significant(kind))})"
+        if isinstance(value, list | tuple):
+            return f"[{','.join(map(spell, value))}]"
+        return repr(value)
+
+    import hashlib
+
+    return hashlib.sha256(spell(node).encode()).hexdigest()[:16]
+
+
+def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tuple[Step, cst.CSTNode]]:
+    """Give the children of `node` in the fields `names`, or all the meaningful ones, each with the step to it."""
+    for name in significant(type(node)) if names is None else names:
+        value = getattr(node, name, None)
+        if is_node(value):
+            yield (name, -1), value
+        elif isinstance(value, list | tuple):
+            for index, child in enumerate(value):
+                if is_node(child):
+                    yield (name, index), child
+
+
+def walk(spot: Spot) -> Iterator[Spot]:
+    """Give `spot` and every meaningful node below it, outermost first."""
+    todo = [spot]
+    while todo:
+        here = todo.pop()
+        yield here
+        todo.extend(reversed([Spot((*here.path, step), child) for step, child in steps(here.node)]))
+
+
+def walk_expressions(spot: Spot) -> Iterator[Spot]:
+    """Walk, but not into what is spelt like an expression and is none: a name that is bound, a piece of a string."""
+    todo = [spot]
+    while todo:
+        here = todo.pop()
+        yield here
+        joined = type(here.node) is cst.ConcatenatedString
+        below = [
+            Spot((*here.path, step), child)
+            for step, child in steps(here.node)
+            if step[0] not in _NAMES and not (joined and type(child) in _strings())
+        ]
+        todo.extend(reversed(below))
+
+
+def along(root: cst.CSTNode, path: Path) -> list[cst.CSTNode]:
+    """Give the nodes that `path` passes, `root` first and its target last."""
+    nodes = [root]
+    for name, index in path:
+        value = getattr(nodes[-1], name)
+        nodes.append(value if index < 0 else value[index])
+    return nodes
+
+
+def splice(root: cst.Module, path: Path, new: Sequence[cst.CSTNode]) -> cst.Module:
+    """Put `new` in the place of the node at `path`: any number of nodes in a sequence, exactly one elsewhere."""
+    nodes = along(root, path)
+    fresh = list(new)
+    for parent, (name, index) in zip(reversed(nodes[:-1]), reversed(path), strict=True):
+        if index < 0:
+            (only,) = fresh
+            value: object = only
+        else:
+            value = [*(old := getattr(parent, name))[:index], *fresh, *old[index + 1 :]]
+        fresh = [parent.with_changes(**{name: value})]
+    (module,) = fresh
+    assert isinstance(module, cst.Module)  # noqa: S101 - the type of `root`, which mypy cannot follow
+    return module

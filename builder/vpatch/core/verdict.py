@@ -1,0 +1,169 @@
+"""What the engine finds in a tree: states, findings of edits, answers of predicates, verdicts and changesets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vpatch.core.landing.binding import Read
+    from vpatch.errors import Problem
+
+
+class State(StrEnum):
+    """The state of a part or an overlay in a tree, in order of precedence."""
+
+    CONFLICT = "conflict"
+    DRIFTED = "drifted"
+    PENDING = "pending"
+    APPLIED = "applied"
+    MERGED = "merged"
+    NOT_APPLICABLE = "not_applicable"
+
+    @classmethod
+    def first(cls, states: Iterable[State]) -> State:
+        """Return the state of a whole whose parts have `states` (at least one)."""
+        return min(states, key=list(cls).index)
+
+
+class Found(Enum):
+    """What an edit finds in its file."""
+
+    BEFORE = "its precondition"
+    AFTER = "its postcondition"
+    LOST = "neither"
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Code that an edit inserted, to be judged where it stands (see `vpatch.core.landing`).
+
+    Attributes:
+        path: the inserted statement, or the statement or expression that contains the inserted piece.
+        reads: the names that the piece reads; None where the whole statement at `path` is inserted.
+        header: with `reads` None: only the statement's header is inserted, its blocks are upstream's.
+        binds: the names that an import binds, which must mean nothing else in their scope.
+        uses: attributes, written `self.name`, that the code relies on and its class must set.
+    """
+
+    path: tuple[tuple[str, int], ...]
+    reads: frozenset[Read] | None = None
+    header: bool = False
+    binds: frozenset[str] = frozenset()
+    uses: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the edit owns the whole statement."""
+        return self.reads is None and not self.header
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one edit finds.
+
+    Attributes:
+        found: the precondition, the postcondition or neither.
+        because: for `LOST`, the reason; `str` of it is the message.
+        marked: paths of the statements with our mark that the edit accounts for (the empty path: the whole file).
+        regions: paths of the code that the edit changes or depends on.
+        binds: qualified names that the edit binds, each with what it binds them to.
+        landed: the edit's own code that stands in the file.
+    """
+
+    found: Found
+    because: object = ""
+    marked: frozenset[tuple[tuple[str, int], ...]] = frozenset()
+    regions: tuple[tuple[tuple[str, int], ...], ...] = ()
+    binds: tuple[tuple[str, str], ...] = ()
+    landed: tuple[Landed, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A predicate's answer: true, false, or None if the tree does not tell; `because` is the reason in words."""
+
+    holds: bool | None
+    because: str
+
+
+@dataclass(frozen=True)
+class PartVerdict:
+    """The state of one part with its reason.
+
+    Attributes:
+        name: the part's name.
+        state: its state.
+        because: the reason, in words.
+        files: the files that the part changes or adds.
+        shape: the shape that matched, None if none did.
+        problems: what needs attention.
+        notes: remarks about the surrounding code that change no state.
+    """
+
+    name: str
+    state: State
+    because: str
+    files: tuple[str, ...]
+    shape: str | None = None
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of one overlay, with the verdicts of its parts."""
+
+    id: str
+    parts: tuple[PartVerdict, ...]
+
+    @property
+    def state(self) -> State:
+        """The state that comes first, in order of precedence, among the parts."""
+        return State.first(part.state for part in self.parts)
+
+    @property
+    def because(self) -> str:
+        """The reasons of the parts that decide the overlay's state; each reason names its parts."""
+        reasons: dict[str, list[str]] = {}
+        for part in self.parts:
+            if part.state is self.state:
+                reasons.setdefault(part.because, []).append(part.name)
+        if len(reasons) == 1:
+            return next(iter(reasons))
+        return "; ".join(f"{', '.join(names)}: {because}" for because, names in reasons.items())
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems of all parts, each once."""
+        return tuple(dict.fromkeys(problem for part in self.parts for problem in part.problems))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that the overlay changes or adds, sorted."""
+        return tuple(sorted({file for part in self.parts for file in part.files}))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdict as the JSON object of the command line's contract."""
+        parts = [
+            {"name": p.name, "state": p.state, "because": p.because, "shape": p.shape, "files": list(p.files)}
+            for p in self.parts
+        ]
+        return {"id": self.id, "state": self.state, "because": self.because, "parts": parts}
+
+
+@dataclass(frozen=True)
+class Changeset:
+    """Verdicts, and the new bytes of every file that changes. Nothing is written yet.
+
+    `before` has the verdicts on the tree as it is, `after` those on the tree with `files` in place. With `problems`,
+    nothing changes and the two are equal.
+    """
+
+    before: tuple[Verdict, ...]
+    after: tuple[Verdict, ...]
+    files: Mapping[str, bytes]
+    problems: tuple[Problem, ...]

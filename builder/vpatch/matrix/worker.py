@@ -1,0 +1,64 @@
+"""What a process of the pool does: it looks at one vLLM, as some overlays' files have it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import parent_process
+from multiprocessing.process import BaseProcess
+from threading import Thread
+
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued
+from vpatch.core.workspace import Parsed
+from vpatch.matrix.trial import Together, try_one, try_together
+from vpatch.matrix.verdicts import Cell
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one job found: some overlays each alone, and several together."""
+
+    cells: Mapping[str, Cell]
+    together: Together
+
+
+_parsed: Parsed = {}  # this process's own, from one row to the next
+
+
+def start() -> None:
+    """Prepare a process: it ends with the one that started it, however that ends."""
+    gc.disable()  # as the program does itself
+    Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@cache
+def _installed() -> Mapping[str, Catalogued]:
+    return {item.id: item for item in discover()}
+
+
+def look(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Looked:
+    """Look at one vLLM.
+
+    Args:
+        files: its files, as far as it has those that any overlay reads.
+        ids: every overlay that is asked about in this run.
+        alone: those to try by themselves.
+        together: those to try with each other.
+    """
+    among = [_installed()[name] for name in ids]
+    cells = {item.id: try_one(files.get, item, _parsed, among) for item in among if item.id in alone}
+    both = try_together(files.get, [item for item in among if item.id in together], _parsed, among)
+    pristine = set(files.values())  # the next one may be a neighbour, with many of the same files
+    for key in [key for key in _parsed if key[2] not in pristine]:
+        del _parsed[key]
+    return Looked(cells, both)

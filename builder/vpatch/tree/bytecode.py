@@ -1,0 +1,106 @@
+"""The compiled twins of a source file, and which of them Python would run though they are not of this source.
+
+Python trusts a twin whose header names the source's modification time, in whole seconds, and its size in bytes. An edit
+that keeps both, as layers with fixed times make likely, leaves the old code running.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import re
+import warnings
+from _imp import source_hash
+from importlib.machinery import SOURCE_SUFFIXES
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vpatch.core import nesting
+from vpatch.errors import Failure, Problem
+
+if TYPE_CHECKING:
+    import os
+
+_HEADER = 16
+_HASH_BASED, _CHECKED = 0b01, 0b10
+_MASK = 0xFFFFFFFF
+
+
+def twins(source: Path) -> tuple[Path, ...]:
+    """Every bytecode file of `source`: any interpreter, any optimisation, and the legacy `<name>.pyc` beside it.
+
+    Raises:
+        Failure: `__pycache__` cannot be listed.
+    """
+    if source.suffix not in SOURCE_SUFFIXES:
+        return ()
+    ours = re.compile(re.escape(source.stem) + r"\.[^.]+(\.opt-[^.]*)?\.pyc").fullmatch
+    cache = source.with_name("__pycache__")
+    try:
+        found = [path for path in cache.iterdir() if ours(path.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        found = []
+    except OSError as error:
+        raise Failure(Problem("cannot read", str(cache), (error.strerror or str(error)).lower())) from error
+    legacy = source.with_suffix(".pyc")
+    return (*sorted(found), *([legacy] if legacy.is_file() else []))
+
+
+def stale(source: Path) -> tuple[Path, ...]:
+    """Those twins of `source` that Python would run although they were not compiled from it.
+
+    Raises:
+        Failure: a twin, or `source`, is there and cannot be read.
+    """
+    found = twins(source)
+    if not found:
+        return ()
+    try:
+        if not source.exists():
+            return tuple(path for path in found if path.parent == source.parent)
+        return tuple(path for path in found if path.parent != source.parent and _is_stale(path, source))
+    except OSError as error:
+        raise Failure(Problem("cannot read", str(error.filename), (error.strerror or str(error)).lower())) from error
+
+
+def _is_stale(path: Path, source: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_HEADER)
+    flags = int.from_bytes(head[4:8], "little")
+    if len(head) < _HEADER or flags & ~(_HASH_BASED | _CHECKED) or flags & _CHECKED:
+        return False  # Python itself refuses it, or compares it with the source
+    if flags & _HASH_BASED:
+        return head[8:] != source_hash(int.from_bytes(head[:4], "little"), source.read_bytes())
+    of, at = source.stat(), path.stat()
+    trusted = head[8:] == _word(int(of.st_mtime)) + _word(of.st_size)
+    return trusted and at.st_mtime_ns < of.st_ctime_ns and not _compiled_from(path, source)
+
+
+def _compiled_from(path: Path, source: Path) -> bool:
+    """Whether a twin with suspicious times holds this source's code: unpacking an image renews every ctime.
+
+    For another interpreter's twin, and for a source that is too large to compile, there is no telling: False.
+    """
+    content = path.read_bytes()
+    if not content.startswith(importlib.util.MAGIC_NUMBER):
+        return False
+    level = re.search(r"\.opt-([12])\.pyc$", path.name)
+    try:
+        code = source.read_bytes()
+        nesting.bound(nesting.decode(code)[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fresh = compile(code, source, "exec", dont_inherit=True, optimize=int(level[1]) if level else 0)
+        # The tree's own interpreter would load just the same bytes.
+        return bool(marshal.loads(content[_HEADER:]) == fresh)  # noqa: S302
+    except (nesting.Refused, SyntaxError, ValueError, EOFError, TypeError, RecursionError, MemoryError):
+        return False
+
+
+def same_seconds(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether Python could take the bytecode of one source for that of the other, were they at the same path."""
+    return (int(one.st_mtime), one.st_size) == (int(other.st_mtime), other.st_size)
+
+
+def _word(number: int) -> bytes:
+    return (number & _MASK).to_bytes(4, "little")

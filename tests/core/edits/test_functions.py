@@ -1,0 +1,149 @@
+"""AddFunction and ReplaceFunction: states, results, and what makes them drift."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from vpatch import AddFunction, ReplaceFunction
+from vpatch.core.overlay import Edit
+from vpatch.core.select import Source, scopes
+from vpatch.core.syntax import fingerprint
+from vpatch.core.verdict import State
+from vpatch.core.workspace import Workspace
+
+from tests.snippets import FILE, Files, applied, becomes, drifts, make, module, overlay
+
+NEW = "def g(self):\n    return 1"
+
+ADDED: dict[str, tuple[str, AddFunction, str]] = {
+    "to a module": (
+        "import a\n",
+        AddFunction(FILE, "", NEW),
+        "import a\n\n\ndef g(self):  # vpatch: demo\n    return 1\n",
+    ),
+    "to a class": (
+        "class A:\n    x = 1\n\nb\n",
+        AddFunction(FILE, "A", f"# Why.\n@c\n{NEW}"),
+        "class A:\n    x = 1\n\n    # Why.\n    @c\n    def g(self):  # vpatch: demo\n        return 1\n\nb\n",
+    ),
+    "to a function, tabs": (
+        "def f():\n\tif x:\n\t\ty\n",
+        AddFunction(FILE, "f", "async def g(): return 1"),
+        "def f():\n\tif x:\n\t\ty\n\n\tasync def g(): return 1  # vpatch: demo\n",
+    ),
+    "a class": ("x\n", AddFunction(FILE, "", "class B(A): ..."), "x\n\n\nclass B(A): ...  # vpatch: demo\n"),
+    "to a class in `if`": (
+        "if x:\n    class A:\n        y\n",
+        AddFunction(FILE, "A", NEW),
+        "if x:\n    class A:\n        y\n\n        def g(self):  # vpatch: demo\n            return 1\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "edit", "after"), ADDED.values(), ids=ADDED)
+def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
+    becomes(before, edit, after)
+
+
+@pytest.mark.parametrize(
+    ("source", "scope", "says"),
+    [
+        ("class A:\n    def g(self): ...\n", "A", "'g' is defined already, and is another one"),
+        ("class A: ...\n", "A", "its block is on the line of its header"),
+        ("class A:\n    x\nclass A:\n    y\n", "A", "is defined 2 times, 1 expected"),
+        ("class B:\n    x\n", "A", "no 'A' here"),
+    ],
+)
+def test_adding_drifts(source: str, scope: str, says: str) -> None:
+    drifts(source, AddFunction(FILE, scope, NEW), says)
+
+
+def test_the_order_of_two_overlays_leaves_no_trace() -> None:
+    items = [overlay(AddFunction(FILE, "A", f"def {name}(self): ..."), name=name) for name in ("one", "two", "three")]
+    start = module("class A:\n    x = 1\n")
+    together = applied(start, *items)
+
+    for order in permutations(items):
+        tree: Files = start
+        for item in order:
+            tree = applied(tree, item)
+        assert tree == together
+
+
+def test_one_name_added_twice_is_a_conflict() -> None:
+    one = overlay(AddFunction(FILE, "", "def f(): 1"), name="one")
+    two = overlay(AddFunction(FILE, "", "def f(): 2"), name="two")
+
+    assert [v.state for v in make(module(""), one, two).before] == [State.CONFLICT, State.CONFLICT]
+
+
+CLASS = """
+import typing
+from typing import overload
+class A:
+    # Why.
+    @property
+    def p(self): return 1
+
+    @p.setter
+    def p(self, value):
+        self.q = value  # kept?
+
+    @overload
+    def o(self, x: int): ...
+    @typing.overload
+    def o(self, x: str): ...
+    def o(self, x):
+        return x
+
+    try:
+        async def a(self):
+            def inner(): return 1
+    except E:
+        pass
+"""
+
+
+def form(source: str, scope: str) -> str:
+    found: Source = Workspace(module(source).get).source(FILE)
+    return fingerprint(scopes(found, scope)[0].node)
+
+
+@pytest.mark.parametrize(
+    ("scope", "old", "new"),
+    [
+        ("A.p", "    @property\n    def p(self): return 1\n", "@property\ndef p(self): return 2"),
+        (
+            "A.p.setter",
+            "    @p.setter\n    def p(self, value):\n        self.q = value  # kept?\n",
+            "@p.setter\ndef p(self, v): self.q = v",
+        ),
+        ("A.o", "    def o(self, x):\n        return x\n", "def o(self, x): return y"),
+        ("A.a", "        async def a(self):\n            def inner(): return 1\n", "async def a(self): return 1"),
+        ("A.a.inner", "            def inner(): return 1\n", "def inner(): return 2"),
+    ],
+)
+def test_a_function_of_a_known_form_is_replaced(scope: str, old: str, new: str) -> None:
+    edit = ReplaceFunction(FILE, scope, forms=("0" * 16, form(CLASS, scope)), new=new)
+    indent = " " * (len(old) - len(old.lstrip()))
+    made = "".join(f"{indent}{line}\n" for line in f"{new}  # vpatch: demo".splitlines())
+    becomes(CLASS, edit, CLASS.replace(old, made))
+
+
+def test_layout_and_comments_are_no_form() -> None:
+    spread = CLASS.replace("return x", "return (  # why\n            x\n        )")
+
+    assert form(spread, "A.o") == form(CLASS, "A.o")
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("x\ndef f(): return 2\n", "is none of the known: 0123 (line 2)"),
+        ("if a:\n    def f(): return 2\nelse:\n    def f(): return 3\n", "is defined 2 times, 1 expected"),
+        ("class f:\n    def f2(): ...\n", "is none of the known"),
+    ],
+)
+def test_replacing_drifts(source: str, says: str) -> None:
+    drifts(source, ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1"), says)

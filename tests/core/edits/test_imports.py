@@ -1,0 +1,145 @@
+"""EnsureImport and EnsureFutureAnnotations: places, what counts as there, and independence of the order."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from vpatch import EnsureFutureAnnotations, EnsureImport
+from vpatch.core.overlay import Edit
+from vpatch.core.verdict import State
+
+from tests.snippets import FILE, Files, applied, becomes, drifts, make, module, overlay, verdict
+
+M = "# vpatch: demo"
+
+
+def ensure(statement: str, scope: str = "", *, typing_only: bool = False) -> EnsureImport:
+    return EnsureImport(FILE, statement, scope, typing_only=typing_only)
+
+
+PLACED: dict[str, tuple[str, Edit, str]] = {
+    "behind the imports": ("import a\nx = 1\n", ensure("import b"), f"import a\nimport b  {M}\nx = 1\n"),
+    "behind the docstring": ('"""Doc."""\nx = 1\n', ensure("import b"), f'"""Doc."""\nimport b  {M}\nx = 1\n'),
+    "docstring only": ('"""Doc."""\n', ensure("from b import c as d"), f'"""Doc."""\nfrom b import c as d  {M}\n'),
+    "empty module": ("", ensure("import b"), f"import b  {M}\n"),
+    "comments only": ("# Licence\n", ensure("import b"), f"# Licence\nimport b  {M}\n"),
+    "in a function": (
+        'def f():\n    """Doc."""\n    import a\n    x\n',
+        ensure("import b", "f"),
+        f'def f():\n    """Doc."""\n    import a\n    import b  {M}\n    x\n',
+    ),
+    "in a guard": (
+        "if TYPE_CHECKING:\n    import a\n",
+        ensure("import b", typing_only=True),
+        f"if TYPE_CHECKING:\n    import a\n    import b  {M}\n",
+    ),
+    "in a new guard": (
+        "import a\nx = 1\n",
+        ensure("import b", typing_only=True),
+        f"import a\n\nif TYPE_CHECKING:  {M}\n    import b  {M}\nx = 1\n",
+    ),
+    "in a guard behind its flag": (
+        "import a\ntry:\n    import c\nfinally:\n    pass\nfrom typing import TYPE_CHECKING\nx = 1\n",
+        ensure("import b", typing_only=True),
+        "import a\ntry:\n    import c\nfinally:\n    pass\nfrom typing import TYPE_CHECKING\n\n"
+        f"if TYPE_CHECKING:  {M}\n    import b  {M}\nx = 1\n",
+    ),
+    "beside a submodule": ("import a.b\n", ensure("import a.c"), f"import a.b\nimport a.c  {M}\n"),
+    "more than is there": (
+        "from a import b\n",
+        ensure("from a import b, c"),
+        f"from a import b\nfrom a import b, c  {M}\n",
+    ),
+    "future": ("import a\n", EnsureFutureAnnotations(FILE), f"from __future__ import annotations  {M}\nimport a\n"),
+    "future, docstring": (
+        '"""Doc."""\n\nimport a\n',
+        EnsureFutureAnnotations(FILE),
+        f'"""Doc."""\n\nfrom __future__ import annotations  {M}\n\nimport a\n',
+    ),
+    "future as an import": (
+        "import a\n",
+        ensure("from __future__ import annotations"),
+        f"from __future__ import annotations  {M}\nimport a\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "edit", "after"), PLACED.values(), ids=PLACED)
+def test_the_import_is_put_where_it_belongs(before: str, edit: Edit, after: str) -> None:
+    becomes(before, edit, after)
+
+
+@pytest.mark.parametrize(
+    ("source", "edit"),
+    [
+        ("import b\n", ensure("import b")),
+        ("import a, b as c, d\n", ensure("import b as c")),
+        ("from a import (\n    b,\n    c,\n)\n", ensure("from a import c")),
+        ("x = 1\nfrom a import b\n", ensure("from a import b")),
+        ("def f():\n    from a import b\n", ensure("from a import b", "f")),
+        ("if TYPE_CHECKING:\n    import b\n", ensure("import b", typing_only=True)),
+        ("if TYPE_CHECKING:\n    import a\nif TYPE_CHECKING:\n    import b\n", ensure("import b", typing_only=True)),
+        ("import b\n", ensure("import b", typing_only=True)),
+        ("from __future__ import division, annotations\n", EnsureFutureAnnotations(FILE)),
+    ],
+)
+def test_what_upstream_imports_is_enough(source: str, edit: Edit) -> None:
+    assert verdict(module(source), overlay(edit)).state is State.MERGED
+
+
+@pytest.mark.parametrize(
+    ("source", "edit", "says"),
+    [
+        ("from a import b\n", ensure("import b"), "'b' is already bound by `from a import b`"),
+        ("from a import c, b as d\n", ensure("from a import d"), "'d' is already bound by `from a import b as d`"),
+        ("def b(): ...\n", ensure("import b"), "'b' is already bound by `def b(): ...`"),
+        ("b = None\n", ensure("import b"), "'b' is already bound by `b = None`"),
+        ("b: int = 1\n", ensure("import b"), "'b' is already bound by `b: int = 1`"),
+        ("def f(): x\n", ensure("import b", "f"), "its block is on the line of its header"),
+        ("if TYPE_CHECKING: import a\n", ensure("import b", typing_only=True), "on the line of its header"),
+        ("def f():\n    x\ndef f():\n    y\n", ensure("import b", "f"), "'f' is defined 2 times, 1 expected"),
+        ("from a import *\n", ensure("import b", "f"), "no 'f' here"),
+    ],
+)
+def test_it_drifts(source: str, edit: Edit, says: str) -> None:
+    drifts(source, edit, says)
+
+
+FIRST = (
+    ensure("import b"),
+    ensure("from . import z"),
+    EnsureFutureAnnotations(FILE),
+    ensure("import t", typing_only=True),
+)
+SECOND = (ensure("import c"), ensure("import b"), EnsureFutureAnnotations(FILE), ensure("import s", typing_only=True))
+THIRD = (
+    ensure("import a.d"),
+    ensure("from Z import y"),
+    ensure("import b", typing_only=True),
+)
+
+
+@pytest.mark.parametrize("source", ["", '"""Doc."""\n', "import os\n\nx = 1\n", "if TYPE_CHECKING:\n    import o\n"])
+@pytest.mark.parametrize("pair", [(FIRST, SECOND), (FIRST, THIRD)], ids=["shared", "typing"])
+def test_the_order_of_two_overlays_leaves_no_trace(source: str, pair: tuple[tuple[Edit, ...], ...]) -> None:
+    one, two = (overlay(*edits, name=name) for edits, name in zip(pair, ("one", "two"), strict=True))
+    start = module(source)
+
+    together = applied(start, one, two)
+
+    for order in permutations((one, two)):
+        tree: Files = start
+        for item in order:
+            tree = applied(tree, item)
+        assert tree[FILE].decode() == together[FILE].decode()
+    assert [v.state for v in make(together, one, two).before] == [State.APPLIED, State.APPLIED]
+
+
+def test_one_name_for_two_things_is_a_conflict() -> None:
+    one, two = overlay(ensure("from a import x"), name="one"), overlay(ensure("from b import x"), name="two")
+
+    changeset = make(module(""), one, two)
+
+    assert [v.state for v in changeset.before] == [State.CONFLICT, State.CONFLICT]
+    assert changeset.files == {}

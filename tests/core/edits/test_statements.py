@@ -1,0 +1,189 @@
+"""ReplaceStatements, InsertAfter and InsertBefore: states, results, and what makes them drift."""
+
+from __future__ import annotations
+
+import pytest
+from vpatch import InsertAfter, InsertBefore, ReplaceStatements
+from vpatch.core.overlay import Edit
+from vpatch.core.verdict import State
+
+from tests.snippets import FILE, applied, becomes, drifts, module, overlay, verdict
+
+REPLACED = {
+    "one": ("a()\nb()\n", "a()", "c()", "c()  # vpatch: demo\nb()\n"),
+    "several": (
+        "a()\nb()\nd()\n",
+        "a()\nb()",
+        "c()",
+        "c()  # vpatch: demo\nd()\n",
+    ),
+    "by several": ("a()\n", "a()", "b()\nc()", "b()  # vpatch: demo\nc()  # vpatch: demo\n"),
+    "compound": ("if a:\n    b\n", "if a:\n    b", "if a:\n    c", "if a:  # vpatch: demo\n    c\n"),
+    "one-line suite": ("if a: b\n", "if a:\n    b", "if a: c", "if a: c  # vpatch: demo\n"),
+    "comments above stay": ("# why\na()  # gone\n", "a()", "c()", "# why\nc()  # vpatch: demo\n"),
+    "new contains old": ("a()\n", "a()", "a()\nb()", "a()  # vpatch: demo\nb()  # vpatch: demo\n"),
+    "old contains new": ("a()\nb()\n", "a()\nb()", "a()", "a()  # vpatch: demo\n"),
+    "no newline at the end": ("x\na()", "a()", "c()", "x\nc()  # vpatch: demo"),
+    "match": (
+        "a()\n",
+        "a()",
+        "match a:\n    case 1:\n        b()",
+        "match a:  # vpatch: demo\n    case 1:\n        b()\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "old", "new", "after"), REPLACED.values(), ids=REPLACED)
+def test_statements_are_replaced(before: str, old: str, new: str, after: str) -> None:
+    becomes(before, ReplaceStatements(FILE, "", old=old, new=new), after)
+
+
+WITHIN = """
+def f():
+    if a:
+        x()
+    elif b:
+        x()
+    else:
+        x()
+    try:
+        y()
+    except (A, B) as e:
+        y()
+    else:
+        y()
+    finally:
+        y()
+    with c(1):
+        z()
+    for i in j:
+        z()
+    while k:
+        z()
+"""
+
+
+@pytest.mark.parametrize(
+    ("within", "old", "line"),
+    [
+        (("if a",), "x()", 3),
+        (("if a", "elif b"), "x()", 5),
+        (("if a", "else"), "x()", 7),
+        (("try",), "y()", 9),
+        (("try", "except (A, B) as e"), "y()", 11),
+        (("try", "else"), "y()", 13),
+        (("try", "finally"), "y()", 15),
+        (("with c(...)",), "z()", 17),
+        (("for i in j",), "z()", 19),
+        (("while k",), "z()", 21),
+    ],
+)
+def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -> None:
+    edit = ReplaceStatements(FILE, "f", old=old, new="new()", within=within)
+    lines = WITHIN.lstrip("\n").splitlines(keepends=True)
+    lines[line - 1] = lines[line - 1].replace(old, "new()  # vpatch: demo")
+    becomes(WITHIN, edit, "".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("within", "says"),
+    [
+        (("if aa",), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
+        (("if a", "elif c"), "no block `elif c:` directly in it"),
+        (("try", "except C"), "no block `except C:` directly in it"),
+        (("with c(1)", "else"), "no block `else:` directly in it"),
+        (("if a",), "`w()` is not there; nearest"),
+    ],
+)
+def test_a_header_that_is_not_there_is_drift(within: tuple[str, ...], says: str) -> None:
+    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), says)
+
+
+INSERTED: dict[str, tuple[str, Edit, str]] = {
+    "after": ("a()\nb()\n", InsertAfter(FILE, "", "a()", "c()"), "a()\nc()  # vpatch: demo\nb()\n"),
+    "before": ("x\n# why\na()\n", InsertBefore(FILE, "", "a()", "c()"), "x\nc()  # vpatch: demo\n# why\na()\n"),
+    "several": (
+        "a()\nb()\n",
+        InsertBefore(FILE, "", "b()", "c()\nd()"),
+        "a()\nc()  # vpatch: demo\nd()  # vpatch: demo\nb()\n",
+    ),
+    "a free anchor": (
+        "x, y = f(1, k=2)\n",
+        InsertAfter(FILE, "", "x, y = f(...)", "c()"),
+        "x, y = f(1, k=2)\nc()  # vpatch: demo\n",
+    ),
+    "twice": (
+        "a()\nb()\na()\n",
+        InsertAfter(FILE, "", "a()", "c()", count=2),
+        "a()\nc()  # vpatch: demo\nb()\na()\nc()  # vpatch: demo\n",
+    ),
+    "before, twice": (
+        "a()\nb()\na()\n",
+        InsertBefore(FILE, "", "a()", "c()", count=2),
+        "c()  # vpatch: demo\na()\nb()\nc()  # vpatch: demo\na()\n",
+    ),
+    "after a run": (
+        "a()\nb()\nd()\n",
+        InsertAfter(FILE, "", "a()\nb()", "c()"),
+        "a()\nb()\nc()  # vpatch: demo\nd()\n",
+    ),
+    "new contains the anchor, after": (
+        "a()\n",
+        InsertAfter(FILE, "", "a()", "b()\na()"),
+        "a()\nb()  # vpatch: demo\na()  # vpatch: demo\n",
+    ),
+    "new contains the anchor, before": (
+        "a()\n",
+        InsertBefore(FILE, "", "a()", "a()\nb()"),
+        "a()  # vpatch: demo\nb()  # vpatch: demo\na()\n",
+    ),
+    "in a class in a class": (
+        "class A:\n    class B:\n        async def f(self):\n            a()\n",
+        InsertAfter(FILE, "A.B.f", "a()", "c()"),
+        "class A:\n    class B:\n        async def f(self):\n            a()\n            c()  # vpatch: demo\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "edit", "after"), INSERTED.values(), ids=INSERTED)
+def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
+    becomes(before, edit, after)
+
+
+@pytest.mark.parametrize(
+    ("source", "edit", "says"),
+    [
+        ("b(1)\n", InsertAfter(FILE, "", "b(2)", "c()"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
+        ("a()\na()\n", InsertAfter(FILE, "", "a()", "c()"), "`a()` is there 2 times, 1 expected"),
+        ("a()\n", InsertBefore(FILE, "", "a()", "c()", count=2), "`a()` is there 1 times, 2 expected"),
+        (
+            "a()\nc()\na()\n",
+            InsertAfter(FILE, "", "a()", "c()", count=2),
+            "`a()` is there 2 times, 2 expected, the new code beside it 1 times",
+        ),
+        ("a()\nb()\n", ReplaceStatements(FILE, "", "a()\nc()", "d()"), "`a()` is not there"),
+        ("if x: a()\n", InsertAfter(FILE, "", "a()", "c()", within=("if x",)), "`a()` is not there"),
+        ("def g():\n    a()\n", InsertAfter(FILE, "f", "a()", "c()"), "no 'f' here"),
+        ("def frob():\n    a()\n", InsertAfter(FILE, "frob_", "a()", "c()"), "no 'frob_' here; nearest: 'frob'"),
+    ],
+)
+def test_it_drifts(source: str, edit: Edit, says: str) -> None:
+    drifts(source, edit, says)
+
+
+def test_runs_that_overlap_are_counted_once() -> None:
+    item = overlay(ReplaceStatements(FILE, "", old="a()\na()", new="b()"))
+
+    assert applied(module("a()\na()\na()\n"), item)[FILE] == b"b()  # vpatch: demo\na()\n"
+
+
+def test_marked_code_is_ours_though_it_completes_the_old_code_anew() -> None:
+    item = overlay(ReplaceStatements(FILE, "", old="a()\nb()", new="x()\na()"))
+
+    assert applied(module("a()\nb()\nb()\n"), item)[FILE] == b"x()  # vpatch: demo\na()  # vpatch: demo\nb()\n"
+
+
+def test_a_changed_insertion_is_drift() -> None:
+    item = overlay(InsertAfter(FILE, "", "a()", "c()"))
+
+    assert verdict(module("a()\nc(1)  # vpatch: demo\n"), item).state is State.DRIFTED

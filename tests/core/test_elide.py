@@ -1,0 +1,142 @@
+"""What is left out before parsing comes back byte by byte, and nothing that is looked at is left out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.core.elide import elide, restore
+
+MODULE = '''\
+"""A module."""
+import a
+
+
+def first(x):
+    """One."""
+    if x:
+        return 1
+
+    return 2  # two
+
+
+class Outer:
+    attribute = 1
+
+    @property
+    def name(self):
+        # a comment above
+        @cache
+        def inner():
+            return """text
+            over lines"""
+        return inner
+
+    async def run(self): return await self.it
+
+    class Inner:
+        def deep(self):
+            return 3
+
+
+if a:
+    def conditional():
+        return 4
+else:
+    try:
+        def conditional():
+            return 5
+    except E:
+        def conditional():
+            return 6
+'''
+
+BODIES = ('"""One."""', "return inner", "return 3", "return 4", "return 5", "return 6")
+
+CASES = {
+    (): (),
+    ("first",): ('"""One."""',),
+    ("first.inner",): ('"""One."""',),
+    ("Outer",): ("return inner", "return 3"),
+    ("Outer.Inner.deep",): ("return 3",),
+    ("Outer.name", "conditional"): ("return inner", "return 4", "return 5", "return 6"),
+    ("Out",): (),
+    ("",): BODIES,
+}
+
+
+@pytest.mark.parametrize(("reach", "there"), CASES.items())
+def test_only_what_is_looked_at_stays(reach: tuple[str, ...], there: tuple[str, ...]) -> None:
+    rest, bodies = elide(MODULE.encode(), reach)
+
+    assert tuple(body for body in BODIES if body in rest.decode()) == there
+    assert restore(rest, bodies, "utf-8") == MODULE.encode()
+    assert "return await self.it" in rest.decode()
+
+
+@pytest.mark.parametrize("reach", CASES)
+def test_headers_and_line_numbers_stay(reach: tuple[str, ...]) -> None:
+    def headers(source: bytes) -> list[tuple[str, int]]:
+        nodes = ast.walk(ast.parse(source))
+        return sorted(
+            (n.name, n.lineno) for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name != "inner"
+        )
+
+    rest, _ = elide(MODULE.encode(), reach)
+
+    assert headers(rest) == headers(MODULE.encode())
+    assert rest.count(b"\n") == MODULE.encode().count(b"\n")
+
+
+ENCODED = {
+    "crlf": MODULE.replace("\n", "\r\n").encode(),
+    "bom": b"\xef\xbb\xbf" + MODULE.encode(),
+    "latin-1": b"# -*- coding: latin-1 -*-\ndef f():\n    return '\xe9'\n",
+    "tabs": MODULE.replace("    ", "\t").encode(),
+    "no newline at the end": b"def f():\n    return 1",
+    "a body after a semicolon": b"def f():\n    x = 1; y = 2  # both\n    # and below\n\n\nx = 3\n",
+    "a backslash": b"def f():\n    return 1 + \\\n        2\n",
+    "wide characters": "def f():\n    é = 'ü'; return é\n".encode(),
+}
+
+
+@pytest.mark.parametrize("data", ENCODED.values(), ids=ENCODED)
+def test_every_byte_comes_back(data: bytes) -> None:
+    rest, bodies = elide(data, ())
+    encoding = "iso-8859-1" if b"latin-1" in data else "utf-8-sig" if data.startswith(b"\xef") else "utf-8"
+
+    assert bodies
+    assert rest != data
+    assert restore(rest, bodies, encoding) == data
+
+
+WHOLE = {
+    "not python": b"def f(:\n    return 1\n",
+    "null byte": b"def f():\n    return '\x00'\n",
+    "not text": b"def f():\n    return '\xff'\n",
+    "unknown encoding": b"# coding: nonsense\ndef f():\n    return 1\n",
+    "old newlines": b"def f():\r    return 1\r",
+    "form feed": b"def f():\n    return 1\n\x0c\ndef g():\n    return 2\n",
+    "our own label": b'def f():\n    return """vpatch:elided:0"""\n',
+}
+
+
+@pytest.mark.parametrize("data", WHOLE.values(), ids=WHOLE)
+def test_what_cannot_be_left_out_safely_stays(data: bytes) -> None:
+    assert elide(data, ()) == (data, ())
+
+
+def test_a_whole_release_comes_back(pristine: Callable[[str], Path]) -> None:
+    modules = sorted(pristine("0.20.2").glob("vllm/**/*.py"))
+    left_out = 0
+
+    for module in modules:
+        data = module.read_bytes()
+        rest, bodies = elide(data, ())
+        assert restore(rest, bodies, "utf-8") == data, module
+        left_out += len(data) - len(rest)
+
+    assert len(modules) > 1500
+    assert left_out > 5_000_000

@@ -1,0 +1,153 @@
+"""Which names may be bound before a statement, path by path."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+from vpatch.core.landing.flow import STAR, flow, truth
+
+
+def before(code: str) -> set[str] | None:
+    """The names that may be bound where `here` stands, None if it is never reached."""
+    body = ast.parse(dedent(code)).body
+    marker = next(
+        n for n in ast.walk(ast.Module(body, [])) if isinstance(n, ast.Expr) and getattr(n.value, "id", "") == "here"
+    )
+    found = flow(body)
+    return set(found.names(found.before[marker])) if marker in found.before else None
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("here\na = 1", ""),
+        ("a = b = 1\n(c, *d), e.f, g[0] = x\nhere", "a b c d"),
+        ("a: int = 1\nb: int\nhere", "a"),
+        ("import a.b, c as d\nfrom e import f, g as h\nhere", "a d f h"),
+        ("a = 1\ndel a\nhere", ""),
+        ("if x:\n    a = 1\nelse:\n    b = 1\nhere", "a b"),
+        ("if x:\n    a = 1\n    raise E\nhere", ""),
+        ("if (a := 1):\n    here", "a"),
+        ("for a in x:\n    try:\n        break\n    finally:\n        b = 1\nhere", "a b"),
+        ("for a in x:\n    here\n    try:\n        continue\n    finally:\n        b = 1\n", "a b"),
+        ("x = [b for b in (a := [1])]\nhere", "a x"),
+        ("for a in x:\n    if b:\n        c = 1\n        continue\n    here\n    b = 1", "a b c"),
+        ("for a in x:\n    pass\nelse:\n    b = 1\nhere", "a b"),
+        ("while x:\n    a = 1\n    break\n    b = 1\nhere", "a"),
+        ("while True:\n    a = 1\n    if x: break\nhere", "a"),
+        ("with a as b, c as (d, e):\n    f = 1\nhere", "b d e f"),
+        ("try:\n    a = 1\n    b = 1\nexcept E as e:\n    here\n    c = 1", "a b e"),
+        ("try:\n    a = 1\nexcept E as e:\n    c = 1\nelse:\n    d = 1\nhere", "a c d"),
+        ("try:\n    a = 1\n    raise E\nfinally:\n    here", "a"),
+        ("try:\n    a = 1\nexcept* E:\n    raise\nfinally:\n    b = 1\nhere", "a b"),
+        ("match x:\n    case [a, *b]:\n        c = 1\n    case {'k': d, **e} if d:\n        pass\nhere", "a b c d e"),
+        ("def a(): b = 1\nclass c: d = 1\nhere", "a c"),
+        ("lambda: (a := 1)\nhere", ""),
+        ("if TYPE_CHECKING:\n    import a\nelse:\n    import b\nhere", "b"),
+        ("if not typing.TYPE_CHECKING:\n    import a\nhere", "a"),
+        ("with suppress(E):\n    a = 1\n    raise E\nhere", "a"),
+    ],
+)
+def test_names_that_some_path_binds(code: str, names: str) -> None:
+    assert before(code) == set(names.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise E\nhere",
+        "def f(): pass\nif x:\n    raise E\nelse:\n    raise E\nhere",
+        "if False:\n    here",
+        "if 0 and x:\n    here",
+        "if True or x:\n    pass\nelse:\n    here",
+        "while True:\n    pass\nhere",
+        "while False:\n    here",
+        "while x:\n    break\n    here",
+        "while x:\n    continue\n    here",
+        "try:\n    raise E\nfinally:\n    pass\nhere",
+        "try:\n    raise E\nexcept E:\n    raise\nhere",
+        "with a:\n    raise E\nhere",
+        "match x:\n    case 1:\n        raise E\n    case _:\n        raise E\nhere",
+    ],
+)
+def test_code_that_never_runs(code: str) -> None:
+    assert before(code) is None
+
+
+def test_a_star_import_may_bind_anything() -> None:
+    assert before("from a import *\nhere") == {STAR}
+
+
+@pytest.mark.parametrize(("test", "value"), [("x", None), ("not x", None), ("1 and x", None), ("0 or x", None)])
+def test_a_condition_that_is_not_constant(test: str, value: bool | None) -> None:  # noqa: FBT001
+    assert truth(ast.parse(test, mode="eval").body) is value
+
+
+def test_what_python_binds_by_then_the_analysis_has() -> None:
+    """Run a module that enters every kind of block, and compare with what is bound in fact at each step."""
+    code = dedent(PROGRAM)
+    found = flow(ast.parse(code).body)
+    ran = subprocess.run([sys.executable, "-c", TRACER, code], capture_output=True, text=True, check=True)
+    seen = [line.split() for line in ran.stdout.splitlines()]
+    twice = ast.For | ast.While | ast.With  # Python comes back to these lines behind their blocks
+    reached = [node for node in found.before if isinstance(node, ast.stmt) and not isinstance(node, twice)]
+    by_line = {stmt.lineno: found.names(found.before[stmt]) for stmt in reached}
+
+    assert len(seen) > 30
+    for line, *names in seen:
+        assert int(line) not in by_line or set(names) - set(dir(builtins)) <= by_line[int(line)]
+
+
+PROGRAM = """
+import os.path
+for a in range(3):
+    if a == 1:
+        b = 1
+        continue
+    try:
+        c = a
+        if a == 2:
+            raise ValueError
+        d = 1
+    except ValueError as e:
+        f = 1
+    else:
+        g = 1
+    finally:
+        h = 1
+while True:
+    i = 1
+    with open(os.devnull) as j:
+        k = (m := 1)
+    break
+match [1, 2]:
+    case [n, *o] if n:
+        p = 1
+    case _:
+        q = 1
+del a
+r = [s for s in range(2)]
+def t():
+    u = 1
+class v:
+    w = 1
+x = 1
+"""
+
+TRACER = """
+import sys
+scope = {}
+def trace(frame, event, argument):
+    if frame.f_code.co_filename != "program" or frame.f_code.co_name != "<module>":
+        return None
+    if event == "line":
+        print(frame.f_lineno, *(n for n in frame.f_locals if not n.startswith("__")))
+    return trace
+sys.settrace(trace)
+exec(compile(sys.argv[1], "program", "exec"), scope)
+"""

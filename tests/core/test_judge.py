@@ -1,0 +1,253 @@
+"""The state of a part, question by question."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+
+import pytest
+from vpatch import AddFile, Contains, Defines, DeleteStatements, EnsureImport, Not, ReplaceExpr
+from vpatch.core.engine import status
+from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Reach, Shape
+from vpatch.core.select import Source
+from vpatch.core.verdict import Answer, Finding, Found, State
+from vpatch.core.workspace import Parsed, Workspace
+from vpatch.errors import Failure, Problem
+
+from tests.snippets import FILE, applied, make, module, names_of_fragments, overlay, unmarked, verdict
+
+__all__ = ["names_of_fragments"]
+
+OLD, NEW = "def f():\n    return a(1)\n", "def f():\n    return b(1)\n"
+EDIT = ReplaceExpr(FILE, "f", old="a(1)", new="b(1)")
+HELPER = AddFile("vllm/_vpatch/h.py", "x = 1\n")
+HAS, LACKS, UNKNOWN = Defines(FILE, "f"), Defines(FILE, "q"), Defines("gone.py", "f")
+
+
+@pytest.mark.parametrize(
+    ("source", "merged", "absent", "state", "says"),
+    [
+        (OLD, None, None, State.PENDING, "upstream's code is as in 1.0; 1 of 1 changes to make"),
+        (OLD, LACKS, HAS, State.PENDING, "1 of 1"),
+        (OLD, UNKNOWN, UNKNOWN, State.PENDING, "1 of 1"),
+        (OLD, HAS, None, State.DRIFTED, "upstream seems to have it (vllm/m.py defines f), and yet it looks as in 1.0"),
+        (NEW, None, None, State.MERGED, "upstream has it (o/r#1): the code is as the overlay would make it"),
+        (NEW, HAS, None, State.MERGED, "upstream has it (o/r#1): vllm/m.py defines f"),
+        (NEW.replace("b(1)", "b(1)  # vpatch: demo"), HAS, HAS, State.APPLIED, "with its marks"),
+        (NEW.replace("b(1)", "b(1)  # vpatch: other"), None, None, State.MERGED, ""),
+        ("def f(): c(1)\n", HAS, None, State.MERGED, ""),
+        ("def f(): c(1)\n", LACKS, HAS, State.NOT_APPLICABLE, "vllm/m.py defines f"),
+        ("def f(): c(1)\n", LACKS, LACKS, State.DRIFTED, "`a(1)` is not there; nearest, line 1: `c(1)`"),
+        ("def f(): c(1)\n", UNKNOWN, UNKNOWN, State.DRIFTED, "`a(1)` is not there"),
+        ("def f(): a(1)\n", Not(LACKS), None, State.DRIFTED, "and yet"),
+    ],
+)
+def test_the_state(source: str, merged: Predicate | None, absent: Predicate | None, state: State, says: str) -> None:
+    found = verdict(module(source), overlay(EDIT, merged=merged, absent=absent))
+
+    assert found.state is state
+    assert says in found.because
+    assert bool(found.problems) is (state is State.DRIFTED)
+
+
+@pytest.mark.parametrize("data", [None, b"def f(:\n", b"'\xff'\n"])
+def test_a_broken_tree_is_drifted_and_every_file_is_named(data: bytes | None) -> None:
+    item = overlay(EDIT, merged=Defines(FILE, "f"), absent=Not(Defines(FILE, "f")))
+    found = verdict({} if data is None else {FILE: data}, item)
+
+    assert found.state is State.DRIFTED
+    assert found.problems[0].where == FILE
+    assert found.problems[0].scope == "f"
+    assert found.problems[0].cause.startswith(("no such file", "not valid Python", "not readable as text"))
+
+
+def test_a_file_that_is_missing_is_no_reason_to_do_nothing() -> None:
+    item = overlay(EDIT, merged=Contains("gone.py", "f", "b(1)"), absent=Not(Contains("gone.py", "f", "a(1)")))
+
+    found = verdict(module("def f(): c\n"), item)
+
+    assert found.state is State.DRIFTED
+    assert [(p.where, p.cause) for p in found.problems[1:]] == [("gone.py", "no such file")]
+
+
+def test_a_shape_counts_only_when_its_condition_holds() -> None:
+    no = verdict(module(OLD), overlay(EDIT, when=LACKS))
+
+    assert no.state is State.DRIFTED
+    assert no.because == "vllm/m.py: not as in 1.0: vllm/m.py does not define q"
+    assert verdict(module(OLD), overlay(EDIT, when=HAS)).state is State.PENDING
+    assert verdict(module(OLD), overlay(EDIT, when=UNKNOWN)).state is State.DRIFTED
+
+
+def shaped(*shapes: Shape, upstream: tuple[str, ...] = ()) -> Catalogued:
+    return Catalogued("demo", Overlay("Shapes.", (Part("part", shapes),), upstream), "")
+
+
+def test_the_first_shape_that_fits_is_taken() -> None:
+    item = shaped(Shape("2.0", (ReplaceExpr(FILE, "", "y", "z"),)), Shape("1.0", (ReplaceExpr(FILE, "", "a", "z"),)))
+
+    (part,) = verdict(module("x = a\n"), item).parts
+    assert (part.state, part.shape) == (State.PENDING, "1.0")
+    (part,) = verdict(module("x = y\nw = a\n"), item).parts
+    assert (part.state, part.shape) == (State.PENDING, "2.0")
+    because = "upstream has it: the code is as the overlay would make it, without its marks"
+    assert verdict(module("x = z\n"), item).because == because
+    assert applied(module("x = a\n"), item)[FILE] == b"x = z  # vpatch: demo\n"
+
+
+def test_shapes_that_disagree_are_drift() -> None:
+    item = shaped(Shape("2.0", (ReplaceExpr(FILE, "", "y", "z"),)), Shape("1.0", (ReplaceExpr(FILE, "", "a", "b"),)))
+
+    assert "and yet it looks as in 1.0" in verdict(module("x = z\nw = a\n"), item).because
+
+
+def test_the_nearest_shape_is_told() -> None:
+    near = Shape("1.0", (ReplaceExpr(FILE, "", "y", "z"), ReplaceExpr(FILE, "", "v", "w")))
+    far = Shape("2.0", (ReplaceExpr(FILE, "", "p", "q"), ReplaceExpr(FILE, "", "r", "s")))
+
+    found = verdict(module("x = y\n"), shaped(far, near))
+
+    assert found.because == "vllm/m.py: `v` is not there"
+
+
+def test_a_run_that_was_cut_short_heals() -> None:
+    item = overlay(EDIT, HELPER, merged=HAS)
+    whole = applied(module(OLD), overlay(EDIT, HELPER))
+
+    for file in whole:
+        half = {name: data for name, data in whole.items() if name != file} | (
+            {FILE: OLD.encode()} if file == FILE else {}
+        )
+        assert verdict(half, overlay(EDIT, HELPER)).state is State.PENDING
+        assert applied(half, overlay(EDIT, HELPER)) == whole
+    assert verdict({FILE: whole[FILE]}, item).state is State.PENDING
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (OLD + "old_hook()  # vpatch: demo\n", "1 of 1 marks `# vpatch: demo` stand on code"),
+        (NEW.replace("b(1)", "b(1)  # vpatch: demo") + "old_hook()  # vpatch: demo\n", "1 of 2 marks"),
+        ("def f():\n    return b(2)  # vpatch: demo\n", "1 of 1 marks"),
+    ],
+)
+def test_what_another_version_made_is_not_overlooked(source: str, says: str) -> None:
+    found = verdict(module(source), overlay(EDIT, merged=HAS, absent=HAS))
+
+    assert found.state is State.DRIFTED
+    assert says in found.because
+    assert "revert with the version that made it" in found.because
+
+
+def test_a_deletion_without_marks_is_no_proof() -> None:
+    edits: tuple[Edit, ...] = (EnsureImport(FILE, "import a"), DeleteStatements(FILE, "", "old()"))
+
+    assert verdict(module("import a\nold(1)\n"), overlay(*edits)).state is State.DRIFTED
+    assert (
+        verdict(unmarked(applied(module("import a\nold()\nx\n"), overlay(*edits))), overlay(*edits)).state
+        is State.DRIFTED
+    )
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An edit, or a predicate, that raises."""
+
+    error: Exception
+    file: str = FILE
+    scope: str = "f"
+    found: Found | None = None
+
+    @property
+    def reach(self) -> Reach:
+        return ((FILE, None),)
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        if self.found is None:
+            raise self.error
+        return Finding(self.found)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        raise self.error
+
+    def ask(self, files: Workspace) -> Answer:
+        raise self.error
+
+
+BROKEN = Broken(KeyError("x"))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        overlay(BROKEN),
+        overlay(Broken(KeyError("x"), found=Found.BEFORE)),
+        overlay(EDIT, when=BROKEN),
+        overlay(EDIT, merged=BROKEN),
+        overlay(ReplaceExpr(FILE, "f", "no", "b"), absent=BROKEN),
+    ],
+)
+def test_an_overlay_that_raises_is_named(item: Catalogued) -> None:
+    with pytest.raises(Failure, match=r"overlay failed: demo.*Broken raised KeyError: 'x'"):
+        make(module(OLD), item)
+
+
+def test_a_failure_is_passed_on_as_it_is() -> None:
+    failure = Failure(Problem("cannot read", "there", "why"))
+
+    with pytest.raises(Failure) as raised:
+        make(module(OLD), overlay(Broken(failure)))
+    assert raised.value is failure
+
+
+@dataclass(frozen=True)
+class Counting:
+    """An edit that finds nothing, and notes that it looked."""
+
+    looked: Counted
+    file: str = FILE
+    scope: str = "f"
+    reach: Reach = ((FILE, "f"),)
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        self.looked.times += 1
+        return ReplaceExpr(FILE, "f", old="nowhere()", new="x").state(files, overlay)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        raise AssertionError
+
+
+@dataclass(eq=False)
+class Counted:
+    times: int = 0
+
+
+def test_the_same_code_is_asked_about_once() -> None:
+    counted, parsed = Counted(), Parsed()
+    item = overlay(Counting(counted))
+    first = status(module(OLD).get, [item], parsed)
+    asked = counted.times
+
+    assert status(module(OLD).get, [item], parsed) == first
+    assert counted.times == asked
+    status(module(NEW).get, [item], parsed)
+    assert counted.times > asked
+
+
+def test_what_was_found_keeps_no_code_alive() -> None:
+    """Syntax trees go with their last name, though the collector of cycles is switched off."""
+    parsed = Parsed()
+    status(module(OLD).get, [overlay(Counting(Counted()))], parsed)
+    ((_, known),) = parsed.items()
+    assert isinstance(known.source, Source)
+    source_of = weakref.ref(known.source)
+    gc.collect()
+    gc.disable()
+    try:
+        del known
+        parsed.clear()
+
+        assert source_of() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,103 @@
+"""Names in inserted code are looked up as Python does it, and those of the code around stay bound."""
+
+from __future__ import annotations
+
+import pytest
+from vpatch import DeleteStatements, EnsureImport, InsertAfter, ReplaceExpr, ReplaceStatements
+from vpatch.core.overlay import Edit
+
+from tests.core.test_landing import says
+from tests.snippets import FILE, applied, module, overlay
+
+
+@pytest.mark.parametrize(
+    ("source", "edit", "name"),
+    [
+        ("def f(a):\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "print([x for x in x])"), "x"),
+        ("def f(a):\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "print(lambda x=x: x)"), "x"),
+        ("def f(a):\n    print(1, [x for x in a])\n", ReplaceExpr(FILE, "f", "1", "max(x)"), "x"),
+        ("def f(a):\n    print([x for x in 1])\n", ReplaceExpr(FILE, "f", "1", "max(x)"), "x"),
+        ("def f(a=lambda x: 1):\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "print(x)"), "x"),
+        (
+            "def f(a):\n    help_it: int\n    anchor()\n",
+            InsertAfter(FILE, "f", "anchor()", "print(help_it)"),
+            "help_it",
+        ),
+        ("def f(a):\n    anchor()\n    del os\n", InsertAfter(FILE, "f", "anchor()", "print(os)"), "os"),
+    ],
+)
+def test_names_of_inner_scopes_bind_nothing_around_them(source: str, edit: Edit, name: str) -> None:
+    assert f"reads `{name}`, which nothing binds there" in says(f"import os\n{source}", edit)
+
+
+@pytest.mark.parametrize(
+    ("source", "edit"),
+    [
+        ("print([1 for x in a])", ReplaceExpr(FILE, "f", "1", "max(x)")),
+        ("print([y for x in a for y in 1])", ReplaceExpr(FILE, "f", "1", "max(x)")),
+        ("print(lambda x, *y: 1)", ReplaceExpr(FILE, "f", "1", "max(x, y)")),
+        ("print(1)\n    later = 1", ReplaceExpr(FILE, "f", "print(1)", "print(lambda: later)")),
+        ("x: 1 = a\n    print(x)", ReplaceExpr(FILE, "f", "1", "Unknown")),
+        ("match a:\n        case [x] if 1: ...", ReplaceExpr(FILE, "f", "1", "max(x)")),
+        ("try:\n        import foo\n    except 1: ...", ReplaceExpr(FILE, "f", "1", "foo.Error")),
+        ("print()", InsertAfter(FILE, "f", "print()", "match a:\n    case [x] if x: print(x)")),
+        ("print()", InsertAfter(FILE, "f", "print()", "try:\n    import foo\nexcept foo.Error as e: print(e)")),
+    ],
+)
+def test_names_are_read_where_python_reads_them(source: str, edit: Edit) -> None:
+    assert applied(module(f"def f(a):\n    {source}\n"), overlay(edit))
+
+
+def test_two_functions_import_the_same_name() -> None:
+    source = "def f():\n    anchor()\ndef g():\n    anchor()\n"
+    edits = [
+        edit
+        for scope in ("f", "g")
+        for edit in (
+            EnsureImport(FILE, "from helpers import help_it", scope),
+            InsertAfter(FILE, scope, "anchor()", "help_it()"),
+        )
+    ]
+
+    assert applied(module(source), overlay(*edits))
+
+
+@pytest.mark.parametrize(
+    ("source", "statement", "told"),
+    [
+        ("try:\n    from .helpers import a\nexcept E: ...\n", "from helpers import a", "overrides the import of `a`"),
+        ("try:\n    from . import a\nexcept E: ...\n", "import a", "overrides the import of `a`"),
+        ("os = 3\n", "import os.path", "overrides the import of `os`"),
+        ("def f(os):\n    anchor()\n", "import os.path", "a parameter of `f` hides the import of `os`"),
+    ],
+)
+def test_an_import_that_means_something_else(source: str, statement: str, told: str) -> None:
+    uses = [InsertAfter(FILE, "f", "anchor()", "print(os)")] if "anchor" in source else []
+
+    assert told in says(source, EnsureImport(FILE, statement), *uses)
+
+
+@pytest.mark.parametrize(
+    ("body", "edit", "name"),
+    [
+        ("page = 1\n    return page", ReplaceStatements(FILE, "f", "page = 1", "print()"), "page"),
+        ("print(os)\n    anchor()\n    return os", InsertAfter(FILE, "f", "anchor()", "os = 1"), "os"),
+        ("def g():\n        return page\n    page = 1\n    return g", DeleteStatements(FILE, "f", "page = 1"), "page"),
+    ],
+)
+def test_a_name_that_upstreams_code_reads_stays_bound(body: str, edit: Edit, name: str) -> None:
+    told = says(f"import os\ndef f():\n    unknown()\n    {body}\n", edit)
+
+    assert f"reads `{name}`, which nothing binds there any more" in told
+    assert "unknown" not in told
+
+
+@pytest.mark.parametrize(
+    "classes",
+    ["class Foo: ...\nclass Foo(Foo): ...\nclass Foo(Foo): ...\nclass A(Foo):", "class B(A): ...\nclass A(B):"],
+)
+def test_classes_whose_bases_lead_in_a_circle(classes: str) -> None:
+    source = f"from x import A\n{classes}\n    def f(self):\n        anchor()\n"
+    edit = InsertAfter(FILE, "A.f", "anchor()", "print(self.q)", uses=("self.q",))
+
+    assert "the new code relies on `self.q`, which A does not set" in says(source, edit)

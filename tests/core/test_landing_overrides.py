@@ -1,0 +1,215 @@
+"""What replaces, hides or cuts off the code that an overlay changes is named, and the overlay refused."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+from vpatch import DeleteStatements, InsertAfter, ReplaceExpr
+from vpatch.core.overlay import Catalogued, Overlay, Part, Shape
+from vpatch.core.verdict import State
+
+from tests.core.test_landing import CALL, CLASS, HELP, says
+from tests.snippets import FILE, applied, make, module, overlay
+
+IN_THE_WAY = {
+    "a later definition": ("    def f(self): ...\n", "overrides `A.f` of line 4"),
+    "a later definition, sometimes": ("    if os:\n        def f(self): ...\n", "overrides `A.f` of line 4"),
+    "an assignment in the class": ("    f = other\n", "line 6, `f = other`, overrides `A.f` of line 4"),
+    "a deletion in the class": ("    del f\n", "line 6, `del f`, overrides `A.f`"),
+    "an assignment to the class": ("A.f = other\n", "line 6 overrides `A.f` of line 4"),
+    "a deletion from the class": ("del A.f\n", "line 6 overrides `A.f` of line 4"),
+    "setattr": ("setattr(A, 'f', other)\n", "line 6 overrides `A.f` of line 4"),
+    "in a function": ("def g():\n    A.f = other\n", "line 7 overrides `A.f` of line 4"),
+    "on the instance": ("    def g(me):\n        me.f = other\n", "line 7 overrides `A.f` of line 4"),
+    "on the type": ("    def g(me):\n        type(me).f = other\n", "line 7 overrides `A.f` of line 4"),
+    "on the class": ("    def g(me):\n        me.__class__.f = other\n", "line 7 overrides `A.f` of line 4"),
+    "past setattr": ("    def g(me):\n        object.__setattr__(me, 'f', 1)\n", "line 7 overrides `A.f` of line 4"),
+    "anything": ("try:\n    from fast import *\nexcept E: ...\n", "`from fast import *`, may override `A` of line 3"),
+    "a stub of another kind": ("    @other.overload\n    def f(self): ...\n", "overrides `A.f` of line 4"),
+    "another class": ("class A: ...\n", "line 6, `class A:`, overrides `A` of line 3"),
+    "an import in a try": ("try:\n    from x import A\nexcept E: ...\n", "line 7, `from x import A`, overrides `A`"),
+    "a loop": ("for A in x: ...\n", "line 6, `for A in x:`, overrides `A` of line 3"),
+    "a global": ("def g():\n    global A\n    A = 1\n", "a function that declares `global A` may override `A`"),
+    "the import": ("help_it = other\n", "'help_it' is already bound by `help_it = other`"),
+    "the import, in a try": ("try:\n    import help_it\nexcept E: ...\n", "overrides the import of `help_it`"),
+    "the import, by a global": ("def g():\n    global help_it\n    help_it = 1\n", "`global help_it` may override the"),
+}
+
+
+@pytest.mark.parametrize(("behind", "told"), IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_what_replaces_the_patched_code(behind: str, told: str) -> None:
+    source = dedent(CLASS).lstrip("\n") + behind
+
+    assert told in says(source, HELP, CALL)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "    def g(self): ...\n",
+        "    if TYPE_CHECKING:\n        def f(self): ...\n",
+        "    import typing\n    @typing.overload\n    def f(self): ...\n",
+        "    def g(self):\n        other.f = 1\n        self.g = 1\n",
+        "    def g(self):\n        self.f: int\n",
+        "def g(A):\n    A.f = 1\n",
+        "A().f = 1\n",
+        "def g():\n    class A:\n        def h(self): self.f = 1\n",
+        "    @staticmethod\n    def g(a):\n        a.f = 1\n",
+        "A.g = other\nsetattr(A, 'g', 1)\nsetattr(B, 'f', 1)\nB.f = 1\n",
+        "def g(A):\n    A = 1\n    f = 2\n    help_it = 3\n",
+        "if False:\n    A = 1\n",
+        "from helpers import help_it\n",
+    ],
+)
+def test_what_does_not_replace_it(behind: str) -> None:
+    assert applied(module(dedent(CLASS).lstrip("\n") + behind), overlay(HELP, CALL))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("(self, size, help_it):\n        anchor()", "a parameter of `A.f` hides the import of `help_it`"),
+        ("(self, size):\n        help_it = 1\n        anchor()", "`help_it = 1`, hides the import of `help_it`"),
+        ("(self, size):\n        for help_it in x: ...\n        anchor()", "hides the import of `help_it`"),
+        ("(self, size):\n        anchor()\n        help_it = 1", "reads `help_it`, which nothing binds there"),
+        ("(self, size):\n        return\n        anchor()", "`help_it(size)` never runs"),
+        ("(self, size):\n        raise x\n        anchor()", "`help_it(size)` never runs"),
+        ("(self, size):\n        while True: ...\n        anchor()", "`help_it(size)` never runs"),
+    ],
+)
+def test_what_hides_an_import_or_keeps_the_code_from_running(body: str, told: str) -> None:
+    assert told in says(f"class A:\n    def f{body}\n", HELP, CALL)
+
+
+@pytest.mark.parametrize("head", ["if False:", "if TYPE_CHECKING:", "if not True:"])
+def test_a_definition_that_never_runs(head: str) -> None:
+    source = f"{head}\n    class A:\n        def f(self, size):\n            anchor()\n"
+
+    assert "`A` is defined only where it never runs" in says(source, HELP, CALL)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "kept"),
+    [
+        *((kept, True) for kept in ("classmethod", "torch.inference_mode()", "ft.wraps(x)", "triton.jit", "cache")),
+        *(
+            (other, False)
+            for other in ("wrapped", "ft.property", "torch.compiler.disable", "x[0]", "jit", "staticmethod")
+        ),
+    ],
+)
+def test_decorators(decorator: str, kept: bool) -> None:  # noqa: FBT001
+    imports = (
+        "import torch, functools as ft; from functools import cache; from numba import jit; from triton import x\n"
+    )
+    source = f"{imports}import triton\ndef staticmethod(f): ...\nclass A:\n    @{decorator}\n    def f(self, size):\n"
+    source += "        anchor()\n"
+
+    if kept:
+        assert applied(module(source), overlay(HELP, CALL))
+    else:
+        assert f"line 6: `@{decorator}` may replace `A.f` by something else" in says(source, HELP, CALL)
+
+
+@pytest.mark.parametrize("head", ["@property\n    def f(self): return 1\n", "f = property(print)\n"])
+@pytest.mark.parametrize(
+    ("behind", "told"),
+    [
+        ("@f.deleter\n    def f(self): ...\n", ""),
+        ("@f.setter\n    def f(self, size): ...\n", "`@f.setter`, overrides `A.f`"),
+        ("f = property(print)\n", "`f = property(print)`, overrides `A.f`"),
+    ],
+)
+def test_accessors_of_a_property_belong_together(head: str, behind: str, told: str) -> None:
+    source = f"class A:\n    {head}    @f.setter\n    def f(self, size):\n        anchor()\n    {behind}"
+    edit = InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)")
+
+    if told:
+        assert told in says(source, HELP, edit)
+    else:
+        assert applied(module(source), overlay(HELP, edit))
+
+
+def test_a_getter_replaces_what_the_property_was_made_of() -> None:
+    source = "class A:\n    @property\n    def f(self):\n        anchor()\n    @f.getter\n    def f(self): ...\n"
+
+    assert "`@f.getter`, overrides `A.f` of line 3" in says(source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
+
+
+def test_a_method_may_be_called_setter() -> None:
+    source = "class A:\n    def setter(self):\n        anchor()\n"
+
+    assert applied(module(source), overlay(InsertAfter(FILE, "A.setter", "anchor()", "print()")))
+
+
+EITHER = """
+if x:
+    def f():
+        {}
+        print()
+else:
+    def f():
+        {}
+        print()
+"""
+LOG = InsertAfter(FILE, "f", "print()", "print(1)", count=2)
+
+
+@pytest.mark.parametrize(("first", "second"), [("anchor()", "..."), ("...", "anchor()")])
+def test_a_definition_beside_the_one_that_is_changed(first: str, second: str) -> None:
+    source = EITHER.format(first, second)
+    one = InsertAfter(FILE, "f", "anchor()", "print(2)")
+
+    assert "`def f():`, overrides `f` of line" in says(source, one)
+    assert applied(module(source), overlay(one, LOG))
+
+
+def test_of_two_definitions_both_are_changed_by_a_deletion() -> None:
+    source = EITHER.format("anchor()", "anchor()")
+
+    assert applied(module(source), overlay(DeleteStatements(FILE, "f", "anchor()", count=2)))
+
+
+@pytest.mark.parametrize(
+    ("scope", "source", "told"),
+    [
+        ("A", "class A:\n    @drop\n    def g(self): return 1\n", "`@drop` may replace `A.g`"),
+        ("A", "class A:\n    def g(self): return 1\nA.g = other\n", "line 3 overrides `A.g` of line 2"),
+        ("", "def g(): return 1\ng = other\n", "`g = other`, overrides `g`"),
+        ("", "if False:\n    def g(): return 1\n", "`g` is defined only where it never runs"),
+        ("f", "def f():\n    def g(): return 1\n    g = other\n", "`g = other`, overrides `f.g`"),
+        ("make.A.g", "def make():\n    class A:\n        def g(self): return 1\n    A.g = 2\n", "overrides `make.A.g`"),
+        ("f", "@drop\ndef f(): ...\ndef f(): return 1\n", "`@drop`, overrides `f`"),
+        ("f", "def f(): ...\n@drop\ndef f(): return 1\n", "`@drop` may replace `f`"),
+    ],
+)
+def test_definitions_below_the_scope_of_an_edit(scope: str, source: str, told: str) -> None:
+    assert told in says(source, ReplaceExpr(FILE, scope, "1", "11"))
+
+
+def test_lines_are_those_of_the_file_as_it_is() -> None:
+    source = dedent(CLASS).lstrip("\n") + "A.f = other\n"
+    (line,) = [n for n, text in enumerate(source.splitlines(), 1) if text == "A.f = other"]
+
+    assert f"line {line} overrides `A.f` of line 4" in says(source, HELP, CALL)
+
+
+def test_what_another_part_imports_is_not_to_be_hidden_either() -> None:
+    parts = tuple(Part(name, (Shape("1.0", (edit,)),)) for name, edit in (("import", HELP), ("call", CALL)))
+    item = Catalogued("demo", Overlay("Demo.", parts), "")
+    source = "class A:\n    def f(self, size):\n        help_it = 1\n        anchor()\n"
+
+    (found,) = make(module(source), item).before
+
+    assert [part.state for part in found.parts] == [State.PENDING, State.DRIFTED]
+    assert "hides the import of `help_it`" in found.because
+
+
+def test_a_class_decorator_that_is_not_known_is_noted() -> None:
+    source = dedent(CLASS).replace("class A", "@dataclass\n@vp.register('a')\n@changes(x)\nclass A")
+
+    (found,) = make(module(source), overlay(HELP, CALL)).after
+
+    assert found.state is State.APPLIED
+    assert found.parts[0].notes == (f"{FILE}: class A is decorated by `@changes(x)`",)

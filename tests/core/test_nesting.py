@@ -1,0 +1,198 @@
+"""Code that nests too deeply is refused before libcst, which would die of it, sees it."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from vpatch import EnsureImport
+from vpatch.core import nesting
+from vpatch.core.elide import elide
+from vpatch.core.select import Lost
+from vpatch.core.workspace import Workspace
+from vpatch.errors import Failure
+
+from tests.conftest import Trees
+from tests.releases import RELEASES
+from tests.snippets import FILE, make, overlay
+
+NEWER = "def f[T](): pass\nexcept_ = 1 if else\n"
+"""No version of Python takes this: what follows is judged by its tokens alone."""
+
+DEEP: dict[str, Callable[[int], str]] = {
+    "parentheses": lambda n: "(" * n + "1" + ")" * n,
+    "parentheses, never closed": lambda n: "(" * n,
+    "lists": lambda n: "[" * n + "]" * n,
+    "braces": lambda n: "{" * n + "1" + "}" * n,
+    "calls": lambda n: "f(" * n + ")" * n,
+    "annotations": lambda n: "def f(a: " + "list[" * n + "int" + "]" * n + "): pass",
+    "brackets of all kinds": lambda n: "f(a=[{1:(" * n + "1" + ")}])" * n,
+    "indents": lambda n: "".join(" " * i + "if a:\n" for i in range(min(n, 300))) + " " * min(n, 300) + "pass",
+    "lambdas": lambda n: "lambda: " * n + "1",
+    "not": lambda n: "not " * n + "1",
+    "minus": lambda n: "-" * n + "1",
+    "powers": lambda n: "**".join("1" * n),
+    "and": lambda n: " and ".join("a" * n),
+    "or, over lines": lambda n: "(" + "\nor ".join("a" * n) + ")",
+    "conditions": lambda n: "a if b else " * n + "1",
+    "attributes": lambda n: "a" + ".a" * n,
+    "results": lambda n: "a" + "()" * n,
+    "sums": lambda n: "+".join("1" * n),
+    "a decorator": lambda n: "@a" + ".a" * n + "\ndef f(): pass",
+    "an exception": lambda n: "try: pass\nexcept a" + ".a" * n + ": pass",
+    "a case": lambda n: "match a:\n case b if a" + ".a" * n + ": pass",
+    "elif": lambda n: "if a: pass\n" + "elif a: pass\n" * n,
+    "formats": lambda n: "f'" + "{1:" * n + "}" * n + "'",
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+@pytest.mark.parametrize("before", ["", NEWER], ids=["", "newer"])
+def test_too_deep(kind: str, before: str) -> None:
+    data = f"import a\n{before}\nx = 1\n{DEEP[kind](5000)}\n".encode()
+
+    # Of these, behind code that no Python takes, libcst's tokenizer and ours see the first few only.
+    for reach in ((), ("",)) if not before or kind not in {"indents", "formats"} else ():
+        with pytest.raises(nesting.TooDeep, match=r"(nest|too many levels).* \(line \d+\)$"):
+            elide(data, reach)
+    with pytest.raises(Lost, match="not valid Python: "):
+        Workspace({FILE: data}.get).source(FILE)
+
+
+@pytest.mark.parametrize("kind", ["parentheses", "not", "and", "sums", "lambdas"])
+def test_the_line_is_named(kind: str) -> None:
+    data = f"a = (1,\n2)\n\n{DEEP[kind](5000)}\nb = 3\n".encode()
+
+    with pytest.raises(nesting.TooDeep, match=r"\(line 4\)"):
+        nesting.parse(data.decode())
+
+
+FLAT = {
+    "a table": "x = {" + "'key': [1, (2, 3)],\n" * 1000 + "}",
+    "a list": "x = [" + "a and b or c,\n" * 1000 + "]",
+    "a call": "f(" + "a=1, " * 250 + ")",
+    "brackets in a string": f"x = '{'(' * 5000}'",
+    "brackets in a comment": f"x = 1  # {'(' * 5000}",
+    "many statements": "if a and b:\n    pass\nelif not a: pass\n" * 1500,
+    "200 parentheses": "x = " + "(" * 199 + "1" + ")" * 199,
+    "comparisons": " < ".join("a" * 300),
+    "targets": "a = " * 300 + "1",
+    "a string": "'" + "(-a. " * 5000 + "'",
+}
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_long_and_flat(kind: str) -> None:
+    data = FLAT[kind].encode()
+
+    assert Workspace({FILE: data}.get).source(FILE).bytes == data
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_long_and_flat_in_a_newer_python(kind: str) -> None:
+    data = f"{NEWER}{FLAT[kind]}\n".encode()
+
+    with pytest.raises(nesting.TooDeep if "elif" in FLAT[kind] else SyntaxError):
+        nesting.parse(data.decode())
+
+
+def test_an_encoding_hides_nothing() -> None:
+    """Bytes that are few words may be much code: UTF-7 writes any text as letters."""
+    code = base64.b64encode("\n".join(["", "a = " + DEEP["and"](5000), ""]).encode("utf-16-be")).rstrip(b"=")
+    data = b"# coding: utf-7\n+" + code + b"-\n"
+    assert DEEP["and"](5000) in data.decode("utf-7")
+
+    for reach in ((), ("",)):
+        with pytest.raises(nesting.Refused, match=r"^not readable as text: its encoding is utf-7, and vpatch reads"):
+            elide(data, reach)
+    with pytest.raises(Lost, match="not readable as text: its encoding is utf-7"):
+        Workspace({FILE: data}.get).source(FILE)
+
+
+@pytest.mark.parametrize("cookie", ["utf-8", "utf8", "UTF-8", "latin-1", "ISO-8859-1", "l1", "us-ascii", "ascii"])
+def test_encodings_that_are_read(cookie: str) -> None:
+    data = f"# coding: {cookie}\nx = 1\ndef f():\n    return '{'é' if 'a' not in cookie else 'e'}'\n".encode(cookie)
+
+    assert Workspace({FILE: data}.get).source(FILE).bytes == data
+    assert Workspace({FILE: data}.get, {FILE: frozenset()}).source(FILE).bytes == data
+
+
+@pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])
+def test_columns_count_in_any_encoding(cookie: str) -> None:
+    """Python counts columns in UTF-8, whatever the file is in."""
+    data = f"# coding: {cookie}\nx = '{'é' * 40_000}'; y = {DEEP['and'](5000)}\n".encode(cookie)
+
+    with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
+        elide(data, ())
+
+
+MUCH = {
+    "statements": "a;" * nesting.TOKENS,
+    "lines": "a\n" * nesting.TOKENS,
+    "empty lines": "\n" * (nesting.TOKENS + 1),
+    "returns": "\r" * (nesting.TOKENS + 1),
+    "a list": "x = [" + "()," * nesting.TOKENS + "]",
+    "an f-string": "f'" + "{a}" * nesting.TOKENS + "'",
+    "what Python cannot parse": "a\n" * nesting.TOKENS + NEWER,
+    "a huge file": "a\n" * (32 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", MUCH)
+def test_too_much_code(kind: str) -> None:
+    """A megabyte of the shortest statements takes a gigabyte to parse, and libcst four more."""
+    says = f"too large: more than {nesting.TOKENS:,} tokens, the most that vpatch parses of a module"
+    tracemalloc.start()
+    data = MUCH[kind].encode()
+    before, _ = tracemalloc.get_traced_memory()
+
+    with pytest.raises(Lost, match=f"^{says}$"):
+        Workspace({FILE: data}.get).source(FILE)
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < len(data) + (16 << 20)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_module_of_a_release_has_room(release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nesting, "TOKENS", nesting.TOKENS // 4)
+
+    for module in pristine(release).rglob("*.py"):
+        if module.stat().st_size > nesting.TOKENS:
+            nesting.bound(module.read_text("utf-8"))
+
+
+def test_memory_at_the_limit() -> None:
+    """The worst code known, in a process of its own: its address space is limited."""
+    script = f"""
+import resource
+from vpatch.core.workspace import Workspace
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+Workspace({{"a.py": b"a\\n" * {nesting.TOKENS // 2}}}.get).source("a.py")
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_libcst_bears_the_limits() -> None:
+    """In a process of its own: it would die."""
+    script = """
+import libcst
+for text in (" and ".join("a" * 1000), "(" * 199 + "1" + ")" * 199, "not " * 2500 + "1", "lambda: " * 900 + "1"):
+    libcst.parse_module(text)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_what_cannot_be_written_is_no_bug_of_ours() -> None:
+    """Deep enough for Python's limit of recursion, not for the parsers'."""
+    deep = f"import a\nx = {'not ' * 700}1\n\x0c\n".encode()
+    with pytest.raises(Lost, match="not valid Python: nested too deeply"):
+        Workspace({FILE: deep}.get).source(FILE)
+
+    with pytest.raises(Failure, match=f"cannot write code: {FILE}: it is nested too deeply"):
+        make({FILE: deep.replace(b"\x0c\n", b"")}, overlay(EnsureImport(FILE, "import z")))

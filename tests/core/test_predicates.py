@@ -1,0 +1,135 @@
+"""Every question has three answers, and a file that is not there or not Python gives none."""
+
+from __future__ import annotations
+
+import pytest
+from vpatch import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
+from vpatch.core.engine import _reach  # what a predicate is given to see
+from vpatch.core.overlay import Predicate
+from vpatch.core.workspace import Workspace
+
+from tests.snippets import FILE, module, overlay
+
+CODE = """
+from typing import Literal, TypeAlias
+from other import Original as Other
+
+Kind: TypeAlias = Literal["a_1", "b" "c"]
+kinds = ["x"]
+twice = 1
+twice = 2
+
+class C:
+    def m(self, first, /, second, *, third): ...
+
+    def n():
+        if a: x = f(1); y
+        def inner(cls, p): ...
+        from z import imported
+
+def twins(): ...
+if kinds:
+    def twins(): ...
+"""
+
+ANSWERS: list[tuple[Predicate, bool | None]] = [
+    (Defines(FILE, "C"), True),
+    (Defines(FILE, "C.m"), True),
+    (Defines(FILE, "C.n.inner"), True),
+    (Defines(FILE, "m"), False),
+    (Takes(FILE, "C.m", "second"), True),
+    (Takes(FILE, "C.m", "third"), True),
+    (Takes(FILE, "C.m", "first", first=True), True),
+    (Takes(FILE, "C.m", "second", first=True), False),
+    (Takes(FILE, "C.n.inner", "p", first=True), True),
+    (Takes(FILE, "C.n", "x"), False),
+    (Takes(FILE, "C", "x"), None),
+    (Takes(FILE, "D", "x"), None),
+    (Takes(FILE, "twins", "x"), None),
+    (Contains(FILE, "C.n", "f(...)"), True),
+    (Contains(FILE, "C.n", "f(2)"), False),
+    (Contains(FILE, "C.n", "x = f(1)"), True),
+    (Contains(FILE, "C.n", "x = f(1)\ny"), True),
+    (Contains(FILE, "C.n", "y\nx = f(1)"), False),
+    (Contains(FILE, "C.n", "if a:\n    ..."), True),
+    (Contains(FILE, "C.n", "imported"), False),
+    (Contains(FILE, "", "kinds = [...]\n...\ntwice = 2"), True),
+    (Contains(FILE, "C.q", "x"), None),
+    (Imports(FILE, "Literal"), True),
+    (Imports(FILE, "imported"), False),
+    (Imports(FILE, "imported", "C.n"), True),
+    (Imports(FILE, "Literal", "C.n"), False),
+    (Imports(FILE, "Other"), False),
+    (Imports(FILE, "imported", "C.q"), None),
+    (Lists(FILE, "Kind", "a_*"), True),
+    (Lists(FILE, "Kind", "z*"), False),
+    (Lists(FILE, "kinds", "x"), True),
+    (Lists(FILE, "twice", "x"), None),
+    (Lists(FILE, "nothing", "x"), None),
+]
+YES, NO, UNKNOWN = Defines(FILE, "C"), Defines(FILE, "D"), Takes(FILE, "D", "x")
+ANSWERS += [
+    (Not(YES), False),
+    (Not(NO), True),
+    (Not(UNKNOWN), None),
+    (All((YES, YES)), True),
+    (All((YES, UNKNOWN)), None),
+    (All((UNKNOWN, NO)), False),
+    (All(()), True),
+    (AnyOf((NO, YES)), True),
+    (AnyOf((UNKNOWN, YES)), True),
+    (AnyOf((NO, UNKNOWN)), None),
+    (AnyOf((NO, NO)), False),
+    (AnyOf(()), False),
+]
+
+
+def workspace(files: dict[str, bytes], predicate: Predicate) -> Workspace:
+    return Workspace(files.get, _reach([overlay(merged=predicate)]))
+
+
+@pytest.mark.parametrize(("predicate", "holds"), ANSWERS, ids=str)
+def test_the_answer(predicate: Predicate, *, holds: bool | None) -> None:
+    answer = predicate.ask(workspace(dict(module(CODE)), predicate))
+
+    assert answer.holds is holds
+    assert answer.because or predicate in {All(()), AnyOf(())}
+
+
+@pytest.mark.parametrize("data", [None, b"def (", b"x = '\xff'\n"])
+@pytest.mark.parametrize("predicate", [p for p, _ in ANSWERS if getattr(p, "file", "")], ids=str)
+def test_no_file_no_answer(predicate: Predicate, data: bytes | None) -> None:
+    files = {} if data is None else {FILE: data}
+    answer = predicate.ask(workspace(files, predicate))
+
+    assert answer.holds is None
+    assert answer.because.startswith(FILE)
+
+
+SETTING = """
+class Near:
+    far: int
+class A(Near, Other):
+    x = 1
+    def __init__(self):
+        self.y, self.z = 1, 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "attributes", "holds", "says"),
+    [
+        (SETTING, ("x", "y", "z", "far", "__init__"), True, "A sets what the new code relies on"),
+        (SETTING, ("x", "other"), False, "A does not set `self.other`"),
+        ("class B: ...\n", ("x",), None, "there is not one class 'A'"),
+        ("if x:\n    class A: ...\nelse:\n    class A: ...\n", ("x",), None, "there is not one class 'A'"),
+        (None, ("x",), None, "no such file"),
+    ],
+)
+def test_sets(source: str | None, attributes: tuple[str, ...], holds: bool | None, says: str) -> None:  # noqa: FBT001
+    files = Workspace(lambda _: None if source is None else source.encode())
+
+    answer = Sets(FILE, "A", attributes).ask(files)
+
+    assert answer.holds is holds
+    assert says in answer.because

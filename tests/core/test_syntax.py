@@ -1,0 +1,171 @@
+"""Comparing, walking and changing syntax trees."""
+
+from __future__ import annotations
+
+import libcst as cst
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vpatch.core.syntax import Spot, along, evaluated, fingerprint, matches, same, splice, steps, walk, walk_expressions
+
+STEADY = settings(deadline=None, derandomize=True, database=None)
+
+SAME = [
+    ("f(a,b)", "f(\n  a,  # one\n  b,\n)"),
+    ("(a)", "a"),
+    ("a, b", "(a, b,)"),
+    ('"ab"', "'a' \"b\""),
+    ("if a: b", "if a:\n    b"),
+    ("if a: b; c", "if a:\n    b\n    c"),
+    ("class A(): pass", "class A: pass"),
+    ("from a import (b)", "from a import b"),
+    ("def f(a, *, b=1) -> c: ...", "def f(\n    a,\n    *,\n    b = 1,\n) -> c:\n    ..."),
+    ("@a\n\n@b\ndef f(): ...", "@a\n@b\ndef f(): ..."),
+    ("x = 1  # one", "x=1;"),
+]
+OTHER = [
+    ("a", "b"),
+    ("f(a)", "f(*a)"),
+    ("f(a)", "f(k=a)"),
+    ('"a"', 'b"a"'),
+    ('"a"', 'f"a"'),
+    ('f"{a}" "b"', '"ab"'),
+    ("a + b", "a - b"),
+    ("[a]", "(a,)"),
+    ("x = 1", "x = 1.0"),
+    ("def f(): ...", "async def f(): ..."),
+    ("def f(a, b): ...", "def f(a, *, b): ..."),
+    ("def f(a, b): ...", "def f(a, /, b): ..."),
+    ("from a import b", "from .a import b"),
+    ("if a:\n    b\nelse:\n    c", "if a:\n    b\nelif c:\n    c"),
+    ("a and b and c", "a and (b and c)"),
+]
+
+
+def one(code: str) -> cst.CSTNode:
+    return cst.parse_module(code).body[0]
+
+
+@pytest.mark.parametrize(("a", "b"), SAME)
+def test_layout_does_not_count(a: str, b: str) -> None:
+    assert same(one(a), one(b))
+    assert fingerprint(one(a)) == fingerprint(one(b))
+
+
+@pytest.mark.parametrize(("a", "b"), OTHER)
+def test_everything_else_counts(a: str, b: str) -> None:
+    assert not same(one(a), one(b))
+    assert not same(one(b), one(a))
+    assert fingerprint(one(a)) != fingerprint(one(b))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "holds"),
+    [
+        ("f(...)", "f()", True),
+        ("f(...)", "f(a, *b, k=1)", True),
+        ("f(..., k=1)", "f(a, b, k=1)", True),
+        ("f(..., k=1)", "f(a, b, k=2)", False),
+        ("f(a, ..., b, ...)", "f(a, b, a, b, c)", True),
+        ("f(a, ..., b)", "f(a)", False),
+        ("f(k=...)", "f(k=a + b)", True),
+        ("[..., a]", "[b, c, a]", True),
+        ("x[...]", "x[a.b]", True),
+        ("... + a", "f(1) + a", True),
+        ("if a:\n    ...\n    raise B(...)", "if a: c; raise B", False),
+        ("if a:\n    ...\n    raise B(...)", "if a: c; d; raise B(1)", True),
+        ("if a:\n    raise B(...)", "if a:\n    c\n    raise B(1)", False),
+        ("f(a)", "f(...)", False),
+        ("...", "...", True),
+    ],
+)
+def test_a_hole_stands_for_any_run(pattern: str, found: str, *, holds: bool) -> None:
+    assert matches(one(pattern), one(found)) is holds
+
+
+def test_a_hole_is_free_only_in_a_pattern() -> None:
+    assert not same(one("f(...)"), one("f(a)"))
+
+
+def test_a_long_block_is_no_deep_recursion() -> None:
+    code = "if a:\n" + "    b\n" * 3000
+
+    assert same(one(code), one(code))
+
+
+def test_only_literals_have_a_value() -> None:
+    assert evaluated(cst.parse_expression("'a' 'b'")) == "ab"
+    assert evaluated(cst.parse_expression("b'a'")) == b"a"
+    assert evaluated(cst.parse_expression("a")) is None
+
+
+names = st.sampled_from(["a", "b", "c"])
+expressions = st.recursive(
+    names | st.sampled_from(["1", "'x'", "'x' 'y'", "'xy'", "..."]),
+    lambda inner: st.one_of(
+        st.tuples(names, st.lists(inner, max_size=3)).map(lambda t: f"{t[0]}({', '.join(t[1])})"),
+        st.tuples(inner, inner).map(lambda t: f"({t[0]} + {t[1]})"),
+        st.lists(inner, min_size=1, max_size=3).map(lambda t: f"[{', '.join(t)}]"),
+    ),
+    max_leaves=8,
+)
+blocks = st.recursive(
+    expressions,
+    lambda inner: st.tuples(names, st.lists(inner, min_size=1, max_size=3)).map(
+        lambda t: f"if {t[0]}:\n" + "\n".join(f"    {line}" for code in t[1] for line in code.splitlines())
+    ),
+    max_leaves=5,
+)
+
+
+@STEADY
+@given(blocks, blocks)
+def test_a_fingerprint_tells_as_much_as_a_comparison(a: str, b: str) -> None:
+    assert (fingerprint(one(a)) == fingerprint(one(b))) == same(one(a), one(b))
+    assert same(one(a), one(a))
+
+
+@STEADY
+@given(blocks, st.data())
+def test_what_is_spliced_stands_at_its_path(code: str, data: st.DataObject) -> None:
+    module = cst.parse_module(code)
+    spots = [s for s in walk_expressions(Spot((), module)) if isinstance(s.node, cst.BaseExpression)]
+    spot = data.draw(st.sampled_from(spots))
+
+    new = splice(module, spot.path, [cst.Name("new")])
+
+    assert same(along(new, spot.path)[-1], cst.Name("new"))
+    assert splice(new, spot.path, [spot.node]).code == module.code
+    assert new.code.count("new") == 1
+
+
+def test_a_walk_meets_every_node_outermost_first() -> None:
+    module = cst.parse_module("if a:\n    b(c)\n")
+    spots = list(walk(Spot((), module)))
+
+    assert [along(module, spot.path)[-1] for spot in spots] == [spot.node for spot in spots]
+    assert [s.node.value for s in spots if isinstance(s.node, cst.Name)] == ["a", "b", "c"]
+
+
+def test_a_walk_over_expressions_leaves_out_what_is_only_a_name() -> None:
+    code = "from m import n as o\ndef d(p, q: a = b): c.e(f=g)\nx = 's' 't'\n"
+    found = [s.node for s in walk_expressions(Spot((), cst.parse_module(code)))]
+
+    assert [node.value for node in found if isinstance(node, cst.Name)] == ["a", "b", "c", "g", "x"]
+    assert not [node for node in found if isinstance(node, cst.SimpleString)]
+
+
+def test_statements_come_and_go_in_a_block() -> None:
+    module = cst.parse_module("a\nb\nc\n")
+    a, b, _ = module.body
+
+    assert splice(module, (("body", 1),), []).code == "a\nc\n"
+    assert splice(module, (("body", 2),), [b, a]).code == "a\nb\nb\na\n"
+    with pytest.raises(ValueError, match="unpack"):
+        splice(cst.parse_module("if a: b\n"), (("body", 0), ("test", -1)), [])
+
+
+def test_the_steps_of_some_fields() -> None:
+    node = one("if a: b\nelse: c")
+
+    assert [step for step, _ in steps(node, ["orelse", "body", "no_such_field"])] == [("orelse", -1), ("body", -1)]

@@ -1,0 +1,49 @@
+"""What a process of the pool does with one vLLM, in this one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import named
+from vpatch.matrix import worker
+from vpatch.matrix.trial import Together
+from vpatch.matrix.worker import look
+
+from tests.releases import fact
+
+if TYPE_CHECKING:
+    from tests.conftest import Trees
+
+IDS = tuple(item.id for item in select(discover(), ("turboquant-hybrid", "turboquant-skip-list", "turboquant-tiles")))
+
+
+@pytest.fixture(autouse=True)
+def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_parsed", {})
+
+
+def files(trees: Trees, release: str) -> dict[str, bytes]:
+    root = trees(release)
+    return {file: (root / file).read_bytes() for file in named(discover()) if (root / file).is_file()}
+
+
+def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
+    looked = look(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
+
+    assert {name: cell.verdict.state for name, cell in looked.cells.items()} == {
+        name: fact(name, "0.20.2") for name in IDS[:2]
+    }
+    assert looked.together == Together({}, ())
+
+
+def test_only_what_a_neighbour_may_share_is_kept(slim: Trees) -> None:
+    first, second = files(slim, "0.20.1"), files(slim, "0.20.2")
+    look(first, IDS, IDS, ())
+    kept = {key[2] for key in worker._parsed}
+    look(second, IDS, IDS, ())
+
+    assert kept
+    assert kept <= set(first.values())
+    assert {key[2] for key in worker._parsed} <= set(second.values())

@@ -1,0 +1,207 @@
+"""The trap: with the same size and the same whole second, Python runs the bytecode of the source before."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import subprocess
+import sys
+import time
+from pathlib import Path
+from py_compile import PycInvalidationMode as Mode
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.core import nesting
+from vpatch.errors import Failure
+from vpatch.tree import bytecode, writer
+
+if TYPE_CHECKING:
+    from tests.tree.conftest import Tree
+
+OLD, NEW = b"value = 'old'\n", b"value = 'new'\n"
+
+
+def compiled(source: Path, mode: Mode = Mode.TIMESTAMP, *, optimize: int = -1) -> Path:
+    return Path(str(py_compile.compile(str(source), doraise=True, invalidation_mode=mode, optimize=optimize)))
+
+
+def written(source: Path, content: bytes, *, second: int = 1_600_000_000) -> Path:
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_bytes(content)
+    os.utime(source, (second, second))
+    return source
+
+
+def later() -> None:
+    """Let the clock of the file system tick."""
+    time.sleep(0.02)
+
+
+def what_runs(folder: Path, *options: str) -> str:
+    """Give the `value` that a fresh interpreter finds in the module `m`."""
+    command = [sys.executable, "-B", *options, "-c", "import m; print(m.value)"]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return written(tmp_path / "m.py", OLD)
+
+
+@pytest.mark.parametrize("mode", [Mode.TIMESTAMP, Mode.UNCHECKED_HASH])
+@pytest.mark.parametrize("optimize", [0, 1, 2])
+def test_old_code_that_would_run_is_stale(source: Path, mode: Mode, optimize: int) -> None:
+    old = compiled(source, mode, optimize=optimize)
+    later()
+    written(source, NEW)
+
+    assert what_runs(source.parent, *["-O"] * optimize) == "old"
+    assert bytecode.stale(source) == (old,)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("optimize", [0, 1, 2])
+def test_true_code_is_not_stale(source: Path, mode: Mode, optimize: int) -> None:
+    source.write_bytes(b'"""About it."""\nassert True\nvalue = "old"\n')
+    compiled(source, mode, optimize=optimize)
+    later()
+    source.chmod(0o600)  # a newer ctime, as unpacking an image gives it
+
+    assert bytecode.stale(source) == ()
+
+
+def test_code_that_python_refuses_is_not_stale(source: Path) -> None:
+    compiled(source)
+    later()
+    written(source, NEW, second=1_600_000_001)
+    assert what_runs(source.parent) == "new"
+    assert bytecode.stale(source) == ()
+
+    compiled(written(source, OLD), Mode.CHECKED_HASH)
+    written(source, NEW)
+    assert what_runs(source.parent) == "new"
+    assert bytecode.stale(source) == ()
+
+
+@pytest.mark.parametrize("keep", [0, 10, 16, 25])
+def test_torn_bytecode(source: Path, keep: int) -> None:
+    old = compiled(source)
+    old.write_bytes(old.read_bytes()[:keep])
+    later()
+    written(source, NEW)
+
+    assert bytecode.stale(source) == ((old,) if keep >= 16 else ())
+
+
+def test_another_interpreters_code_is_stale_when_in_doubt(source: Path) -> None:
+    other = compiled(source).rename(source.parent / "__pycache__/m.cpython-399.pyc")
+    other.write_bytes(b"\0\0\r\n" + other.read_bytes()[4:])
+    assert bytecode.stale(source) == ()
+    later()
+    written(source, NEW)
+
+    assert bytecode.stale(source) == (other,)
+
+
+def test_a_source_that_is_not_python_has_no_true_code(source: Path) -> None:
+    old = compiled(source)
+    later()
+    written(source, b"value = 'new\n\n")
+
+    assert bytecode.stale(source) == (old,)
+
+
+@pytest.mark.parametrize(
+    "code", ["not " * 5000 + "1\n", "a;" * nesting.TOKENS, "# coding: utf-7\n"], ids=["deep", "much", "encoding"]
+)
+def test_a_source_that_is_not_compiled_may_have_other_code(source: Path, code: str) -> None:
+    size = len(code)
+    old = compiled(written(source, b"#" * (size - len(OLD)) + b"\n" + OLD[:-1]))
+    later()
+    written(source, code.encode())
+
+    assert bytecode.stale(source) == (old,)
+
+
+def test_twins(source: Path) -> None:
+    cache = source.parent / "__pycache__"
+    cache.mkdir()
+    mine = ["m.cpython-311.opt-1.pyc", "m.cpython-311.pyc", "m.pypy39.pyc"]
+    for name in [*mine, "mm.cpython-311.pyc", "m.cpython-311.pyc.140", "m.txt", "n.m.cpython-311.pyc"]:
+        (cache / name).touch()
+    legacy = source.with_suffix(".pyc")
+    legacy.touch()
+
+    assert bytecode.twins(source) == (*(cache / name for name in mine), legacy)
+    assert bytecode.twins(source.with_name("data.json")) == ()
+    assert bytecode.twins(source.with_name("n.py")) == ()
+
+
+def test_the_legacy_twin_runs_only_without_its_source(source: Path) -> None:
+    legacy = compiled(source).rename(source.with_suffix(".pyc"))
+    later()
+    written(source, NEW)
+    assert what_runs(source.parent) == "new"
+    assert bytecode.stale(source) == ()
+
+    source.unlink()
+    assert what_runs(source.parent) == "old"
+    assert bytecode.stale(source) == (legacy,)
+
+
+def test_what_cannot_be_read_is_named(source: Path) -> None:
+    cache = source.parent / "__pycache__"
+    cache.symlink_to(cache)
+    with pytest.raises(Failure, match=r"cannot read: .*__pycache__: too many levels of symbolic links"):
+        bytecode.twins(source)
+
+    cache.unlink()
+    (cache / "m.cpython-311.pyc").mkdir(parents=True)
+    with pytest.raises(Failure, match=r"cannot read: .*m\.cpython-311\.pyc: is a directory"):
+        bytecode.stale(source)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_after_a_change_the_new_code_runs(tree: Tree, mode: Mode) -> None:
+    source = written(tree.root / "vllm/engine/m.py", OLD)
+    compiled(source, mode)
+    folder = source.parent
+    assert what_runs(folder) == "old"
+
+    tree.settle({"vllm/engine/m.py": NEW})
+    os.utime(source, (1_600_000_000, 1_600_000_000))
+
+    assert what_runs(folder) == "new"
+    assert not (folder / "__pycache__").exists()
+
+
+def test_stale_code_of_files_that_stay_goes(tree: Tree) -> None:
+    tree.settle(tree.first)
+    source = tree.root / "vllm/engine/m0.py"
+    content = source.read_bytes()
+    old = compiled(written(source, content.replace(b"one = 1", b"one = 0")))
+    later()
+    written(source, content)
+
+    assert [problem.where for problem in writer.stale_bytecode(tree.site, tree.first)] == [
+        str(old.relative_to(tree.root))
+    ]
+    assert not tree.settled(tree.first)
+    assert tree.settle(tree.first) == ()
+    assert not old.exists()
+    assert tree.settled(tree.first)
+    assert writer.stale_bytecode(tree.site, tree.first) == ()
+
+
+def test_a_changed_file_never_keeps_second_and_size(tree: Tree) -> None:
+    """A process that imports the old source meanwhile may write its bytecode after ours has gone."""
+    path = "vllm/engine/m0.py"
+    source, content = tree.root / path, tree.modules[path]
+    for other in (content.replace(b"0", b"1"), content.replace(b"0", b"2")):
+        now = int(time.time())
+        for second in (now, now + 1, now + 2):  # whichever it is when the new file is made
+            os.utime(source, (second, second))
+            tree.settle({path: other})
+            assert int(source.stat().st_mtime) != second
+            tree.settle({})

@@ -1,0 +1,349 @@
+"""A source checkout, shallow and at a tag as people have it: git keeps the originals, and what is dirty stays."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import plan
+from vpatch.tree import disk
+from vpatch.tree.checkout import Checkout
+from vpatch.tree.locate import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vpatch.tree.folders import Folders
+
+    from tests.conftest import Process, Program, Trees
+
+HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
+COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
+SPECULATION = "vllm/_vpatch/turboquant_speculation.py"
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+ARG_UTILS = "vllm/engine/arg_utils.py"
+INTERFACE = "vllm/platforms/interface.py"
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+TRACKED = [ARG_UTILS, CONFIG, INTERFACE, ATTENTION]
+FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *TRACKED)
+CHANGED = [COMPANION, SPECULATION, *TRACKED]
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "advice.detachedHead=false")
+    command = ["git", "-C", str(root), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory, pristine: Trees) -> Path:
+    """The real files that the overlay is about, committed twice and tagged as vLLM tags."""
+    root = tmp_path_factory.mktemp("upstream")
+    git(root, "init", "-q")
+    for version in ("0.20.1", "0.20.2"):
+        for file in FILES:
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(pristine(version) / file, root / file)
+        (root / ".gitignore").write_text("__pycache__/\n*.pyc\n")
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", version, "--allow-empty")
+        git(root, "tag", f"v{version}")
+    return root
+
+
+@pytest.fixture
+def clone(tmp_path: Path, upstream: Path) -> Path:
+    root = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--depth", "1", "--branch", "v0.20.2", f"file://{upstream}", str(root))
+    assert git(root, "rev-list", "--count", "HEAD") == "1\n"
+    return root
+
+
+def clean(root: Path) -> bool:
+    """Tell whether git sees nothing at all, ignored files included, and no folder is left."""
+    return git(root, "status", "--porcelain", "--ignored") == "" and not (root / "vllm/_vpatch").exists()
+
+
+def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
+    applied = vpatch("apply", clone, *ONLY, "--json")
+
+    assert (applied.code, applied.err) == (0, "")
+    assert applied.json["vllm"] == "0.20.2"
+    assert applied.json["changed"] == CHANGED
+    for file in CHANGED:
+        assert (clone / file).read_bytes() == (patched("0.20.2", HYBRID) / file).read_bytes()
+    changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in TRACKED)
+    assert sorted(git(clone, "status", "--porcelain").splitlines()) == sorted(changed.splitlines())
+    assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
+    assert vpatch("verify", clone, *ONLY).code == 0
+
+    reverted = vpatch("revert", clone, "--json")
+
+    assert (reverted.code, reverted.json["changed"]) == (0, CHANGED)
+    assert clean(clone)
+    assert vpatch("revert", clone, "--json").json["changed"] == []
+
+
+def test_a_worktree_and_one_overlay(vpatch: Program, clone: Path, tmp_path: Path) -> None:
+    git(clone, "worktree", "add", "-q", str(tmp_path / "tree"))
+
+    assert vpatch("apply", tmp_path / "tree", *ONLY).code == 0
+    assert clean(clone)
+    assert vpatch("revert", tmp_path / "tree", *ONLY).code == 0
+    assert clean(tmp_path / "tree")
+
+
+def test_a_dirty_file(vpatch: Program, clone: Path) -> None:
+    for file in (CONFIG, INTERFACE):
+        (clone / file).write_bytes((clone / file).read_bytes() + b"# somebody\n")
+    before = git(clone, "diff")
+
+    ran = vpatch("apply", clone, *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    cause = "it has uncommitted changes: commit or stash them, and run again"
+    assert ran.err == f"dirty file: {CONFIG}: {cause}\ndirty file: {INTERFACE}: {cause}\n"
+    assert git(clone, "diff") == before
+    assert not (clone / COMPANION).exists()
+
+
+def test_a_dirty_file_that_is_not_touched(vpatch: Program, clone: Path) -> None:
+    (clone / "vllm/__init__.py").write_text("dirty = 1\n")
+    (clone / "vllm/new.py").write_text("unknown = 1\n")
+
+    assert vpatch("apply", clone, *ONLY).code == 0
+    assert vpatch("revert", clone).code == 0
+    assert git(clone, "status", "--porcelain") == " M vllm/__init__.py\n?? vllm/new.py\n"
+
+
+def test_an_unknown_file(vpatch: Program, clone: Path) -> None:
+    git(clone, "rm", "-q", "--cached", CONFIG)
+    git(clone, "commit", "-q", "-m", "forget it")
+
+    ran = vpatch("apply", clone, *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"unknown file: {CONFIG}: git does not have it: there would be nothing to revert to\n"
+    assert git(clone, "status", "--porcelain") == "?? vllm/model_executor/\n"
+
+
+def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
+    """What git gives back is what it would check out, not what it stores."""
+    (clone / ".gitattributes").write_text("*.py text eol=crlf\n")
+    git(clone, "add", ".gitattributes")
+    git(clone, "commit", "-q", "-m", "crlf")
+    for file in FILES:
+        (clone / file).unlink()
+    git(clone, "checkout", "-q", "--", ".")
+    before = {file: (clone / file).read_bytes() for file in FILES}
+    assert b"\r\n" in before[CONFIG]
+
+    assert vpatch("apply", clone, *ONLY).code == 0
+    assert (clone / CONFIG).read_bytes().count(b"\n") == (clone / CONFIG).read_bytes().count(b"\r\n")
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
+    assert vpatch("revert", clone).code == 0
+
+    assert {file: (clone / file).read_bytes() for file in FILES} == before
+    assert clean(clone)
+
+
+@pytest.mark.parametrize("only", [(), ONLY])
+def test_edited_after_vpatch(vpatch: Program, clone: Path, only: tuple[str, ...]) -> None:
+    vpatch("apply", clone, *ONLY)
+    (clone / INTERFACE).write_bytes((clone / INTERFACE).read_bytes() + b"# somebody\n")
+    before = git(clone, "diff")
+
+    ran = vpatch("revert", clone, *only)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"edited after vpatch: {INTERFACE}: undo the edit, and run again; or `git checkout` the file\n"
+    assert git(clone, "diff") == before
+
+
+def test_an_edit_survives_another_apply(vpatch: Program, clone: Path, pristine: Trees) -> None:
+    """That vpatch wrote the file again does not make the edit in it vpatch's own."""
+    vpatch("apply", clone, *ONLY)
+    (clone / CONFIG).write_bytes(b"somebody = 1\n" + (clone / CONFIG).read_bytes())
+    (clone / INTERFACE).write_bytes((pristine("0.20.2") / INTERFACE).read_bytes())
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == [INTERFACE]
+
+    ran = vpatch("revert", clone)
+
+    assert (ran.code, ran.err.partition(": ")[0]) == (1, "edited after vpatch")
+    (clone / CONFIG).write_bytes((clone / CONFIG).read_bytes().removeprefix(b"somebody = 1\n"))
+    assert vpatch("revert", clone).code == 0
+    assert clean(clone)
+
+
+def test_committed(vpatch: Program, clone: Path) -> None:
+    vpatch("apply", clone, *ONLY)
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "-m", "patched")
+
+    assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
+    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
+    ran = vpatch("revert", clone)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert [line.split(": ")[:2] for line in ran.err.splitlines()] == [["cannot revert", file] for file in CHANGED]
+    assert ran.err.count("revert the commit that has it") == len(CHANGED)
+    assert git(clone, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("ledger", ["{", "[1]", None])
+def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledger: str | None) -> None:
+    """Then nobody knows whether somebody edited it: nothing is lost, and git can do it."""
+    vpatch("apply", clone, *ONLY)
+    (clone / ".git/vpatch.json").unlink()
+    if ledger is not None:
+        (clone / ".git/vpatch.json").write_text(ledger)
+
+    ran = vpatch("revert", clone)
+
+    assert ran.code == 1
+    assert ran.err.count("edited after vpatch: ") == len(CHANGED)
+
+
+def killed_at(step: int, work: Callable[[], object]) -> bool:
+    """Do it in a child that is killed before its step number `step` on the disk; tell whether it came so far."""
+    child = os.fork()
+    if child == 0:
+        made = 0
+
+        def wrap(name: str) -> None:
+            real = getattr(os, name)
+
+            def call(*arguments: Any, **options: Any) -> object:
+                nonlocal made
+                if name != "open" or arguments[1] & os.O_CREAT:
+                    made += 1
+                    if made == step:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **options)
+
+            setattr(os, name, call)
+
+        for name in ("open", "write", "fsync", "replace", "unlink", "mkdir", "rmdir", "utime"):
+            wrap(name)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("command", ["apply", "revert"])
+def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
+    desired = plan(locate(clone).read, select(discover(), (HYBRID,))).files
+    assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
+    committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
+
+    for step in itertools.count(1):
+        tree = shutil.copytree(clone, tmp_path / "tree" / str(step), symlinks=True)
+        store = Checkout.at(locate(tree))
+
+        def work(store: Checkout = store) -> None:
+            with store.lock():
+                store.settle(desired if command == "apply" else {}, [], on_edits=command == "apply")
+
+        if not killed_at(step, work):
+            break
+        for file, old in committed.items():
+            assert (tree / file).read_bytes() in (old, (patched("0.20.2", HYBRID) / file).read_bytes())
+        if step % 6 == 0:
+            again = shutil.copytree(tree, tmp_path / "again" / str(step), symlinks=True)
+            assert vpatch("apply", again, *ONLY).code == 0
+            assert vpatch("verify", again, *ONLY).code == 0
+            assert not list((again / "vllm").rglob(".*"))
+            assert vpatch("revert", again).code == 0
+            assert clean(again)
+        assert vpatch("revert", tree).code == 0
+        assert clean(tree)
+    assert step > 15
+
+
+def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that cannot be written is named, and nothing is left of what could."""
+    real = disk.stage
+
+    def full(tree: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
+        real(tree, path, content, models)
+        if Path(path).name in {"config.py", "interface.py"}:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "stage", full)
+    ran = vpatch("apply", clone, *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines() == [f"cannot write: {file}: no space left on device" for file in (CONFIG, INTERFACE)]
+    assert clean(clone)
+
+
+@pytest.mark.parametrize("name", ["vpatch.json", "interface.py"])
+def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real = disk.put
+
+    def refused(tree: Folders, path: str) -> None:
+        if Path(path).name == name:
+            raise OSError(5, "Input/output error")
+        real(tree, path)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(disk, "put", refused)
+        ran = vpatch("apply", clone, *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    if name == "vpatch.json":
+        assert ran.err == f"cannot write: {clone}/.git/vpatch.json: input/output error\n"
+        assert clean(clone)
+    else:
+        cause = "input/output error; the next run completes what this one began"
+        assert ran.err == f"cannot write: {INTERFACE}: {cause}\n"
+    assert vpatch("apply", clone, *ONLY).code == 0
+    assert vpatch("revert", clone).code == 0
+    assert clean(clone)
+
+
+def test_without_gitpython(process: Process, clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "blocker").mkdir()
+    (tmp_path / "blocker/git.py").write_text("raise ImportError('blocked')\n")
+
+    for command in ("apply", "revert"):
+        ran = process(command, clone, env={"PYTHONPATH": str(tmp_path / "blocker")})
+
+        assert (ran.code, ran.out) == (1, "")
+        cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
+        assert ran.err == f"cannot read the checkout: {clone}: {cause}\n"
+    assert process("status", clone, *ONLY, env={"PYTHONPATH": str(tmp_path / "blocker")}).code == 0
+
+
+def test_without_git(process: Process, clone: Path, tmp_path: Path) -> None:
+    ran = process("apply", clone, *ONLY, env={"PATH": str(tmp_path)})
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"cannot read the checkout: {clone}: ")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_no_repository(vpatch: Program, clone: Path, *, init: bool) -> None:
+    shutil.rmtree(clone / ".git")
+    if init:
+        git(clone, "init", "-q")  # and no commit yet
+    else:
+        (clone / ".git").mkdir()
+
+    ran = vpatch("apply", clone, *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"git fails: {clone}: {'' if init else 'there is a .git, and yet no repository'}")
+    assert ran.err.count("\n") == 1

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+from vpatch.tree import record
+from vpatch.tree.record import Row
+
+SAME = [
+    b"",
+    b"\n",
+    b"a.py,,\n",
+    b"a.py,sha256=x,1\r\nb.py,,\r\n",
+    b"a.py,sha256=x,1\nb.py,,",
+    b'"a, b.py",sha256=x,1\n"say ""hi"".py",,\n',
+    b'"two\nlines.py",,\nb.py,,\n',
+    b"a.py\nb.py,sha256=x\nc.py,sha256=x,1,more\n",
+    b"caf\xe9.py,,\nna\xc3\xafve.py,,\n",
+    b"form\x0cfeed.py,,\nline\xe2\x80\xa8separator.py,,\n",
+]
+HELLO = "sha256=LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"  # of b"hello", as wheels write it
+
+
+@pytest.mark.parametrize("content", SAME)
+def test_every_byte_survives(content: bytes) -> None:
+    parsed = record.parse(content)
+
+    assert parsed.serialise() == content
+    assert record.revise(parsed, {}).serialise() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "paths"),
+    [
+        (b"a.py,,\r\nb.py,sha256=x,1", ["a.py", "b.py"]),
+        (b'"a, b.py",,\nc.py,,\n', ["a, b.py", "c.py"]),
+        (b'"two\nlines.py",,\nb.py\n', ["two\nlines.py", "b.py"]),
+        (b"a.py\n", ["a.py"]),
+    ],
+)
+def test_paths(content: bytes, paths: list[str]) -> None:
+    assert [row.path for row in record.parse(content).rows] == paths
+
+
+def test_a_cell_that_never_ends_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 1: field larger than field limit"):
+        record.parse(b'a.py,"' + b"x" * 200_000)
+
+
+@pytest.mark.parametrize(
+    ("line", "true"),
+    [
+        (f"a.py,{HELLO},5\n", True),
+        (f"a.py,{HELLO}=,5\n", True),
+        (f"a.py,{HELLO},\n", True),
+        ("a.py,md5=XUFAKrxLKna5cZ2REBfFkg,5\n", True),
+        (f"a.py,{HELLO},6\n", False),
+        (f"a.py,{HELLO[:-1]}R,5\n", False),
+        ("a.py,,5\n", False),
+        ("a.py\n", False),
+        ("a.py,shake_128=x,5\n", False),
+        ("a.py,crc=x,5\n", False),
+    ],
+)
+def test_whether_a_row_is_true(line: str, true: bool) -> None:  # noqa: FBT001
+    assert Row("a.py", line).is_true_of(b"hello") is true
+
+
+def test_an_entry_is_as_an_installer_writes_it() -> None:
+    assert record.entry("a.py", b"hello").raw == f"a.py,{HELLO},5"
+    assert record.entry('a, "b".py', b"hello").raw == f'"a, ""b"".py",{HELLO},5'
+
+
+def test_a_row_is_replaced_where_it_stands() -> None:
+    parsed = record.parse(b"a.py,x,1\nb.py,x,1\r\nc.py,x,1\n")
+
+    revised = record.revise(parsed, {"b.py": record.entry("b.py", b"hello")})
+
+    assert revised.serialise() == f"a.py,x,1\nb.py,{HELLO},5\r\nc.py,x,1\n".encode()
+
+
+def test_a_row_that_says_the_same_keeps_its_line() -> None:
+    content = f'"a.py",{HELLO},"5"\n'.encode()
+
+    assert record.revise(record.parse(content), {"a.py": record.entry("a.py", b"hello")}).serialise() == content
+
+
+@pytest.mark.parametrize(("content", "end"), [(b"a.py,,\n", "\n"), (b"a.py,,\r\n", "\r\n"), (b"a.py,,", "\n")])
+def test_a_new_row_comes_last_and_ends_as_the_others(content: bytes, end: str) -> None:
+    revised = record.revise(record.parse(content), {"b.py": record.entry("b.py", b"hello")})
+
+    assert revised.serialise() == f"a.py,,{end}b.py,{HELLO},5{end}".encode()
+
+
+def test_rows_are_dropped() -> None:
+    parsed = record.parse(b"a.py,,\nb.py,,\na.py,,\nc.py,,\n")
+
+    assert record.revise(parsed, {}, {"a.py", "none.py"}).serialise() == b"b.py,,\nc.py,,\n"
+
+
+def test_a_row_is_found() -> None:
+    parsed = record.parse(b"a.py,first,\na.py,second,\n")
+
+    assert parsed.row("a.py") == Row("a.py", "a.py,first,\n")
+    assert parsed.row("b.py") is None

@@ -1,0 +1,47 @@
+"""Run pytest on vLLM's own tests without their conftest.py, which wants much more than they do."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.validation.cpu.environment import ROOT
+from tests.validation.cpu.platform import single_rank, stand_in_for_torchvision
+
+
+class Fixtures:
+    """Those fixtures of vLLM's conftest.py that tests want which need no model and no GPU."""
+
+    @pytest.fixture
+    def default_vllm_config(self) -> Iterator[None]:
+        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+            yield
+
+    @pytest.fixture
+    def dist_init(self, default_vllm_config: None) -> Iterator[None]:
+        from vllm.distributed import parallel_state
+
+        with tempfile.TemporaryDirectory() as folder:
+            single_rank(folder)
+            yield
+            parallel_state.destroy_model_parallel()
+            parallel_state.destroy_distributed_environment()
+
+
+def main(*arguments: str) -> int:
+    """Run pytest; give its exit status."""
+    stand_in_for_torchvision()
+    # vLLM's tests are a package `tests`, too.
+    sys.path[:] = [folder for folder in sys.path if folder != str(ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    return int(pytest.main(["--noconftest", *arguments], plugins=[Fixtures()]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""What `vllm serve` makes of arguments: `python -m tests.validation.cpu.probe_serve HOME FILE`, as one JSON object.
+
+FILE is an object of JSON: lists of arguments, each by a name. Found are the values that arrive, or what is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tests.validation.cpu.platform import pretend_h100
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """Parse as `vllm serve` does, up to the arguments of the engine, and ask for the parsers that are named."""
+    from vllm.config import CacheConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    newer = find_spec("vllm.entrypoints.common")
+    own = import_module("vllm.entrypoints.common.cli_args" if newer else "vllm.entrypoints.openai.cli_args")
+    parser = FlexibleArgumentParser()
+    serve = parser.add_subparsers(dest="subparser").add_parser("serve")
+    own.make_arg_parser(serve)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            args = parser.parse_args(["serve", *arguments])
+            own.validate_parsed_serve_args(args)
+            args.model = args.model_tag
+            engine = AsyncEngineArgs.from_cli_args(args)
+            CacheConfig(cache_dtype=engine.kv_cache_dtype)  # only this knows the types of 0.33, not the parser
+            for name, known in (
+                (args.tool_call_parser, ToolParserManager.list_registered()),
+                (engine.reasoning_parser, ReasoningParserManager.list_registered()),
+            ):
+                if name and name not in known:
+                    raise ValueError(f"no parser {name} among {', '.join(known)}")
+    except SystemExit:
+        return {"refused": said.getvalue()}
+    except (TypeError, ValueError) as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+    return {"values": vars(args) | vars(engine)}
+
+
+def main(home: str, file: str) -> None:
+    """Parse each."""
+    with contextlib.redirect_stdout(sys.stderr):
+        pretend_h100()
+        from huggingface_hub import constants
+
+        constants.HF_HUB_OFFLINE = False  # else vLLM looks for the model in a cache that is empty
+        found = {name: parsed(arguments) for name, arguments in json.loads(Path(file).read_text()).items()}
+    json.dump(found, sys.stdout, default=str)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,187 @@
+"""Which engines with TurboQuant and speculation a vLLM starts, as one JSON object on standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.validation.cpu.platform import pretend_h100, single_rank
+from tests.validation.cpu.probing import attempt, engine_config, layers_of
+
+FOUR_BIT = "turboquant_4bit_nc"
+BUDGET = 1 << 34
+K = 3
+NGRAM = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 4}
+MTP = {"method": "mtp", "num_speculative_tokens": K}
+EAGER = {"enforce_eager": True}
+SYNC = {"async_scheduling": False}
+
+Options = dict[str, Any]
+
+
+def graphs(mode: str) -> Options:
+    """Return the engine arguments for a CUDA graph mode."""
+    return {"compilation_config": {"cudagraph_mode": mode}}
+
+
+STARTS: dict[str, tuple[str, Options]] = {
+    "ngram, eager": ("dense", {"speculative_config": NGRAM} | EAGER),
+    "ngram": ("dense", {"speculative_config": NGRAM}),
+    "ngram, decode graphs": ("dense", {"speculative_config": NGRAM} | graphs("FULL_DECODE_ONLY")),
+    "ngram, full graphs": ("dense", {"speculative_config": NGRAM} | graphs("FULL")),
+    "ngram, piecewise": ("dense", {"speculative_config": NGRAM} | graphs("PIECEWISE")),
+    "ngram, no graphs": ("dense", {"speculative_config": NGRAM} | graphs("NONE")),
+    "ngram, fp8": ("dense", {"speculative_config": NGRAM, "kv_cache_dtype": "fp8"}),
+    "ngram, bf16": ("dense", {"speculative_config": NGRAM, "kv_cache_dtype": "auto"}),
+    "no speculation": ("dense", {}),
+    "no speculation, eager": ("dense", EAGER),
+    "hybrid": ("35B", {}),
+    "hybrid, ngram": ("35B", {"speculative_config": NGRAM}),
+    "hybrid, ngram, eager": ("35B", {"speculative_config": NGRAM} | EAGER),
+    "hybrid, MTP": ("35B", {"speculative_config": MTP}),
+    "hybrid, MTP, eager": ("35B", {"speculative_config": MTP} | EAGER),
+    "hybrid, MTP, synchronous": ("35B", {"speculative_config": MTP} | SYNC),
+    "hybrid, MTP, eager, synchronous": ("35B", {"speculative_config": MTP} | EAGER | SYNC),
+    "hybrid, MTP, piecewise, synchronous": ("35B", {"speculative_config": MTP} | SYNC | graphs("PIECEWISE")),
+    "hybrid, MTP, bf16": ("35B", {"speculative_config": MTP, "kv_cache_dtype": "auto"}),
+}
+ON_V2 = ("hybrid, MTP", "hybrid, MTP, eager, synchronous", "hybrid, MTP, piecewise, synchronous", "hybrid, MTP, bf16")
+
+
+def made(found: dict[str, Any], folder: str, model: str, options: Options) -> tuple[Any, Any]:
+    """Return the engine's configuration of a model and that of its KV cache."""
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+    arguments: Options = {"kv_cache_dtype": FOUR_BIT, "language_model_only": True, "max_num_seqs": 16}
+    config = engine_config(str(Path(folder, model)), **arguments | options)
+    found["async"] = config.scheduler_config.async_scheduling
+    specs = {name: layer.get_kv_cache_spec(config) for name, layer in layers_of(config).items()}
+    (kv_cache,) = get_kv_cache_configs(config, [specs], [BUDGET])
+    return config, kv_cache
+
+
+def started(found: dict[str, Any], *case: Any) -> None:
+    """Take a model to the metadata builders of its layers, by the V1 model runner's own methods."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.worker.utils import prepare_kernel_block_sizes
+
+    config, kv_cache = made(found, *case)
+    runner = object.__new__(GPUModelRunner)
+    speculative = config.speculative_config
+    vars(runner).update(
+        vllm_config=config,
+        model_config=config.model_config,
+        cache_config=config.cache_config,
+        compilation_config=config.compilation_config,
+        parallel_config=config.parallel_config,
+        scheduler_config=config.scheduler_config,
+        speculative_config=None,  # no drafter: its graphs are its own
+        uniform_decode_query_len=1 + (speculative.num_speculative_tokens if speculative else 0),
+        max_num_reqs=config.scheduler_config.max_num_seqs,
+        kv_cache_config=kv_cache,
+        device=torch.device("meta"),
+        attn_groups=[],
+        runner_only_attn_layers=set(),
+        kv_sharing_fast_prefill_eligible_layers=set(),
+        cudagraph_dispatcher=CudagraphDispatcher(config),
+        reorder_batch_threshold=None,
+    )
+    with set_current_vllm_config(config):
+        runner.initialize_attn_backend(kv_cache)
+        found["full"] = any("FULL" in str(mode) for mode, _ in runner.cudagraph_dispatcher.get_capture_descs())
+        runner.initialize_metadata_builders(kv_cache, prepare_kernel_block_sizes(kv_cache, runner.attn_groups))
+    found["started"] = True
+
+
+def started_on_v2(found: dict[str, Any], *case: Any) -> None:
+    """The same by the V2 model runner's function, which makes the builders before it settles the CUDA graph mode."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.worker.gpu.attn_utils import init_attn_backend
+
+    config, kv_cache = made(found, *case)
+    with set_current_vllm_config(config):
+        init_attn_backend(kv_cache, config, torch.device("meta"))
+    found["started"] = True
+
+
+def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, Any]:
+    """Let real code verify 1 + K tokens of a request; return what its kernels are told of lengths.
+
+    `true` is how long the request is with these tokens, on the device, and `believed` what the CPU has. During a
+    capture nothing can be read from the device, which the meta device stands for.
+    """
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.attention.backends import turboquant_attn
+
+    told: dict[str, Any] = {}
+
+    def decode(query: Any, seq_lens: Any, **_: Any) -> Any:
+        told["lengths"] = seq_lens.tolist()
+        return query
+
+    def own_step(q: Any, **_: Any) -> Any:
+        told["own step"] = True
+        return q
+
+    vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, triton_turboquant_decode_attention=decode)
+    device, starts = "meta" if capture else "cpu", torch.tensor([0, 1 + K], dtype=torch.int32)
+    with set_current_vllm_config(VllmConfig()):
+        layer = turboquant_attn.TurboQuantAttentionImpl(2, 64, 0.125, 1, kv_cache_dtype=FOUR_BIT)
+    layer._flash_attn_varlen = own_step
+    builder = object.__new__(turboquant_attn.TurboQuantMetadataBuilder)
+    builder.reorder_batch_threshold = 1
+    metadata = builder.build(
+        0,
+        CommonAttentionMetadata(
+            query_start_loc=starts.to(device),
+            query_start_loc_cpu=starts,
+            seq_lens=torch.tensor([true], dtype=torch.int32, device=device),
+            seq_lens_cpu_upper_bound=torch.tensor([believed], dtype=torch.int32),
+            num_reqs=1,
+            num_actual_tokens=1 + K,
+            max_query_len=1 + K,
+            max_seq_len=8192,
+            block_table_tensor=torch.zeros(1, 4, dtype=torch.int32, device=device),
+            slot_mapping=torch.zeros(1 + K, dtype=torch.int64, device=device),
+        ),
+    )
+    tokens = [torch.zeros(1 + K, heads, 64, device=device) for heads in (2, 1, 1)]
+    try:
+        layer._prefill_attention(*tokens, None, metadata, None, None)
+    except RuntimeError as error:
+        told["error"] = str(error)
+    return told
+
+
+def main(home: str, folder: str) -> None:
+    """Do every case; `folder` is where the models are."""
+    with contextlib.redirect_stdout(sys.stderr):
+        pretend_h100()
+        import torch
+        from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+
+        CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
+        with set_current_vllm_config(VllmConfig()):
+            single_rank(home)
+        torch.set_default_dtype(torch.bfloat16)
+        found: dict[str, Any] = {"starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()}}
+        found["on V2"] = {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2}
+        found["attended"] = {
+            "synchronous": attended(true=10, believed=10),
+            "two drafts rejected": attended(true=10, believed=12),
+            "captured": attended(true=1 + K, believed=1 + K, capture=True),
+        }
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

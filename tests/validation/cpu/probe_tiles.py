@@ -1,0 +1,230 @@
+"""TurboQuant's continuation prefill on one tree, at once or in tiles: what it computes and what it allocates.
+
+Run by `environment.probe`; what it finds goes to stdout as JSON. The kernels are vLLM's own, in Triton's interpreter.
+Flash attention is compiled: PyTorch stands in for it, in float32 and with its log-sum-exp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Any
+
+from packaging.version import Version
+
+from tests.validation.cpu.platform import pretend_h100
+from tests.validation.cpu.probe_workspace import RESERVED, config, reserved, size, workspace
+
+BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 16, 64, 5, 2, 3, 2  # the interpreter takes its time
+MAX_MODEL_LEN = 5 * TILE
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chunk of a prompt of which so many tokens are cached. `heads` are those of queries, and of keys and values."""
+
+    cached: int
+    heads: tuple[int, int] = (2, 1)
+    head_size: int = 64
+    dtype: str = "turboquant_4bit_nc"
+    chunk: int = CHUNK
+
+
+BORDERS = (1, BLOCK - 1, BLOCK, BLOCK + 1, *(n * TILE + by for n in (1, 2) for by in (-1, 0, 1, BLOCK + 3)))
+CASES = {
+    **{f"{tokens} cached": Case(tokens) for tokens in BORDERS},
+    **{f"heads {heads}": Case(TILE + 7, heads=heads) for heads in ((2, 2), (4, 2), (6, 1))},
+    **{f"head size {size}": Case(TILE + 7, (4, 2), size) for size in (128, 256)},
+    **{dtype: Case(TILE + 7, dtype=f"turboquant_{dtype}") for dtype in ("k3v4_nc", "3bit_nc")},
+    "few tokens": Case(TILE + 7, chunk=THRESHOLD),
+    "long": Case(MAX_MODEL_LEN - CHUNK),
+}
+PEAKS = (2 * TILE, 2 * TILE + 1, 3 * TILE, MAX_MODEL_LEN - TILE)
+
+
+def flash_attention(
+    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float, *, causal: bool, **more: Any
+) -> Any:
+    """Compute what `flash_attn_varlen_func` does: the causal mask is aligned to the last key.
+
+    One head at a time, so that what this takes itself is little beside what attention is given and gives.
+    """
+    import torch
+
+    output, sums = torch.empty_like(q), torch.empty(q.shape[1], len(q))
+    for (q_start, q_end), (k_start, k_end) in zip(pairwise(cu_seqlens_q), pairwise(cu_seqlens_k), strict=True):
+        hidden = torch.ones(q_end - q_start, k_end - k_start, dtype=torch.bool).triu(
+            k_end - k_start - q_end + q_start + 1
+        )
+        for head in range(q.shape[1]):
+            keys, values = (part[k_start:k_end, head * k.shape[1] // q.shape[1]].float() for part in (k, v))
+            scores = q[q_start:q_end, head].float() @ keys.T * softmax_scale
+            if causal:
+                scores.masked_fill_(hidden, float("-inf"))
+            output[q_start:q_end, head] = scores.softmax(-1) @ values
+            sums[head, q_start:q_end] = scores.logsumexp(-1)
+    return (output, sums) if more.get("return_softmax_lse") else output
+
+
+def merge_attn_states(
+    output: Any, prefix: Any, prefix_lse: Any, suffix: Any, suffix_lse: Any, output_lse: Any, *_: object
+) -> None:
+    """Compute what vLLM's does, whose arguments Triton's interpreter would hold until it is called again."""
+    import torch
+
+    torch.logaddexp(prefix_lse, suffix_lse, out=output_lse)
+    for token in range(len(output)):
+        shares = [(lse[:, token] - output_lse[:, token]).exp()[:, None] for lse in (prefix_lse, suffix_lse)]
+        output[token] = prefix[token] * shares[0] + suffix[token] * shares[1]
+
+
+class Layer:
+    """One attention layer, and a cache for one request of the longest length."""
+
+    def __init__(self, case: Case) -> None:
+        import torch
+        from vllm.model_executor.layers.attention.attention import Attention
+        from vllm.v1.attention.backends import turboquant_attn
+
+        self.case, self.blocks = case, MAX_MODEL_LEN // BLOCK
+        heads, num_kv_heads = case.heads
+        size = case.head_size
+        # A scale at which attention to what is cached is far from even, keys being short.
+        self.impl = turboquant_attn.TurboQuantAttentionImpl(heads, size, 1.0, num_kv_heads, kv_cache_dtype=case.dtype)
+        self.module = torch.nn.Module()
+        self.module.num_heads = heads
+        if hasattr(Attention, "_init_turboquant_buffers"):
+            Attention._init_turboquant_buffers(self.module, case.dtype, size, "")
+        shape = (self.blocks, num_kv_heads, BLOCK, self.impl.tq_config.slot_size_aligned)
+        # Any bytes, but no two of them a large number; of each block all of a head together, as from 0.26 on.
+        filled = torch.randint(0x30, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        self.cache = filled.transpose(1, 2)
+        self.impl._ensure_on_device(self.module, torch.device("cpu"))
+
+    def chunk(self) -> tuple[Any, Any, Any]:
+        """Give queries, keys and values of a chunk: (tokens, heads, head size)."""
+        import torch
+
+        torch.manual_seed(1)
+        heads, num_kv_heads = self.case.heads
+        shapes = ((self.case.chunk, n, self.case.head_size) for n in (heads, num_kv_heads, num_kv_heads))
+        query, key, value = (torch.randn(shape).half() for shape in shapes)
+        return query * 20, key * 0.02, value
+
+    def continuation(self) -> Callable[[], Any]:
+        """Give what goes on with a request, and gives attention's output."""
+        import torch
+        from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
+
+        length, context = self.case.chunk, self.case.cached + self.case.chunk
+        metadata = TurboQuantMetadata(
+            seq_lens=torch.tensor([context]),
+            slot_mapping=torch.zeros(length),
+            block_table=torch.randperm(self.blocks, generator=torch.Generator().manual_seed(2)).int()[None],
+            query_start_loc=torch.tensor([0, length]),
+            num_actual_tokens=length,
+            max_query_len=length,
+            max_seq_len=context,
+            is_prefill=True,
+        )
+        held = self.module
+        fixed = (self.cache, metadata, held._tq_Pi, held._tq_centroids, held._tq_PiT)
+        return partial(self.impl._prefill_attention, *self.chunk(), *fixed, layer=held)
+
+    def beside_a_decode(self) -> Callable[[], Any]:
+        """Give a batch of as many tokens as a chunk has, of which the first is another request's decode."""
+        import torch
+        from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
+
+        tokens, context = self.case.chunk, self.case.cached + self.case.chunk - 1
+        metadata = TurboQuantMetadata(
+            seq_lens=torch.tensor([2, context]),
+            slot_mapping=torch.zeros(tokens),
+            block_table=torch.arange(self.blocks, dtype=torch.int32).expand(2, -1).contiguous(),
+            query_start_loc=torch.tensor([0, 1, tokens]),
+            num_actual_tokens=tokens,
+            max_query_len=tokens - 1,
+            max_seq_len=context,
+            is_prefill=True,
+            num_decodes=1,
+            num_decode_tokens=1,
+        )
+        query, key, value = (part.flatten(1) for part in self.chunk())
+        stored = self.cache.transpose(1, 2) if Version(version("vllm")) >= Version("0.26") else self.cache
+        return partial(self.impl.forward, self.module, query, key, value, stored, metadata, torch.zeros_like(query))
+
+    def idle(self, cache: Any, *, shares: bool = False) -> Callable[[], Any]:
+        """Give a pass in which attention has nothing to do, as that by which vLLM sizes a cache that is empty yet.
+
+        Layers that share another's cache are given no keys.
+        """
+        import torch
+
+        query, *stored = (part.flatten(1) for part in self.chunk())
+        key, value = (None, None) if shares else stored
+        return partial(self.impl.forward, self.module, query, key, value, cache, None, torch.full_like(query, 7))
+
+
+def peaks() -> dict[str, int]:
+    """Give the bytes that continuations take at most, by how many tokens are cached, and those that are counted."""
+    import torch
+
+    from tests.validation.cpu.peak import peak
+
+    heads, size = (6, 1), 128  # queries and outputs are large beside keys and values
+
+    def layer(cached: int) -> Layer:
+        return Layer(Case(cached, heads, size, chunk=TILE))
+
+    longest = layer(0)
+    found = {"counted": peak(longest.idle(torch.tensor([]))), "idle": peak(longest.idle(longest.cache))}
+    found["beside a decode"] = peak(layer(PEAKS[-1]).beside_a_decode())
+    return found | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}
+
+
+def main(home: str, folder: str) -> None:
+    """Do every case; `folder` is where the models are."""
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+    with contextlib.redirect_stdout(sys.stderr):
+        pretend_h100()
+        import torch
+
+        torch.accelerator.empty_cache = lambda: None  # there is no accelerator
+        torch.cuda.get_device_capability = lambda _device=None: (9, 0)
+        from vllm import _custom_ops
+        from vllm.config import set_current_vllm_config
+        from vllm.v1.attention.backends import turboquant_attn
+        from vllm.v1.attention.ops import triton_merge_attn_states
+
+        tiles = sys.modules.get("vllm._vpatch.turboquant_tiles")
+        if tiles:
+            vars(tiles).update(TILE=TILE, BLOCK=BLOCK)
+        _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
+        turboquant_attn.flash_attn_varlen_func = flash_attention
+        turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
+        limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
+        made = config(folder, "dense", attention_config={"tq_max_kv_splits_for_cuda_graph": SPLITS}, **limits)
+        found: dict[str, Any] = {}
+        with set_current_vllm_config(made):
+            manager = workspace("cpu")
+            passes = [Layer(CASES["long"]).idle(torch.tensor([]), shares=shares) for shares in (False, True)]
+            found["zeros"] = [bool((do() == 0).all()) for do in passes]
+            found["workspace"] = size(manager)
+            outputs = {name: Layer(case).continuation()() for name, case in CASES.items()}
+            found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
+            _custom_ops.merge_attn_states = merge_attn_states
+            found["peaks"] = peaks()
+        found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,80 @@
+"""What the real vLLM makes of config.json files: of each folder below the one given, the model that it builds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.validation.cpu.platform import pretend_h100, single_rank
+from tests.validation.cpu.probing import engine_config, layers_of
+
+
+def dtype(value: Any) -> str:
+    """Give a dtype's name as a config says it."""
+    return str(value).removeprefix("torch.")
+
+
+def attention(layer: Any) -> list[Any]:
+    """Give the heads, KV heads, head size and window of an attention layer."""
+    return [layer.num_heads, layer.num_kv_heads, layer.head_size, layer.sliding_window]
+
+
+def state(layer: Any) -> list[Any]:
+    """Give the shapes and dtypes of what a linear-attention layer keeps, that of the convolution first."""
+    shapes = [sorted(shape) for shape in layer.get_state_shape()]
+    return [shapes, [dtype(one) for one in layer.get_state_dtype()]]
+
+
+def look(folder: Path) -> dict[str, Any]:
+    """Build a model without memory and say what it is."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.models import ModelRegistry
+
+    config = engine_config(str(folder), max_model_len=None, max_num_batched_tokens=None, enforce_eager=True)
+    model = config.model_config
+    layers = layers_of(config)
+    config.compilation_config.static_forward_context.clear()
+    kind, _ = ModelRegistry.resolve_model_cls(model.architectures, model)
+    torch.set_default_dtype(model.dtype)
+    with set_current_vllm_config(config), torch.device("meta"):
+        built = kind(vllm_config=config)
+    torch.set_default_dtype(torch.float32)
+    found = sorted(layers.items(), key=lambda item: [int(part) for part in item[0].split(".") if part.isdigit()])
+    return {
+        "layers": [attention(one) if hasattr(one, "head_size") else state(one) for _, one in found],
+        "vocab_size": model.get_vocab_size(),
+        "hidden_size": model.get_hidden_size(),
+        "max_model_len": model.max_model_len,
+        "dtype": dtype(model.dtype),
+        "tied": bool(model.hf_text_config.tie_word_embeddings),
+        "experts": model.get_num_experts(),
+        "parameters": {name: one.numel() * one.element_size() for name, one in built.named_parameters()},
+    }
+
+
+def main(home: Path) -> None:
+    """Print what vLLM makes of every folder with a config below `home`, or why it refuses it."""
+    pretend_h100()
+    import torch
+
+    torch.cuda.Event = object  # made where shared experts are
+    torch.ops._C.gelu_tanh_and_mul = None  # looked up, not called, where a layer is built
+    from vllm.config import set_current_vllm_config
+
+    # The groups of experts are made for a model that has some.
+    with set_current_vllm_config(engine_config(str(home / "experts"), max_model_len=None)):
+        single_rank(str(home))
+    found: dict[str, Any] = {}
+    for config in sorted(home.glob("*/config.json")):
+        try:
+            found[config.parent.name] = look(config.parent)
+        except Exception as error:
+            found[config.parent.name] = {"refused": f"{type(error).__name__}: {error}"[:2000]}
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,92 @@
+"""The table of tests/validation/README.md: which module of which release runs on the CPU, and which tests run it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.conftest import tree_of
+from tests.validation.cpu.environment import ROOT, interpreter, probe
+
+FILE = ROOT / "tests/validation/README.md"
+BEGIN, END = "<!-- table: written by `python -m tests.validation.cpu.table` -->\n", "<!-- end -->\n"
+
+RELEASES = ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0")
+RUNS = {
+    "auto-dtype": ("overlays/test_turboquant_auto_dtype_cpu.py", ("0.24.0", "0.26.0")),
+    "config": ("test_cpu_environments.py", RELEASES),
+    "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
+    "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
+    "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
+    "speculation": ("overlays/test_turboquant_speculation_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.26.0")),
+    "tiles": ("overlays/test_turboquant_tiles_cpu.py", RELEASES),
+    "workspace": ("overlays/test_turboquant_workspace_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0")),
+}
+"""Tests that run vLLM's code, each with a short name and the releases on which they do."""
+
+EXERCISED = {
+    "vllm.engine.arg_utils": ("auto-dtype", "config", "head", "hybrid", "skip-list", "tiles", "workspace"),
+    "vllm.model_executor.layers.attention.attention": ("auto-dtype", "hybrid", "skip-list", "workspace"),
+    "vllm.model_executor.layers.logits_processor": ("head",),
+    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors": ("head",),
+    "vllm.model_executor.layers.quantization.compressed_tensors.schemes": ("head",),
+    "vllm.model_executor.layers.quantization.turboquant.config": (
+        "auto-dtype",
+        "hybrid",
+        "skip-list",
+        "tiles",
+        "workspace",
+    ),
+    "vllm.model_executor.layers.vocab_parallel_embedding": ("head", "hybrid"),
+    "vllm.model_executor.model_loader.utils": ("head",),
+    "vllm.model_executor.models.qwen3_5": ("auto-dtype", "head", "hybrid"),
+    "vllm.model_executor.models.qwen3_5_mtp": ("head",),
+    "vllm.model_executor.models.qwen3_next": ("head", "hybrid"),
+    "vllm.model_executor.models.qwen3_next_mtp": ("head",),
+    "vllm.platforms.interface": ("auto-dtype", "config", "hybrid"),
+    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "speculation", "tiles", "workspace"),
+    "vllm.v1.spec_decode.eagle": (),
+    "vllm.v1.spec_decode.llm_base_proposer": ("head",),
+    "vllm.v1.worker.gpu.model_runner": (),
+    "vllm.v1.worker.gpu.spec_decode.eagle.utils": ("head",),
+    "vllm.v1.worker.gpu_model_runner": ("auto-dtype", "speculation"),
+    "vllm.v1.worker.gpu_worker": (),
+    "vllm.v1.worker.workspace": ("tiles", "workspace"),
+}
+
+
+def hindrances(release: str) -> dict[str, str | None]:
+    """Give what hinders each module of `EXERCISED` in a release; `probe_imports` says how."""
+    with tempfile.TemporaryDirectory() as home:
+        found = probe(interpreter(release), "probe_imports", tree_of(release), Path(home), *EXERCISED)
+    assert found["hybrid"] is True, f"{release} does not see that a hybrid model is one"
+    modules: dict[str, str | None] = found["modules"]
+    return modules
+
+
+def cell(name: str, release: str, hindrance: str | None) -> str:
+    """Give what the table says of a module of a release."""
+    if hindrance:
+        return "-" if hindrance == "absent" else f"no: {hindrance}"
+    return ", ".join(test for test in EXERCISED[name] if release in RUNS[test][1]) or "imported"
+
+
+def table(found: dict[str, dict[str, str | None]]) -> str:
+    """Give the table, from what hinders the modules of each release."""
+    lines = [f"| module | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+    for name in EXERCISED:
+        cells = (cell(name, release, modules[name]) for release, modules in found.items())
+        lines.append(f"| `{name.removeprefix('vllm.')}` | {' | '.join(cells)} |")
+    lines += ["", *(f"- {name}: `{file}`" for name, (file, _) in RUNS.items())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the table anew."""
+    before, _, rest = FILE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    FILE.write_text(before + BEGIN + table({release: hindrances(release) for release in RELEASES}) + END + after)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""vLLM's newest tests of quantised language model heads, on every release: what stock and patched code make of them.
+
+`python -m tests.validation.cpu.validation` writes its part of docs/validation.md; with releases as arguments, it
+prints theirs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from vpatch.api import apply
+from vpatch.core.catalogue import discover, select
+from vpatch.tree.locate import locate
+from vpatch.tree.store import SitePackages
+
+from tests.blocks import put
+from tests.conftest import tree_of
+from tests.releases import RELEASES
+from tests.validation.cpu import upstream
+from tests.validation.cpu.environment import ROOT, interpreter
+
+DOCUMENT = ROOT / "docs/validation.md"
+OVERLAY = "ct-fp8-lm-head"
+NEWEST = RELEASES[-1]
+FILES = (
+    "tests/kernels/core/test_vocab_parallel_embedding.py",
+    "tests/kernels/quantization/test_quantized_embedding.py",
+    "tests/model_executor/model_loader/test_weight_tying.py",
+    "tests/model_executor/test_eagle_quantization.py",
+    "tests/model_executor/test_qwen3_5_quantization.py",
+    "tests/quantization/test_compressed_tensors.py",
+    "tests/quantization/test_lm_head.py",
+    "tests/v1/sample/test_head_dtype.py",
+    "tests/v1/worker/test_gpu_draft_lm_head.py",
+)
+
+Cases = dict[str, upstream.Case]
+
+
+class Beside(NamedTuple):
+    """The same tests on both trees of a release."""
+
+    stock: Cases
+    patched: Cases
+
+
+def beside(release: str) -> Beside:
+    """Run the tests on a release."""
+    with tempfile.TemporaryDirectory() as folder:
+        stock = _cases(release, tree_of(release), Path(folder) / "stock")
+        patched = Path(folder) / "patched"
+        shutil.copytree(tree_of(release), patched)
+        changeset, _ = apply(SitePackages(locate(patched)), select(discover(), (OVERLAY,)))
+        assert not changeset.problems
+        return Beside(stock, _cases(release, patched, Path(folder) / "home"))
+
+
+def changes(found: Beside) -> list[str]:
+    """Say which tests come to something else on the patched tree, as "test: outcome -> outcome"."""
+    names = sorted(found.stock.keys() | found.patched.keys())
+    outcomes = {name: [_outcome(cases, name) for cases in found] for name in names}
+    return [f"`{name}`: {before} -> {after}" for name, (before, after) in outcomes.items() if before != after]
+
+
+def row(release: str, found: Beside) -> str:
+    """Give a release's row: how many passed, failed, were skipped, and could not run."""
+    return f"| {release} | {' | '.join(map(_counts, found))} |"
+
+
+def reasons(found: dict[str, Beside]) -> list[str]:
+    """Say why tests do not pass on stock code, each reason once with its releases."""
+    where: dict[tuple[str, str, str], list[str]] = {}
+    for release, (stock, _) in found.items():
+        for case in stock.values():
+            if case.outcome != "passed":
+                reason = re.sub(r" \(/\S+\)", "", case.reason)[:160].replace("|", "\\|")
+                key = (case.name.partition("[")[0], case.outcome, reason)
+                where.setdefault(key, []).append(release)
+    return [
+        f"| `{name}` | {outcome} | {reason} | {_span(list(dict.fromkeys(releases)))} |"
+        for (name, outcome, reason), releases in sorted(where.items())
+    ]
+
+
+def document(found: dict[str, Beside]) -> str:
+    """Give this part of docs/validation.md."""
+    differing = [f"- {release}: {change}" for release, one in found.items() for change in changes(one)]
+    return "\n".join(
+        [
+            "## Upstream's own tests, stock beside patched",
+            "",
+            f"`{OVERLAY}`: what the tests of vLLM {NEWEST} that have to do with language model heads and compressed",
+            "tensors come to on the CPU, unchanged, taken from its source distribution.",
+            "",
+            "`python -m tests.validation.cpu.validation` writes this part. Counts: passed, failed, could not run (an",
+            "import or a fixture that there is not), skipped.",
+            "",
+            "| vLLM | stock | patched |",
+            "|---|---|---|",
+            *(row(release, one) for release, one in found.items()),
+            "",
+            "### What the overlay changes",
+            "",
+            *(differing or ["Nothing."]),
+            "",
+            "### What does not pass on stock code, and why",
+            "",
+            "| test | outcome | reason | vLLM |",
+            "|---|---|---|---|",
+            *reasons(found),
+            "",
+        ]
+    )
+
+
+def main(*releases: str) -> None:
+    """Run the tests on the releases; on all of them, write this part of the document."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = dict(zip(releases or RELEASES, pool.map(beside, releases or RELEASES), strict=True))
+    if releases:
+        sys.stdout.write(document(found))
+    else:
+        DOCUMENT.write_text(put(DOCUMENT.read_text(), "cpu", document(found)))
+
+
+def _cases(release: str, tree: Path, home: Path) -> Cases:
+    home.mkdir()
+    files = [upstream.fetch(NEWEST, file) for file in FILES]
+    return {case.name: case for case in upstream.cases(interpreter(release), files, tree, home)}
+
+
+def _outcome(cases: Cases, name: str) -> str:
+    return cases[name].outcome if name in cases else "-"
+
+
+def _counts(cases: Cases) -> str:
+    counted = Counter(case.outcome for case in cases.values())
+    return ", ".join(str(counted[outcome]) for outcome in ("passed", "failure", "error", "skipped"))
+
+
+def _span(releases: list[str]) -> str:
+    """Give releases as spans of neighbours."""
+    spans: list[list[str]] = []
+    for release in releases:
+        if spans and RELEASES.index(spans[-1][-1]) + 1 == RELEASES.index(release):
+            spans[-1][1:] = [release]
+        else:
+            spans.append([release])
+    return ", ".join(" to ".join(span) for span in spans)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,184 @@
+"""What holds a claim against what was measured: each gives the figures, and whether they are as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle, of_series
+from tests.validation.gpu.models import STRATEGIES
+from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
+
+FAMILIES = ("dense", "hyb")
+
+NOISE = 0.06
+"""Mean difference in nats that FlashAttention 2 against 3 alone makes; measured where no quantised key was read."""
+ABOUT = 1.25
+"""Two samples of the same noise differ: what is "about as much"."""
+QUANTISED = {2048: 0.30, 128: 0.50}
+"""Bound on the mean that TurboQuant 4bit_nc against bf16 may make, by chunk; stock 0.21.0: 0.21 and 0.37."""
+HEAD = {"block": 0.25, "channel": 0.18, "tensor": 0.18}
+"""Bound on the mean that an FP8 head against itself dequantised may make; quantised activations alone: 0.15."""
+SHIFTED = 3.0
+"""What block scales in the wrong place come to at least."""
+SLACK_MIB = 64
+GROWTH_MIB = 1024
+"""Device memory that stock 0.20 takes at least for itself in the course of longer and longer prompts."""
+PREFILL, DECODE = 0.95, 0.98
+DECODE_BESIDE_021 = 0.65
+"""0.21 also has vllm-project/vllm#40941 (decode in the shared workspace, results in half precision, no waiting for
+lengths to be copied), which no overlay brings to 0.20: patched 0.20.2 is slower than it, by a third at worst."""
+UPSTREAM_TESTS = 121
+WARM = 65000
+"""The longest prompt: once it is answered, no other is to take more device memory."""
+FULL_CHUNK_MIB = 512
+"""What the activations of a chunk of 8,192 tokens take at most."""
+
+
+def serves(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
+    """Every prompt is answered."""
+    wanted = [n for action, lengths in PROBES[probe].steps if action in ("serve", "watched") for n in lengths]
+    answered = [event["prompt"] for event in here.events(tree, probe, "prompt")]
+    yield Figure(answered == wanted, f"{probe}: prompts of {', '.join(f'{n:,}' for n in answered)} tokens")
+    error = here.result(tree, probe)["error"]
+    if error:
+        yield Figure(holds=False, text=error)
+
+
+def dies(here: Evidence, _: Runs, tree: str, probe: str, of: str) -> Iterator[Figure]:
+    """It dies, and of what."""
+    error = here.result(tree, probe)["error"]
+    yield Figure(bool(error) and of in error, f"{probe}: {(error or 'it does not')[:160]}")
+
+
+def layout(here: Evidence, runs: Runs, tree: str, probe: str) -> Iterator[Figure]:
+    """Blocks and tokens of the KV cache are those of stock 0.21."""
+    merged = of_series(runs, "0.21")
+    ours, theirs = (
+        {**one.result(t, probe), **one.events(t, probe, "block_size")[0]} for one, t in ((here, tree), (merged, STOCK))
+    )
+    for name in ("block_size", "kv_blocks", "kv_tokens"):
+        mine, other = ours.get(name), theirs.get(name)
+        yield Figure(mine is not None and mine == other, f"{name} {mine}, stock {merged.release} {other}")
+
+
+def same(here: Evidence, _: Runs, probes: tuple[str, ...]) -> Iterator[Figure]:
+    """Log-probabilities are those of stock, to the bit."""
+    for probe in probes:
+        largest = max(gap["max"] for gap in here.gaps(PATCHED, probe, STOCK, probe))
+        yield Figure(largest == 0, f"{probe}: largest {largest:.4f}")
+
+
+def close(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]], bound: float) -> Iterator[Figure]:
+    """Log-probabilities are near those of a reference, in each part of each prompt."""
+    for probe, reference in probes.items():
+        for gap in here.gaps(tree, probe, *reference):
+            text = f"{probe}, {gap['length']:,} tokens, {gap['part']}: {gap['mean']:.4f} (largest {gap['max']:.3f})"
+            yield Figure(gap["mean"] <= bound, text)
+
+
+def within_noise(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
+    """Log-probabilities differ from those of a reference by about as much as another attention kernel makes."""
+    for family in FAMILIES:
+        noise = max(gap["mean"] for gap in here.gaps(STOCK, f"{family} auto 2", STOCK, f"{family} auto"))
+        yield Figure(holds=None, text=f"{family}, bf16, FlashAttention 2 against the default: {noise:.4f}")
+        own = {probe: reference for probe, reference in probes.items() if probe.startswith(family)}
+        yield from close(here, _, tree, own, ABOUT * max(NOISE, noise))
+
+
+def quantised(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
+    """Log-probabilities with a TurboQuant cache are as near those with bf16 as it is known to be."""
+    for family in FAMILIES:
+        for probe, reference in ((f"{family} tq", f"{family} auto"), (f"{family} tq 128", f"{family} auto 128")):
+            for gap in here.gaps(tree, probe, STOCK, reference):
+                bound = QUANTISED[PROBES[probe].chunk]
+                yield Figure(gap["mean"] <= bound, f"{probe}, {gap['part']}: {gap['mean']:.3f}")
+
+
+def heads(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """FP8 heads load, and are near themselves dequantised."""
+    for strategy, bound in HEAD.items():
+        for family in FAMILIES:
+            name = f"{family} {strategy}"
+            for gap in here.gaps(PATCHED, f"{name} fp8", STOCK, f"{name} bf16"):
+                yield Figure(gap["mean"] <= bound, f"{name}: {gap['mean']:.3f}")
+
+
+def shifted(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """A head whose block scales are one block off is seen to be wrong: what `heads` says can be broken."""
+    for family in FAMILIES:
+        for gap in here.gaps(PATCHED, f"{family} block shifted", STOCK, f"{family} block bf16"):
+            yield Figure(gap["mean"] > SHIFTED, f"{family}: {gap['mean']:.2f}")
+
+
+def refused_heads(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Stock code does not load a head with block scales."""
+    for family in FAMILIES:
+        error = here.result(STOCK, f"{family} {STRATEGIES[0]} fp8")["error"]
+        yield Figure(bool(error) and "Error" in error, f"{family}: {(error or 'it does')[:160]}")
+
+
+def layer_buffers(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """No layer keeps buffers of its own, as those of stock do."""
+    for tree in (PATCHED, STOCK):
+        largest = max(event["layer_buffers_mib"] for event in here.events(tree, "dense", "prompt"))
+        yield Figure((largest > 0) == (tree == STOCK), f"{tree} {largest:,} MiB")
+
+
+def flat(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Device memory in use grows by a chunk's activations, then by nothing more; that of stock grows and grows."""
+    for tree in (TILES, PATCHED, STOCK):
+        start, *later = here.events(tree, "dense", "used_mib")
+        warm = [event["used_mib"] for event in later if event.get("prompt", 0) >= WARM or "prefill" in event]
+        if len(warm) < 2:
+            raise Unfit(f"dense, {tree}: {here.result(tree, 'dense')['error'] or 'too few prompts'}")
+        since_start, since_warm = max(warm) - start["used_mib"], max(warm) - warm[0]
+        bounded = since_start <= FULL_CHUNK_MIB and since_warm <= SLACK_MIB
+        holds = {TILES: bounded, STOCK: since_start > GROWTH_MIB}.get(tree)
+        yield Figure(holds, f"{tree} {since_start:+,} MiB since the start, {since_warm:+,} since {WARM:,} tokens")
+
+
+def sizing(here: Evidence, _: Runs, ours: str, control: str, beside: tuple[str, ...] = ()) -> Iterator[Figure]:
+    """Device memory at its peak is over the budget by no more than with a bf16 cache."""
+    (auto,) = here.events(STOCK, control, "peak_minus_budget_mib")
+    limit = auto["peak_minus_budget_mib"] + SLACK_MIB
+    whole = here.events(STOCK, control, "prompt")[-1]["prompt"] == 131000
+    yield Figure(whole, f"bf16 {auto['peak_minus_budget_mib']:+,} MiB")
+    (tiles,) = here.events(TILES, ours, "peak_minus_budget_mib")
+    whole = here.events(TILES, ours, "prompt")[-1]["prompt"] == 131000
+    yield Figure(whole and tiles["peak_minus_budget_mib"] <= limit, f"tiles {tiles['peak_minus_budget_mib']:+,} MiB")
+    for tree in beside:
+        result = here.result(tree, ours)
+        peaks = [f"{e['peak_minus_budget_mib']:+,} MiB" for e in result["events"] if "peak_minus_budget_mib" in e]
+        died = [result["error"][:80]] if result["error"] else []
+        yield Figure(holds=None, text=" ".join([tree, *peaks, *died]))
+
+
+def prefill(here: Evidence, _: Runs, probe: str) -> Iterator[Figure]:
+    """A long prompt takes hardly longer than with the cache dequantised in one piece."""
+    tiles, whole = (middle(here.events(tree, probe, "prefill")[0]["tokens_per_s"]) for tree in (TILES, PATCHED))
+    text = f"tiles {tiles:,.0f} tokens/s, in one piece {whole:,.0f}: {tiles / whole:.3f}"
+    yield Figure(tiles >= PREFILL * whole, text)
+
+
+def decode(here: Evidence, runs: Runs, series: str, share: float) -> Iterator[Figure]:
+    """Decoding is at least so fast beside that of a stock release, at each context and batch."""
+    there = of_series(runs, series)
+    points = [
+        {(e["context"], e["batch"]): middle(e["tokens_per_s"]) for e in one.events(tree, "decode", "batch")}
+        for one, tree in ((here, PATCHED), (there, STOCK))
+    ]
+    if points[0].keys() != points[1].keys():
+        raise Unfit("decode: not the same contexts and batches")
+    for context, batch in points[0]:
+        ours, theirs = (rates[context, batch] for rates in points)
+        text = f"batch {batch} at {context:,}: {ours:,.0f} tokens/s, stock {there.release} {theirs:,.0f}"
+        yield Figure(ours >= share * theirs, f"{text} ({ours / theirs:.3f})")
+
+
+def upstream(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
+    """Upstream's tests pass, all of them."""
+    for one in (tree, STOCK):
+        (found,) = here.events(one, "upstream", "tests")
+        passed = found["tests"] - found["failed"] - found["skipped"]
+        holds = (passed == found["tests"] >= UPSTREAM_TESTS) if one == tree else None
+        yield Figure(holds, f"{one} {passed} of {found['tests']} pass")

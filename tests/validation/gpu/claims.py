@@ -1,0 +1,119 @@
+"""What is said of the overlays on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from tests.validation.gpu import checks, planned
+from tests.validation.gpu.checks import FAMILIES
+from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
+from tests.validation.gpu.scenarios import BY_NAME, PATCHED, STOCK, TILES
+
+ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
+"""Every release, and those with a defect: their TurboQuant refuses hybrids, does not reserve, or dies at start."""
+REPRODUCIBLE = ">=0.21"
+"""A hybrid's log-probabilities are the same in every process."""
+
+QUANTISED = tuple(f"{family} tq{chunk}" for family in FAMILIES for chunk in ("", " 128"))
+DENSE = {name: (STOCK, name) for name in ("dense tq", "dense tq 128")}
+TILED = {name: (PATCHED, name) for family in FAMILIES for name in (f"{family} tq", f"{family} tq 8192")}
+
+
+def _on(
+    name: str,
+    says: str,
+    releases: str,
+    scenario: str,
+    check: Callable[..., Iterator[Figure]],
+    trees: tuple[str, ...] = (PATCHED, TILES),
+    **fixed: Any,
+) -> list[Claim]:
+    """Give the same claim of several trees, each with its own id."""
+    suffixes = {PATCHED: "", STOCK: "", TILES: "-tiles"}
+    return [
+        Claim(name + suffixes[tree], f"{tree}: {says}", releases, scenario, tree, partial(check, tree=tree, **fixed))
+        for tree in trees
+    ]
+
+
+def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
+    """Give a claim of `vpatch plan`, for each scenario with models of full size."""
+    return [
+        Claim(f"{scenario}-{name}", says, ALL, scenario, PATCHED, partial(planned.check, scenario=scenario, rows=rows))
+        for scenario in BY_NAME
+    ]
+
+
+CLAIMS: tuple[Claim, ...] = (
+    *_on("hybrid-refused", "refuses hybrid models with TurboQuant", NO_HYBRID, "serves", checks.dies, (STOCK,),
+         probe="hybrid", of="NotImplementedError"),
+    *_on("hybrid-locked", "dies at the first continued prompt, hybrid", UNRESERVED, "serves", checks.dies, (STOCK,),
+         probe="hybrid", of="Workspace is locked"),
+    *_on("dense-locked", "dies at the first continued prompt, dense", UNRESERVED, "dense", checks.dies, (STOCK,),
+         probe="dense", of="Workspace is locked"),
+    *_on("prefix-locked", "dies at a cached prefix without chunked prefill", UNRESERVED, "serves", checks.dies,
+         (STOCK,), probe="prefix", of="Workspace is locked"),
+    *_on("hybrid-auto-dtype", "dies at start, hybrid", AUTO_DTYPE, "serves", checks.dies, (STOCK,),
+         probe="hybrid", of="Unknown TurboQuant cache dtype: 'auto'"),
+    *_on("hybrid-served", "serves a hybrid model, with CUDA graphs", ALL, "serves", checks.serves, probe="hybrid"),
+    *_on("hybrid-layout", "blocks and tokens of a hybrid's KV cache are those of stock 0.21", NO_HYBRID, "serves",
+         checks.layout, probe="hybrid"),
+    *_on("dense-served", "serves a dense model, with CUDA graphs", ALL, "dense", checks.serves, probe="dense"),
+    *_on("prefix-served", "goes on from a cached prefix without chunked prefill", ALL, "serves", checks.serves,
+         (TILES,), probe="prefix"),
+    Claim("untouched-answers", "bf16 cache, dense: log-probabilities are those of stock, exactly", ALL, "quality",
+          PATCHED, partial(checks.same, probes=("dense auto",))),
+    Claim("untouched-answers-hybrid", "bf16 cache, hybrid: log-probabilities are those of stock, exactly",
+          REPRODUCIBLE, "quality", PATCHED, partial(checks.same, probes=("hyb auto",))),
+    Claim("same-answers", "TurboQuant: log-probabilities are those of stock, exactly", UNRESERVED, "quality", PATCHED,
+          partial(checks.same, probes=QUANTISED)),
+    *_on("near-answers", f"TurboQuant, dense: mean difference to stock at most {checks.NOISE}", NO_HYBRID, "quality",
+         checks.close, (PATCHED,), probes=DENSE, bound=checks.NOISE),
+    *_on("quantised-answers", "mean difference between TurboQuant and bf16 as known", ALL, "quality",
+         checks.quantised),
+    *_on("answers", f"mean difference to dequantising in one piece at most {checks.ABOUT} times what another attention "
+         f"kernel makes, or of {checks.NOISE}", ALL, "quality", checks.within_noise, (TILES,), probes=TILED),
+    Claim("head", "FP8 heads load, mean difference to themselves dequantised at most 0.25 (block), 0.18", ALL,
+          "heads", PATCHED, checks.heads),
+    Claim("head-shifted", f"block scales one block off come to more than {checks.SHIFTED}", ALL, "heads", PATCHED,
+          checks.shifted),
+    Claim("head-refused", "stock does not load a head with block scales", ALL, "heads", STOCK, checks.refused_heads),
+    *_on("upstream", "upstream's TurboQuant tests pass", NO_HYBRID, "upstream", checks.upstream),
+    Claim("layer-buffers", "no layer has dequantisation buffers, as each of stock's has", NO_HYBRID, "dense", PATCHED,
+          checks.layer_buffers),
+    Claim("flat-memory", f"tiles: at most {checks.FULL_CHUNK_MIB} MiB more in use since the start, and "
+          f"{checks.SLACK_MIB} since the first {checks.WARM:,} tokens; stock: more than {checks.GROWTH_MIB:,}",
+          NO_HYBRID, "dense", TILES, checks.flat),
+    Claim("sizing", f"131,000 tokens: peak over the budget at most bf16's and {checks.SLACK_MIB} MiB", ALL, "sizing",
+          TILES, partial(checks.sizing, ours="long tq", control="long auto", beside=(PATCHED, STOCK))),
+    Claim("sizing-eager", "the same without CUDA graphs", ALL, "eager", TILES,
+          partial(checks.sizing, ours="long tq eager", control="long auto eager")),
+    Claim("prefill-dense", f"65,000 tokens, dense: at least {checks.PREFILL} of the speed in one piece", ALL, "dense",
+          TILES, partial(checks.prefill, probe="dense")),
+    Claim("prefill-hybrid", f"65,000 tokens, hybrid: at least {checks.PREFILL} of the speed in one piece", ALL,
+          "sizing", TILES, partial(checks.prefill, probe="long tq")),
+    Claim("decode", f"decoding at least {checks.DECODE} of stock's speed", NO_HYBRID, "decode", PATCHED,
+          partial(checks.decode, series="0.20", share=checks.DECODE)),
+    Claim("decode-0.21", f"decoding at least {checks.DECODE_BESIDE_021} of the speed of stock 0.21, which has #40941",
+          NO_HYBRID, "decode", PATCHED, partial(checks.decode, series="0.21", share=checks.DECODE_BESIDE_021)),
+    *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
+              "plan's, exactly", planned.laid_out),
+    *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",
+              planned.counted),
+)  # fmt: skip
+
+
+def verdicts(runs: Runs) -> list[Verdict]:
+    """Hold each claim against the evidence of each release that it is about.
+
+    Of what runs by name only, nothing is said where it was not run.
+    """
+    unasked = {release: set(BY_NAME) - here.scenarios for release, here in runs.items()}
+    return [
+        judge(claim, release, runs)
+        for claim in CLAIMS
+        for release in runs
+        if claim.is_about(release) and claim.scenario not in unasked[release]
+    ]

@@ -1,0 +1,189 @@
+"""Run probes, and keep what they found: those that measure neither time nor device memory side by side, others alone.
+
+Nothing starts that could outlast the deadline; what was not run is among the results, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tests.validation.gpu.compare import gaps
+from tests.validation.gpu.scenarios import SCENARIOS, WARM_UP, Probe, engine_arguments
+from tests.validation.gpu.trees import Trees
+
+NOT_RUN = "not run: "
+KILLED = "killed after "
+PROBE = Path(__file__).with_name("probe.py")
+SIDE_BY_SIDE, GIB_EACH = 8, 14
+
+LOGGED = {
+    "kv_tokens": r"GPU KV cache size: ([\d,]+) tokens",
+    "concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
+    "graphs_gib": r"Graph capturing finished in \d+ secs, took (-?[\d.]+) GiB",
+}
+"""What vLLM says of itself."""
+
+Result = dict[str, Any]
+Job = tuple[str, Probe]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run has its things, and when it must end.
+
+    upstream: a folder with upstream's test files, if there is one.
+    end: in seconds since the epoch; infinite without a deadline.
+    """
+
+    trees: Trees
+    models: Path
+    logs: Path
+    device_mib: int
+    upstream: Path | None
+    end: float
+
+    @property
+    def at_once(self) -> int:
+        """How many engines fit side by side."""
+        return max(1, min(SIDE_BY_SIDE, (os.cpu_count() or 1) // 2, self.device_mib // (GIB_EACH * 1024)))
+
+
+def jobs(names: Sequence[str], trees: Trees) -> list[Job]:
+    """Give what the scenarios have to run on this release, on the trees that there are."""
+    probes = [probe for name in names for probe in SCENARIOS[name] if probe.says_something_of(trees.vllm)]
+    return [(tree, probe) for probe in probes for tree in probe.trees if tree in trees.folders]
+
+
+def run_all(run: Run, wanted: Sequence[Job], tell: Callable[[Result], None]) -> list[Result]:
+    """Run the probes: hybrid models after the warm-up, beside which the others go, and those that run alone at the end.
+
+    Args:
+        run: where.
+        wanted: the probes, each on a tree.
+        tell: called with each result, as soon as it is there.
+    """
+    together = [job for job in wanted if not job[1].alone]
+    hybrid = [job for job in together if job[1].model.startswith("hyb")]
+    first: list[Job] = [(WARM_UP.trees[0], WARM_UP)] if any(p.model.startswith("hyb") for _, p in wanted) else []
+    groups = (
+        (run.at_once, [*first, *(job for job in together if job not in hybrid)]),
+        (run.at_once, hybrid),
+        (1, [job for job in wanted if job[1].alone]),
+    )
+    return [result for at_once, group in groups for result in _group(run, group, at_once, tell)]
+
+
+def compared(run: Run, wanted: Sequence[Job]) -> list[dict[str, Any]]:
+    """Compare the log-probabilities that the probes left, as each probe's `references` say."""
+    found = []
+    for tree, probe in wanted:
+        for reference in probe.references:
+            for length in [n for action, lengths in probe.steps if action == "logprobs" for n in lengths]:
+                ours, theirs = (_saved(run, *one).with_suffix(f".{length}") for one in ((tree, probe.name), reference))
+                if ours != theirs and ours.exists() and theirs.exists():
+                    pair = json.loads(ours.read_text()), json.loads(theirs.read_text())
+                    who = {"tree": tree, "probe": probe.name, "to_tree": reference[0], "to_probe": reference[1]}
+                    found += [who | {"length": length, **gap} for gap in gaps(*pair, chunk=probe.chunk)]
+    return found
+
+
+def _group(run: Run, group: Sequence[Job], at_once: int, tell: Callable[[Result], None]) -> Iterator[Result]:
+    def one(job: Job) -> Result:
+        result = _run(run, *job)
+        tell(result)
+        return result
+
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(one, group)
+
+
+def _run(run: Run, tree: str, probe: Probe) -> Result:
+    result: Result = {"tree": tree, "probe": probe.name, "ok": False, "error": None, "events": []}
+    limit = min(probe.limit_s, run.end - time.time())
+    if limit < probe.least_s:
+        return result | {"error": NOT_RUN + "out of time"}
+    log = _saved(run, tree, probe.name).with_suffix(".log")
+    began = time.time()
+    code = _process(_command(run, tree, probe), environment(run, tree), log, limit)
+    result["s"] = round(time.time() - began, 1)
+    text = log.read_text(errors="replace")
+    events = [json.loads(line[2:]) for line in text.splitlines() if line.startswith("R {")]
+    if not probe.steps:
+        events += counted(log.with_suffix(".xml"))
+    error = next((event["error"] for event in events if "error" in event), None)
+    if code is None:
+        error = f"{KILLED}{limit:.0f} s"
+    elif code and not error:
+        error = f"exit status {code}: {text[-200:]}"
+    for name, said in LOGGED.items():
+        if found := re.findall(said, text):
+            result[name] = json.loads(found[-1].replace(",", ""))
+    return result | {"ok": code == 0, "error": error, "events": [event for event in events if "error" not in event]}
+
+
+def _command(run: Run, tree: str, probe: Probe) -> list[str]:
+    saved = _saved(run, tree, probe.name)
+    if not probe.steps:
+        options = ("-q", "-ra", "-p", "no:cacheprovider", "--noconftest", "--import-mode=importlib", "--rootdir")
+        where = (str(run.upstream), f"--junitxml={saved}.xml", str(run.upstream))
+        return [sys.executable, "-P", "-m", "pytest", *options, *where]
+    engine = engine_arguments(probe, str(run.models), run.device_mib)
+    spec = {"engine": engine, "steps": probe.steps, "save": str(saved), "budget_mib": probe.budget_gib * 1024}
+    saved.with_suffix(".json").write_text(json.dumps(spec))
+    return [sys.executable, "-P", str(PROBE), str(saved.with_suffix(".json"))]
+
+
+def _saved(run: Run, tree: str, name: str) -> Path:
+    return run.logs / re.sub(r"\W+", "_", f"{tree} {name}")
+
+
+def environment(run: Run, tree: str) -> dict[str, str]:
+    """Give a probe's environment, in which the tree comes before the vLLM that it was made of."""
+    path = (str(run.trees.folders[tree]), *filter(None, [os.environ.get("PYTHONPATH")]))
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: its memory and its errors are ours to see
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_CACHE_ROOT": str(run.logs.with_name("cache") / tree),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRITON_CACHE_AUTOTUNING": "1",  # every engine picks the same kernels, so results can be compared
+    }
+
+
+def _process(command: Sequence[str], env: dict[str, str], log: Path, limit_s: float) -> int | None:
+    """Give the exit status; None: it was killed, with its children."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, env=env, stdout=stream, stderr=stream, start_new_session=True)
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def counted(report: Path) -> list[dict[str, Any]]:
+    """Give what a pytest run came to: tests, failed, skipped, and the names of those that failed."""
+    if not report.exists():
+        return []
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))  # noqa: S314
+    failed = [c.get("name") for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    skipped = sum(c.find("skipped") is not None for c in cases)
+    return [{"tests": len(cases), "failed": len(failed), "skipped": skipped, "names": failed}]

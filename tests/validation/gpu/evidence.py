@@ -1,0 +1,181 @@
+"""What runs found, read from their files, and what of it says whether a claim holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from tests.validation.gpu.scenarios import SCENARIOS
+
+HOLDS, BROKEN, SKIPPED = "holds", "broken", "skipped"
+PROBES = {probe.name: probe for probes in SCENARIOS.values() for probe in probes}
+
+
+class Unfit(Exception):
+    """What a claim is about was measured, but did not come to anything that could be judged."""
+
+
+class Missing(Exception):
+    """What a claim is about was not to be measured here."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured thing that a claim is about; `holds` is None where it is only to be seen beside the others."""
+
+    holds: bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What all runs of one release found. Of a probe that was run twice, the later run counts."""
+
+    release: str
+    scenarios: frozenset[str] = frozenset()
+    results: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    compared: Sequence[Mapping[str, Any]] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def result(self, tree: str, probe: str) -> Mapping[str, Any]:
+        """Give a probe's result.
+
+        Raises:
+            Missing: that tree could not be made.
+            Unfit: it has none.
+        """
+        if tree in self.missing:
+            raise Missing(self.missing[tree])
+        if (tree, probe) not in self.results:
+            raise Unfit(f"{probe}, {tree}: no result")
+        return self.results[tree, probe]
+
+    def events(self, tree: str, probe: str, key: str) -> list[Mapping[str, Any]]:
+        """Give a probe's events that have a key.
+
+        Raises:
+            Missing: as `result`.
+            Unfit: there is none.
+        """
+        result = self.result(tree, probe)
+        found = [event for event in result["events"] if key in event]
+        if not found:
+            raise Unfit(f"{probe}, {tree}: {result['error'] or f'nothing of {key}'}")
+        return found
+
+    def gaps(self, tree: str, probe: str, to_tree: str, to_probe: str) -> list[Mapping[str, Any]]:
+        """Give how far apart a probe's log-probabilities are from another's, for each prompt and part of it.
+
+        Raises:
+            Missing, Unfit: as `events`; a prompt that both were to answer was not compared.
+        """
+        lengths = set(_logprobs(probe)) & set(_logprobs(to_probe))
+        for one in ((tree, probe), (to_tree, to_probe)):
+            self.events(*one, "start_s")
+        key = {"tree": tree, "probe": probe, "to_tree": to_tree, "to_probe": to_probe}
+        found = [gap for gap in self.compared if key.items() <= gap.items()]
+        if lengths - {gap["length"] for gap in found}:
+            told = self.result(tree, probe)["error"] or self.result(to_tree, to_probe)["error"]
+            raise Unfit(f"{probe}, {tree}: {told or 'prompts were not compared'}")
+        return found
+
+
+Runs = Mapping[str, Evidence]
+Check = Callable[[Evidence, Runs], Iterable[Figure]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that is said of a release.
+
+    tree: the tree that it is about; where that could not be made, the claim is skipped.
+    scenario: what has to be run for it.
+    """
+
+    id: str
+    says: str
+    releases: str
+    scenario: str
+    tree: str
+    check: Check
+
+    def is_about(self, release: str) -> bool:
+        """Tell whether it is said of a release."""
+        return SpecifierSet(self.releases).contains(release)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the evidence says of a claim: it holds, is broken or was skipped, and the figures or the reason."""
+
+    claim: Claim
+    release: str
+    state: str
+    figures: str
+
+
+def judge(claim: Claim, release: str, runs: Runs) -> Verdict:
+    """Hold a claim against the evidence."""
+    here = runs[release]
+    if claim.scenario not in here.scenarios:
+        return Verdict(claim, release, SKIPPED, f"scenario {claim.scenario} was not asked for")
+    if claim.tree in here.missing:
+        return Verdict(claim, release, SKIPPED, here.missing[claim.tree])
+    try:
+        figures = list(claim.check(here, runs))
+    except Missing as missing:
+        return Verdict(claim, release, SKIPPED, str(missing))
+    except Unfit as unfit:
+        return Verdict(claim, release, BROKEN, str(unfit))
+    judged = [figure.holds for figure in figures if figure.holds is not None]
+    state = HOLDS if judged and all(judged) else BROKEN
+    return Verdict(claim, release, state, "; ".join(figure.text for figure in figures))
+
+
+def read(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Give what runs found, the earliest first."""
+    yield from sorted((json.loads(file.read_text()) for file in files), key=lambda run: str(run["date"]))
+
+
+def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
+    """Put together what the runs of each release found."""
+    found: dict[str, Evidence] = {}
+    for run in sorted(runs, key=lambda run: str(run["date"])):
+        before = found.get(run["vllm"], Evidence(run["vllm"]))
+        results = {(one["tree"], one["probe"]): one for one in run["results"]}
+        anew = {probe for _, probe in results}
+        found[run["vllm"]] = Evidence(
+            run["vllm"],
+            before.scenarios | set(run["scenarios"]),
+            {**before.results, **results},
+            [*(gap for gap in before.compared if gap["probe"] not in anew), *run["compared"]],
+            run["missing"],
+        )
+    return found
+
+
+def of_series(runs: Runs, series: str) -> Evidence:
+    """Give what was found on the other release that a claim compares with.
+
+    Raises:
+        Missing: nothing was.
+    """
+    for release, evidence in runs.items():
+        if SpecifierSet(f"=={series}.*").contains(release):
+            return evidence
+    raise Missing(f"it compares with {series}, of which there is no run")
+
+
+def middle(rates: Sequence[float]) -> float:
+    """Give the median of repeated timings."""
+    return float(median(rates))
+
+
+def _logprobs(probe: str) -> tuple[int, ...]:
+    return tuple(n for action, lengths in PROBES[probe].steps if action == "logprobs" for n in lengths)

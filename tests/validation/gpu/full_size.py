@@ -1,0 +1,90 @@
+"""Checkpoints of real shape and without weights, from the configs that `vpatch plan` has recorded.
+
+With them goes as much of a processor as vLLM wants for its largest image: a tokenizer of bytes, and the sizes that the
+Qwen3.5 and Qwen3.6 checkpoints' preprocessor_config.json and video_preprocessor_config.json say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vpatch.plan.recorded import named
+
+from tests.validation.gpu.models import hybrid, write_config
+
+FULL_SIZE = {"qwen3.6-35b-a3b": "Qwen/Qwen3.6-35B-A3B", "qwen3.6-27b": "Qwen/Qwen3.6-27B"}
+"""The recorded names, by those of the folders."""
+
+MARKS = {
+    "<|endoftext|>": 248044,
+    "<|vision_start|>": 248053,
+    "<|vision_end|>": 248054,
+    "<|image_pad|>": 248056,
+    "<|video_pad|>": 248057,
+}
+"""Tokens with a meaning, and their ids, as in the defaults of transformers' Qwen3_5Config."""
+
+END = "<|endoftext|>"
+ALIKE = ("hidden_act", "rms_norm_eps", "attention_bias", "attn_output_gate", "rope_parameters", "eos_token_id")
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+"""The bytes that the byte-level alphabet writes as themselves."""
+
+
+def config(name: str) -> dict[str, Any]:
+    """Give the config.json of a recorded checkpoint, with what an engine wants besides what a plan reads."""
+    recorded, like = named(name)[0].config, hybrid(4)
+    text = {key: like["text_config"][key] for key in ALIKE}
+    vision = {"hidden_act": "gelu_pytorch_tanh", "deepstack_visual_indexes": [], "model_type": recorded["model_type"]}
+    return {
+        **recorded,
+        "text_config": recorded["text_config"] | text,
+        "vision_config": recorded["vision_config"] | vision,
+        "tie_word_embeddings": recorded["text_config"]["tie_word_embeddings"],
+        "torch_dtype": "bfloat16",
+        "image_token_id": MARKS["<|image_pad|>"],
+        "video_token_id": MARKS["<|video_pad|>"],
+        "vision_start_token_id": MARKS["<|vision_start|>"],
+        "vision_end_token_id": MARKS["<|vision_end|>"],
+    }
+
+
+def write(root: Path) -> None:
+    """Write every checkpoint's folder."""
+    for folder, name in FULL_SIZE.items():
+        made = config(name)
+        write_config(root / folder, made)
+        for file, content in {**_tokenizer(), **_processor(made["vision_config"])}.items():
+            (root / folder / file).write_text(json.dumps(content, indent=1))
+
+
+def _tokenizer() -> dict[str, Any]:
+    others = iter(range(256, 512))
+    letters = [chr(byte if byte in PRINTABLE else next(others)) for byte in range(256)]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    marks = [
+        {"id": index, "content": mark, "special": True, "normalized": False, "lstrip": False, "rstrip": False,
+         "single_word": False} for mark, index in MARKS.items()
+    ]  # fmt: skip
+    # The marks are among its words, too: a tokenizer gives others the next free ids.
+    vocabulary = {letter: index for index, letter in enumerate(letters)} | MARKS
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    tokenizer = {"version": "1.0", "added_tokens": marks, "pre_tokenizer": level, "decoder": level, "model": model}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END}
+    return {"tokenizer.json": tokenizer, "tokenizer_config.json": settings}
+
+
+def _processor(vision: Mapping[str, Any]) -> dict[str, Any]:
+    common = {
+        "patch_size": vision["patch_size"], "temporal_patch_size": vision["temporal_patch_size"],
+        "merge_size": vision["spatial_merge_size"], "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+        "processor_class": "Qwen3VLProcessor",
+    }  # fmt: skip
+    image = {"size": {"longest_edge": 16777216, "shortest_edge": 65536}}
+    video = {"size": {"longest_edge": 25165824, "shortest_edge": 4096}}
+    return {
+        "preprocessor_config.json": common | image | {"image_processor_type": "Qwen2VLImageProcessorFast"},
+        "video_preprocessor_config.json": common | video | {"video_processor_type": "Qwen3VLVideoProcessor"},
+    }

@@ -1,0 +1,87 @@
+"""`python -m tests.validation.gpu.report`: write docs/validation.md's part about GPUs from docs/gpu/*.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.blocks import put
+from tests.validation.gpu import tables
+from tests.validation.gpu.claims import verdicts
+from tests.validation.gpu.evidence import gather, read
+from tests.validation.gpu.session import ROOT
+
+DOCUMENT = ROOT / "docs/validation.md"
+RESULTS = ROOT / "docs/gpu"
+
+ABOUT = """\
+## On a GPU
+
+Stock vLLM, the same with the default overlays ("patched"), and with `turboquant-tiles` as well ("tiles"), in small
+models: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). KV cache `turboquant_4bit_nc`, unless a claim
+is about bf16. Log-probabilities in nats, of the tokens of random prompts. One GPU, one process, CUDA graphs but no
+torch.compile; log-probabilities without graphs, so that stock 0.21 runs as well. `plan` and `plan-27b` start
+Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile: what vLLM found of
+memory, beside what `vpatch plan` says of the same.
+
+Both model runners are in it: on 0.26.0 the dense model runs on V2, everything else on V1.
+
+On 0.20.2 a hybrid model's log-probabilities differ from process to process, also in the first chunk, which no overlay's
+code computes: by 0.04 on average in one run, by nothing in another. There nothing is said of their being exactly equal.
+
+`python -m tests.validation.gpu` runs it where there is a GPU; `python -m tests.validation.gpu.report` writes this
+part, from `docs/gpu/*.json`. The limits that the claims name, and what they come from, are in
+`tests/validation/gpu/checks.py`.
+"""
+
+NOT_RUN = """\
+### What was not run, and what covers it
+
+| not run | covered by |
+|---|---|
+| several GPUs (TP > 1) | CPU: heads are loaded one rank after the other, with uneven and empty parts (`tests/overlays/test_ct_fp8_lm_head_cpu.py`); a hybrid's pages are those of one rank (`test_turboquant_hybrid_cpu.py`) |
+| answers of mixtures of experts | `plan` starts the 35B-A3B; CPU: its head's configuration. That experts' kernels share the workspace: not covered |
+| MTP and other speculative decoding | CPU: the heads of MTP models, block sizes with MTP, and where TurboQuant with it is refused. Decoding with it: not covered |
+| other KV cache types (`turboquant_k8v4`, `turboquant_k3v4_nc`, `turboquant_3bit_nc`) | CPU: sizes and layouts of all; attention of `k3v4_nc` and `3bit_nc` in Triton's interpreter. The kernels of `k8v4`: upstream's tests in the scenario `upstream` |
+| NVFP4 weights | not covered; no overlay touches their code |
+| GPUs but Hopper (SM120 in particular) | not covered; FP8 block heads run there in another kernel |
+| releases after 0.26, which want another torch | CPU: every release's state, and the code of some (`tests/validation/README.md`) |
+| releases before 0.20 | they have no TurboQuant; heads on the CPU |
+| real checkpoints, tokenizers, the server | not covered |
+"""  # noqa: E501
+
+
+def section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Give the part about GPUs."""
+    if not runs:
+        return "\n".join([ABOUT, "Nothing has been run yet.", "", NOT_RUN])
+    claims = tables.claims(verdicts(gather(runs)))
+    return "\n".join([ABOUT, "### Claims", "", *claims, "", *(line for run in runs for line in _run(run)), NOT_RUN])
+
+
+def fresh(text: str) -> str:
+    """Give docs/validation.md's text as it should be.
+
+    Raises:
+        ValueError: it has no place for the part about GPUs.
+    """
+    return put(text, "gpu", section(list(read(sorted(RESULTS.glob("*.json"))))))
+
+
+def _run(run: Mapping[str, Any]) -> Iterator[str]:
+    machine = run["machine"]
+    yield from (f"### vLLM {run['vllm']}: {', '.join(run['scenarios'])}", "")
+    yield from (f"Commit {run['commit']}, {run['date']}: `{run['command']}`", "")
+    yield (
+        f"{machine['gpu']} of {machine['memory_mib']:,} MiB, driver {machine['driver']}; {machine['cpu']}; "
+        f"Python {machine['python']}, torch {machine['torch']}, CUDA {machine['cuda']}, Triton {machine['triton']}"
+    )
+    yield ""
+    for tree, states in run["overlays"].items():
+        yield f"- {tree}: {', '.join(f'{name} {state}' for name, state in states.items())}"
+    yield from (f"- {tree}: {why}" for tree, why in run["missing"].items())
+    yield from ("", *tables.probes(run), "")
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(fresh(DOCUMENT.read_text()))

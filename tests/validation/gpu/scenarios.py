@@ -1,0 +1,220 @@
+"""What is run on a GPU, as data: a probe is one process with one engine, on each of some trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.models import DUMMY, STRATEGIES
+
+TQ = "turboquant_4bit_nc"
+STOCK, PATCHED, TILES = TREES = ("stock", "patched", "tiles")
+CHUNK = 2048
+
+EAGER: Mapping[str, Any] = {"enforce_eager": True, "compilation_config": None}
+SMALL_CHUNKS = {**EAGER, "max_num_batched_tokens": 128}
+"""Up to 128 tokens, TurboQuant goes on with its decode kernel."""
+LARGE_CHUNKS = {"max_num_batched_tokens": 8192}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One engine.
+
+    steps: what it does, as (action, lengths in tokens). "serve" answers prompts one by one; "watched" also watches the
+    device's memory; "logprobs" also keeps the log-probability of each prompt token; "prefill" and "decode" take times;
+    "account" says what vLLM counted, and takes no lengths. Without steps the probe is upstream's test files.
+    budget_gib: let vLLM size the KV cache from this much device memory; 0: the KV cache gets 8 GiB.
+    releases: on which it says something.
+    references: the (tree, probe) whose log-probabilities its own are compared with.
+    alone: it measures memory or time, so nothing else may run beside it.
+    least_s, limit_s: it is not started with less time left, and stopped after that.
+    """
+
+    name: str
+    model: str = ""
+    kv: str = "auto"
+    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    trees: tuple[str, ...] = TREES
+    budget_gib: int = 0
+    releases: str = ">=0.20"
+    references: tuple[tuple[str, str], ...] = ()
+    alone: bool = False
+    least_s: int = 45
+    limit_s: int = 150
+
+    @property
+    def chunk(self) -> int:
+        """How many tokens of a prompt one step takes."""
+        return int(self.engine.get("max_num_batched_tokens", CHUNK))
+
+    def says_something_of(self, release: str) -> bool:
+        """Tell whether it is to be run on a release."""
+        return SpecifierSet(self.releases).contains(release)
+
+
+def quality(family: str) -> list[Probe]:
+    """Give the probes of what a prompt's log-probabilities are: KV cache types, chunk sizes, trees."""
+    tq, auto, tq128, auto128 = (f"{family} {kind}" for kind in ("tq", "auto", "tq 128", "auto 128"))
+    other_kernel = {**EAGER, "attention_config": {"flash_attn_version": 2}}
+    wide = f"{family} tq 8192"
+    longest = (6144, 24000)
+    return [
+        Probe(auto, family, "auto", (("logprobs", longest),), EAGER, (STOCK, PATCHED), references=((STOCK, auto),)),
+        Probe(f"{auto} 2", family, "auto", (("logprobs", longest),), other_kernel, (STOCK,),
+              references=((STOCK, auto),)),
+        Probe(tq, family, TQ, (("logprobs", longest),), EAGER,
+              references=((STOCK, tq), (STOCK, auto), (PATCHED, tq))),
+        Probe(auto128, family, "auto", (("logprobs", (3072,)),), SMALL_CHUNKS, (STOCK,)),
+        Probe(tq128, family, TQ, (("logprobs", (3072,)),), SMALL_CHUNKS,
+              references=((STOCK, tq128), (STOCK, auto128), (PATCHED, tq128))),
+        Probe(wide, family, TQ, (("logprobs", longest[1:]),), {**EAGER, **LARGE_CHUNKS}, (PATCHED, TILES),
+              references=((PATCHED, wide),)),
+    ]  # fmt: skip
+
+
+def heads(family: str, strategy: str) -> list[Probe]:
+    """Give the probes of an FP8 head: itself, dequantised as control and, by block, with its scales one block off."""
+    name, steps = f"{family} {strategy}", (("logprobs", (512,)),)
+    model, control = name.replace(" ", "_"), ((STOCK, f"{name} bf16"),)
+    block = strategy == "block"
+    made = [
+        Probe(f"{name} bf16", f"{model}_bf16", "auto", steps, trees=(STOCK,)),
+        Probe(f"{name} fp8", f"{model}_fp8", "auto", steps, trees=(STOCK, PATCHED) if block else (PATCHED,),
+              references=control),
+    ]  # fmt: skip
+    shifted = Probe(f"{name} shifted", f"{model}_shifted", "auto", steps, trees=(PATCHED,), references=control)
+    return made + ([shifted] if block else [])
+
+
+def sizing(name: str, kv: str, trees: tuple[str, ...], engine: Mapping[str, Any], then: tuple[int, ...]) -> Probe:
+    """Give a probe of the device memory that a prompt of 131,000 tokens takes beside its budget."""
+    steps = (("watched", (64, 131000)), *((("prefill", then),) if then else ()))
+    longest = {"max_model_len": 131072, **LARGE_CHUNKS, **engine}
+    return Probe(name, "hyb16", kv, steps, longest, trees, budget_gib=12, alone=True)
+
+
+def whole_prompts(longest: int) -> dict[str, Any]:
+    """Give arguments with which a prompt is taken in one step, unless a cached prefix is continued."""
+    return {"enable_chunked_prefill": False, "max_model_len": longest, "max_num_batched_tokens": longest}
+
+
+def sized(
+    name: str, model: str, kv: str, requests: int, batch: int, length: int, *, then: tuple[int, ...] = (64,),
+    prefixes: bool = False, text: bool = False,
+) -> Probe:  # fmt: skip
+    """Give a probe of what vLLM counts of the memory for a model of full size, as `vllm serve` would start it.
+
+    Args:
+        name: its name.
+        model: one of `FULL_SIZE`.
+        kv: the KV cache's type.
+        requests: how many at once.
+        batch: tokens in a batch.
+        length: the longest request.
+        then: prompts that it answers, in tokens.
+        prefixes: cache them.
+        text: leave out the vision tower.
+    """
+    engine = {
+        "max_num_seqs": requests, "max_num_batched_tokens": batch, "max_model_len": length, "language_model_only": text,
+        "enable_prefix_caching": prefixes, "gpu_memory_utilization": 0.92, "kv_cache_memory_bytes": None,
+        "compilation_config": None, "skip_tokenizer_init": None,
+    }  # fmt: skip
+    return Probe(name, model, kv, (("account", ()), ("serve", then)), engine, (PATCHED,), alone=True,
+                 least_s=240, limit_s=300)  # fmt: skip
+
+
+MOE, DENSE = FULL_SIZE
+BY_NAME = ("plan", "plan-27b")
+"""They want a GPU of 100 GiB, so nobody runs them unasked."""
+
+SCENARIOS: Mapping[str, list[Probe]] = {
+    "serves": [
+        Probe("hybrid", "hyb8", TQ, (("serve", (64, 20000, 40000, 65000)),)),
+        Probe("prefix", "dense24", TQ, (("serve", (20000, 20500)),),
+              {**whole_prompts(32768), "enable_prefix_caching": True}),
+    ],
+    "quality": [*quality("dense"), *quality("hyb")],
+    "heads": [probe for strategy in STRATEGIES for family in ("dense", "hyb") for probe in heads(family, strategy)],
+    "upstream": [Probe("upstream", releases="==0.20.*")],
+    "dense": [
+        Probe("dense", "dense24", TQ, (("watched", (64, 4096, 40000, 65000)), ("prefill", (65000,))), LARGE_CHUNKS,
+              budget_gib=16, alone=True),
+    ],
+    "sizing": [
+        sizing("long auto", "auto", (STOCK,), {}, (65000,)),
+        sizing("long tq", TQ, TREES, {}, (65000,)),
+    ],
+    "decode": [
+        # Whole prompts, since stock 0.21 dies of a continued one
+        Probe("decode", "dense24", TQ, (("decode", (1024, 16384)),), alone=True, releases=">=0.20,<0.22",
+              engine={**whole_prompts(18432), "max_num_seqs": 32, "kv_cache_memory_bytes": 32 << 30}),
+    ],
+    "eager": [
+        sizing("long auto eager", "auto", (STOCK,), EAGER, ()),
+        sizing("long tq eager", TQ, (TILES,), EAGER, ()),
+    ],
+    # TurboQuant has the vision tower use FlashAttention 2, which not every build has for its head size.
+    "plan": [
+        sized("35b auto", MOE, "auto", 16, 2048, 32768),
+        sized("35b tq", MOE, TQ, 64, 8192, 262144, prefixes=True, text=True, then=(64, 131000)),
+        sized("35b fp8", MOE, "fp8", 64, 8192, 262144),
+        sized("35b auto 256", MOE, "auto", 256, 2048, 32768),
+        sized("35b auto text", MOE, "auto", 16, 2048, 32768, text=True),
+        sized("35b auto 8192", MOE, "auto", 16, 8192, 262144, prefixes=True, text=True),
+        sized("35b tq 256", MOE, TQ, 256, 8192, 32768, text=True),
+    ],
+    "plan-27b": [
+        sized("27b auto 256", DENSE, "auto", 256, 2048, 32768),
+        sized("27b tq", DENSE, TQ, 64, 8192, 262144, prefixes=True, text=True, then=(64, 131000)),
+        sized("27b fp8", DENSE, "fp8", 64, 8192, 262144),
+        sized("27b auto", DENSE, "auto", 16, 2048, 32768),
+        sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
+        sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
+    ],
+}  # fmt: skip
+"""The most important first."""
+
+WARM_UP = Probe("warm-up", "hyb8", "auto", (("serve", (64, 128, 2048, 8320, 10240, 24000)),), LARGE_CHUNKS, (STOCK,),
+                limit_s=200)  # fmt: skip
+"""Compiles the delta net's kernels and chooses among them, for whole prompts and continued ones, as every hybrid model
+then finds them."""
+
+
+def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, Any]:
+    """Give the arguments of vLLM's `LLM`.
+
+    Args:
+        probe: the probe.
+        models: the folder of the checkpoints.
+        device_mib: the device's memory.
+    """
+    arguments: dict[str, Any] = {
+        "model": f"{models}/{probe.model}",
+        "kv_cache_dtype": probe.kv,
+        "load_format": "dummy" if probe.model in (*DUMMY, *FULL_SIZE) else "auto",
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "seed": 0,
+        "max_model_len": 65536,
+        "max_num_batched_tokens": CHUNK,
+        "max_num_seqs": 8,
+        "gpu_memory_utilization": 0.05,
+        "kv_cache_memory_bytes": 8 << 30,
+        "enable_prefix_caching": False,
+        "disable_log_stats": True,
+        # No torch.compile, which takes a minute for each start, but graphs: they are what locks the workspace.
+        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+    }
+    if probe.model.startswith("hyb") or probe.model in FULL_SIZE:
+        arguments |= {"language_model_only": True, "additional_config": {"gdn_prefill_backend": "triton"}}
+    if probe.budget_gib:
+        arguments |= {"gpu_memory_utilization": probe.budget_gib * 1024 / device_mib, "kv_cache_memory_bytes": None}
+    arguments |= probe.engine
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -1,0 +1,64 @@
+"""What was found, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.validation.gpu.evidence import Verdict, middle
+
+
+def claims(verdicts: Iterable[Verdict]) -> list[str]:
+    """Give the table of claims."""
+    rows = ((v.claim.id, v.claim.says, v.release, v.state, v.figures) for v in verdicts)
+    return _table(("claim", "says", "vLLM", "", "measured"), rows)
+
+
+def probes(run: Mapping[str, Any]) -> list[str]:
+    """Give the table of what each probe of a run came to."""
+    rows = (
+        (one["probe"], one["tree"], "; ".join(_found(one)), f"{one['s']} s" if "s" in one else "")
+        for one in run["results"]
+    )
+    return _table(("probe", "tree", "found", "took"), rows)
+
+
+def _found(result: Mapping[str, Any]) -> Iterator[str]:
+    for event in result["events"]:
+        yield from _event(event)
+    if "kv_tokens" in result:
+        times = f", {result['concurrency']:.2f} times the longest request" if "concurrency" in result else ""
+        yield f"KV cache of {result['kv_tokens']:,} tokens{times}"
+    if result["error"]:
+        yield f"**dies**: {result['error'][:300]}" if result["events"] or "s" in result else result["error"]
+
+
+def _event(event: Mapping[str, Any]) -> Iterator[str]:
+    if "start_s" in event:
+        yield f"started in {event['start_s']} s, blocks of {event['block_size']}, {event['used_mib']:,} MiB in use"
+    elif "prompt" in event:
+        buffers = f", layers' buffers {event['layer_buffers_mib']:,}" if event["layer_buffers_mib"] else ""
+        yield (
+            f"{event['prompt']:,} tokens: {event['used_mib']:,} MiB in use, {event['reserved_mib']:,} reserved, "
+            f"peak {event['peak_allocated_mib']:,} of tensors, workspace {event['workspace_mib']:,}{buffers}"
+        )
+    elif "peak_minus_budget_mib" in event:
+        yield (
+            f"beside the budget {event['start_minus_budget_mib']:+,} MiB at start, "
+            f"{event['peak_minus_budget_mib']:+,} at the peak"
+        )
+    elif "prefill" in event:
+        yield f"prefill of {event['prefill']:,} at {middle(event['tokens_per_s']):,.0f} tokens/s"
+    elif "batch" in event:
+        yield f"batch {event['batch']} at {event['context']:,}: {middle(event['tokens_per_s']):,.0f} tokens/s"
+    elif "requested" in event:
+        names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
+        counted = (f"{name.replace('_', ' ')} {event[name] / (1 << 30):.2f}" for name in names)
+        yield f"GiB counted: {', '.join(counted)}"
+    elif "tests" in event:
+        yield f"{event['tests']} tests, {event['failed']} failed, {event['skipped']} skipped"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]

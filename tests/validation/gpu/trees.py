@@ -1,0 +1,108 @@
+"""The vLLM trees to compare, made out of the installed one: as it is, with the default overlays, with tiles as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
+
+OPT_IN = "turboquant-tiles"
+VPATCH = (sys.executable, "-m", "vpatch")
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Folders that hold a `vllm` and its dist-info, by the names of `scenarios.TREES`.
+
+    overlays: what `vpatch status` says of each tree: the state of each overlay.
+    missing: why a tree is not there.
+    """
+
+    vllm: str
+    folders: Mapping[str, Path]
+    overlays: Mapping[str, Mapping[str, str]]
+    missing: Mapping[str, str]
+
+
+def installed() -> Path | None:
+    """Give the folder that holds the installed vLLM, which is not imported."""
+    spec = find_spec("vllm")
+    return Path(spec.origin).parents[1] if spec and spec.origin else None
+
+
+def make(site: Path, where: Path) -> Trees:
+    """Make the trees.
+
+    Args:
+        site: the folder that holds the installed vLLM.
+        where: a folder to make them in; those of an earlier run are replaced.
+
+    Raises:
+        RuntimeError: vpatch does not run in this interpreter, or refuses.
+    """
+    listed = [item["id"] for item in _vpatch("list")["overlays"]]
+    wanted: dict[str, list[Sequence[str]]] = {STOCK: [], PATCHED: [()]}
+    missing = {}
+    if OPT_IN in listed:
+        wanted[TILES] = [(), ("--overlay", OPT_IN)]
+    else:
+        missing[TILES] = f"this vpatch has no overlay {OPT_IN}"
+    folders = {name: where / name for name in wanted}
+    for name, applications in wanted.items():
+        copy(site, folders[name])
+        for options in applications:
+            _vpatch("apply", str(folders[name]), *options)
+    asked = {TILES: listed}  # of an opt-in overlay, `status` speaks only where it is named
+    states = {name: _states(folder, asked.get(name, [])) for name, folder in folders.items()}
+    return Trees(version(site), folders, states, missing)
+
+
+def copy(site: Path, tree: Path) -> None:
+    """Copy vLLM and its dist-info, with hard links where the file system can: vpatch and Python replace files."""
+    shutil.rmtree(tree, ignore_errors=True)
+    for top in (site / "vllm", _info(site)):
+        shutil.copytree(top, tree / top.name, symlinks=True, copy_function=_link)
+
+
+def version(site: Path) -> str:
+    """Give the release of the vLLM in a folder."""
+    return Distribution.at(_info(site)).version
+
+
+def _info(site: Path) -> Path:
+    found = sorted(site.glob("vllm-*.dist-info"))
+    if len(found) != 1:
+        raise RuntimeError(f"{site}: expected one dist-info of vLLM, found {len(found)}")
+    return found[0]
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
+    options = [word for name in asked for word in ("--overlay", name)]
+    return {item["id"]: item["state"] for item in _vpatch("status", str(tree), *options)["overlays"]}
+
+
+def _vpatch(command: str, *arguments: str) -> dict[str, Any]:
+    ran = subprocess.run([*VPATCH, command, "--json", *arguments], capture_output=True, text=True, check=False)
+    # `status` exits 1 where a person must look: that is for the reader of the results
+    if ran.returncode and (command != "status" or not ran.stdout):
+        told = (ran.stderr or ran.stdout).strip()[-2000:]
+        raise RuntimeError(f"{' '.join((*VPATCH, command, *arguments))}: exit status {ran.returncode}: {told}")
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found

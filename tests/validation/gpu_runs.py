@@ -1,0 +1,144 @@
+"""Made-up runs in which every claim holds, for the tests of what judges and reports them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vpatch.plan.kv_cache import capacity, layout
+from vpatch.plan.memory import account
+from vpatch.plan.model import GIB, MIB
+
+from tests.validation.gpu.drive import jobs
+from tests.validation.gpu.evidence import Evidence
+from tests.validation.gpu.full_size import FULL_SIZE
+from tests.validation.gpu.planned import deployment_of
+from tests.validation.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TREES, Probe
+from tests.validation.gpu.trees import Trees
+
+RELEASES = ("0.20.2", "0.21.0", "0.26.0")
+LOCKED = "AssertionError: Workspace is locked but allocation from 'turboquant_attn.py:747:_continuation_prefill'"
+HYBRID_ERRORS = {
+    "0.20.2": "NotImplementedError: TurboQuant KV cache is not supported for hybrid models",
+    "0.21.0": LOCKED,
+    "0.26.0": "ValueError: Unknown TurboQuant cache dtype: 'auto'",
+}
+
+Run = dict[str, Any]
+
+
+def good(release: str) -> Run:
+    """Give a run of everything on a release."""
+    trees = Trees(release, {name: Path(name) for name in TREES}, {name: {} for name in TREES}, {})
+    wanted = jobs(list(SCENARIOS), trees)
+    return {
+        "commit": "0123456789ab",
+        "command": "python -m tests.validation.gpu",
+        "date": f"2026-01-{RELEASES.index(release) + 1:02}T00:00:00+00:00",
+        "machine": {"gpu": "NVIDIA H200", "driver": "1", "cpu": "16 x a processor", "torch": "2.11.0", "cuda": "13.0",
+                    "triton": "3.6.0", "python": "3.12.3", "memory_mib": 143000},
+        "vllm": release,
+        "scenarios": list(SCENARIOS),
+        "overlays": {name: {"turboquant-hybrid": "applied"} for name in TREES},
+        "missing": {},
+        "results": [_result(release, tree, probe) for tree, probe in wanted],
+        "compared": [gap for tree, probe in wanted for gap in _gaps(release, tree, probe)],
+    }  # fmt: skip
+
+
+def without(run: Run, tree: str) -> Run:
+    """Give the run as it is where a tree could not be made."""
+    return run | {
+        "missing": {tree: "no such overlay"},
+        "results": [one for one in run["results"] if one["tree"] != tree],
+        "compared": [one for one in run["compared"] if one["tree"] != tree],
+    }
+
+
+def dies_of(release: str, tree: str, probe: Probe) -> str | None:
+    """Say what a probe dies of on a release as upstream made it."""
+    if tree != STOCK:
+        return None
+    if probe.kv != "auto" and probe.model.startswith("hyb") and "eager" not in probe.name:
+        eager = probe.engine.get("enforce_eager") and release == "0.21.0"
+        return None if eager else HYBRID_ERRORS[release]
+    if probe.name in ("dense", "prefix") and release == "0.21.0":
+        return LOCKED
+    return "ValueError: no module named 'lm_head.weight_scale'" if probe.name.endswith("block fp8") else None
+
+
+def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
+    error = dies_of(release, tree, probe)
+    result: dict[str, Any] = {"tree": tree, "probe": probe.name, "ok": not error, "error": error, "s": 20.0}
+    if not probe.steps:
+        return result | {"events": [{"tests": 121, "failed": 7 * (tree == STOCK), "skipped": 0, "names": []}]}
+    if probe.model in FULL_SIZE:
+        return result | _planned(release, probe)
+    starts = {"start_s": 9.5, "kv_blocks": 900, "block_size": 3072, "used_mib": 16000}
+    dead = error and error != LOCKED
+    return result | {"kv_tokens": 1234567, "events": [] if dead else [starts, *_events(tree, probe, bool(error))]}
+
+
+def _planned(release: str, probe: Probe) -> dict[str, Any]:
+    """What an engine says that is just as it was planned."""
+    total = 143000 << 20
+    bare = {(PATCHED, probe.name): {"events": [{"requested": 0, "total": total}], "error": None}}
+    model, deployment = deployment_of(Evidence(release, results=bare), probe.name)
+    assert model.weights
+    (memory,) = account(model, model.weights, deployment)
+    laid = layout(model, deployment)
+    held = capacity(laid, deployment, [memory.kv_cache.likely])
+    sizes = {item.name: item.size.likely for item in memory.items}
+    return {
+        "kv_tokens": held.tokens,
+        "concurrency": round(held.concurrency, 2),
+        "graphs_gib": 0.5,
+        "events": [
+            {"start_s": 60.0, "kv_blocks": held.blocks, "block_size": laid.block_size, "used_mib": 1},
+            {
+                "total": total, "free_at_start": total - GIB, "requested": memory.requested,
+                "weights": sizes["weights"] + sizes.get("TurboQuant buffers", 0), "activations": sizes["activations"],
+                "non_torch": sizes["runtime"], "graphs": sizes["CUDA graphs"], "kv_cache": memory.kv_cache.likely,
+                "kv_cache_taken": held.blocks * laid.bytes_per_block[0], "groups": list(laid.groups),
+            },
+            {"prompt": 64, "used_mib": (total - memory.left.likely) // MIB, "reserved_mib": 9, "peak_allocated_mib": 8,
+             "workspace_mib": 34.0, "locked": True, "layer_buffers_mib": 0},
+        ],
+    }  # fmt: skip
+
+
+def _events(tree: str, probe: Probe, dead: bool) -> list[dict[str, Any]]:  # noqa: FBT001
+    events: list[dict[str, Any]] = []
+    used = 16100
+    for action, lengths in probe.steps:
+        for n in lengths if action in ("serve", "watched", "logprobs") and not dead else ():
+            used += n // 10 if tree == STOCK else 0
+            buffers = 160 if tree == STOCK else 0
+            events.append({"prompt": n, "used_mib": used, "reserved_mib": 9, "peak_allocated_mib": 8,
+                           "workspace_mib": 34.0, "locked": True, "layer_buffers_mib": buffers})  # fmt: skip
+        if action == "watched":
+            over = 400 if tree != "patched" else 17000
+            events.append({"start_minus_budget_mib": 300, "peak_minus_budget_mib": over})
+        if action == "prefill" and not dead:
+            events.append({"prefill": lengths[0], "tokens_per_s": [100000, 90000, 101000], "used_mib": used})
+        if action == "decode":
+            events += [
+                {"context": n, "batch": b, "tokens_per_s": [178.0, 180.0, 181.0]} for n in lengths for b in (1, 8)
+            ]
+    return events
+
+
+def _gaps(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
+    found = []
+    for to_tree, to_probe in probe.references:
+        other = next(p for probes in SCENARIOS.values() for p in probes if p.name == to_probe)
+        if (tree, probe.name) == (to_tree, to_probe) or tree not in probe.trees:
+            continue
+        if dies_of(release, tree, probe) or dies_of(release, to_tree, other):
+            continue
+        lengths = {n for p in (probe, other) for action, ns in p.steps if action == "logprobs" for n in ns}
+        for n in sorted(n for n in lengths if all(n in ns for p in (probe, other) for _, ns in p.steps)):
+            mean = 3.5 if "shifted" in probe.name else 0.0 if probe.name == to_probe and tree == "patched" else 0.01
+            found.append({"tree": tree, "probe": probe.name, "to_tree": to_tree, "to_probe": to_probe, "length": n,
+                          "part": "later", "tokens": n, "mean": mean, "max": 4 * mean, "same_top": 1.0})  # fmt: skip
+    return found

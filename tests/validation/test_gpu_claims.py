@@ -1,0 +1,173 @@
+"""What judges a run on a GPU: every claim holds on a run that is as it should be, and each can be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from tests.validation.gpu.claims import CLAIMS, verdicts
+from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
+from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
+from tests.validation.gpu_runs import RELEASES, Run, good, without
+
+GOOD = {release: good(release) for release in RELEASES}
+Break = Callable[[Run], None]
+
+
+def event(run: Run, tree: str, probe: str, key: str) -> Run:
+    (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (tree, probe))
+    found: Run = [one for one in result["events"] if key in one][-1]
+    return found
+
+
+def setting(tree: str, probe: str, **values: object) -> Break:
+    def change(run: Run) -> None:
+        for key, value in values.items():
+            event(run, tree, probe, key)[key] = value
+
+    return change
+
+
+def failing(tree: str, probe: str, error: str | None = "OutOfMemoryError: CUDA out of memory") -> Break:
+    def change(run: Run) -> None:
+        (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (tree, probe))
+        result |= {"ok": not error, "error": error}
+
+    return change
+
+
+def gap(tree: str, probe: str, to: tuple[str, str], **values: float) -> Break:
+    def change(run: Run) -> None:
+        key = {"tree": tree, "probe": probe, "to_tree": to[0], "to_probe": to[1]}
+        found = [one for one in run["compared"] if key.items() <= one.items()]
+        assert found
+        found[-1].update(values)
+
+    return change
+
+
+BREAKS: dict[str, Break] = {
+    "hybrid-refused": failing(STOCK, "hybrid", None),
+    "hybrid-locked": failing(STOCK, "hybrid", "ValueError: something else"),
+    "dense-locked": failing(STOCK, "dense", None),
+    "prefix-locked": failing(STOCK, "prefix", None),
+    "hybrid-auto-dtype": failing(STOCK, "hybrid", None),
+    "hybrid-served": failing(PATCHED, "hybrid"),
+    "hybrid-served-tiles": setting(TILES, "hybrid", prompt=64),
+    "hybrid-layout": setting(PATCHED, "hybrid", block_size=2096),
+    "hybrid-layout-tiles": setting(TILES, "hybrid", kv_blocks=899),
+    "dense-served": failing(PATCHED, "dense"),
+    "dense-served-tiles": setting(TILES, "dense", prompt=4096),
+    "prefix-served-tiles": failing(TILES, "prefix"),
+    "untouched-answers": gap(PATCHED, "dense auto", (STOCK, "dense auto"), max=1e-6),
+    "untouched-answers-hybrid": gap(PATCHED, "hyb auto", (STOCK, "hyb auto"), max=1e-6),
+    "same-answers": gap(PATCHED, "dense tq 128", (STOCK, "dense tq 128"), max=1e-6),
+    "near-answers": gap(PATCHED, "dense tq", (STOCK, "dense tq"), mean=0.061),
+    "quantised-answers": gap(PATCHED, "hyb tq", (STOCK, "hyb auto"), mean=0.31),
+    "quantised-answers-tiles": gap(TILES, "dense tq 128", (STOCK, "dense auto 128"), mean=0.51),
+    "answers-tiles": gap(TILES, "hyb tq 8192", (PATCHED, "hyb tq 8192"), mean=0.076),
+    "head": gap(PATCHED, "hyb channel fp8", (STOCK, "hyb channel bf16"), mean=0.19),
+    "head-shifted": gap(PATCHED, "dense block shifted", (STOCK, "dense block bf16"), mean=2.9),
+    "head-refused": failing(STOCK, "hyb block fp8", None),
+    "upstream": setting(PATCHED, "upstream", failed=1),
+    "upstream-tiles": setting(TILES, "upstream", skipped=17),
+    "layer-buffers": setting(PATCHED, "dense", layer_buffers_mib=1),
+    "flat-memory": setting(TILES, "dense", used_mib=16165),
+    "sizing": setting(TILES, "long tq", peak_minus_budget_mib=465),
+    "sizing-eager": setting(TILES, "long tq eager", peak_minus_budget_mib=465),
+    "prefill-dense": setting(TILES, "dense", tokens_per_s=[94000, 94000, 200000]),
+    "prefill-hybrid": setting(TILES, "long tq", tokens_per_s=[94000, 94000, 200000]),
+    "decode": setting(PATCHED, "decode", tokens_per_s=[176.0, 176.0, 200.0]),
+    "decode-0.21": setting(PATCHED, "decode", tokens_per_s=[116.0, 116.0, 200.0]),
+    "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
+    "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
+    "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),
+    "plan-27b-memory": setting(PATCHED, "27b auto 256", weights=99 << 30),
+}
+
+
+def judged(*runs: Run) -> dict[tuple[str, str], str]:
+    return {(verdict.claim.id, verdict.release): verdict.state for verdict in verdicts(gather(runs))}
+
+
+def test_every_claim_holds_where_all_is_well() -> None:
+    found = judged(*GOOD.values())
+
+    assert {name for name, _ in found} == {claim.id for claim in CLAIMS} == BREAKS.keys()
+    assert set(found.values()) == {HOLDS}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_each_claim_can_be_broken(name: str) -> None:
+    runs = deepcopy(GOOD)
+    about = [release for claim in CLAIMS for release in RELEASES if claim.id == name and claim.is_about(release)]
+    for release in about:
+        BREAKS[name](runs[release])
+    found = judged(*runs.values())
+
+    assert about
+    assert [found[name, release] for release in about] == [BROKEN] * len(about)
+
+
+def test_memory_of_stock_that_does_not_grow_shows_nothing() -> None:
+    run = deepcopy(GOOD["0.20.2"])
+    (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (STOCK, "dense"))
+    for each in result["events"]:
+        each["used_mib"] = 16000
+
+    assert judged(run)["flat-memory", "0.20.2"] == BROKEN
+
+
+def test_a_probe_that_was_not_run_breaks_its_claims() -> None:
+    run = deepcopy(GOOD["0.21.0"])
+    for one in run["results"]:
+        one |= {"ok": False, "error": "not run: out of time", "events": []}
+    run["compared"] = []
+
+    assert set(judged(run).values()) == {BROKEN}
+
+
+def test_a_tree_that_is_not_there_and_a_scenario_that_was_not_asked_for_are_skipped() -> None:
+    bare = without(GOOD["0.26.0"], TILES)
+    found = judged(bare | {"scenarios": ["serves", "quality"]})
+
+    assert found["hybrid-served", "0.26.0"] == HOLDS
+    assert found["hybrid-served-tiles", "0.26.0"] == SKIPPED
+    assert found["head", "0.26.0"] == SKIPPED
+    assert BROKEN not in found.values()
+
+
+def test_what_compares_releases_wants_both() -> None:
+    alone = judged(GOOD["0.20.2"])
+
+    assert {name for (name, _), state in alone.items() if state == SKIPPED} == {
+        *("hybrid-layout", "hybrid-layout-tiles", "decode-0.21")
+    }
+    assert BROKEN not in alone.values()
+
+
+def test_two_runs_of_a_release_are_put_together_and_the_later_counts() -> None:
+    def part(date: str, *scenarios: str, probes: tuple[str, ...]) -> Run:
+        run = deepcopy(GOOD["0.26.0"])
+        results = [one for one in run["results"] if one["probe"] in probes]
+        return run | {"date": date, "scenarios": scenarios, "results": results, "compared": []}
+
+    early, late = part("1", "serves", probes=("hybrid", "prefix")), part("2", "dense", probes=("dense",))
+    again = part("3", "serves", probes=("hybrid",))
+    failing(PATCHED, "hybrid")(early)
+
+    def states(*runs: Run) -> tuple[str, ...]:
+        found = judged(*runs)
+        return tuple(found[name, "0.26.0"] for name in ("hybrid-served", "dense-served"))
+
+    assert states(early, late) == (BROKEN, HOLDS)
+    assert states(again, late, early) == (HOLDS, HOLDS)
+
+
+def test_runs_are_kept_apart_by_release() -> None:
+    runs: Runs = gather(GOOD.values())
+
+    assert tuple(runs) == RELEASES
+    assert all(evidence.release == release for release, evidence in runs.items())

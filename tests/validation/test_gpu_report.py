@@ -1,0 +1,58 @@
+"""docs/validation.md's part about GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.validation.gpu import report
+from tests.validation.gpu.claims import CLAIMS, verdicts
+from tests.validation.gpu.evidence import HOLDS, SKIPPED, gather, read
+from tests.validation.gpu_runs import RELEASES, good
+
+
+def test_the_part_about_gpus_is_fresh() -> None:
+    text = report.DOCUMENT.read_text()
+
+    assert text == report.fresh(text), "run `python -m tests.validation.gpu.report`"
+
+
+def test_nothing_that_was_recorded_breaks_a_claim() -> None:
+    found = verdicts(gather(read(sorted(report.RESULTS.glob("*.json")))))
+
+    assert {verdict.state for verdict in found} == {HOLDS, SKIPPED}
+    assert [(v.claim.id, v.release) for v in found if v.state == SKIPPED] == [("sizing-eager", "0.21.0")]
+
+
+def test_what_was_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    for release in RELEASES:
+        (tmp_path / f"{release}.json").write_text(json.dumps(good(release)))
+    text = report.fresh(report.DOCUMENT.read_text())
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+
+    assert report.fresh(text) == text
+    assert text != report.DOCUMENT.read_text()
+    assert all(any(row.startswith(f"| {claim.id} |") and "| holds |" in row for row in rows) for claim in CLAIMS)
+    assert all(f"### vLLM {release}: serves," in text for release in RELEASES)
+    assert "Commit 0123456789ab, 2026-01-01T00:00:00+00:00: `python -m tests.validation.gpu`" in text
+    assert "NVIDIA H200 of 143,000 MiB, driver 1; 16 x a processor; Python 3.12.3, torch 2.11.0" in text
+    assert "**dies**: NotImplementedError: TurboQuant KV cache is not supported" in text
+    assert "batch 8 at 16,384: 180 tokens/s" in text
+
+
+def test_a_broken_claim_is_told() -> None:
+    run = good("0.26.0")
+    (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == ("patched", "hybrid"))
+    result["error"] = "OutOfMemoryError"
+
+    (row,) = (line for line in report.section([run]).splitlines() if line.startswith("| hybrid-served |"))
+    assert "| 0.26.0 | broken |" in row
+    assert "OutOfMemoryError" in row
+
+
+def test_no_place_for_it() -> None:
+    with pytest.raises(ValueError, match="0 places for gpu"):
+        report.fresh("# Validation\n")
