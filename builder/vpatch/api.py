@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure, Problem
 from vpatch.tree import Snapshot, Writable, WritePlan
 
-if TYPE_CHECKING:
-    from vpatch.core.workspace import Parsed
-
 
 def apply(
     tree: Writable,
     overlays: Sequence[Catalogued],
-    parsed: Parsed | None = None,
-    among: Collection[Catalogued] = (),
+    engine: Engine | None = None,
 ) -> tuple[Changeset, tuple[str, ...]]:
-    """Apply overlays to a tree; return the changeset and the paths that were written. `parsed`, `among`: as of `plan`.
+    """Apply overlays to a tree; return the changeset and the paths that were written.
 
-    The plan is made before any lock is taken, so that a tree on which everything is applied may be read-only.
+    `engine` is one that has these overlays, to share what it has parsed. The plan is made before any lock is taken, so
+    that a tree on which everything is applied may be read-only.
 
     Raises:
         Failure: the tree cannot be read or written.
     """
-    from vpatch.core.engine import plan
-
-    known = {} if parsed is None else parsed
+    engine = engine or Engine(overlays)
 
     def prepare(seen: Snapshot) -> WritePlan:
-        return seen.prepare(plan(seen.read, overlays, known, among), keep=True)
+        return seen.prepare(engine.plan(seen.read, overlays), keep=True)
 
     done = prepare(tree.snapshot())
     if done.work:
@@ -45,10 +40,9 @@ def revert(
     tree: Writable,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued] | None,
-    parsed: Parsed | None = None,
-    among: Collection[Catalogued] = (),
+    engine: Engine | None = None,
 ) -> tuple[str, ...]:
-    """Remove `overlays`, or all if None; return the paths that were put back. `parsed`, `among`: as of `plan`.
+    """Revert `overlays`, or all if None; return the paths that were put back.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
 
@@ -56,7 +50,7 @@ def revert(
         Failure: a user edited a file after vpatch, an overlay to remove is not applied, one that stays cannot be
             computed, or marks remain of overlays that are not installed.
     """
-    known = {} if parsed is None else parsed
+    engine = engine or Engine(installed)
 
     def prepare(seen: Snapshot) -> WritePlan:
         nothing = Changeset((), (), {}, ())
@@ -64,7 +58,7 @@ def revert(
             if overlays is None or not seen.originals:
                 done = seen.prepare(nothing, keep=False)
             else:
-                done = seen.prepare(_without(tree, seen, installed, overlays, known, among), keep=False)
+                done = seen.prepare(_without(tree, seen, installed, overlays, engine), keep=False)
             if overlays is not None and not seen.originals and done.work:
                 raise Failure(*(_not_applied(tree, item.id) for item in overlays))
         except Failure as failure:
@@ -117,21 +111,18 @@ def _without(
     seen: Snapshot,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued],
-    parsed: Parsed,
-    among: Collection[Catalogued],
+    engine: Engine,
 ) -> Changeset:
     """Plan the tree, from its pristine bytes, with the overlays that stay.
 
     Raises:
         Failure: an overlay to remove is not applied, or one that stays cannot be computed.
     """
-    from vpatch.core.engine import plan, status
-
     originals, going = seen.originals, {item.id for item in overlays}
     marks = {name: file for file in sorted(originals) for name in marks_in(seen.read(file) or b"")}
     # One by one: a conflict between some of them does not matter for what is applied already.
     here = [item for item in installed if item.id in marks]
-    states = {item.id: status(seen.read, [item], parsed, among)[0].state for item in here}
+    states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
     if missing := sorted(going - marks.keys()):
         raise Failure(*(_not_applied(tree, name) for name in missing))
@@ -147,7 +138,7 @@ def _without(
     def pristine(file: str) -> bytes | None:
         return originals[file] if file in originals else seen.read(file)
 
-    changeset = plan(pristine, stay, parsed, among)
+    changeset = engine.plan(pristine, stay)
     if changeset.problems:
         raise Failure(*changeset.problems)
     return changeset

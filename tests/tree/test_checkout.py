@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.core.verdict import Changeset
 from vpatch.tree import Snapshot, WritePlan, disk
 from vpatch.tree.checkout import Checkout
@@ -244,7 +244,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
-    changeset = plan(locate(clone).read, select(discover(), (HYBRID,)))
+    changeset = Engine(select(discover(), (HYBRID,))).plan(locate(clone).read)
     nothing = Changeset((), (), {}, ())
 
     def prepare(seen: Snapshot) -> WritePlan:

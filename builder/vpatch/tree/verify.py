@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.core import nesting
-from vpatch.core.engine import status
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State, Verdict
@@ -44,7 +44,7 @@ def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: P
         seen.add(file)
         return tree.read(file)
 
-    verdicts = status(read, overlays)
+    verdicts = Engine(overlays).status(read)
     touched = [(v, [f for f in v.files if v.id in marks_in(tree.read(f) or b"")]) for v in verdicts]
     problems = [problem for verdict, files in touched for problem in _unapplied(tree, verdict, files, asked=asked)]
     changed = sorted({file for _, files in touched for file in files})
