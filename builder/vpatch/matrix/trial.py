@@ -14,12 +14,13 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
+from vpatch.tree import Snapshot, Writes
 from vpatch.tree.verify import compiles
 
 
 @dataclass
-class Memory:
-    """A vLLM whose changed files are kept in memory; a `vpatch.tree.store.Store`, and the tree of it too."""
+class Memory(Snapshot):
+    """A vLLM whose changed files are kept in memory; a `vpatch.tree.Writable`, its tree and its snapshot in one."""
 
     pristine: Read
     root: Path = Path("memory")
@@ -28,34 +29,42 @@ class Memory:
     kept: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
-    def site(self) -> Memory:
+    def originals(self) -> Mapping[str, bytes | None]:
+        """The bytes of every file before its first change."""
+        return self.kept
+
+    @property
+    def tree(self) -> Memory:
         """The tree: itself."""
         return self
 
-    def read(self, path: str) -> bytes | None:
-        """Give a file as it is now."""
-        return self.now[path] if path in self.now else self.pristine(path)
+    def snapshot(self) -> Memory:
+        """Return itself: no other program changes it."""
+        return self
 
-    def originals(self) -> Mapping[str, bytes | None]:
-        """Give what was kept before the first change."""
-        return self.kept
-
-    def settled(self, desired: Mapping[str, bytes], _note: object) -> bool:
-        """Tell whether there is nothing to do."""
-        return all(self.read(file) == data for file, data in {**self.kept, **desired}.items())
+    def refresh(self) -> bool:
+        """Return that nothing differs."""
+        return False
 
     def lock(self) -> AbstractContextManager[None]:
-        """Need no lock: nobody else has it."""
+        """Lock nothing."""
         return nullcontext()
 
-    def settle(self, desired: Mapping[str, bytes], _note: object, *, on_edits: bool) -> tuple[str, ...]:
-        """Keep the originals, and take the files over."""
-        for file in desired:
-            self.kept.setdefault(file, self.read(file))
+    def read(self, path: str) -> bytes | None:
+        """Return a file as it is now."""
+        return self.now[path] if path in self.now else self.pristine(path)
+
+    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+        """Compare the files with `desired`."""
         new = {**self.kept, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
-        self.now.update(new)
-        return changed
+
+        def carry_out() -> None:
+            for file in desired:
+                self.kept.setdefault(file, self.read(file))
+            self.now.update(new)
+
+        return Writes(changed, bool(changed), carry_out)
 
 
 @dataclass(frozen=True)
