@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
-from vpatch.plan.gpus import gpu
+from vpatch.plan import GIB
+from vpatch.plan.architectures import FULL, Attention, Model, Weights
+from vpatch.plan.deployment import Deployment, gpu
 from vpatch.plan.lookup import load
-from vpatch.plan.model import FULL, GIB, Attention, Deployment, Model, Weights
 
 MOE, DENSE_HYBRID = "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B"
 PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"

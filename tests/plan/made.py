@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from packaging.version import Version
-from vpatch.plan.gpus import gpu
+from vpatch.plan import GIB
+from vpatch.plan.architectures import FULL, Attention, Model
+from vpatch.plan.deployment import Deployment, Gpu, Preset, gpu
 from vpatch.plan.lookup import load
-from vpatch.plan.model import FULL, GIB, Attention, Deployment, Gpu, Model
-from vpatch.plan.presets import Preset
 
 GPU = Gpu("a GPU", 32 * GIB)
 

@@ -18,10 +18,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan.arithmetic import arithmetic_of
+from vpatch.plan.architectures import FULL
 from vpatch.plan.checkpoint import model_of
+from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
-from vpatch.plan.model import FULL, Deployment, Gpu
 
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
 from tests.releases import RELEASES, pending

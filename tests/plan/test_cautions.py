@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from vpatch.core.catalogue import discover
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Model, Weights
+from vpatch.plan.deployment import Deployment
 from vpatch.plan.fit import fit
-from vpatch.plan.model import GIB, Deployment, Model, Weights
 from vpatch.plan.planner import plan
 
 from tests.plan.examples import MOE, dense, deployment, hybrid

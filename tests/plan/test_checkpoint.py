@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
+from vpatch.plan.architectures import FULL, LINEAR, Attention
 from vpatch.plan.checkpoint import model_of, read
-from vpatch.plan.model import FULL, LINEAR, Attention
 
 from tests.plan.configs import CONFIGS, named
 from tests.validation.cpu.models import CONFIGS as REAL

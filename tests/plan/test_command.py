@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vpatch.plan.gpus import GPUS
-from vpatch.plan.model import GIB
-from vpatch.plan.presets import presets
+from vpatch.plan import GIB
+from vpatch.plan.deployment import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.cli.test_terminal import on_terminal

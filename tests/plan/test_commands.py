@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.cli.main import program
 from vpatch.plan.commands import Command, apply, build, docker, serve
-from vpatch.plan.presets import preset, presets
+from vpatch.plan.deployment import preset, presets
 
 from tests.plan.made import deployment, model, of
 

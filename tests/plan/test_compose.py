@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from vpatch.errors import Failure
-from vpatch.plan.commands import docker
-from vpatch.plan.compose import compose
-from vpatch.plan.presets import presets
+from vpatch.plan.commands import compose, docker
+from vpatch.plan.deployment import presets
 
 from tests.plan.made import deployment, model, of
 
@@ -115,7 +114,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The compose files of every preset, and of what is hard to write."""
     folder = tmp_path_factory.mktemp("compose")
     texts = {one.name: compose(*of(one), OVERLAYS) for one in presets()}
-    texts["hard"] = compose(model("/models/yes"), deployment("0.21.0", extra=HARD), OVERLAYS, host="0.0.0.0", port=9000)  # noqa: S104
+    texts["hard"] = compose(model("/models/yes"), deployment("0.21.0", extra=HARD), OVERLAYS)
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(text)
     return sorted(folder.iterdir())

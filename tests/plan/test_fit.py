@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
-from vpatch.plan.advice import SEQUENCES, advise, remedies
-from vpatch.plan.fit import fit
-from vpatch.plan.gpus import gpu
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Model, Weights
+from vpatch.plan.deployment import gpu
+from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Model, Weights
 from vpatch.plan.planner import plan
 
 from tests.plan.examples import MOE, dense, deployment, hybrid

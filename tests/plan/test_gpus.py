@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan.gpus import GPUS, gpu
-from vpatch.plan.model import GIB
+from vpatch.plan import GIB
+from vpatch.plan.deployment import GPUS, gpu
 
 
 @pytest.mark.parametrize("name", ["RTX 5090", "rtx5090", "5090", "GeForce RTX 5090", "NVIDIA GeForce RTX 5090"])

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure, Problem
-from vpatch.plan import hub as module
-from vpatch.plan import hub_cache
+from vpatch.plan import GIB, lookup
+from vpatch.plan.architectures import Model
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Model
 
 from tests.plan.configs import named
 from tests.plan.hub_server import COMMIT, NAME, Hub, hub
@@ -68,10 +67,10 @@ def test_a_revision_that_the_cache_has_not_is_refused(revision: str, cache: Path
 def test_a_reference_of_another_kind_is_none(cache: Path) -> None:
     stored(cache, COMMIT, "main")
     (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"\xff\xfe")
-    assert hub_cache.snapshot(NAME, None) is None
+    assert lookup.cached_folder(NAME, None) is None
 
     (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"../../../..")
-    assert hub_cache.snapshot(NAME, None) is None
+    assert lookup.cached_folder(NAME, None) is None
 
 
 HOMES = {
@@ -94,7 +93,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(name: str, monkeypatch: pytes
     script = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
     theirs = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
-    assert [str(hub_cache.home()), theirs] == [wanted, wanted]
+    assert [str(lookup.cache_home()), theirs] == [wanted, wanted]
 
 
 def publish(hub: Hub, config: Any = CONFIG) -> None:
@@ -139,7 +138,7 @@ def test_only_headers_are_downloaded_and_nothing_is_kept(hub: Hub, cache: Path) 
 
 def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub)
-    monkeypatch.setattr(module, "FIRST", 64)
+    monkeypatch.setattr(lookup, "FIRST", 64)
     hub.redirects = True
     model = download()
 
@@ -259,7 +258,7 @@ def test_a_config_that_is_not_json_or_too_long_is_told(hub: Hub, monkeypatch: py
     hub.files = {"config.json": b"<html>"}
     assert refused()[0].cause.startswith("it is not JSON")
 
-    monkeypatch.setattr(module, "CONFIG_BYTES", 5)
+    monkeypatch.setattr(lookup, "CONFIG_BYTES", 5)
     assert refused()[0].cause == "it is longer than 5 bytes"
 
 
@@ -283,7 +282,7 @@ def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypa
     hub.ranges = "ignored"
     assert download().weights
 
-    monkeypatch.setattr(module, "FIRST", 64)
+    monkeypatch.setattr(lookup, "FIRST", 64)
     assert {problem.cause for problem in refused()} == {"the hub sends another part of it than was asked for"}
 
 

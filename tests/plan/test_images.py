@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vpatch.core.catalogue import discover
 from vpatch.image.definition import everything, read
-from vpatch.plan.images import STOCK, Image, defined, image, published
+from vpatch.plan.commands import STOCK, Image, defined, image, published
 
 from tests.conftest import ROOT
 from tests.plan.made import deployment

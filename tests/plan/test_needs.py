@@ -11,10 +11,9 @@ from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Catalogued, Need, Overlay, Part
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.plan.gpus import gpu
+from vpatch.plan.deployment import Deployment, gpu
 from vpatch.plan.lookup import load
-from vpatch.plan.model import Deployment
-from vpatch.plan.needs import needs
+from vpatch.plan.planner import needs
 
 from tests.releases import RELEASES, fact
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan.presets import preset, presets
+from vpatch.plan.deployment import preset, presets
 
 from tests.plan.made import GPU, of
 from tests.releases import RELEASES

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
+from vpatch.plan.architectures import Head
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.model import Head
 
 from tests.plan.configs import named
 from tests.validation.cpu.head_models import BF16_HEAD, MODELS, fp8_head

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vpatch.plan.architectures import LINEAR, Model
 from vpatch.plan.checkpoint import read
-from vpatch.plan.model import LINEAR, Model
-from vpatch.plan.weights import measured
+from vpatch.plan.weights import from_tensors
 
 from tests.conftest import Trees
 from tests.plan.configs import CONFIGS, write
@@ -85,7 +85,7 @@ def test_its_estimate_of_the_weights_is_close(name: str, release: str, reads: Re
     if "refused" in all_found[name]:
         pytest.skip("this release does not have the architecture")
     model = read(home / name)
-    estimate, built = model.weights, measured(model, all_found[name]["parameters"], "").weights
+    estimate, built = model.weights, from_tensors(model, all_found[name]["parameters"], "").weights
     assert estimate
     assert built
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan import recorded
+from vpatch.plan import GIB, lookup
+from vpatch.plan.architectures import FULL, LINEAR, Head
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.lookup import load
-from vpatch.plan.model import FULL, GIB, LINEAR, Head
 
 from tests.plan.configs import named
 from tests.validation.cpu.models import CONFIGS
@@ -34,14 +34,14 @@ def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_models_of_the_presets_are_recorded() -> None:
     found: dict[str, list[str]] = {}
-    for one in recorded.models():
+    for one in lookup.recorded():
         found.setdefault(one.name, []).append(one.revision)
 
     assert found == NAMES
 
 
-@pytest.mark.parametrize("one", recorded.models(), ids=lambda one: f"{one.name}@{one.revision}")
-def test_a_recorded_model_is_whole(one: recorded.Recorded) -> None:
+@pytest.mark.parametrize("one", lookup.recorded(), ids=lambda one: f"{one.name}@{one.revision}")
+def test_a_recorded_model_is_whole(one: lookup.Recorded) -> None:
     model = load(one.name, one.revision)
     shape = model_of(CONFIGS["35B" if "35B" in one.name else "27B"], "tests", name="the same shape")
 
@@ -65,7 +65,9 @@ def test_a_recorded_model_is_whole(one: recorded.Recorded) -> None:
 
 
 def test_estimates_are_close_to_what_the_model_card_gives() -> None:
-    main, fp8 = (model_of(one.config, "x", name="x").weights for one in recorded.named("qwen3.6-35b-a3b-nvfp4"))
+    main, fp8 = (
+        model_of(one.config, "x", name="x").weights for one in lookup.recorded_revisions("qwen3.6-35b-a3b-nvfp4")
+    )
     bf16 = load("Qwen/Qwen3.6-35B-A3B").weights
     assert main
     assert fp8
@@ -100,12 +102,12 @@ def test_a_name_may_be_short_and_in_any_case(name: str) -> None:
 
 
 def test_a_name_that_two_have_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = recorded.models()[0]
-    other = recorded.Recorded("else/" + one.name.partition("/")[2], "main", (), one.config)
-    monkeypatch.setattr(recorded, "models", lambda: (one, other))
+    one = lookup.recorded()[0]
+    other = lookup.Recorded("else/" + one.name.partition("/")[2], "main", (), one.config)
+    monkeypatch.setattr(lookup, "recorded", lambda: (one, other))
 
-    assert recorded.named(one.name) == (one,)
-    assert recorded.named(one.name.partition("/")[2]) == ()
+    assert lookup.recorded_revisions(one.name) == (one,)
+    assert lookup.recorded_revisions(one.name.partition("/")[2]) == ()
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "", "a/b/c", "../..", "x" * 5000, "a\0b"])

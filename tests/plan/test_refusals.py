@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 from vpatch.core.catalogue import discover
-from vpatch.plan.advice import advise
-from vpatch.plan.arithmetic import arithmetic_of
-from vpatch.plan.model import GIB, Attention, Model, Weights
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Attention, Model, Weights
+from vpatch.plan.deployment import arithmetic_of
+from vpatch.plan.fit import advise
 from vpatch.plan.planner import plan
 
 from tests.plan.examples import dense, deployment, hybrid

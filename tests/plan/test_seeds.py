@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from vpatch.plan.gpus import gpu
-from vpatch.plan.kv_cache import capacity, layout
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Model
+from vpatch.plan.deployment import Deployment, gpu, preset
+from vpatch.plan.kv_cache import Capacity, Layout, capacity, layout
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Capacity, Deployment, Layout, Model
-from vpatch.plan.presets import preset
 
 from tests.plan.seeds import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
 

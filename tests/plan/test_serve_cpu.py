@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from vpatch.plan.commands import serve
-from vpatch.plan.model import Deployment
-from vpatch.plan.presets import Preset, presets
+from vpatch.plan.deployment import Deployment, Preset, presets
 
 from tests.conftest import Trees
 from tests.plan.made import deployment, model, of

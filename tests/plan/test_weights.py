@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import tensors
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Weights
 from vpatch.plan.checkpoint import read
-from vpatch.plan.model import GIB, Weights
+from vpatch.plan.checkpoint_files import tensor_sizes
 
 from tests.plan.configs import named
 from tests.plan.shards import file, header
@@ -162,12 +163,12 @@ def test_a_header_that_is_too_long_is_not_read() -> None:
         return (10**9).to_bytes(8, "little")
 
     with pytest.raises(Failure, match="wrong safetensors header: x: it is 1,000,000,000 bytes long"):
-        tensors.sizes(read, 1 << 40, "x")
+        tensor_sizes(read, 1 << 40, "x")
 
 
 def test_a_file_that_ends_while_it_is_read_is_a_problem() -> None:
     with pytest.raises(Failure, match="it ends after 0 of 5 bytes"):
-        tensors.sizes(lambda start, count: (5).to_bytes(8, "little") if count == 8 else b"", 100, "x")
+        tensor_sizes(lambda start, count: (5).to_bytes(8, "little") if count == 8 else b"", 100, "x")
 
 
 def test_a_dtype_that_is_new_is_taken_by_its_offsets(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_damage_is_told_or_does_no_harm(data: st.DataObject) -> None:
         whole[data.draw(st.integers(0, 400))] = data.draw(st.integers(0, 255))
 
     try:
-        found = tensors.sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
+        found = tensor_sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
     except Failure as failure:
         told = failure.problems
         assert len(told) == 1

@@ -1,4 +1,7 @@
-"""What a model on a GPU needs: overlays, memory, concurrency and the command, from its config alone.
+"""What a model needs on a GPU: overlays, memory, concurrency and the command, computed from its config alone.
 
-No GPU is used, no weight is loaded, no vLLM imported: this is vLLM's own arithmetic, as of a release, done beforehand.
+It uses no GPU, loads no weights and imports no vLLM: it repeats vLLM's own arithmetic, release by release.
 """
+
+GIB = 1 << 30
+MIB = 1 << 20

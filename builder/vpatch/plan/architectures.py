@@ -1,27 +1,133 @@
-"""The architectures whose memory plan knows layer by layer, as data.
-
-Defaults are what transformers (4.57, 5.20) and vLLM's own config classes take for keys that a config.json leaves out.
-"""
+"""A model as values, and a table of the architectures whose memory plan knows layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-DEFAULT_INTERVAL = 4
-"""One layer in so many of a Gated DeltaNet hybrid is full attention, where `full_attention_interval` is left out."""
+FULL, LINEAR = "full_attention", "linear_attention"
+"""Kinds of layers, as `layer_types` in a config.json names them."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The shape of each full-attention layer, before tensor parallelism."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet:
+    """The shape of each linear-attention layer (Gated DeltaNet), before tensor parallelism.
+
+    In each of them a request has a state of [value heads, value head size, key head size] in `state_dtype`, and the
+    last `conv_kernel` - 1 inputs of the convolution in the model's dtype.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_head_size: int
+    value_head_size: int
+    conv_kernel: int
+    state_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Mixture of experts: their number, how many a token is routed to, and the width of each."""
+
+    count: int
+    per_token: int
+    intermediate_size: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """How the output projection (`lm_head`) is quantized.
+
+    `scheme` is "fp8-block", "fp8-channel", "fp8-tensor", or the name of another format; `target` is the entry of the
+    checkpoint's config that names it.
+    """
+
+    scheme: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes of a checkpoint's tensors, as stored, before any parallelism.
+
+    `layers` has one number per decoder layer. `draft` is multi-token prediction, which vLLM loads for speculative
+    decoding only; `vision` is the vision tower, `other` what each pipeline stage holds besides. `source` names where
+    the numbers come from. `exact`: they are sizes of tensors. `summed`: their sum is known, even if the parts are
+    estimates.
+    """
+
+    layers: tuple[int, ...]
+    embedding: int = 0
+    head: int = 0
+    other: int = 0
+    vision: int = 0
+    draft: int = 0
+    source: str = ""
+    exact: bool = True
+    summed: bool = True
+
+    @property
+    def loaded(self) -> int:
+        """Everything but the draft layers."""
+        return sum(self.layers) + self.embedding + self.head + self.other + self.vision
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as its config.json describes it, as far as memory and overlays depend on it.
+
+    `layers` has the kind of each decoder layer. `unknown` lists what plan does not model; if it is not empty, each
+    layer counts as full attention, which takes the most memory. `kv_cache_dtype` is what `--kv-cache-dtype auto`
+    resolves to, if the checkpoint has scales for a KV cache.
+    """
+
+    name: str
+    architecture: str
+    layers: tuple[str, ...]
+    attention: Attention
+    hidden_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    linear: GatedDeltaNet | None = None
+    intermediate_size: int = 0
+    experts: Experts | None = None
+    dtype: str = "bfloat16"
+    tied: bool = False
+    vision: bool = False
+    draft_layers: int = 0
+    quantization: str | None = None
+    head: Head | None = None
+    kv_cache_dtype: str | None = None
+    weights: Weights | None = None
+    revision: str | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether it mixes attention with layers that keep a state."""
+        return LINEAR in self.layers
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a config of one architecture means.
+    """How to read a config of one architecture.
 
-    `defaults` holds for keys that are left out; without one for `num_key_value_heads` there are as many as heads,
-    without one for `head_dim` it is hidden size / heads; a 0 says that vLLM itself does not do without. `window` is the
-    default of `sliding_window`, which counts only with `use_sliding_window` where that is `switched`. `draft` is the
-    key that counts layers of multi-token prediction. `reads_state_dtype`: the state's dtype is what `mamba_ssm_dtype`
-    says; else it is the model's. `gated`: queries come with an output gate of their size. `shared` is the key that says
-    how wide, or how many, shared experts are.
+    `defaults` holds for keys that are left out, as in transformers (4.57, 5.20) and in vLLM's own config classes;
+    without one for `num_key_value_heads` there are as many as heads, without one for `head_dim` it is hidden size /
+    heads, and 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts only with
+    `use_sliding_window` where that is `switched`. `draft` is the key that counts layers of multi-token prediction.
+    `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`; else it is the model's. `gated`: queries have an
+    output gate of their size. `shared` is the key for the width, or the number, of shared experts.
     """
 
     names: tuple[str, ...]
@@ -76,58 +182,16 @@ def _experts(count: int, per_token: int, width: int = 0, shared: int = 0) -> dic
     return sizes | {k: v for k, v in (("moe_intermediate_size", width), (_SHARED, shared)) if v}
 
 
+_NEXT: dict[str, Any] = {"hybrid": True, "gated": True}
+_3_5: dict[str, Any] = {**_NEXT, "draft": "mtp_num_hidden_layers", "reads_state_dtype": True}
+_EXPERTS: dict[str, Any] = {"experts": True, "shared": _SHARED}
 ARCHITECTURES = (
+    Architecture(("Qwen3_5ForConditionalGeneration",), "qwen3_5", _QWEN3_5, vision=True, **_3_5),
+    Architecture(("Qwen3_5ForCausalLM",), "qwen3_5_text", _QWEN3_5, **_3_5),
+    Architecture(("Qwen3_5MoeForConditionalGeneration",), "qwen3_5_moe", _QWEN3_5_MOE, vision=True, **_3_5, **_EXPERTS),
+    Architecture(("Qwen3_5MoeForCausalLM",), "qwen3_5_moe_text", _QWEN3_5_MOE, **_3_5, **_EXPERTS),
     Architecture(
-        ("Qwen3_5ForConditionalGeneration",),
-        "qwen3_5",
-        _QWEN3_5,
-        hybrid=True,
-        vision=True,
-        draft="mtp_num_hidden_layers",
-        reads_state_dtype=True,
-        gated=True,
-    ),
-    Architecture(
-        ("Qwen3_5ForCausalLM",),
-        "qwen3_5_text",
-        _QWEN3_5,
-        hybrid=True,
-        draft="mtp_num_hidden_layers",
-        reads_state_dtype=True,
-        gated=True,
-    ),
-    Architecture(
-        ("Qwen3_5MoeForConditionalGeneration",),
-        "qwen3_5_moe",
-        _QWEN3_5_MOE,
-        hybrid=True,
-        experts=True,
-        vision=True,
-        draft="mtp_num_hidden_layers",
-        reads_state_dtype=True,
-        gated=True,
-        shared=_SHARED,
-    ),
-    Architecture(
-        ("Qwen3_5MoeForCausalLM",),
-        "qwen3_5_moe_text",
-        _QWEN3_5_MOE,
-        hybrid=True,
-        experts=True,
-        draft="mtp_num_hidden_layers",
-        reads_state_dtype=True,
-        gated=True,
-        shared=_SHARED,
-    ),
-    Architecture(
-        ("Qwen3NextForCausalLM",),
-        "qwen3_next",
-        _QWEN3_NEXT,
-        hybrid=True,
-        experts=True,
-        draft="num_nextn_predict_layers",
-        gated=True,
-        shared=_SHARED,
+        ("Qwen3NextForCausalLM",), "qwen3_next", _QWEN3_NEXT, draft="num_nextn_predict_layers", **_NEXT, **_EXPERTS
     ),
     Architecture(("LlamaForCausalLM", "LLaMAForCausalLM"), "llama", _sizes(32_000, 2048, 11_008)),
     Architecture(("MistralForCausalLM",), "mistral", _sizes(32_000, 131_072, 14_336, kv_heads=8), window=4096),
@@ -139,9 +203,8 @@ ARCHITECTURES = (
         ("Qwen2MoeForCausalLM",),
         "qwen2_moe",
         _sizes(151_936, 32_768, 5632, kv_heads=16) | _experts(60, 4, 1408, 5632),
-        experts=True,
         switched=True,
-        shared=_SHARED,
+        **_EXPERTS,
     ),
     Architecture(
         ("Qwen3MoeForCausalLM",),

@@ -1,23 +1,165 @@
-"""What to know before a deployment is started: things that people paid for."""
+"""What keeps a deployment from starting, and what to know before it starts.
+
+The refusals are those of vLLM, by release. `tests/plan/test_agreement.py` draws cases of each rule from the releases'
+own code, which refuses them, or lays them out in a way that plan does not model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from vpatch.plan.arithmetic import FP8, arithmetic_of
-from vpatch.plan.estimates import CONTEXT, COUNT_GRAPHS, counts_graphs
-from vpatch.plan.fit import Fit
-from vpatch.plan.kv_pages import DTYPE_BYTES, PRESETS
-from vpatch.plan.model import GIB, Model
+from packaging.specifiers import SpecifierSet
+
+from vpatch.errors import Problem
+from vpatch.plan import GIB
+from vpatch.plan.architectures import FULL, Model, Weights
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.fit import Fit, remedies
+from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
+from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
 
 DESKTOP, TIGHT = 3 * GIB, int(2.3 * GIB)
-"""What a desktop beside vLLM wants of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090."""
+"""What a desktop beside vLLM needs of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090."""
+FLASHINFER_HEADS = (64, 128, 256)
+ADA = (8, 9)
+REFUSES = "vLLM refuses to start"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A refusal of the releases `vllm`: `option` of a deployment is the problem where the rule `holds`."""
+
+    vllm: str
+    option: str
+    because: str
+    holds: Callable[[Model, Deployment], bool]
+
+
+def _some_quantized(model: Model, deployment: Deployment) -> bool:
+    """Whether TurboQuant skips some layers of a dense model, but not all."""
+    skipped = skipped_layers(model, deployment)
+    return not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and len(skipped) < len(model.layers)
+
+
+def _stage_without_attention(model: Model, deployment: Deployment) -> bool:
+    stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
+    return model.hybrid and any(FULL not in model.layers[stage.start : stage.stop] for stage in stages)
+
+
+RULES = (
+    Rule(
+        ">=0.28",
+        "pipeline_parallel_size",
+        "TurboQuant on a dense model gives stages different block sizes: refused, or from 0.29 on many times as large",
+        lambda model, deployment: _some_quantized(model, deployment) and deployment.pipeline_parallel_size > 1,
+    ),
+    Rule(
+        ">=0.29",
+        "kv_cache_dtype",
+        "on this GPU the layers that TurboQuant leaves alone run in FlashInfer, which has no layout in common with it",
+        lambda model, deployment: (
+            _some_quantized(model, deployment)
+            and deployment.gpu.capability is not None
+            and deployment.gpu.capability[0] == 10
+            and model.attention.head_size in FLASHINFER_HEADS
+        ),
+    ),
+    Rule(
+        "<0.30",
+        "pipeline_parallel_size",
+        "layers of multi-token prediction cannot be on a stage",
+        lambda _, deployment: deployment.pipeline_parallel_size > 1 and deployment.speculative_tokens > 0,
+    ),
+    Rule(
+        ">=0.20",
+        "pipeline_parallel_size",
+        "a stage would have no attention layer: refused, or from 0.26 on laid out in a way that is not planned",
+        _stage_without_attention,
+    ),
+    Rule(
+        ">=0.24",
+        "kv_cache_dtype",
+        "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size",
+        lambda model, deployment: (
+            deployment.kv_cache_dtype in FP8
+            and deployment.gpu.capability is not None
+            and deployment.gpu.capability < ADA
+            and model.attention.head_size not in FLASHINFER_HEADS
+        ),
+    ),
+    Rule(
+        ">=0.33",
+        "kv_cache_dtype",
+        "it is another float type than the model's",
+        lambda model, deployment: (
+            deployment.kv_cache_dtype in {"bfloat16", "float16"} and deployment.kv_cache_dtype != model.dtype
+        ),
+    ),
+)
+
+
+def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterator[Problem]:
+    """Yield what keeps a deployment from starting, or from serving so many requests of full length at once."""
+    deployment = fit.deployment
+    for what in model.unknown:
+        yield Problem("cannot know", model.name, what)
+    if deployment.max_model_len > model.max_position_embeddings:
+        cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
+        yield Problem("too long for the model", model.name, cause)
+    if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
+        cause = f"{model.architecture} has no layers of multi-token prediction"
+        yield Problem(REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
+    for rule in RULES:
+        if SpecifierSet(rule.vllm).contains(deployment.vllm.base_version) and rule.holds(model, deployment):
+            option = f"--{rule.option.replace('_', '-')} {getattr(deployment, rule.option)}"
+            yield Problem(REFUSES, f"{option}, vLLM {deployment.vllm}", rule.because)
+    if _block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
+        cause = (
+            f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens: at least that, or"
+            " --no-enable-prefix-caching"
+        )
+        yield Problem(REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause)
+    if not fit.share_is_free:
+        cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
+        yield Problem(REFUSES, f"--gpu-memory-utilization {deployment.gpu_memory_utilization:g}", cause)
+    elif not fit.fits:
+        yield _does_not_fit(model, weights, fit)
+    elif fit.likely.concurrency < requests:
+        cause = f"{fit.likely.concurrency:.2f} of {deployment.max_model_len:,} tokens at once"
+        yield Problem("does not serve as many", f"--requests {requests}", cause)
+
+
+def _does_not_fit(model: Model, weights: Weights, fit: Fit) -> Problem:
+    deployment, memory = fit.deployment, fit.memory
+    would = "; ".join(remedies(model, weights, deployment))
+    fits = f"would fit: {would}" if would else "nothing that is known would fit"
+    if fit.lacks_states:
+        why = f"CUDA graphs want a block for each of {fit.states:,} requests, there are {fit.likely.blocks:,}"
+        return Problem(REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
+    have, need, share = (size / GIB for size in (memory.kv_cache.likely, fit.request, memory.requested))
+    missing = need - have
+    if fit.overflows:
+        missing = -memory.left.likely / GIB
+        why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
+    elif have <= 0:
+        why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
+    else:
+        why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
+    cause = f"{missing:.2f} GiB are missing on a GPU: {why}; {fits}"
+    return Problem("does not fit", f"{deployment.gpu.name}, {memory.total / GIB:.2f} GiB", cause)
+
+
+def _block_exceeds_batch(model: Model, fit: Fit) -> bool:
+    """Whether vLLM refuses prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
+    deployment = fit.deployment
+    larger = fit.layout.block_size > deployment.max_num_batched_tokens
+    return model.hybrid and larger and arithmetic_of(deployment.vllm).batch_holds_block
 
 
 @dataclass(frozen=True)
 class Caution:
-    """Something to know: `name` is for scripts, `because` for people, `source` where it is from."""
+    """A known pitfall: `name` is for scripts, `because` for people, `source` where it is from."""
 
     name: str
     because: str
@@ -25,12 +167,13 @@ class Caution:
 
 
 def cautions(model: Model, fit: Fit, *, slow_link: bool = False) -> tuple[Caution, ...]:
-    """Give all that apply to a deployment."""
-    return (*_quality(model, fit), *_memory(model, fit), *_parallel(model, fit, slow_link=slow_link))
+    """Return all cautions that apply to a deployment."""
+    groups = (_quality(model, fit), _memory(fit), _starting(model, fit), _parallel(model, fit, slow_link=slow_link))
+    return tuple(caution for group in groups for caution in group)
 
 
 def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
-    """What changes answers."""
+    """Pitfalls that change answers."""
     deployment = fit.deployment
     if deployment.kv_cache_dtype in FP8 and model.hybrid:
         yield Caution(
@@ -45,7 +188,7 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
             "the output head is FP8: for JSON, tool calls, enums and long agent runs prefer one in BF16",
             "inferRouter/Qwen3.6-35B-A3B-NVFP4, Branch selection",
         )
-    if deployment.speculative_tokens and deployment.kv_cache_dtype in PRESETS:
+    if deployment.speculative_tokens and deployment.kv_cache_dtype in TURBOQUANT:
         yield Caution(
             "turboquant-speculation",
             "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least,"
@@ -55,8 +198,8 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
         )
 
 
-def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
-    """What may run out."""
+def _memory(fit: Fit) -> Iterator[Caution]:
+    """Memory that may run out."""
     deployment, memory = fit.deployment, fit.memory
     outside = memory.total - memory.requested
     if deployment.desktop and outside < DESKTOP and not memory.kv_cache.exact:
@@ -84,6 +227,11 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f" in out of memory; lower {option}",
             "vllm-project/vllm#40420",
         )
+
+
+def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
+    """What the release does when it starts."""
+    deployment = fit.deployment
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
     if not counts_graphs(deployment) and not deployment.enforce_eager:
@@ -100,7 +248,7 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
             f" counts the blocks of one group of layers only; give --max-model-len {fit.longest} at most",
             "vLLM 0.18, `_max_memory_usage_bytes_from_groups`",
         )
-    if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
+    if _block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
         yield Caution(
             "block-size",
             f"a block is {fit.layout.block_size:,} tokens, more than --max-num-batched-tokens: with prefix caching,"
@@ -109,15 +257,8 @@ def _memory(model: Model, fit: Fit) -> Iterator[Caution]:
         )
 
 
-def block_exceeds_batch(model: Model, fit: Fit) -> bool:
-    """Say whether vLLM would refuse to start with prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
-    deployment = fit.deployment
-    larger = fit.layout.block_size > deployment.max_num_batched_tokens
-    return model.hybrid and larger and arithmetic_of(deployment.vllm).batch_holds_block
-
-
 def _parallel(model: Model, fit: Fit, *, slow_link: bool) -> Iterator[Caution]:
-    """What goes between GPUs."""
+    """Traffic between GPUs."""
     deployment = fit.deployment
     if deployment.tensor_parallel_size < 2 or not slow_link:
         return

@@ -1,51 +1,108 @@
-"""The KV cache as vLLM lays it out: block size, groups of layers, blocks, and what they hold.
+"""The KV cache as vLLM lays it out: bytes of a token and a state, block size, groups of layers, and what blocks hold.
 
 Source: `Platform._align_hybrid_block_size`, and `get_kv_cache_groups` and `get_kv_cache_config_from_groups` in vLLM's
-`v1/core`. All of a model's layers share one pool of blocks, of which every group of layers takes some: those of
-attention one for `block_size` tokens, those with a state a fixed number for a request.
+`v1/core`. All layers of a model share one pool of blocks. Of it, a group of attention layers takes a block for
+`block_size` tokens, and a group of layers with a state a fixed number for each request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan.arithmetic import Arithmetic, arithmetic_of
-from vpatch.plan.kv_pages import PRESETS, element_bytes, state_bytes, token_bytes
-from vpatch.plan.model import FULL, LINEAR, Attention, Capacity, Deployment, Layout, Model
+from vpatch.plan.architectures import FULL, LINEAR, Attention, GatedDeltaNet, Model
+from vpatch.plan.deployment import FP8, Deployment, arithmetic_of
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
 KERNEL_BLOCK = 16
-"""Tokens: vLLM's default block size, and the least that every attention kernel for NVIDIA's GPUs takes."""
+"""Tokens: vLLM's default block size, and the smallest that every attention kernel for NVIDIA's GPUs accepts."""
 
 BOUNDARY = 2
-"""Layers at each end of a dense model that TurboQuant leaves unquantised, at most half of them at each."""
+"""Layers at each end of a dense model that TurboQuant leaves unquantized, but at most half of the layers at each."""
+
+
+@dataclass(frozen=True)
+class TurboQuant:
+    """A preset of TurboQuant: bits per element of keys (8: FP8, with nothing else stored) and of values."""
+
+    key_bits: int
+    value_bits: int
+
+    def slot(self, head_size: int) -> int:
+        """Bytes of one token in one KV head: packed keys with their norm (2), packed values with scale and zero (4).
+
+        Source: `TurboQuantConfig.slot_size_aligned`.
+        """
+        keys = head_size if self.key_bits == 8 else ceil(head_size * self.key_bits / 8) + 2
+        values = ceil(head_size * self.value_bits / 8) + 4
+        return keys + values + (keys + values) % 2
+
+
+TURBOQUANT_PRESETS = {
+    "turboquant_k8v4": TurboQuant(8, 4),
+    "turboquant_4bit_nc": TurboQuant(4, 4),
+    "turboquant_k3v4_nc": TurboQuant(3, 4),
+    "turboquant_3bit_nc": TurboQuant(3, 3),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a deployment's KV cache, per GPU.
+
+    A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
+    linear-attention layer `state_bytes` (0 without any), padded to a page. `groups` has the number of layers of each
+    group, those of attention first; `attention_groups` of them grow with the context, each other takes `state_blocks`
+    for a request. `bytes_per_block` has the size of a block on a GPU of each pipeline stage.
+    """
+
+    block_size: int
+    page_bytes: int
+    state_bytes: int
+    groups: tuple[int, ...]
+    attention_groups: int
+    bytes_per_block: tuple[int, ...]
+    state_blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a KV cache of some size holds. vLLM prints `slots` or `tokens`, depending on the release."""
+
+    blocks: int
+    blocks_per_request: int
+    slots: int
+    tokens: int
+    concurrency: float
 
 
 def layout(model: Model, deployment: Deployment) -> Layout:
-    """Give the layout of a deployment's KV cache.
+    """Return the layout of a deployment's KV cache.
 
     Raises:
         Failure: the release has no such KV cache, or the model cannot be divided among so many GPUs.
     """
-    traits = arithmetic_of(deployment.vllm)
-    _check(model, deployment, traits)
+    _check(model, deployment)
     attention = _shard(model.attention, deployment.tensor_parallel_size)
     per_token = token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
     drafts = model.draft_layers if deployment.speculative_tokens else 0
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
+    # The layers of multi-token prediction come after all others, on the last stage.
+    stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
     if not model.hybrid:
-        return _dense(model, deployment, traits, attention, per_token, drafts, stages)
+        return _dense(model, deployment, attention, per_token, stages)
 
-    assert model.linear  # noqa: S101 - for mypy; a hybrid model has some
+    assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
     state = state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
     exports = exports_states(model, deployment)
     kernel_block = 64 if exports else KERNEL_BLOCK
     block_size = kernel_block * ceil(state / (kernel_block * per_token))
-    growing = [index for index, kind in enumerate(model.layers) if kind != LINEAR]
-    growing += range(len(model.layers), len(model.layers) + drafts)
     fixed = [index for index, kind in enumerate(model.layers) if kind == LINEAR]
+    growing = [index for index in range(stages[-1].stop) if index not in fixed]
     size = _group_size(len(growing), len(fixed))
     groups = [*_split(growing, size), *_split(fixed, size)]
     return Layout(
@@ -55,15 +112,58 @@ def layout(model: Model, deployment: Deployment) -> Layout:
         groups=tuple(map(len, groups)),
         attention_groups=ceil(len(growing) / size),
         bytes_per_block=tuple(
-            block_size * per_token * max(sum(index in stage for index in group) for group in groups)
-            for stage in _with_drafts(stages, drafts)
+            block_size * per_token * max(sum(index in stage for index in group) for group in groups) for stage in stages
         ),
         state_blocks=1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens,
     )
 
 
+def _dense(
+    model: Model, deployment: Deployment, attention: Attention, per_token: int, stages: Sequence[range]
+) -> Layout:
+    """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
+    skipped = skipped_layers(model, deployment)
+    block_size = KERNEL_BLOCK
+    unquantized = token_bytes(attention, "auto", model.dtype)
+    if skipped and arithmetic_of(deployment.vllm).aligns_skipped:
+        block_size *= element_bytes("auto", model.dtype)  # against one byte of a packed cache
+    return Layout(
+        block_size=block_size,
+        page_bytes=block_size * per_token,
+        state_bytes=0,
+        groups=(stages[-1].stop,),
+        attention_groups=1,
+        bytes_per_block=tuple(
+            block_size * sum(unquantized if index in skipped else per_token for index in stage) for stage in stages
+        ),
+    )
+
+
+def token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
+    """Bytes of one token in one layer, keys and values, with one GPU's part of `attention` and the model's dtype."""
+    if preset := TURBOQUANT_PRESETS.get(kv_cache_dtype):
+        return attention.kv_heads * preset.slot(attention.head_size)
+    return 2 * attention.kv_heads * attention.head_size * element_bytes(kv_cache_dtype, dtype)
+
+
+def element_bytes(kv_cache_dtype: str, dtype: str) -> int:
+    """Bytes of an element of an unpacked cache."""
+    return DTYPE_BYTES["fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype]
+
+
+def state_bytes(linear: GatedDeltaNet, dtype: str, ranks: int, speculative_tokens: int) -> int:
+    """Bytes of one request's state in one layer on one of `ranks` GPUs: the recurrent state and the convolution's.
+
+    Source: `MambaStateShapeCalculator.gated_delta_net_state_shape`.
+    """
+    channels = 2 * linear.key_heads * linear.key_head_size + linear.value_heads * linear.value_head_size
+    convolution = channels // ranks * (linear.conv_kernel - 1 + speculative_tokens) * DTYPE_BYTES[dtype]
+    recurrent = linear.value_heads // ranks * linear.value_head_size * linear.key_head_size
+    return convolution + recurrent * DTYPE_BYTES[linear.state_dtype]
+
+
 def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> Capacity:
-    """Say what the KV cache holds if the GPUs of each pipeline stage give it `budgets` bytes: the smallest decides."""
+    """Return what the KV cache holds if it has `budgets` bytes on the GPUs of each stage: the smallest decides."""
     blocks = max(0, min(budget // size for budget, size in zip(budgets, layout.bytes_per_block, strict=True)))
     needed = blocks_for(layout, deployment.max_model_len)
     concurrency = blocks / needed
@@ -77,26 +177,26 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
 
 
 def _least_block(layout: Layout, deployment: Deployment) -> int:
-    """Tokens of the shortest block of any group; without prefix caching, that of a state is as long as a request."""
+    """Tokens of the shortest block of any group; without prefix caching, a state's block is as long as a request."""
     if deployment.enable_prefix_caching or len(layout.groups) == layout.attention_groups:
         return layout.block_size
     return min(layout.block_size, deployment.max_model_len)
 
 
 def blocks_for(layout: Layout, tokens: int) -> int:
-    """Give the blocks that one request of `tokens` takes, over all groups."""
+    """Return the number of blocks that a request of `tokens` takes in all groups."""
     fixed = (len(layout.groups) - layout.attention_groups) * layout.state_blocks
     return layout.attention_groups * ceil(tokens / layout.block_size) + fixed
 
 
 def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
-    """Give the longest request, in tokens, that vLLM admits with so many blocks; 0 if none."""
+    """Return the length in tokens of the longest request that vLLM admits with so many blocks; 0 if none."""
     free = blocks - arithmetic_of(deployment.vllm).keeps_null_block - blocks_for(layout, 0)
     return max(0, free // layout.attention_groups * layout.block_size)
 
 
 def exports_states(model: Model, deployment: Deployment) -> bool:
-    """Say whether prefill kernels put out states on the way, as FlashInfer's do on Hopper and Blackwell."""
+    """Return whether prefill kernels export states on the way, as FlashInfer's do on Hopper and Blackwell."""
     if not (arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching and model.linear):
         return False
     match deployment.gpu.capability:
@@ -109,7 +209,7 @@ def exports_states(model: Model, deployment: Deployment) -> bool:
 
 
 def stages_of(layers: int, stages: int) -> list[range]:
-    """Divide layers among pipeline stages as vLLM does: what is left over goes to those before the last.
+    """Divide layers among pipeline stages as vLLM does: the remainder goes to the stages before the last.
 
     Source: `vllm.distributed.utils.get_pp_indices`.
     """
@@ -120,8 +220,8 @@ def stages_of(layers: int, stages: int) -> list[range]:
 
 
 def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
-    """Give the layers that TurboQuant leaves alone: none of a hybrid model's attention, the boundary of a dense one."""
-    if deployment.kv_cache_dtype not in PRESETS:
+    """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
+    if deployment.kv_cache_dtype not in TURBOQUANT_PRESETS:
         return frozenset()
     count = len(model.layers)
     if model.hybrid:
@@ -130,46 +230,13 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
     return frozenset({*range(edge), *range(count - edge, count)})
 
 
-def _dense(
-    model: Model,
-    deployment: Deployment,
-    traits: Arithmetic,
-    attention: Attention,
-    per_token: int,
-    drafts: int,
-    stages: list[range],
-) -> Layout:
-    """Give the layout where every layer is attention: one group, whose pages need not be equal."""
-    skipped = skipped_layers(model, deployment)
-    block_size = KERNEL_BLOCK
-    unquantised = token_bytes(attention, "auto", model.dtype)
-    if skipped and traits.aligns_skipped:
-        block_size *= element_bytes("auto", model.dtype)  # against one byte of a packed cache
-    return Layout(
-        block_size=block_size,
-        page_bytes=block_size * per_token,
-        state_bytes=0,
-        groups=(len(model.layers) + drafts,),
-        attention_groups=1,
-        bytes_per_block=tuple(
-            block_size * sum(unquantised if index in skipped else per_token for index in stage)
-            for stage in _with_drafts(stages, drafts)
-        ),
-    )
-
-
-def _with_drafts(stages: list[range], drafts: int) -> list[range]:
-    """The layers of multi-token prediction come after all others, on the last stage."""
-    return [*stages[:-1], range(stages[-1].start, stages[-1].stop + drafts)]
-
-
 def _shard(attention: Attention, ranks: int) -> Attention:
-    """Give what one of `ranks` GPUs has; KV heads that are fewer than GPUs are copied."""
+    """Return the part of one of `ranks` GPUs; KV heads that are fewer than GPUs are copied."""
     return Attention(attention.heads // ranks, max(1, attention.kv_heads // ranks), attention.head_size)
 
 
 def _group_size(growing: int, fixed: int) -> int:
-    """Layers in a group: as many as the rarer kind has, unless the other has less than half as many more."""
+    """Layers in a group: those of the rarer kind, unless the other kind has less than half as many more."""
     least, most = sorted((growing, fixed))
     return most if most < least * 1.5 else least
 
@@ -179,7 +246,8 @@ def _split(layers: list[int], size: int) -> list[list[int]]:
     return [layers[first::count] for first in range(count)]
 
 
-def _check(model: Model, deployment: Deployment, traits: Arithmetic) -> None:
+def _check(model: Model, deployment: Deployment) -> None:
+    traits = arithmetic_of(deployment.vllm)
     ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     problems = []
     if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
