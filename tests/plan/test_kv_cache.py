@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from vpatch.errors import Failure
 from vpatch.plan.architectures import FULL, LINEAR, Attention
-from vpatch.plan.deployment import arithmetic_of
-from vpatch.plan.kv_cache import TURBOQUANT_PRESETS, blocks_for, capacity, layout, longest, skipped_layers, stages_of
+from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of, turboquant_slot
 
 from tests.plan.examples import DENSE_HYBRID, MOE, dense, deployment, hybrid
 
@@ -33,7 +33,7 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
 
 def test_slots_of_turboquant() -> None:
     """At a head size of 256, per KV head."""
-    assert [preset.slot(256) for preset in TURBOQUANT_PRESETS.values()] == [388, 262, 230, 198]
+    assert [turboquant_slot(dtype, 256) for dtype in TURBOQUANT] == [388, 262, 230, 198]
 
 
 @pytest.mark.parametrize(

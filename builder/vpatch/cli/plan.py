@@ -22,11 +22,10 @@ from vpatch.plan.architectures import Model
 from vpatch.plan.commands import commands, compose
 from vpatch.plan.deployment import GPUS, NEWEST, Deployment, Gpu, Preset, defaults, gpu, preset, presets
 from vpatch.plan.lookup import load
-from vpatch.plan.planner import plan
+from vpatch.plan.planner import Plan, plan
 from vpatch.plan.rendering import as_object, lines, page
 
-COUNT = click.IntRange(1, 1 << 50)
-"""More than anything is counted here, and little enough to be a float."""
+COUNT = click.IntRange(1, 1 << 50)  # more than anything that is counted here, and exact as a float
 
 
 def _version(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Version | None:
@@ -139,15 +138,19 @@ def plan_command(
     chosen = _gpu(card, gpu_memory_gib, base)
     deployment = base.deployment(chosen, given) if base else _deployment(known, chosen, **given)
     planned = plan(known, deployment, discover(), requests=requests, slow_link=slow_link)
-    written = commands(planned.model, planned.deployment, planned.overlays)
     if file and not planned.problems:
         text = compose(planned.model, planned.deployment, planned.overlays)
         with naming("cannot write", str(file)):
             file.write_text(text, "utf-8")
         tell(f"wrote {file}")
+    return _report(planned)
+
+
+def _report(planned: Plan) -> Report:
     for caution in planned.cautions:
         source = f" ({caution.source})" if caution.source else ""
         tell(f"caution: {caution.name}: {caution.because}{source}")
+    written = commands(planned.model, planned.deployment, planned.overlays)
     if on_terminal(sys.stdout):
         shown = page(planned, written, shutil.get_terminal_size().columns)
     else:

@@ -1,10 +1,12 @@
-"""A model as values, and a table of the architectures whose memory plan knows layer by layer."""
+"""A model as values, and the architectures whose memory plan knows layer by layer, from `architectures.toml`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from vpatch.plan import table
 
 FULL, LINEAR = "full_attention", "linear_attention"
 """Kinds of layers, as `layer_types` in a config.json names them."""
@@ -17,6 +19,10 @@ class Attention:
     heads: int
     kv_heads: int
     head_size: int
+
+    def shard(self, ranks: int) -> Attention:
+        """Return the part of one of `ranks` GPUs; KV heads that are fewer than GPUs are copied."""
+        return Attention(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_size)
 
 
 @dataclass(frozen=True)
@@ -122,17 +128,17 @@ class Model:
 class Architecture:
     """How to read a config of one architecture.
 
-    `defaults` holds for keys that are left out, as in transformers (4.57, 5.20) and in vLLM's own config classes;
-    without one for `num_key_value_heads` there are as many as heads, without one for `head_dim` it is hidden size /
-    heads, and 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts only with
-    `use_sliding_window` where that is `switched`. `draft` is the key that counts layers of multi-token prediction.
-    `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`; else it is the model's. `gated`: queries have an
-    output gate of their size. `shared` is the key for the width, or the number, of shared experts.
+    `defaults` holds for keys that are left out; without one for `num_key_value_heads` there are as many as heads,
+    without one for `head_dim` it is hidden size / heads, and 0 means that vLLM requires the key. `window` is the
+    default of `sliding_window`, which counts only with `use_sliding_window` where that is `switched`. `draft` is the
+    key that counts layers of multi-token prediction. `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`; else
+    it is the model's. `gated`: queries have an output gate of their size. `shared` is the key for the width, or the
+    number, of shared experts.
     """
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     model_type: str
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, int]
     hybrid: bool = False
     experts: bool = False
     tied: bool = False
@@ -145,93 +151,17 @@ class Architecture:
     shared: str = ""
 
 
-_DELTA = {
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 32_768,
-}
-_QWEN3_5 = _DELTA | {"num_key_value_heads": 4, "intermediate_size": 12_288, "vocab_size": 248_320}
-_QWEN3_5_MOE = _DELTA | {
-    "num_key_value_heads": 2,
-    "vocab_size": 248_320,
-    "num_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-}
-_QWEN3_NEXT = _QWEN3_5_MOE | {
-    "vocab_size": 151_936,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "intermediate_size": 5632,
-}
-_SHARED = "shared_expert_intermediate_size"
+def _architectures(listed: list[dict[str, Any]]) -> Iterator[Architecture]:
+    entries: dict[str, dict[str, Any]] = {}
+    for entry in listed:
+        base = entries.get(entry.pop("like", ""), {})
+        entry["defaults"] = base.get("defaults", {}) | entry.get("defaults", {})
+        entries[entry["model_type"]] = base | entry
+    for entry in entries.values():
+        yield Architecture(**entry)
 
 
-def _sizes(vocab: int, positions: int, mlp: int, kv_heads: int = 0, head_dim: int = 0) -> dict[str, int]:
-    sizes = {"vocab_size": vocab, "max_position_embeddings": positions, "intermediate_size": mlp}
-    return sizes | {k: v for k, v in (("num_key_value_heads", kv_heads), ("head_dim", head_dim)) if v}
-
-
-def _experts(count: int, per_token: int, width: int = 0, shared: int = 0) -> dict[str, int]:
-    sizes = {"num_experts": count, "num_experts_per_tok": per_token}
-    return sizes | {k: v for k, v in (("moe_intermediate_size", width), (_SHARED, shared)) if v}
-
-
-_NEXT: dict[str, Any] = {"hybrid": True, "gated": True}
-_3_5: dict[str, Any] = {**_NEXT, "draft": "mtp_num_hidden_layers", "reads_state_dtype": True}
-_EXPERTS: dict[str, Any] = {"experts": True, "shared": _SHARED}
-ARCHITECTURES = (
-    Architecture(("Qwen3_5ForConditionalGeneration",), "qwen3_5", _QWEN3_5, vision=True, **_3_5),
-    Architecture(("Qwen3_5ForCausalLM",), "qwen3_5_text", _QWEN3_5, **_3_5),
-    Architecture(("Qwen3_5MoeForConditionalGeneration",), "qwen3_5_moe", _QWEN3_5_MOE, vision=True, **_3_5, **_EXPERTS),
-    Architecture(("Qwen3_5MoeForCausalLM",), "qwen3_5_moe_text", _QWEN3_5_MOE, **_3_5, **_EXPERTS),
-    Architecture(
-        ("Qwen3NextForCausalLM",), "qwen3_next", _QWEN3_NEXT, draft="num_nextn_predict_layers", **_NEXT, **_EXPERTS
-    ),
-    Architecture(("LlamaForCausalLM", "LLaMAForCausalLM"), "llama", _sizes(32_000, 2048, 11_008)),
-    Architecture(("MistralForCausalLM",), "mistral", _sizes(32_000, 131_072, 14_336, kv_heads=8), window=4096),
-    Architecture(("Qwen2ForCausalLM",), "qwen2", _sizes(151_936, 32_768, 22_016, kv_heads=32), switched=True),
-    Architecture(
-        ("Qwen3ForCausalLM",), "qwen3", _sizes(151_936, 32_768, 22_016, kv_heads=32, head_dim=128), switched=True
-    ),
-    Architecture(
-        ("Qwen2MoeForCausalLM",),
-        "qwen2_moe",
-        _sizes(151_936, 32_768, 5632, kv_heads=16) | _experts(60, 4, 1408, 5632),
-        switched=True,
-        **_EXPERTS,
-    ),
-    Architecture(
-        ("Qwen3MoeForCausalLM",),
-        "qwen3_moe",
-        _sizes(151_936, 32_768, 6144, kv_heads=4) | _experts(128, 8, 768),
-        experts=True,
-        switched=True,
-    ),
-    Architecture(
-        ("MixtralForCausalLM",),
-        "mixtral",
-        _sizes(32_000, 131_072, 14_336, kv_heads=8) | _experts(8, 2),
-        experts=True,
-    ),
-    Architecture(("Phi3ForCausalLM",), "phi3", _sizes(32_064, 4096, 8192)),
-    Architecture(("Glm4ForCausalLM",), "glm4", _sizes(151_552, 131_072, 13_696, kv_heads=2, head_dim=128)),
-    Architecture(
-        ("Glm4MoeForCausalLM",),
-        "glm4_moe",
-        _sizes(151_552, 131_072, 10_944, kv_heads=8)
-        | _experts(128, 8, 1408)
-        | {"n_shared_experts": 1, "first_k_dense_replace": 1, "head_dim": 0},
-        experts=True,
-        draft="num_nextn_predict_layers",
-        shared="n_shared_experts",
-    ),
-    Architecture(("GemmaForCausalLM",), "gemma", _sizes(256_000, 8192, 24_576, kv_heads=16, head_dim=256), tied=True),
-    Architecture(("GraniteForCausalLM",), "granite", _sizes(32_000, 2048, 11_008)),
-)
+_TABLE = table("architectures.toml")
+ARCHITECTURES = tuple(_architectures(_TABLE["architecture"]))
+VISION_DEFAULTS: Mapping[str, int] = _TABLE["vision_config"]
 KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}

@@ -1,15 +1,9 @@
-"""What keeps a deployment from starting, and what to know before it starts.
-
-The refusals are those of vLLM, by release. `tests/plan/test_agreement.py` draws cases of each rule from the releases'
-own code, which refuses them, or lays them out in a way that plan does not model.
-"""
+"""What keeps a deployment from starting, and what to know before it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from packaging.specifiers import SpecifierSet
 
 from vpatch.errors import Problem
 from vpatch.plan import GIB
@@ -19,84 +13,11 @@ from vpatch.plan.fit import Fit, remedies
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
 
+# What a desktop beside vLLM needs of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090.
 DESKTOP, TIGHT = 3 * GIB, int(2.3 * GIB)
-"""What a desktop beside vLLM needs of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090."""
 FLASHINFER_HEADS = (64, 128, 256)
-ADA = (8, 9)
+ADA, UNKNOWN = (8, 9), (99, 0)  # compute capabilities; one that is not known breaks no rule
 REFUSES = "vLLM refuses to start"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A refusal of the releases `vllm`: `option` of a deployment is the problem where the rule `holds`."""
-
-    vllm: str
-    option: str
-    because: str
-    holds: Callable[[Model, Deployment], bool]
-
-
-def _some_quantized(model: Model, deployment: Deployment) -> bool:
-    """Whether TurboQuant skips some layers of a dense model, but not all."""
-    skipped = skipped_layers(model, deployment)
-    return not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and len(skipped) < len(model.layers)
-
-
-def _stage_without_attention(model: Model, deployment: Deployment) -> bool:
-    stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
-    return model.hybrid and any(FULL not in model.layers[stage.start : stage.stop] for stage in stages)
-
-
-RULES = (
-    Rule(
-        ">=0.28",
-        "pipeline_parallel_size",
-        "TurboQuant on a dense model gives stages different block sizes: refused, or from 0.29 on many times as large",
-        lambda model, deployment: _some_quantized(model, deployment) and deployment.pipeline_parallel_size > 1,
-    ),
-    Rule(
-        ">=0.29",
-        "kv_cache_dtype",
-        "on this GPU the layers that TurboQuant leaves alone run in FlashInfer, which has no layout in common with it",
-        lambda model, deployment: (
-            _some_quantized(model, deployment)
-            and deployment.gpu.capability is not None
-            and deployment.gpu.capability[0] == 10
-            and model.attention.head_size in FLASHINFER_HEADS
-        ),
-    ),
-    Rule(
-        "<0.30",
-        "pipeline_parallel_size",
-        "layers of multi-token prediction cannot be on a stage",
-        lambda _, deployment: deployment.pipeline_parallel_size > 1 and deployment.speculative_tokens > 0,
-    ),
-    Rule(
-        ">=0.20",
-        "pipeline_parallel_size",
-        "a stage would have no attention layer: refused, or from 0.26 on laid out in a way that is not planned",
-        _stage_without_attention,
-    ),
-    Rule(
-        ">=0.24",
-        "kv_cache_dtype",
-        "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size",
-        lambda model, deployment: (
-            deployment.kv_cache_dtype in FP8
-            and deployment.gpu.capability is not None
-            and deployment.gpu.capability < ADA
-            and model.attention.head_size not in FLASHINFER_HEADS
-        ),
-    ),
-    Rule(
-        ">=0.33",
-        "kv_cache_dtype",
-        "it is another float type than the model's",
-        lambda model, deployment: (
-            deployment.kv_cache_dtype in {"bfloat16", "float16"} and deployment.kv_cache_dtype != model.dtype
-        ),
-    ),
-)
 
 
 def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterator[Problem]:
@@ -110,15 +31,11 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
     if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
         cause = f"{model.architecture} has no layers of multi-token prediction"
         yield Problem(REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
-    for rule in RULES:
-        if SpecifierSet(rule.vllm).contains(deployment.vllm.base_version) and rule.holds(model, deployment):
-            option = f"--{rule.option.replace('_', '-')} {getattr(deployment, rule.option)}"
-            yield Problem(REFUSES, f"{option}, vLLM {deployment.vllm}", rule.because)
+    for option, cause in (*_layout_refusals(model, deployment), *_dtype_refusals(model, deployment)):
+        yield Problem(REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
     if _block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
-        cause = (
-            f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens: at least that, or"
-            " --no-enable-prefix-caching"
-        )
+        block = f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens"
+        cause = f"{block}: at least that, or --no-enable-prefix-caching"
         yield Problem(REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause)
     if not fit.share_is_free:
         cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
@@ -130,17 +47,53 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
         yield Problem("does not serve as many", f"--requests {requests}", cause)
 
 
+def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
+    """Yield options whose layout a release refuses, or has otherwise than plan, each with the reason.
+
+    `tests/plan/test_agreement.py` draws cases of each rule, and of those below, for the releases' own code.
+    """
+    vllm, stages = deployment.vllm.release, deployment.pipeline_parallel_size
+    pipeline, capability = f"--pipeline-parallel-size {stages}", deployment.gpu.capability or UNKNOWN
+    mixed = _mixes_turboquant(model, deployment)
+    if vllm >= (0, 28) and mixed and stages > 1:
+        cause = "TurboQuant on a dense model gives stages different block sizes"
+        yield pipeline, f"{cause}: refused, or from 0.29 on many times as large"
+    if vllm >= (0, 29) and mixed and capability[0] == 10 and model.attention.head_size in FLASHINFER_HEADS:
+        cause = "on this GPU the layers that TurboQuant leaves alone run in FlashInfer"
+        yield f"--kv-cache-dtype {deployment.kv_cache_dtype}", f"{cause}, which has no layout in common with it"
+    if vllm < (0, 30) and stages > 1 and deployment.speculative_tokens:
+        yield pipeline, "layers of multi-token prediction cannot be on a stage"
+    parts = [model.layers[stage.start : stage.stop] for stage in stages_of(len(model.layers), stages)]
+    if vllm >= (0, 20) and model.hybrid and any(FULL not in part for part in parts):
+        cause = "a stage would have no attention layer"
+        yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
+
+
+def _mixes_turboquant(model: Model, deployment: Deployment) -> bool:
+    """Whether TurboQuant skips some layers of a dense model, but not all."""
+    skipped = skipped_layers(model, deployment)
+    return not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and len(skipped) < len(model.layers)
+
+
+def _dtype_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
+    vllm, dtype, capability = deployment.vllm.release, deployment.kv_cache_dtype, deployment.gpu.capability or UNKNOWN
+    in_flashinfer = model.attention.head_size in FLASHINFER_HEADS
+    if vllm >= (0, 24) and dtype in FP8 and capability < ADA and not in_flashinfer:
+        cause = "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size"
+        yield f"--kv-cache-dtype {dtype}", cause
+    if vllm >= (0, 33) and dtype in {"bfloat16", "float16"} - {model.dtype}:
+        yield f"--kv-cache-dtype {dtype}", "it is another float type than the model's"
+
+
 def _does_not_fit(model: Model, weights: Weights, fit: Fit) -> Problem:
-    deployment, memory = fit.deployment, fit.memory
-    would = "; ".join(remedies(model, weights, deployment))
+    deployment, memory, would = fit.deployment, fit.memory, "; ".join(remedies(model, weights, fit.deployment))
     fits = f"would fit: {would}" if would else "nothing that is known would fit"
     if fit.lacks_states:
         why = f"CUDA graphs want a block for each of {fit.states:,} requests, there are {fit.likely.blocks:,}"
         return Problem(REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
     have, need, share = (size / GIB for size in (memory.kv_cache.likely, fit.request, memory.requested))
-    missing = need - have
+    missing = -memory.left.likely / GIB if fit.overflows else need - have
     if fit.overflows:
-        missing = -memory.left.likely / GIB
         why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
     elif have <= 0:
         why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
@@ -215,11 +168,9 @@ def _memory(fit: Fit) -> Iterator[Caution]:
     loose = [item.name for item in memory.items if not item.counted and item is not CONTEXT]
     if (memory.kv_cache.exact or loose) and memory.left.least < taken:
         sure = "will" if memory.left.most < taken else "may"
-        on_top = (
-            f"{', '.join(loose)} come on top of vLLM's share"
-            if loose
-            else "vLLM's share does not bound a KV cache of a given size"
-        )
+        on_top = "vLLM's share does not bound a KV cache of a given size"
+        if loose:
+            on_top = f"{', '.join(loose)} come on top of vLLM's share"
         option = "--kv-cache-memory-bytes" if memory.kv_cache.exact else "--gpu-memory-utilization"
         yield Caution(
             "uncounted",
@@ -259,15 +210,14 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
 
 def _parallel(model: Model, fit: Fit, *, slow_link: bool) -> Iterator[Caution]:
     """Traffic between GPUs."""
-    deployment = fit.deployment
-    if deployment.tensor_parallel_size < 2 or not slow_link:
-        return
     hidden = model.hidden_size * DTYPE_BYTES[model.dtype]
-    reduced = 2 * len(model.layers) // deployment.pipeline_parallel_size * hidden
-    yield Caution(
-        "slow-link",
-        f"tensor parallelism sums {reduced / 1024:,.0f} KiB per token over all GPUs of a group, twice in each layer,"
-        f" which a slow link (PCIe x4) does not bear; a pipeline hands on {hidden / 1024:,.0f} KiB per token and stage,"
-        " which it does: keep a tensor-parallel group on NVLink or full lanes, and put the pipeline across the link",
-        "4x RTX 3090 guide, The Recommended Strategy: TP=2 + PP=2",
-    )
+    reduced = 2 * len(model.layers) // fit.deployment.pipeline_parallel_size * hidden
+    if slow_link and fit.deployment.tensor_parallel_size > 1:
+        yield Caution(
+            "slow-link",
+            f"tensor parallelism sums {reduced / 1024:,.0f} KiB per token over all GPUs of a group, twice in each"
+            f" layer, which a slow link (PCIe x4) does not bear; a pipeline hands on {hidden / 1024:,.0f} KiB per token"
+            " and stage, which it does: keep a tensor-parallel group on NVLink or full lanes, and put the pipeline"
+            " across the link",
+            "4x RTX 3090 guide, The Recommended Strategy: TP=2 + PP=2",
+        )

@@ -1,7 +1,4 @@
-"""Read a model from its config.json: layers, attention, quantization, and its weights from the files beside it.
-
-For an architecture that plan does not know, the model has bounds: each layer counts as full attention.
-"""
+"""Read a model from its config.json: layers, attention, quantization, and its weights from the files beside it."""
 
 from __future__ import annotations
 
@@ -16,12 +13,9 @@ from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_of, kv_cache_of, quantization_of
 
 DTYPES = ("bfloat16", "float16")
-# More than any model has. What is above is refused before memory is spent.
-_LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32
-_INTERVAL = 4
-"""Every fourth layer of a Gated DeltaNet hybrid is full attention where `full_attention_interval` is left out."""
-_DEFAULT_LENGTH = 2048
-"""The length that vLLM assumes where a config has none."""
+_LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
+_INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
+_DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
 
 # What architectures that plan does not know call these numbers.
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -39,15 +33,9 @@ _LENGTH_KEYS = (
 
 
 def read(path: Path, *, name: str | None = None, weights_gib: float | None = None) -> Model:
-    """Read the model of a config.json, or of the folder that has one.
+    """Read the model of a config.json, or of the folder that has one, called `name` or as the folder.
 
-    Args:
-        path: The file or the folder.
-        name: What to call the model; by default, the folder's name.
-        weights_gib: The size of its weights in GiB, instead of what the files beside the config say.
-
-    Raises:
-        Failure: the config cannot be read, has impossible values, or lacks what even bounds need.
+    `weights_gib` overrides the size of the weights that the files beside the config have. Raises as `model_of`.
     """
     try:
         folder, file = (path, path / "config.json") if path.is_dir() else (path.parent, path)
@@ -67,14 +55,9 @@ def model_of(
     revision: str | None = None,
     modelopt: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Return the model that a config.json describes, with estimated weights.
+    """Return the model that a config.json describes, with estimated weights; problems call the file `where`.
 
-    Args:
-        config: The parsed file.
-        where: What problems call the file.
-        name: What to call the model.
-        revision: Its revision, if it has one.
-        modelopt: The hf_quant_config.json beside it, if there is one.
+    `modelopt` is the hf_quant_config.json beside it.
 
     Raises:
         Failure: the config has impossible values, or lacks what even bounds need.
@@ -220,14 +203,13 @@ def _bounds(text: Fields, name: str, architecture: str) -> Model:
     heads = text.number(*_HEAD_KEYS, most=_HEADS)
     hidden = text.number(*_HIDDEN_KEYS)
     lengths = [text.number(key, most=_POSITIONS) for key in _LENGTH_KEYS if text.has(key)]
+    kv_heads, size = _largest(text, _KV_HEAD_KEYS) or heads, _largest(text, _HEAD_SIZE_KEYS) or -(-hidden // heads)
     called = f"architecture {architecture[:80]!r}" if architecture else "a config that names no architecture"
     return Model(
         name=name,
         architecture=architecture,
         layers=(FULL,) * layers,
-        attention=Attention(
-            heads, _largest(text, _KV_HEAD_KEYS) or heads, _largest(text, _HEAD_SIZE_KEYS) or -(-hidden // heads)
-        ),
+        attention=Attention(heads, kv_heads, size),
         hidden_size=hidden,
         vocab_size=text.number("vocab_size", default=1, most=1 << 28),
         max_position_embeddings=min(lengths, default=_DEFAULT_LENGTH),
@@ -239,9 +221,6 @@ def _bounds(text: Fields, name: str, architecture: str) -> Model:
 
 def _largest(text: Fields, keys: tuple[str, ...]) -> int:
     """Read the largest number under any of the keys, each of which may list one for every layer."""
-    found = 0
-    for key in filter(text.has, keys):
-        value = text.data[key]
-        for one in value if isinstance(value, list) else [value]:
-            found = max(found, Fields({key: one}, text.where, text.problems).number(key, most=_HEADS))
-    return found
+    values = {key: text.data[key] for key in filter(text.has, keys)}
+    each = [(key, one) for key, value in values.items() for one in (value if isinstance(value, list) else [value])]
+    return max((Fields({key: one}, text.where, text.problems).number(key, most=_HEADS) for key, one in each), default=0)

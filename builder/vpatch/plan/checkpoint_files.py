@@ -1,11 +1,12 @@
-"""Read files of a checkpoint that nobody vouches for: JSON objects, and the headers of safetensors files.
+"""Read files of a checkpoint that may be damaged or hostile: JSON objects, and the headers of safetensors files.
 
-huggingface_hub reads local headers, too, but it is an extra here, it reads a file of any kind and length, and it does
-not hold a header against the tensors' shapes and the file's size.
+huggingface_hub reads headers, too. But it is an extra, it waits for FIFOs, and it does not compare a header with the
+tensors' shapes and the file's size.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -18,16 +19,13 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 from vpatch.errors import Failure, Problem
 
 T = TypeVar("T")
-Read = Callable[[int, int], bytes]
-"""Reads so many bytes at an offset; fewer where the file ends."""
+Read = Callable[[int, int], bytes]  # from an offset, so many bytes; fewer where the file ends
 
 UNREADABLE, WRONG_HEADER = "cannot be read", "wrong safetensors header"
-CONFIG_BYTES = 16 << 20
-"""Far more than the longest known list of quantized modules takes."""
-HEADER_BYTES = 100_000_000
-"""The limit of safetensors itself."""
+CONFIG_BYTES = 16 << 20  # far more than the longest known list of quantized modules takes
+HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 LARGEST = 1 << 50
-_NO_SHAPE = -1
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
@@ -58,11 +56,7 @@ def _regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def load_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
-    """Read the JSON object in a regular file of at most `most` bytes.
-
-    Raises:
-        Failure: it is missing, unreadable, not a regular file, too long, or does not hold a JSON object.
-    """
+    """Read the JSON object in a regular file of at most `most` bytes; raise `Failure` for anything else."""
     with _regular(path) as (file, _):
         data = file.read(most + 1)
     if len(data) > most:
@@ -88,8 +82,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
+    return _KINDS.get(type(value), "a number")
 
 
 @dataclass(frozen=True)
@@ -140,15 +133,15 @@ class Fields:
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Read true or false."""
-        return self._typed(key, bool, default, "true or false")
+        return self._typed(key, default, "true or false")
 
     def text(self, key: str, default: str = "") -> str:
         """Read a string."""
-        return self._typed(key, str, default, "a string")
+        return self._typed(key, default, "a string")
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Read a list of strings, empty if left out."""
-        listed = self._typed(key, list, [], "a list of strings")
+        listed: list[Any] = self._typed(key, [], "a list of strings")
         if not all(isinstance(one, str) for one in listed):
             self.wrong(key, "is not a list of strings")
             return ()
@@ -156,16 +149,15 @@ class Fields:
 
     def inside(self, key: str) -> Fields:
         """Read an object in this one, empty if left out."""
-        return Fields(self._typed(key, dict, {}, "an object"), self.where, self.problems, f"{self.scope}{key}.")
+        return Fields(self._typed(key, {}, "an object"), self.where, self.problems, f"{self.scope}{key}.")
 
-    def _typed(self, key: str, kind: type[T], default: T, words: str) -> T:
+    def _typed(self, key: str, default: T, words: str) -> T:
         value = self.data.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, kind):
+        if isinstance(value, type(default)):
+            return value
+        if value is not None:
             self.wrong(key, f"is {_kind(value)}, not {words}")
-            return default
-        return value
+        return default
 
 
 def tensor_sizes_of(path: Path) -> dict[str, int]:
@@ -180,7 +172,7 @@ def tensor_sizes_of(path: Path) -> dict[str, int]:
 
 
 def tensor_sizes(read: Read, size: int, where: str) -> dict[str, int]:
-    """Read the bytes of every tensor in a safetensors file of `size` bytes, by name, from its header alone.
+    """Read the bytes of each tensor in a safetensors file of `size` bytes, by name, from its header alone.
 
     Raises:
         Failure: the header contradicts itself or the file's size.
@@ -210,24 +202,15 @@ def _span(header: Fields, name: str) -> tuple[int, int]:
     """Read a tensor's offsets, and note it if they do not match its dtype and shape."""
     match header.data[name]:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]} if 0 <= start <= end:
-            size = _size(dtype, shape)
-            if size == _NO_SHAPE:
+            if not all(type(one) is int and one >= 0 for one in shape):
                 header.wrong(_short(name), "has a shape that no tensor has")
-            elif size is not None and end - start != size:
-                header.wrong(_short(name), f"takes {end - start} bytes, {dtype} of its shape takes {size}")
+            elif dtype in _BITS:  # another one is new, and its offsets are all that is known
+                count = functools.reduce(lambda product, one: min(product * one, LARGEST), shape, 1)
+                if end - start != (size := -(-count * _BITS[dtype] // 8)):
+                    header.wrong(_short(name), f"takes {end - start} bytes, {dtype} of its shape takes {size}")
             return start, end
     header.wrong(_short(name), "does not have a dtype, a shape and two offsets in order")
     return 0, 0
-
-
-def _size(dtype: str, shape: list[Any]) -> int | None:
-    """Return a tensor's size in bytes; None for an unknown dtype, `_NO_SHAPE` for an impossible shape."""
-    count = 1
-    for dimension in shape:
-        if type(dimension) is not int or dimension < 0:
-            return _NO_SHAPE
-        count = min(count * dimension, LARGEST)
-    return -(-count * _BITS[dtype] // 8) if dtype in _BITS else None
 
 
 def _check_gaps(header: Fields, spans: Mapping[str, tuple[int, int]], size: int) -> None:

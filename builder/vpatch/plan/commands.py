@@ -6,16 +6,15 @@ import csv
 import io
 import json
 import shlex
-import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.plan import table
 from vpatch.plan.architectures import Model
 from vpatch.plan.deployment import Deployment
 
@@ -46,23 +45,16 @@ class Image:
 @cache
 def defined() -> tuple[Image, ...]:
     """Return the patched images that are published, or are to be."""
-    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in _images()["image"])
+    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in table("images.toml")["image"])
 
 
 def published() -> tuple[Image, ...]:
     """Return the patched images that a registry has."""
-    return defined() if _images()["published"] else ()
-
-
-def _images() -> dict[str, Any]:
-    return tomllib.loads(files("vpatch.plan").joinpath("images.toml").read_text(encoding="utf-8"))
+    return defined() if table("images.toml")["published"] else ()
 
 
 def image(deployment: Deployment, overlays: Collection[str], there: Sequence[Image] | None = None) -> Image:
-    """Return the image for a deployment that has at least these overlays: vLLM's own, one that is there, or a new one.
-
-    `there` are the images to choose from; by default, the published ones.
-    """
+    """Return the image to run, with at least these overlays: vLLM's, one that is `there` or published, or a new one."""
     tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
     base = f"{STOCK}:{tag}"
     if not overlays:
@@ -125,20 +117,18 @@ def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> C
     name, mounted = _in_container(model)
     bind = io.StringIO()  # docker reads fields as CSV: quoted if there is a comma in them
     csv.writer(bind, lineterminator="").writerow(("type=bind", f"source={model.name}", f"target={name}", "readonly"))
-    return Command(
-        (
-            ("docker", "run", "--rm"),
-            ("--gpus", str(_gpus(deployment))),
-            ("--ipc=host",),
-            ("-e", "HF_TOKEN"),
-            *(("-e", variable) for variable in deployment.environment),
-            *(("-v", ":".join(volume)) for volume in (CACHE, HUB)),
-            *((("--mount", bind.getvalue()),) if mounted else ()),
-            ("-p", PORT),
-            (image(deployment, overlays).name,),
-            *_options(name, model, deployment),
-        )
+    lines = (
+        ("docker", "run", "--rm"),
+        ("--gpus", str(deployment.gpus)),
+        ("--ipc=host",),
+        *(("-e", variable) for variable in ("HF_TOKEN", *deployment.environment)),
+        *(("-v", ":".join(volume)) for volume in (CACHE, HUB)),
+        *((("--mount", bind.getvalue()),) if mounted else ()),
+        ("-p", PORT),
+        (image(deployment, overlays).name,),
+        *_options(name, model, deployment),
     )
+    return Command(lines)
 
 
 def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> str:
@@ -164,7 +154,7 @@ def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -
     inside, mounted = _in_container(model)
     bind = {"type": "bind", "source": model.name, "target": inside, "read_only": True}
     volumes = [{"type": "volume", "source": name, "target": target} for name, target in (CACHE, HUB)]
-    device = {"driver": "nvidia", "count": _gpus(deployment), "capabilities": ["gpu"]}
+    device = {"driver": "nvidia", "count": deployment.gpus, "capabilities": ["gpu"]}
     service = {
         "image": wanted.name,
         **({"pull_policy": "never"} if wanted.built else {}),
@@ -207,10 +197,6 @@ def _named(overlays: Collection[str]) -> Lines:
     return tuple(("--overlay", one) for one in sorted(overlays))
 
 
-def _gpus(deployment: Deployment) -> int:
-    return deployment.tensor_parallel_size * deployment.pipeline_parallel_size
-
-
 def _in_container(model: Model) -> tuple[str, bool]:
     """Return a model's name inside a container, and whether it is a folder to mount there."""
     mounted = model.name.startswith("/")
@@ -219,29 +205,28 @@ def _in_container(model: Model) -> tuple[str, bool]:
 
 def _options(name: str, model: Model, deployment: Deployment) -> Lines:
     """Return the arguments of `vllm serve`: the name, and each option that is not the default everywhere."""
+    ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
+    draft = {"method": "mtp", "num_speculative_tokens": deployment.speculative_tokens}
+    prefixes = deployment.enable_prefix_caching
+    values = {
+        "--revision": model.revision or None,
+        "--tensor-parallel-size": ranks if ranks > 1 else None,
+        "--pipeline-parallel-size": stages if stages > 1 else None,
+        "--kv-cache-dtype": None if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype,
+        "--max-model-len": "auto" if deployment.longest else deployment.max_model_len,
+        "--max-num-seqs": deployment.max_num_seqs,
+        "--max-num-batched-tokens": deployment.max_num_batched_tokens,
+        "--gpu-memory-utilization": deployment.gpu_memory_utilization,
+        "--kv-cache-memory-bytes": deployment.kv_cache_memory_bytes,
+        "--enable-prefix-caching" if prefixes else "--no-enable-prefix-caching": True,
+        "--speculative-config": json.dumps(draft) if deployment.speculative_tokens else None,
+        "--enforce-eager": deployment.enforce_eager or None,
+        "--language-model-only": deployment.language_model_only or None,
+    }
     options: list[tuple[str, ...]] = [(name,)]
-    if model.revision:
-        options.append(("--revision", model.revision))
-    for option, size in (
-        ("--tensor-parallel-size", deployment.tensor_parallel_size),
-        ("--pipeline-parallel-size", deployment.pipeline_parallel_size),
-    ):
-        options += [(option, str(size))] if size > 1 else []
-    if deployment.kv_cache_dtype != "auto":
-        options.append(("--kv-cache-dtype", deployment.kv_cache_dtype))
-    options += [
-        ("--max-model-len", "auto" if deployment.longest else str(deployment.max_model_len)),
-        ("--max-num-seqs", str(deployment.max_num_seqs)),
-        ("--max-num-batched-tokens", str(deployment.max_num_batched_tokens)),
-        ("--gpu-memory-utilization", str(deployment.gpu_memory_utilization)),
-    ]
-    if deployment.kv_cache_memory_bytes is not None:
-        options.append(("--kv-cache-memory-bytes", str(deployment.kv_cache_memory_bytes)))
-    options.append(("--enable-prefix-caching" if deployment.enable_prefix_caching else "--no-enable-prefix-caching",))
-    if tokens := deployment.speculative_tokens:
-        options.append(("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": tokens})))
-    options += [("--enforce-eager",)] if deployment.enforce_eager else []
-    options += [("--language-model-only",)] if deployment.language_model_only else []
+    for option, value in values.items():
+        if value is not None:
+            options.append((option,) if value is True else (option, str(value)))
     for argument in deployment.extra:
         if argument.startswith("--"):
             options.append((argument,))

@@ -1,29 +1,23 @@
 """A deployment: the GPU, the options of `vllm serve`, what the vLLM release does with them, and the presets.
 
 Everywhere else in vpatch the code's shape decides, never the version. A plan is made before anything is installed, so
-here the release decides: the tests hold `SINCE` against the releases' own code.
+here the release decides, by `releases.toml`.
 """
 
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB
+from vpatch.plan import GIB, table
 from vpatch.plan.architectures import Model
 
-OLDEST, NEWEST = Version("0.18.0"), Version("0.33.0")
-"""The releases whose arithmetic is known."""
-
-FLOATS = ("auto", "bfloat16", "float16")
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
 
@@ -45,7 +39,7 @@ class Arithmetic:
     of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
     """
 
-    kv_cache_dtypes: tuple[str, ...] = (*FLOATS, *FP8)
+    kv_cache_dtypes: Sequence[str] = ("auto", "bfloat16", "float16", *FP8)
     prints_slots: bool = True
     default_utilization: float = 0.9
     counts_graphs: bool = False
@@ -60,25 +54,8 @@ class Arithmetic:
     large_batch: int = 8192
 
 
-SINCE: dict[str, dict[str, Any]] = {
-    "0.19.0": {"admits_all_groups": True},
-    "0.20.0": {
-        "kv_cache_dtypes": (*FLOATS, *FP8, *TURBOQUANT),
-        "default_utilization": 0.92,
-        "counts_graphs": True,
-        "decode_buffers": True,
-        "block_per_request": True,
-    },
-    "0.20.1": {"prints_slots": False},
-    "0.21.0": {"decode_buffers": False},
-    "0.25.0": {"aligns_skipped": True},
-    "0.26.0": {"caches_hybrid_prefixes": True},
-    "0.27.0": {"batch_holds_block": False},
-    "0.28.0": {"large_batch": 16384},
-    "0.29.0": {"keeps_null_block": True},
-    "0.33.0": {"exports_states": True},
-}
-"""Traits by the release that introduced them, read from the source of every release from `OLDEST` to `NEWEST`."""
+_RELEASES = table("releases.toml")
+OLDEST, NEWEST = Version(_RELEASES["oldest"]), Version(_RELEASES["newest"])
 
 
 def arithmetic_of(vllm: Version) -> Arithmetic:
@@ -88,7 +65,7 @@ def arithmetic_of(vllm: Version) -> Arithmetic:
         cause = f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known"
         raise Failure(Problem("unknown release", f"vLLM {vllm}", cause))
     found = Arithmetic()
-    for since, traits in SINCE.items():
+    for since, traits in _RELEASES["since"].items():
         if release >= Version(since):
             found = replace(found, **traits)
     return found
@@ -105,31 +82,16 @@ class Gpu:
 
 
 GPUS = tuple(
-    Gpu(name, int(gib * GIB), capability, seen)
-    for name, gib, capability, seen in (
-        ("RTX 3090", 23.69, (8, 6), "23.57 to 23.70 GiB reported"),
-        ("RTX 4090", 23.64, (8, 9), "23.52 to 23.65 GiB reported"),
-        ("RTX 5090", 31.36, (12, 0), "31.34 to 31.39 GiB reported"),
-        ("H100", 79.11, (9, 0), "79.11 to 79.21 GiB reported, 80 GB SXM"),
-        ("RTX PRO 6000", 94.97, (12, 0), "94.97 GiB reported"),
-        ("H200", 139.80, (9, 0), "139.72 to 139.81 GiB reported, 139.80 measured"),
-        ("B200", 178.35, (10, 0), "178.35 to 178.36 GiB reported"),
-    )
+    Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"])
+    for name, row in table("gpus.toml").items()
 )
-"""GPUs in order of size. vLLM takes its share of the memory that CUDA reports, which is less than is sold.
-
-The sizes are from PyTorch's messages ("GPU 0 has a total capacity of ... GiB") in public reports, where drivers differ
-by some 0.1 GiB; that of the H200 was measured (docs/gpu).
-"""
-LARGE, LARGEST = 70 * GIB, 160 * GIB
-"""Memory from which on `vllm serve` takes larger batches. Source: `EngineArgs.get_batch_defaults`."""
+LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`
 
 
 def gpu(name: str | None, memory: int | None = None) -> Gpu:
     """Return a GPU by its name, in any case and without spaces, hyphens or "RTX"; `memory` overrides its size in bytes.
 
-    Raises:
-        Failure: no GPU has the name, and its memory is not given.
+    A GPU that the table does not have needs `memory`, or it is a `Failure`.
     """
     if name is None:
         return Gpu("GPU", memory or 0, None, "--gpu-memory-gib")
@@ -180,6 +142,11 @@ class Deployment:
     environment: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it takes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
 
 def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
     """Return the fields of `Deployment` that a release sets by itself; raise `Failure` if the release is not known."""
@@ -197,9 +164,9 @@ def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A tested configuration: a model on a GPU with a release. `source` is a document's title and section.
+    """A tested configuration: a model, a GPU's name, a release, and other fields of `Deployment` in `options`.
 
-    `gpu` is the name of a GPU, `options` are the other fields of `Deployment` by their names.
+    `source` is the title and the section of a document.
     """
 
     name: str
@@ -224,18 +191,16 @@ class Preset:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Return every preset of `presets.toml`."""
-    text = files("vpatch.plan").joinpath("presets.toml").read_text(encoding="utf-8")
     entries: dict[str, dict[str, Any]] = {}
-    for entry in tomllib.loads(text)["preset"]:
-        entries[entry["name"]] = (entries[entry.pop("like")] if "like" in entry else {}) | entry
+    for entry in table("presets.toml")["preset"]:
+        entries[entry["name"]] = {"revision": None} | entries.get(entry.pop("like", ""), {}) | entry
     return tuple(map(_preset, entries.values()))
 
 
 def _preset(entry: Mapping[str, Any]) -> Preset:
     options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    own = {key: options.pop(key) for key in ("name", "summary", "source", "model", "gpu")}
-    vllm, revision = Version(options.pop("vllm")), options.pop("revision", None)
-    return Preset(**own, vllm=vllm, revision=revision, options=options)
+    own = {key: options.pop(key) for key in ("name", "summary", "source", "model", "gpu", "revision")}
+    return Preset(**own, vllm=Version(options.pop("vllm")), options=options)
 
 
 def preset(name: str) -> Preset:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -13,8 +15,7 @@ from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, arithmetic_of
 from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
 from vpatch.plan.memory import CONTEXT, Memory, account
 
-SEQUENCES = 1024
-"""The largest number of requests at once that advice considers: vLLM's largest default."""
+SEQUENCES = 1024  # the most requests at once that advice considers: vLLM's largest default
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,7 @@ class Fit:
 
     @property
     def states(self) -> int:
-        """Blocks that vLLM needs for the states of a batch, one per request.
-
-        Source: `CompilationConfig.resolve_cudagraph_mode_and_sizes`.
-        """
+        """Blocks for the states of a batch, one per request: `CompilationConfig.resolve_cudagraph_mode_and_sizes`."""
         wanted = arithmetic_of(self.deployment.vllm).block_per_request and not self.deployment.enforce_eager
         return self.deployment.max_num_seqs if wanted and self.layout.state_bytes else 0
 
@@ -130,9 +128,10 @@ def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator
     """Yield options that would each make a deployment fit, the smallest change of each kind."""
     offered: set[str] = set()
     for option, value, changed in _changes(model, weights, deployment):
-        if option not in offered and _fits(model, weights, changed):
-            offered.add(option)
-            yield f"{option} {value}"
+        with suppress(Failure):  # the model cannot be divided so
+            if option not in offered and fit(model, weights, changed).fits:
+                offered.add(option)
+                yield f"{option} {value}"
 
 
 def _changes(model: Model, weights: Weights, deployment: Deployment) -> Iterator[tuple[str, Any, Deployment]]:
@@ -160,18 +159,7 @@ def _most_requests(model: Model, weights: Weights, deployment: Deployment, most:
     return _last(lambda n: fit(model, weights, replace(deployment, max_num_seqs=n)).fits, 1, most)
 
 
-def _fits(model: Model, weights: Weights, deployment: Deployment) -> bool:
-    try:
-        return fit(model, weights, deployment).fits
-    except Failure:
-        return False
-
-
 def _last(holds: Callable[[int], bool], first: int, last: int) -> int | None:
     """Return the last number for which a predicate holds that holds for all before it; None if for none."""
-    if not holds(first):
-        return None
-    while first < last:
-        middle = (first + last + 1) // 2
-        first, last = (middle, last) if holds(middle) else (first, middle - 1)
-    return first
+    count = bisect_left(range(first, last + 1), 1, key=lambda n: not holds(n))
+    return first + count - 1 if count else None

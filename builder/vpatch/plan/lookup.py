@@ -1,15 +1,16 @@
 """Find the model that `--model` names: at a path, in the local Hugging Face cache, on the hub, or among the recorded.
 
-huggingface_hub is an extra, so the cache is read without it. On the hub it knows the address, the token and the
-session. Its metadata functions are not used: they ask more often, keep files, read an answer of any length into memory,
-and do not check which range of which commit came.
+huggingface_hub is an extra, so this module reads the cache itself. For the hub, it takes the address, the token and the
+session from huggingface_hub, but not its metadata functions: these send more requests, store files, read an answer of
+any length into memory, and do not check which range of which commit came.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,7 @@ from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, load_json, parse_
 
 FOLDER = Path(__file__).with_name("recorded")
 FAILED = "cannot download"
-FIRST = 128 << 10
-"""Bytes of a safetensors file in the first request: nearly every header is shorter."""
+FIRST = 128 << 10  # bytes of a safetensors file in the first request: nearly every header is shorter
 TIMEOUT = 20.0
 DEFAULT_REVISION = "main"
 _NAME = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)  # of a model on the hub: organization/name
@@ -33,19 +33,14 @@ _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
 
 def load(model: str, revision: str | None = None, *, weights_gib: float | None = None, download: bool = False) -> Model:
-    """Return the model that `--model` names.
+    """Return the model that `--model` names; raise `Failure` if there is none, or its config cannot be used.
 
-    Args:
-        model: An existing path; or the name of a model in the local cache, on the hub, or recorded.
-        revision: Which revision of a name.
-        weights_gib: The size of its weights in GiB, if given.
-        download: Ask the hub for a name that the cache does not have.
-
-    Raises:
-        Failure: there is no such model or revision, or its config cannot be used.
+    That is an existing path, or a name in the local cache, on the hub (only with `download`), or recorded.
     """
-    if _exists(model):
-        path = Path(model)
+    path, exists = Path(model), False
+    with suppress(OSError, ValueError):  # too long for a path, or in a folder that must not be read
+        exists = bool(model) and path.exists()
+    if exists:
         if revision:
             raise Failure(Problem("no such revision", f"{model} ({revision})", "what is in a folder has none"))
         folder = path if path.is_dir() else path.parent
@@ -68,13 +63,6 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
     raise Failure(Problem("no such model", model[:200], f"{nowhere}; {cause}"))
 
 
-def _exists(model: str) -> bool:
-    try:
-        return bool(model) and Path(model).exists()
-    except (OSError, ValueError):  # too long for a path, or in a folder that must not be read
-        return False
-
-
 @dataclass(frozen=True)
 class Recorded:
     """A checkpoint whose config ships with vpatch: a small config.json, and the size of the weights if it is known.
@@ -84,7 +72,7 @@ class Recorded:
 
     name: str
     revision: str
-    source: tuple[str, ...]
+    source: Sequence[str]
     config: Mapping[str, Any]
     weights_gib: float | None = None
 
@@ -92,18 +80,12 @@ class Recorded:
 @cache
 def recorded() -> tuple[Recorded, ...]:
     """Return every recorded checkpoint in order of names; of one name, the default revision first."""
-    found = []
-    for path in FOLDER.glob("*.json"):
-        data = load_json(path)
-        found.append(Recorded(**data | {"source": tuple(data["source"])}))
+    found = [Recorded(**load_json(path)) for path in FOLDER.glob("*.json")]
     return tuple(sorted(found, key=lambda one: (one.name, one.revision != DEFAULT_REVISION, one.revision)))
 
 
 def recorded_revisions(name: str) -> tuple[Recorded, ...]:
-    """Return the recorded revisions of a checkpoint, its default first; none if the name is unknown or ambiguous.
-
-    A name is `ORGANIZATION/NAME` or, if it is unique, `NAME`, in upper or lower case.
-    """
+    """Return the recorded revisions of `ORGANIZATION/NAME` or of a unique `NAME`, in any case, the default first."""
     wanted = name.casefold()
     found = [one for one in recorded() if wanted in (one.name.casefold(), one.name.casefold().rpartition("/")[2])]
     return tuple(found) if len({one.name for one in found}) == 1 else ()
@@ -121,7 +103,7 @@ def _recorded_model(one: Recorded, weights_gib: float | None) -> Model:
 
 
 def cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a snapshot with a config.json in the local cache, None if there is none.
+    """Return a snapshot's folder in the local cache; None if it, or a config.json in it, is missing.
 
     `revision` is a branch, a tag or a commit; by default, `main` as of the last download.
     """
@@ -130,12 +112,12 @@ def cached_folder(name: str, revision: str | None) -> Path | None:
         return None
     folder = cache_home() / f"models--{name.replace('/', '--')}"
     try:
-        for commit in _cached_commits(folder, revision):
-            if (found := folder / "snapshots" / commit).joinpath("config.json").exists():
-                return found
+        reference = folder / "refs" / revision
+        commits = (reference.read_text()[:100].strip() if reference.is_file() else "", revision)
+        snapshots = (folder / "snapshots" / commit for commit in commits if _COMMIT.fullmatch(commit))
+        return next((one for one in snapshots if (one / "config.json").exists()), None)
     except (OSError, UnicodeDecodeError):  # not a cache that vpatch can read
         return None
-    return None
 
 
 def cache_home() -> Path:
@@ -147,62 +129,41 @@ def cache_home() -> Path:
     return Path(os.path.expandvars(home)).expanduser()
 
 
-def _cached_commits(folder: Path, revision: str) -> Iterator[str]:
-    reference = folder / "refs" / revision
-    if reference.is_file() and _COMMIT.fullmatch(commit := reference.read_text()[:100].strip()):
-        yield commit
-    if _COMMIT.fullmatch(revision):
-        yield revision
-
-
-class _Answer(NamedTuple):
-    """Bytes that the hub sent, the length of the whole file, and its commit."""
-
-    data: bytes
-    size: int | None
-    commit: str | None
-
-
 def _download(name: str, revision: str | None, weights_gib: float | None) -> Model:
     """Read a model from the hub, to memory: its configs, and the headers of its weights unless their size is given."""
     if not _NAME.fullmatch(name):
         raise Failure(Problem(FAILED, name[:200], "the hub has names of the form ORGANISATION/NAME only"))
     at = revision or DEFAULT_REVISION
-    where = f"config.json of {name} ({at})"
     config = _get(name, at, "config.json", CONFIG_BYTES)
     if config is None:
         raise Failure(Problem(FAILED, f"{name} ({at})", "it has no config.json"))
-    at = config.commit or at  # everything else from the same commit, even if somebody pushes meanwhile
-    modelopt = _get_json(name, at, "hf_quant_config.json", CONFIG_BYTES)
-    parsed = parse_json(config.data, where)
-    model = checkpoint.model_of(parsed, where, name=name, revision=revision, modelopt=modelopt)
-    return _weighed(model, name, at) if weights_gib is None else weights.with_total(model, weights_gib)
+    commit = config.commit or at  # everything else from the same commit, even if somebody pushes meanwhile
+    beside = _get(name, commit, "hf_quant_config.json", CONFIG_BYTES)
+    modelopt = parse_json(beside.data, beside.where) if beside else None
+    parsed = parse_json(config.data, config.where)
+    model = checkpoint.model_of(parsed, config.where, name=name, revision=revision, modelopt=modelopt)
+    return _weighed(model, name, commit) if weights_gib is None else weights.with_total(model, weights_gib)
 
 
 def _weighed(model: Model, name: str, at: str) -> Model:
-    index = _get_json(name, at, weights.INDEX, weights.INDEX_BYTES)
-    files = ["model.safetensors"] if index is None else weights.shards(Fields(index, f"{weights.INDEX} of {name}"))
-    sizes: dict[str, int] = {}
-    problems: list[Problem] = []
-    for file in files:
-        try:
-            found = _header(name, at, file)
-        except Failure as failure:
-            problems += failure.problems
-            continue
-        if found is None and index is None:
-            return model
-        if found is None:
-            problems.append(Problem(FAILED, f"{file} of {name}", "the index names it, and it is not there"))
-        else:
-            sizes |= found
-    if problems:
-        raise Failure(*problems)
+    listed = _get(name, at, weights.INDEX, weights.INDEX_BYTES)
+    if listed is None:
+        single = _tensor_sizes(name, at, "model.safetensors")
+        return model if single is None else weights.from_tensors(model, single, "the headers of 1 files on the hub")
+
+    def read(file: str) -> Mapping[str, int]:
+        sizes = _tensor_sizes(name, at, file)
+        if sizes is None:
+            raise Failure(Problem(FAILED, f"{file} of {name}", "the index names it, and it is not there"))
+        return sizes
+
+    files = weights.shards(Fields(parse_json(listed.data, listed.where), f"{weights.INDEX} of {name}"))
+    sizes = weights.gathered(read, files)
     return weights.from_tensors(model, sizes, f"the headers of {len(files)} files on the hub")
 
 
-def _header(name: str, at: str, file: str) -> Mapping[str, int] | None:
-    first = _get(name, at, file, FIRST, part=True)
+def _tensor_sizes(name: str, at: str, file: str) -> Mapping[str, int] | None:
+    first = _get(name, at, file, FIRST, start=0)
     if first is None:
         return None
     if first.size is None:
@@ -211,23 +172,23 @@ def _header(name: str, at: str, file: str) -> Mapping[str, int] | None:
     def read(start: int, count: int) -> bytes:
         if start + count <= len(first.data):
             return first.data[start : start + count]
-        rest = _get(name, at, file, count, start=start, part=True)
+        rest = _get(name, at, file, count, start=start)
         return rest.data if rest else b""
 
     return tensor_sizes(read, first.size, f"{file} of {name}")
 
 
-def _get_json(name: str, at: str, file: str, most: int) -> dict[str, Any] | None:
-    found = _get(name, at, file, most)
-    return None if found is None else parse_json(found.data, f"{file} of {name} ({at})")
+class _Answer(NamedTuple):
+    """What the hub sent, what problems call it, the length of the whole file, and its commit."""
+
+    data: bytes
+    where: str
+    size: int | None
+    commit: str | None
 
 
-def _get(name: str, at: str, file: str, most: int, *, start: int = 0, part: bool = False) -> _Answer | None:
-    """Download a file of at most `most` bytes, or that `part` of a longer one from `start` on; None if it is missing.
-
-    Raises:
-        Failure: the hub cannot be reached, refuses, or sends something else.
-    """
+def _get(name: str, at: str, file: str, most: int, start: int | None = None) -> _Answer | None:
+    """Download a file of at most `most` bytes, or so many of a longer one from `start` on; None if it is missing."""
     try:
         from huggingface_hub import constants, get_token, hf_hub_url
         from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # documented
@@ -237,50 +198,48 @@ def _get(name: str, at: str, file: str, most: int, *, start: int = 0, part: bool
     # Not by `build_hf_headers`: for the user agent, it asks the hub more, and keeps the answer.
     if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
         headers["Authorization"] = f"Bearer {token}"
-    if part:
+    if start is not None:
         headers["Range"] = f"bytes={start}-{start + most - 1}"
     where = f"{file} of {name} ({at})"
+    data = bytearray()
     try:
         url = hf_hub_url(name, file, revision=at)
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
-            status, said = response.status_code, response.headers
-            if status == 404 and said.get("X-Error-Code") == "EntryNotFound":
+            status, answered = response.status_code, response.headers
+            if status == 404 and answered.get("X-Error-Code") == "EntryNotFound":
                 return None
-            if status not in (200, 206):
-                raise Failure(Problem(FAILED, where, _refusal(status, said, at)))
-            size = _size(status, said, start)
-            if (start and status != 206) or size == -1:
-                raise Failure(Problem(FAILED, where, "the hub sends another part of it than was asked for"))
-            data = bytearray()
+            size = _checked_size(status, answered, at, start or 0, where)
             for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > most:
                     break
-            commit = said.get("X-Repo-Commit", "")
     except Failure:
         raise
     except Exception as error:  # huggingface_hub's client, and so its exceptions, differ by release
         first = str(error).strip().partition("\n")[0]
         cause = f"{first[:1].lower()}{first[1:]}" or type(error).__name__
         raise Failure(Problem(FAILED, where, cause)) from error
-    if len(data) > most and not part:
+    if len(data) > most and start is None:
         raise Failure(Problem(FAILED, where, f"it is longer than {most:,} bytes"))
-    return _Answer(bytes(data[:most]), size, commit if _COMMIT.fullmatch(commit) else None)
+    commit = answered.get("X-Repo-Commit", "")
+    return _Answer(bytes(data[:most]), where, size, commit if _COMMIT.fullmatch(commit) else None)
 
 
-def _size(status: int, headers: Mapping[str, str], start: int) -> int | None:
-    """Return the length of the whole file; None if it is not stated, -1 if another part came."""
-    if status == 206:
-        found = _RANGE.fullmatch(headers.get("Content-Range", ""))
-        return int(found[2]) if found and int(found[1]) == start else -1
-    length = headers.get("Content-Length", "")
-    return int(length) if re.fullmatch(r"\d{1,18}", length) else None
-
-
-def _refusal(status: int, headers: Mapping[str, str], at: str) -> str:
+def _checked_size(status: int, headers: Mapping[str, str], at: str, start: int, where: str) -> int | None:
+    """Return the length of the whole file, None if it is not stated; raise `Failure` for any other answer."""
     code = headers.get("X-Error-Code", "")
-    if code == "RevisionNotFound":
-        return f"there is no revision {at}"
-    if status in (401, 403) or code == "GatedRepo":
-        return f"the hub answers {status}: it is gated, private or not there; accept its terms there and set HF_TOKEN"
-    return "there is no such model" if status == 404 else f"the hub answers {status}"
+    size = re.fullmatch(r"(\d{1,18})", headers.get("Content-Length", ""))
+    part = _RANGE.fullmatch(headers.get("Content-Range", ""))
+    if status == 200 and not start:
+        return int(size[1]) if size else None
+    if status == 206 and part and int(part[1]) == start:
+        return int(part[2])
+    if status in (200, 206):
+        cause = "the hub sends another part of it than was asked for"
+    elif code == "RevisionNotFound":
+        cause = f"there is no revision {at}"
+    elif status in (401, 403) or code == "GatedRepo":
+        cause = f"the hub answers {status}: it is gated, private or not there; accept its terms there and set HF_TOKEN"
+    else:
+        cause = "there is no such model" if status == 404 else f"the hub answers {status}"
+    raise Failure(Problem(FAILED, where, cause))

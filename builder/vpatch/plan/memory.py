@@ -14,25 +14,18 @@ from math import ceil
 
 from vpatch.plan import GIB, MIB
 from vpatch.plan.architectures import LINEAR, Model, Weights
-from vpatch.plan.deployment import FP8, Deployment, arithmetic_of
-from vpatch.plan.kv_cache import DTYPE_BYTES, TURBOQUANT_PRESETS, skipped_layers, stages_of
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
-IMAGE = int(1.9 * GIB)
-"""Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches."""
-SAMPLER = 20
-"""Bytes per token of the vocabulary: logits and probabilities in float32, sorted values and their indices."""
-TABLES = 160 * MIB
-"""What vLLM adds to the stored weights, mostly tables of rotary positions: 0.14 GiB, measured for Qwen3.6."""
+IMAGE = int(1.9 * GIB)  # Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches
+SAMPLER = 20  # bytes per token of the vocabulary: logits and probabilities in float32, sorted values, their indices
+TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
 
-SPLITS = 32
-"""Parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`."""
-FLOAT, HALF = 4, 2
-KERNEL_BLOCK = 128
-TRANSIENTS = 4
-"""Copies of the dequantized keys that a continuation of a prompt makes while it runs."""
-KEPT = 2.3
-"""How many times their size the allocator keeps, since they grow with each chunk: 1.9 and 2.3 times, on an H200."""
+SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
+FLOAT, HALF, KERNEL_BLOCK = 4, 2, 128
+TRANSIENTS = 4  # copies of the dequantized keys that a continuation of a prompt makes while it runs
+KEPT = 2.3  # times their size that the allocator keeps, since they grow with each chunk: 1.9 and 2.3 on an H200
 
 
 @dataclass(frozen=True)
@@ -166,7 +159,6 @@ def _decoder(model: Model, deployment: Deployment) -> int:
 
     The factor was measured at 8,192 tokens of text, with Qwen3.6-35B-A3B (2.0 times) and 27B (2.0 times).
     """
-    ranks, width = deployment.tensor_parallel_size, DTYPE_BYTES[model.dtype]
     mixers = [(2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size]
     if LINEAR in model.layers and model.linear:
         values = model.linear.value_heads * model.linear.value_head_size
@@ -175,7 +167,8 @@ def _decoder(model: Model, deployment: Deployment) -> int:
         mixers.append(experts.per_token * (3 * experts.intermediate_size + model.hidden_size))
     else:
         mixers.append(3 * model.intermediate_size)
-    return deployment.max_num_batched_tokens * width * 2 * (6 * model.hidden_size + ceil(max(mixers) / ranks))
+    widest = 6 * model.hidden_size + ceil(max(mixers) / deployment.tensor_parallel_size)
+    return deployment.max_num_batched_tokens * DTYPE_BYTES[model.dtype] * 2 * widest
 
 
 def _graphs(deployment: Deployment) -> Item:
@@ -201,28 +194,19 @@ def _turboquant(model: Model, deployment: Deployment, layers: int) -> tuple[Item
     `TurboQuantAttentionImpl._continuation_prefill`. A continuation is a prompt that the cache has a part of already: it
     dequantizes that part at once, at full length.
     """
-    if deployment.kv_cache_dtype not in TURBOQUANT_PRESETS:
+    if deployment.kv_cache_dtype not in TURBOQUANT:
         return ()
-    attention, ranks = model.attention, deployment.tensor_parallel_size
-    heads, kv_heads = attention.heads // ranks, max(1, attention.kv_heads // ranks)
-    decode = deployment.max_num_seqs * heads * (SPLITS * (attention.head_size + 1) + attention.head_size + 1) * FLOAT
+    attention = model.attention.shard(deployment.tensor_parallel_size)
+    decode = deployment.max_num_seqs * attention.heads * (SPLITS + 1) * (attention.head_size + 1) * FLOAT
     context = ceil((deployment.max_model_len - 1) / KERNEL_BLOCK) * KERNEL_BLOCK
-    half = kv_heads * context * attention.head_size * HALF
+    half = attention.kv_heads * context * attention.head_size * HALF
     reserved = max(decode, 2 * half)
-    workspace = Item(
-        "TurboQuant workspace",
-        # With experts, it is the memory of their workspace, which is counted.
-        Estimate(reserved, 0 if model.experts else reserved, reserved),
-        f"keys and values of {context:,} tokens dequantised; reserved after the KV cache is sized",
-        counted=False,
-    )
-    copies = Item(
-        "TurboQuant continuation",
-        Estimate(TRANSIENTS * half, 0, int(TRANSIENTS * KEPT * half)),
-        f"copies of them while a prompt of {context:,} tokens goes on",
-        counted=False,
-    )
-    if arithmetic_of(deployment.vllm).decode_buffers:
-        buffers = Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
-        return (buffers, workspace, copies)
-    return (workspace, copies)
+    # With experts, the workspace is the memory of theirs, which is counted.
+    size = Estimate(reserved, 0 if model.experts else reserved, reserved)
+    because = f"keys and values of {context:,} tokens dequantised; reserved after the KV cache is sized"
+    workspace = Item("TurboQuant workspace", size, because, counted=False)
+    size = Estimate(TRANSIENTS * half, 0, int(TRANSIENTS * KEPT * half))
+    because = f"copies of them while a prompt of {context:,} tokens goes on"
+    copies = Item("TurboQuant continuation", size, because, counted=False)
+    buffers = Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
+    return (*((buffers,) if arithmetic_of(deployment.vllm).decode_buffers else ()), workspace, copies)

@@ -45,7 +45,7 @@ class Plan:
 
     @property
     def deployment(self) -> Deployment:
-        """The deployment, with what was left to vLLM filled in."""
+        """The deployment, with the options that were left to vLLM."""
         return self.fit.deployment
 
     @property
@@ -55,12 +55,7 @@ class Plan:
 
 
 def plan(
-    model: Model,
-    deployment: Deployment,
-    installed: Sequence[Catalogued],
-    *,
-    requests: int = 1,
-    slow_link: bool = False,
+    model: Model, deployment: Deployment, installed: Sequence[Catalogued], *, requests: int = 1, slow_link: bool = False
 ) -> Plan:
     """Plan a deployment of a model with the installed overlays.
 
@@ -78,23 +73,15 @@ def plan(
         found = fit(model, model.weights, deployment)
     needed = needs(model, deployment, installed)
     uncovered = (Problem("vLLM cannot serve it", model.architecture, item.because) for item in needed if item.uncovered)
-    return Plan(
-        model=model,
-        fit=found,
-        needs=needed,
-        advice=advise(model, model.weights, deployment, requests),
-        cautions=cautions(model, found, slow_link=slow_link),
-        problems=(*uncovered, *refusals(model, model.weights, found, requests)),
-    )
+    problems = (*uncovered, *refusals(model, model.weights, found, requests))
+    advice = advise(model, model.weights, deployment, requests)
+    return Plan(model, found, needed, advice, cautions(model, found, slow_link=slow_link), problems)
 
 
 def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued]) -> tuple[Needed, ...]:
-    """Return whether the deployment needs each installed overlay, on a pristine vLLM of its release.
+    """Return whether the deployment needs each installed overlay; raise `Failure` if an overlay raised.
 
-    The states are those that the overlays declare by release. `vpatch status` reads them from a tree.
-
-    Raises:
-        Failure: an overlay raised.
+    The states are those that the overlays declare for a pristine vLLM of the release. `vpatch status` reads a tree's.
     """
     use = Use(
         hybrid=model.hybrid,

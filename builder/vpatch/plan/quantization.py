@@ -6,18 +6,16 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from vpatch.plan.architectures import Head
 from vpatch.plan.checkpoint_files import Fields
 
-HEAD_NAMES = ("lm_head", "language_model.lm_head")
-"""The name of the head in a language model, and in a multimodal one."""
-HEAD_CLASS, LINEAR_CLASS = "ParallelLMHead", "ParallelLinear"
-"""Endings of the vLLM classes that targets without a dot name."""
+HEAD_NAMES = ("lm_head", "language_model.lm_head")  # in a language model, and in a multimodal one
+HEAD_CLASS, LINEAR_CLASS = "ParallelLMHead", "ParallelLinear"  # endings of the vLLM classes that targets name
 
 COMPRESSED = "compressed-tensors"
 _FP8 = {"FP8": "fp8-tensor", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-channel", "FP8_PB_WO": "fp8-block"}
-_MODELOPT = {"NVFP4": "modelopt_fp4", "MIXED_PRECISION": "modelopt_mixed"}
 _LONGEST, _PATTERNS = 4096, 1000
 
 
@@ -66,11 +64,8 @@ class Quantization:
 
 
 def _runs(name: str) -> Iterator[str]:
-    """Yield each run of a name's dotted parts."""
     parts = name.split(".")
-    for first in range(len(parts)):
-        for last in range(first + 1, len(parts) + 1):
-            yield ".".join(parts[first:last])
+    return (".".join(parts[first:last]) for first, last in combinations(range(len(parts) + 1), 2))
 
 
 def _names(target: str, name: str) -> bool:
@@ -78,18 +73,17 @@ def _names(target: str, name: str) -> bool:
 
 
 def head_scheme(quantization: Quantization | None, *, multimodal: bool = False) -> tuple[str, Scheme] | None:
-    """Return the target and the scheme of the output head; None if it is not quantized.
-
-    compressed-tensors names the head by either spelling, and an expression that ignores only the other one loses to a
-    target of the model's own.
-    """
+    """Return the target and the scheme of the output head; None if it is not quantized."""
     if quantization is None or quantization.head is False:
         return None
     kind = LINEAR_CLASS if quantization.head else HEAD_CLASS
     own, other = reversed(HEAD_NAMES) if multimodal else HEAD_NAMES
+    found = None
+    # compressed-tensors names the head by either spelling, and a target of the model's own wins over an expression
+    # that ignores only the other one.
     if quantization.method == COMPRESSED and other not in quantization.ignore:
-        return quantization.scheme((own,), kind) or quantization.scheme(HEAD_NAMES, kind)
-    return quantization.scheme(HEAD_NAMES, kind)
+        found = quantization.scheme((own,), kind)
+    return found or quantization.scheme(HEAD_NAMES, kind)
 
 
 def head_of(quantization: Quantization | None, *, multimodal: bool = False) -> Head | None:
@@ -143,26 +137,20 @@ def _everywhere(method: str, scheme: Scheme, ignore: Iterable[str], *, head: boo
     """Return a method for each linear layer that `ignore` does not name: whole, by a dotted part, or by wildcards."""
     stripped = [name.strip("*.") for name in dict.fromkeys(ignore)]
     wild = tuple(re.compile(fnmatch.translate(f"*{name}*")) for name in stripped if "*" in name)
-    return Quantization(
-        method,
-        (("Linear", scheme),),
-        within=frozenset(name for name in stripped if name and "*" not in name),
-        patterns=wild[:_PATTERNS],
-        head=head,
-    )
+    within = frozenset(name for name in stripped if name and "*" not in name)
+    return Quantization(method, (("Linear", scheme),), within=within, patterns=wild[:_PATTERNS], head=head)
 
 
 def _modelopt(found: Fields) -> Quantization:
     inner = found.inside("quantization") if "quantization" in found.data else found
     algorithm = inner.text("quant_algo").upper()
     ignore = inner.texts("exclude_modules") or found.texts("ignore")
-    method = _MODELOPT.get(algorithm, "modelopt")
     if algorithm == "NVFP4":
         group = inner.number("group_size", default=16, most=1 << 16)
-        return _everywhere(method, Scheme("nvfp4", 0.5 + 1 / group), ignore, head=True)
+        return _everywhere("modelopt_fp4", Scheme("nvfp4", 0.5 + 1 / group), ignore, head=True)
     if algorithm in _FP8:
-        return _everywhere(method, Scheme(_FP8[algorithm], 1.0), ignore, head=True)
-    return Quantization(method, head=False, certain=False)
+        return _everywhere("modelopt", Scheme(_FP8[algorithm], 1.0), ignore, head=True)
+    return Quantization("modelopt_mixed" if algorithm == "MIXED_PRECISION" else "modelopt", head=False, certain=False)
 
 
 def _compressed(found: Fields) -> Quantization:

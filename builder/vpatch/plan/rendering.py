@@ -1,7 +1,4 @@
-"""A plan as lines for a pipe, as a page for a terminal with a bar of the card's memory, and as the contract's JSON.
-
-rich is not used: its tables fold and pad cells, and these lines are as long as they are.
-"""
+"""A plan as lines for a pipe, as a page for a terminal with a bar of the card's memory, and as the contract's JSON."""
 
 from __future__ import annotations
 
@@ -39,6 +36,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
         if heading == "memory":
             yield from _bar(plan, width)
         yield heading
+        # Not by rich, whose tables fold and pad the last column.
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
@@ -52,8 +50,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
 def _title(plan: Plan) -> str:
     model, deployment = plan.model, plan.deployment
     revision = f" ({model.revision})" if model.revision else ""
-    count = deployment.tensor_parallel_size * deployment.pipeline_parallel_size
-    cards = f"{count} x {deployment.gpu.name}" if count > 1 else deployment.gpu.name
+    cards = f"{deployment.gpus} x {deployment.gpu.name}" if deployment.gpus > 1 else deployment.gpu.name
     return f"{model.name}{revision} on {cards}, vLLM {deployment.vllm}, KV cache {deployment.kv_cache_dtype}"
 
 
@@ -133,30 +130,16 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
     memory, layout = fit.memory, fit.layout
     return {
         "vllm": str(deployment.vllm),
-        "model": {
-            "name": plan.model.name,
-            "revision": plan.model.revision,
-            "architecture": plan.model.architecture,
-            "hybrid": plan.model.hybrid,
-            "unknown": list(plan.model.unknown),
-        },
+        "model": _only(plan.model, "name", "revision", "architecture", "hybrid", "unknown"),
         "gpu": {"name": deployment.gpu.name, "gib": _gib(deployment.gpu.memory)},
         "fits": fit.fits,
-        "overlays": [
-            {"id": n.id, "needed": n.needed, "because": n.because, "state": n.state, "opt_in": n.opt_in}
-            for n in plan.needs
-        ],
+        "overlays": [_only(need, "id", "needed", "because", "state", "opt_in") for need in plan.needs],
         "kv_cache": {
             "dtype": deployment.kv_cache_dtype,
             **_bounded(memory.kv_cache),
-            "block_size": layout.block_size,
-            "page_bytes": layout.page_bytes,
-            "state_bytes": layout.state_bytes,
+            **_only(layout, "block_size", "page_bytes", "state_bytes"),
             "groups": len(layout.groups),
-            "blocks": fit.likely.blocks,
-            "blocks_per_request": fit.likely.blocks_per_request,
-            "slots": fit.likely.slots,
-            "tokens": fit.likely.tokens,
+            **_only(fit.likely, "blocks", "blocks_per_request", "slots", "tokens"),
             "prints": _printed(plan),
             "concurrency": round(fit.likely.concurrency, 4),
             "least_concurrency": round(fit.least.concurrency, 4),
@@ -176,6 +159,10 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
         "warnings": [asdict(caution) for caution in plan.cautions],
         "commands": dict(commands),
     }
+
+
+def _only(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _gib(size: int) -> float:

@@ -1,20 +1,17 @@
-"""The size of a model's weights: from the headers of its files, from their index, as given, or estimated.
-
-An estimate follows from the shapes in the config and from how each matrix is stored.
-"""
+"""The size of a model's weights: from the headers of its files, from their index, as given, or by their shapes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB
-from vpatch.plan.architectures import FULL, Architecture, GatedDeltaNet, Model, Weights
+from vpatch.plan.architectures import FULL, VISION_DEFAULTS, Architecture, GatedDeltaNet, Model, Weights
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
@@ -22,29 +19,16 @@ INDEX = "model.safetensors.index.json"
 INDEX_BYTES = 256 << 20
 MOST_GIB = 1 << 20
 
-_LAYER = re.compile(
-    r"(?:(?:model|language_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h|blocks)\.(\d+)\."
-)
+_INSIDE = r"(?:(?:model|language_model|transformer|decoder|backbone|gpt_neox)\.)*"
+_LAYER = re.compile(_INSIDE + r"(?:layers|h|blocks)\.(\d+)\.")
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
 _VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model)\.")
 _DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
+# In configs: as in multimodal checkpoints, in vLLM, and in language models.
 LAYER_NAMES = ("model.language_model.layers", "language_model.model.layers", "model.layers")
-"""Names of the decoder layers in configs: as in multimodal checkpoints, in vLLM, and in language models."""
-VISION_DEFAULTS = {
-    "depth": 27,
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "in_channels": 3,
-    "patch_size": 16,
-    "temporal_patch_size": 2,
-    "spatial_merge_size": 2,
-    "num_position_embeddings": 2304,
-    "out_hidden_size": 3584,
-}
-"""Defaults of transformers for keys that the `vision_config` of a Qwen3.5 leaves out."""
 
 
 def with_total(model: Model, gib: float) -> Model:
@@ -56,30 +40,34 @@ def with_total(model: Model, gib: float) -> Model:
 
 
 def from_files(model: Model, folder: Path) -> Model:
-    """Return the model with the weights that the safetensors files in a folder have; unchanged without any.
+    """Return the model with the weights of the safetensors files in a folder; unchanged without any.
 
     As in vLLM, these are the files that the index names; without an index, all of them.
-
-    Raises:
-        Failure: a header or the index is wrong; it has the problems of all files.
     """
-    index = Fields(load_json(folder / INDEX, INDEX_BYTES), str(folder / INDEX)) if (folder / INDEX).exists() else None
+    path = folder / INDEX
+    index = Fields(load_json(path, INDEX_BYTES), str(path)) if path.exists() else None
     names = shards(index) if index else sorted(path.name for path in folder.glob("*.safetensors"))
     there = [name for name in names if (folder / name).exists()]
     if index and len(there) < len(names):
         return _from_index(model, index, f"{len(names) - len(there)} of {len(names)} files are not there")
     if not there:
         return model
+    source = f"the headers of {len(there)} safetensors file{'s' if len(there) > 1 else ''}"
+    return from_tensors(model, gathered(lambda name: tensor_sizes_of(folder / name), there), source)
+
+
+def gathered(read: Callable[[str], Mapping[str, int]], names: Iterable[str]) -> dict[str, int]:
+    """Read the tensors' sizes of several files; raise one `Failure` with the problems of all files."""
     sizes: dict[str, int] = {}
     problems: list[Problem] = []
-    for name in there:
+    for name in names:
         try:
-            sizes |= tensor_sizes_of(folder / name)
+            sizes |= read(name)
         except Failure as failure:
             problems += failure.problems
     if problems:
         raise Failure(*problems)
-    return from_tensors(model, sizes, f"the headers of {len(there)} safetensors file{'s' if len(there) > 1 else ''}")
+    return sizes
 
 
 def shards(index: Fields) -> list[str]:
@@ -115,8 +103,8 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
         found = _LAYER.match(name)
         if _VISION.match(name):
             vision += size
-        elif _DRAFT.match(name) or (found and not _is_decoder(found[1], len(layers))):
-            draft += size
+        elif _DRAFT.match(name) or (found and (len(found[1]) > 9 or int(found[1]) >= len(layers))):
+            draft += size  # some checkpoints keep layers of multi-token prediction behind the decoder's
         elif found:
             layers[int(found[1])] += size
         elif _HEAD.search(name):
@@ -128,31 +116,14 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
     return replace(model, weights=Weights(tuple(layers), embedding, head, other, vision, draft, source))
 
 
-def _is_decoder(index: str, count: int) -> bool:
-    """Some checkpoints keep layers of multi-token prediction behind the decoder's."""
-    return len(index) < 10 and int(index) < count
-
-
 def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
     """Split `total` bytes as an estimate is split, or evenly over the layers; `whole`: the draft layers are in it."""
     parts = estimated or Weights((1,) * len(model.layers))
     of = parts.loaded + (parts.draft if whole else 0)
-
-    def share(part: int) -> int:
-        return part * total // of
-
-    split = replace(
-        parts,
-        layers=tuple(map(share, parts.layers)),
-        embedding=share(parts.embedding),
-        head=share(parts.head),
-        other=share(parts.other),
-        vision=share(parts.vision),
-        draft=share(parts.draft) if whole else parts.draft,
-        source=source,
-        exact=False,
-        summed=True,
-    )
+    names = ("embedding", "head", "other", "vision", *(("draft",) if whole else ()))
+    shares = {name: getattr(parts, name) * total // of for name in names}
+    layers = tuple(size * total // of for size in parts.layers)
+    split = replace(parts, layers=layers, **shares, source=source, exact=False, summed=True)
     left = total - split.loaded - (split.draft if whole else 0)
     return replace(split, other=split.other + left)
 
@@ -209,10 +180,7 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
     hidden, experts = model.hidden_size, model.experts
     yield _Part("norms", 2 * hidden, linear=False)
-    if kind == FULL or model.linear is None:
-        yield from _attention(model, gated=known.gated)
-    else:
-        yield from _delta(model.linear, hidden)
+    yield from _attention(model, known) if kind == FULL or model.linear is None else _delta(model.linear, hidden)
     if experts is None or _is_dense(text, known, index):
         yield from _mlp("mlp", hidden, model.intermediate_size)
         return
@@ -229,34 +197,28 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
 
 def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     """Whether a layer of a model with experts has none, as in vLLM's Qwen and GLM models."""
-    listed = text.data.get("mlp_only_layers")
-    step = text.number("decoder_sparse_step", default=1)
+    listed, step = text.data.get("mlp_only_layers"), text.number("decoder_sparse_step", default=1)
     first = text.number("first_k_dense_replace", default=known.defaults.get("first_k_dense_replace", 0), least=0)
     return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
 
 
-def _attention(model: Model, *, gated: bool) -> Iterator[_Part]:
-    hidden, attention = model.hidden_size, model.attention
+def _attention(model: Model, known: Architecture) -> Iterator[_Part]:
+    attention = model.attention
     queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
-    yield _Part("self_attn.q_proj", hidden * queries * (2 if gated else 1))
-    yield _Part("self_attn.k_proj", hidden * keys)
-    yield _Part("self_attn.v_proj", hidden * keys)
-    yield _Part("self_attn.o_proj", hidden * queries)
+    widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
+    return (_Part(f"self_attn.{name}", model.hidden_size * width) for name, width in widths.items())
 
 
 def _delta(linear: GatedDeltaNet, hidden: int) -> Iterator[_Part]:
     keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
-    yield _Part("linear_attn.in_proj_qkv", hidden * (2 * keys + values))
-    yield _Part("linear_attn.in_proj_z", hidden * values)
-    yield _Part("linear_attn.in_proj_b", hidden * linear.value_heads)
-    yield _Part("linear_attn.in_proj_a", hidden * linear.value_heads)
-    yield _Part("linear_attn.out_proj", hidden * values)
+    widths = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "out_proj": values}
+    widths |= {"in_proj_b": linear.value_heads, "in_proj_a": linear.value_heads}
+    yield from (_Part(f"linear_attn.{name}", hidden * width) for name, width in widths.items())
     yield _Part("linear_attn.conv1d", linear.conv_kernel * (2 * keys + values), linear=False)
 
 
 def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
-    for one in ("gate_proj", "up_proj", "down_proj"):
-        yield _Part(f"{name}.{one}", hidden * width * count)
+    return (_Part(f"{name}.{one}", hidden * width * count) for one in ("gate_proj", "up_proj", "down_proj"))
 
 
 def _vision(text: Fields) -> int:
