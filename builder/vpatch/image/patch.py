@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any
 
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, Verdict
@@ -47,7 +47,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     Raises:
         Failure: something in the image cannot be read or replaced.
     """
-    changeset = plan(lambda file: _module(files, vllm, file), overlays)
+    changeset = Engine(overlays).plan(lambda file: _module(files, vllm, file))
     if changeset.problems or not changeset.files:
         return Patch(changeset)
     rows = listed(files, vllm)
@@ -57,7 +57,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
-    contents[f"{vllm.root}/{vllm.record}"] = revised.serialise()
+    contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
     entries = _entries(files, vllm, contents)
     made = layer.make(contents, entries, _bytecode(files, contents), _epoch(base.config.get("created")))
     return Patch(changeset, made, said)
