@@ -12,7 +12,7 @@ from vpatch.plan.deployment import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.cli.test_terminal import on_terminal
-from tests.plan.seeds import AT_32K, FP8_AT_262K, Printed
+from tests.plan.examples import AT_32K, FP8_AT_262K, Printed
 
 if TYPE_CHECKING:
     from tests.conftest import Process, Program

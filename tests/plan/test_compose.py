@@ -18,7 +18,7 @@ from vpatch.errors import Failure
 from vpatch.plan.commands import compose, docker
 from vpatch.plan.deployment import presets
 
-from tests.plan.made import deployment, model, of
+from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 
 OVERLAYS = ("ct-fp8-lm-head", "turboquant-workspace")
 CHECK = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
@@ -113,8 +113,8 @@ def service(text: str) -> dict[str, Any]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The compose files of every preset, and of what is hard to write."""
     folder = tmp_path_factory.mktemp("compose")
-    texts = {one.name: compose(*of(one), OVERLAYS) for one in presets()}
-    texts["hard"] = compose(model("/models/yes"), deployment("0.21.0", extra=HARD), OVERLAYS)
+    texts = {one.name: compose(*preset_deployment(one), OVERLAYS) for one in presets()}
+    texts["hard"] = compose(bare_model("/models/yes"), bare_deployment("0.21.0", extra=HARD), OVERLAYS)
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(text)
     return sorted(folder.iterdir())
@@ -138,7 +138,7 @@ def test_the_schema_finds_what_is_wrong(files: list[Path], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_it_is_the_container_of_docker_run(one: Any) -> None:
-    meant, deployed = of(one)
+    meant, deployed = preset_deployment(one)
     run = docker(meant, deployed, OVERLAYS).arguments
     found = service(compose(meant, deployed, OVERLAYS))
 
@@ -156,7 +156,7 @@ def test_it_is_the_container_of_docker_run(one: Any) -> None:
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_strings_are_read_as_they_were(version: str) -> None:
-    text = compose(model("no"), deployment(extra=HARD, environment=("A=$HOME", "B=yes")), ())
+    text = compose(bare_model("no"), bare_deployment(extra=HARD, environment=("A=$HOME", "B=yes")), ())
     found = read(text, version)["services"]["vllm"]
 
     assert found["command"][0] == "no"
@@ -167,7 +167,7 @@ def test_strings_are_read_as_they_were(version: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=6), TEXT)
 def test_any_string_is_read_as_it_was(extra: list[str], name: str) -> None:
-    found = service(compose(model(name), deployment(extra=tuple(extra)), ()))
+    found = service(compose(bare_model(name), bare_deployment(extra=tuple(extra)), ()))
 
     inside = name if not name.startswith("/") else found["volumes"][-1]["target"]
     assert found["command"][0] == inside
@@ -175,7 +175,7 @@ def test_any_string_is_read_as_it_was(extra: list[str], name: str) -> None:
 
 
 def test_a_folder_is_mounted() -> None:
-    found = service(compose(model("/srv/$x, y: z"), deployment(), ()))
+    found = service(compose(bare_model("/srv/$x, y: z"), bare_deployment(), ()))
 
     assert found["command"][0] == "/models/$x, y: z"
     assert found["volumes"][-1] == {
@@ -187,16 +187,16 @@ def test_a_folder_is_mounted() -> None:
 
 
 def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> None:
-    text = compose(model("a/b"), deployment("0.21.0"), OVERLAYS)
+    text = compose(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS)
 
     assert "#   vpatch build \\\n#     --base vllm/vllm-openai:v0.21.0 \\\n" in text
     assert service(text)["pull_policy"] == "never"
-    assert "pull_policy" not in service(compose(model("a/b"), deployment("0.20.2"), ()))
-    assert "vpatch build" not in compose(model("a/b"), deployment("0.20.2"), ())
+    assert "pull_policy" not in service(compose(bare_model("a/b"), bare_deployment("0.20.2"), ()))
+    assert "vpatch build" not in compose(bare_model("a/b"), bare_deployment("0.20.2"), ())
 
 
 def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = compose(model("a/b"), deployment(), ())
+    text = compose(bare_model("a/b"), bare_deployment(), ())
     command, python, *arguments = service(text)["healthcheck"]["test"]
     assert (command, python) == ("CMD", "python3")
     assert f'- "{arguments[-1]}"\n' in text, "on one line"
@@ -231,4 +231,4 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
 
     with pytest.raises(Failure, match=r"cannot write a compose file: .* pip install 'vpatch\[plan\]'"):
-        compose(model("a/b"), deployment(), ())
+        compose(bare_model("a/b"), bare_deployment(), ())

@@ -15,9 +15,8 @@ from vpatch.plan import GIB, lookup
 from vpatch.plan.architectures import Model
 from vpatch.plan.lookup import load
 
-from tests.plan.configs import named
+from tests.plan.configs import file, header, named
 from tests.plan.hub_server import COMMIT, NAME, Hub, hub
-from tests.plan.shards import file, header
 from tests.plan.test_weights import CONFIG, FIRST, MEASURED, SECOND, index
 
 __all__ = ["hub"]

@@ -12,14 +12,14 @@ from vpatch.plan.commands import serve
 from vpatch.plan.deployment import Deployment, Preset, presets
 
 from tests.conftest import Trees
-from tests.plan.made import deployment, model, of
+from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 from tests.validation.cpu.environment import interpreter, probe
 
 RELEASES = ("0.18.0", "0.20.2", "0.33.0")
 Parsed = dict[str, dict[str, Any]]
 
 MADE = {
-    "everything": deployment(
+    "everything": bare_deployment(
         kv_cache_dtype="fp8_e4m3",
         tensor_parallel_size=2,
         pipeline_parallel_size=2,
@@ -30,7 +30,7 @@ MADE = {
         enforce_eager=True,
         language_model_only=True,
     ),
-    "little": deployment(enable_prefix_caching=True),
+    "little": bare_deployment(enable_prefix_caching=True),
 }
 WRONG = {
     "unknown option": (("--max-model-length", "32768"), "unrecognized arguments: --max-model-length 32768"),
@@ -78,8 +78,8 @@ def release(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Parsed:
     """Give what the parser of the release makes of each command, by name."""
-    commands = {preset.name: serve(*of(preset, environment=())) for preset in presets()}
-    commands |= {name: serve(model("someone/model", "main"), one) for name, one in MADE.items()}
+    commands = {preset.name: serve(*preset_deployment(preset, environment=())) for preset in presets()}
+    commands |= {name: serve(bare_model("someone/model", "main"), one) for name, one in MADE.items()}
     asked = {name: command.arguments[2:] for name, command in commands.items()}
     asked |= {name: ("someone/model", *arguments) for name, (arguments, _) in WRONG.items()}
     asked["in MiB"] = ("someone/model", "--kv-cache-memory-bytes", "20600M")
@@ -97,7 +97,7 @@ def lacks(release: str, one: Deployment) -> bool:
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_arrives_as_meant(parsed: Parsed, release: str, preset: Preset) -> None:
     found = parsed[preset.name]
-    meant, one = of(preset)
+    meant, one = preset_deployment(preset)
     if lacks(release, one):
         assert "argument --kv-cache-dtype: invalid choice: 'turboquant_4bit_nc'" in found["refused"]
         return

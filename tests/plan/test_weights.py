@@ -17,8 +17,7 @@ from vpatch.plan.architectures import Weights
 from vpatch.plan.checkpoint import read
 from vpatch.plan.checkpoint_files import tensor_sizes
 
-from tests.plan.configs import named
-from tests.plan.shards import file, header
+from tests.plan.configs import file, header, named
 
 CONFIG = named("Qwen3_5ForConditionalGeneration", mtp_num_hidden_layers=1)
 FIRST = {

@@ -12,7 +12,7 @@ from vpatch.plan.deployment import Deployment, gpu, preset
 from vpatch.plan.kv_cache import Capacity, Layout, capacity, layout
 from vpatch.plan.lookup import load
 
-from tests.plan.seeds import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
+from tests.plan.examples import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
 
 
 @cache
