@@ -20,13 +20,13 @@ PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 
 
 def hybrid(name: str = PACKED, gib: float = 21.88, **said: Any) -> Model:
-    """Give a recorded model that weighs so much."""
+    """Return a recorded model with weights of so many GiB."""
     model = load(name)
     return replace(model, weights=weighing(gib, len(model.layers)), **said)
 
 
 def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
-    """Give a model of the shape of Qwen3-0.6B."""
+    """Return a model of the shape of Qwen3-0.6B."""
     return Model(
         **{
             "name": "Qwen/Qwen3-0.6B",
@@ -49,13 +49,13 @@ def weights_of(model: Model) -> Weights:
 
 
 def weighing(gib: float, layers: int) -> Weights:
-    """Give weights of so many GiB, all in the layers."""
+    """Return weights of so many GiB, all in the layers."""
     each, rest = divmod(int(gib * GIB), layers)
     return Weights(layers=(each + rest, *[each] * (layers - 1)), source="said by the test")
 
 
 def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Deployment:
-    """Give a deployment; what is not said is the preset's at 32K."""
+    """Return a deployment with the options of the preset for 32K, unless given."""
     usual = {
         "max_model_len": 32_768,
         "max_num_seqs": 16,
@@ -96,7 +96,7 @@ CARD = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 
 @dataclass(frozen=True)
 class Printed:
-    """A row: the preset that describes it, sizes in GiB, what vLLM printed in tokens and as concurrency."""
+    """A row: its preset, sizes in GiB, and the tokens and the concurrency that vLLM printed."""
 
     preset: str
     weights: float

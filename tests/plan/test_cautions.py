@@ -1,4 +1,4 @@
-"""What a plan warns of, and what vLLM refuses and so does a plan."""
+"""The cautions of a plan, and the deployments that it refuses because vLLM does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_desktop_wants_room(share: float, told: str | None) -> None:
     assert not told or told in said[0]
 
 
-def test_memory_that_nobody_counts() -> None:
+def test_uncounted_memory() -> None:
     """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
     long: dict[str, Any] = {
         "kv_cache_dtype": "turboquant_4bit_nc",
@@ -71,7 +71,7 @@ def test_memory_that_nobody_counts() -> None:
 
 
 def test_what_is_counted_does_not_come_on_top() -> None:
-    """A desktop wants 3 GiB of the card, and vLLM leaves it less: that is all there is to say."""
+    """A desktop wants 3 GiB of the card, and vLLM leaves it less: no other caution applies."""
     said: dict[str, Any] = {"desktop": True, "gpu_memory_utilization": 0.92}
 
     assert names(hybrid(), deployment(**said)) == {"desktop"}
@@ -80,7 +80,7 @@ def test_what_is_counted_does_not_come_on_top() -> None:
     assert uncounted.endswith("; lower --kv-cache-memory-bytes")
 
 
-def test_decodes_buffers_on_0_20() -> None:
+def test_buffers_of_decode_on_0_20() -> None:
     """The figures of the 35B: 331 MiB for 64 requests, which the card's weights show for 16."""
     found = fit(hybrid(), weights_of(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
     buffers = next(item for item in found.memory.items if item.name == "TurboQuant buffers")
@@ -89,7 +89,7 @@ def test_decodes_buffers_on_0_20() -> None:
     assert buffers.counted
 
 
-def test_a_slow_link_bears_a_pipeline_only() -> None:
+def test_a_slow_link_is_for_pipelines_only() -> None:
     model = hybrid(MOE, 66.5)
     across = deployment(tensor_parallel_size=4)
     along = deployment(pipeline_parallel_size=4)
@@ -111,7 +111,7 @@ def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
     assert "block-size" in [caution.name for caution in off.cautions]
 
 
-def test_a_length_that_the_model_was_not_made_for() -> None:
+def test_a_length_beyond_the_models_is_refused() -> None:
     found = plan(dense(), deployment(max_model_len=50_000), discover())
 
     assert [problem.what for problem in found.problems] == ["too long for the model"]
@@ -173,7 +173,7 @@ def test_a_share_that_is_not_free_is_refused() -> None:
     ids=["stages", "B200", "no attention", "Ampere", "float type"],
 )
 def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, why: str) -> None:
-    """As `test_agreement.py` finds it: refused from a release on, and not on the one before."""
+    """Each rule holds from a release on, and not on the release before, as in `test_agreement.py`."""
     before = RELEASES[RELEASES.index(since) - 1]
     usual: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
     causes = {

@@ -49,7 +49,7 @@ docker run --rm \\
 """
 
 
-def test_the_text_has_an_option_a_line() -> None:
+def test_the_text_has_one_option_per_line() -> None:
     meant, one = preset_deployment(preset("qwen3.6-35b-5090-262k-fp8head"), speculative_tokens=2)
 
     assert str(serve(meant, one)) == EXAMPLE
@@ -71,7 +71,7 @@ def test_the_text_has_an_option_a_line() -> None:
         ({"gpu_memory_utilization": 0.1 + 0.2}, ("--gpu-memory-utilization", "0.30000000000000004")),
     ],
 )
-def test_an_option_is_said_where_it_differs(options: dict[str, Any], line: tuple[str, ...]) -> None:
+def test_an_option_is_printed_where_it_differs(options: dict[str, Any], line: tuple[str, ...]) -> None:
     without = serve(bare_model("a/b"), bare_deployment()).lines
     lines = serve(bare_model("a/b"), bare_deployment(**options)).lines
 
@@ -80,7 +80,7 @@ def test_an_option_is_said_where_it_differs(options: dict[str, Any], line: tuple
     assert len(set(lines) - set(without)) == 1
 
 
-def test_the_environment_is_said_before_and_given_to_the_container() -> None:
+def test_the_environment_precedes_the_command_and_is_passed_to_the_container() -> None:
     meant, one = preset_deployment(preset("qwen3.5-35b-pro6000"))
     variable = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1"
 
@@ -121,7 +121,7 @@ def test_the_docker_client_understands_it(name: str, monkeypatch: pytest.MonkeyP
     assert "unknown flag: --ipc-of" in ran[1]
 
 
-def test_overlays_are_put_on_by_their_names_in_order() -> None:
+def test_overlays_are_applied_by_name_in_order() -> None:
     named = ("--overlay", "ct-fp8-lm-head", "--overlay", "turboquant-hybrid", "--overlay", "turboquant-workspace")
 
     assert apply(()) is None
@@ -161,7 +161,7 @@ def test_a_shell_reads_the_text_as_the_arguments(extra: list[str], name: str) ->
 HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
 
 
-def test_what_is_to_be_published_is_what_is_defined() -> None:
+def test_images_to_publish_are_the_defined_ones() -> None:
     default = {item.id for item in discover() if not item.overlay.opt_in}
     wanted = set()
     for one in read(everything(ROOT)):
@@ -175,7 +175,7 @@ def test_what_is_to_be_published_is_what_is_defined() -> None:
     assert published() == (), "README says that none is"
 
 
-def test_no_overlay_no_other_image() -> None:
+def test_without_overlays_the_image_is_vllms() -> None:
     assert image(bare_deployment("0.20.2"), ()) == Image(f"{STOCK}:v0.20.2", f"{STOCK}:v0.20.2")
     assert image(bare_deployment("0.18.0", cuda="cu130"), ()).name == f"{STOCK}:v0.18.0-cu130"
 
@@ -192,7 +192,7 @@ def test_the_published_image_with_the_fewest_overlays() -> None:
     assert names == [f"ghcr.io/vpatch/vllm-openai:v0.20.2{suffix}" for suffix in ("", "-tiles", "-cu129")]
 
 
-def test_an_image_that_is_not_published_is_to_be_built_and_of_no_registry() -> None:
+def test_an_unpublished_image_must_be_built_and_has_no_registry() -> None:
     none = Image(
         f"{STOCK}:v0.21.0",
         "localhost/vllm-openai:v0.21.0-vpatch",

@@ -1,4 +1,4 @@
-"""Compose files: valid by compose's own schema, and read back as what was meant."""
+"""Compose files are valid by compose's own schema, and every string in them is read back unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 OVERLAYS = ("ct-fp8-lm-head", "turboquant-workspace")
 CHECK = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
 
-# What YAML 1.1 or 1.2, a comment, a block, or compose would take for something else.
+# Strings that YAML 1.1 or 1.2, or compose, could read as something else.
 HARD = (
     *(
         "yes",
@@ -86,7 +86,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 def read(text: str, version: str = "1.2") -> Any:
-    """Read a compose file as compose does: YAML first, then variables in every string; here, none may be left."""
+    """Read a compose file as compose does: YAML first, then variables in every string, of which there must be none."""
     yaml = YAML(typ="safe", pure=True)
     yaml.version = version
     return _interpolated(yaml.load(text))
@@ -111,7 +111,7 @@ def service(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The compose files of every preset, and of what is hard to write."""
+    """Write the compose files of every preset, and of strings that are hard to write."""
     folder = tmp_path_factory.mktemp("compose")
     texts = {one.name: compose(*preset_deployment(one), OVERLAYS) for one in presets()}
     texts["hard"] = compose(bare_model("/models/yes"), bare_deployment("0.21.0", extra=HARD), OVERLAYS)
@@ -120,7 +120,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_they_are_valid(files: list[Path]) -> None:
+def test_compose_files_are_valid(files: list[Path]) -> None:
     ran = subprocess.run([*CHECK, *files], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stdout
@@ -155,7 +155,7 @@ def test_it_is_the_container_of_docker_run(one: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_strings_are_read_as_they_were(version: str) -> None:
+def test_strings_are_read_back_unchanged(version: str) -> None:
     text = compose(bare_model("no"), bare_deployment(extra=HARD, environment=("A=$HOME", "B=yes")), ())
     found = read(text, version)["services"]["vllm"]
 
@@ -166,7 +166,7 @@ def test_strings_are_read_as_they_were(version: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=6), TEXT)
-def test_any_string_is_read_as_it_was(extra: list[str], name: str) -> None:
+def test_any_string_is_read_back_unchanged(extra: list[str], name: str) -> None:
     found = service(compose(bare_model(name), bare_deployment(extra=tuple(extra)), ()))
 
     inside = name if not name.startswith("/") else found["volumes"][-1]["target"]
@@ -186,7 +186,7 @@ def test_a_folder_is_mounted() -> None:
     }
 
 
-def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> None:
+def test_an_image_to_build_comes_with_the_command_and_is_never_pulled() -> None:
     text = compose(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS)
 
     assert "#   vpatch build \\\n#     --base vllm/vllm-openai:v0.21.0 \\\n" in text
@@ -195,7 +195,7 @@ def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> Non
     assert "vpatch build" not in compose(bare_model("a/b"), bare_deployment("0.20.2"), ())
 
 
-def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_check_recognizes_a_healthy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     text = compose(bare_model("a/b"), bare_deployment(), ())
     command, python, *arguments = service(text)["healthcheck"]["test"]
     assert (command, python) == ("CMD", "python3")
@@ -224,7 +224,7 @@ def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.Monkey
         status = 503
         assert asked() == 1
         server.shutdown()
-    assert asked() == 1, "nobody answers"
+    assert asked() == 1, "there is no server"
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_a_desktop_takes_less() -> None:
     }
 
 
-def test_what_somebody_says_wins() -> None:
+def test_options_override_the_preset() -> None:
     one = preset("qwen3.5-35b-pro6000")
     as_it_is = one.deployment(GPU, {})
     assert (as_it_is.vllm, as_it_is.cuda, as_it_is.longest) == (Version("0.18.0"), "cu130", True)
@@ -104,7 +104,7 @@ def test_a_name_in_any_spelling(name: str) -> None:
     assert gpu(name).memory == int(31.36 * GIB)
 
 
-def test_an_unknown_name_says_which_there_are() -> None:
+def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
     with pytest.raises(Failure, match=r"no such GPU: 5080: did you mean RTX 5090\? known: RTX 3090, .*-gib"):
         gpu("5080")
     with pytest.raises(Failure, match="no such GPU: Voodoo: known: RTX 3090"):

@@ -1,4 +1,4 @@
-"""Whether it fits, by how much not, and what would."""
+"""Whether a deployment fits, how much memory is missing, and which changes would make it fit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.plan.test_model_cards import planned
 
 
 @pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K], ids=lambda row: row.preset)
-def test_what_is_estimated_has_the_cards_rows_within_its_bounds(row: Printed) -> None:
-    """The recorded weights are the card's; what else vLLM's share went to is the rest.
+def test_the_rows_of_the_card_are_within_the_estimates_bounds(row: Printed) -> None:
+    """The recorded weights are the card's; the rest of vLLM's share is estimated.
 
     Of the rows at 262K the card prints the weights of those at 32K, though TurboQuant's buffers are larger there.
     """
@@ -43,7 +43,7 @@ def test_what_is_estimated_has_the_cards_rows_within_its_bounds(row: Printed) ->
     assert memory.kv_cache.most - memory.kv_cache.least < 4 * GIB, "bounds so wide say nothing"
 
 
-def test_a_card_too_small_says_by_how_much_and_what_would_fit() -> None:
+def test_a_card_too_small_has_missing_memory_and_remedies() -> None:
     model = hybrid(MOE, 66.5)
     found = plan(model, deployment(), discover())
     (problem,) = found.problems
@@ -64,7 +64,7 @@ def test_a_card_too_small_says_by_how_much_and_what_would_fit() -> None:
     ],
     ids=["too large", "too long", "dense", "share too small"],
 )
-def test_what_is_said_to_fit_does(model: Model, said: dict[str, Any]) -> None:
+def test_every_remedy_fits(model: Model, said: dict[str, Any]) -> None:
     wanted = deployment(**said)
     assert not fit(model, weights_of(model), wanted).fits
     told = list(remedies(model, weights_of(model), wanted))
@@ -131,7 +131,7 @@ def test_the_longest_is_what_auto_takes() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
-def test_gpus_share_what_is_to_be_shared(stages: int) -> None:
+def test_gpus_share_the_weights(stages: int) -> None:
     model = hybrid(MOE, 66.0)
     found = fit(model, weights_of(model), deployment(tensor_parallel_size=4 // stages, pipeline_parallel_size=stages))
 
@@ -139,7 +139,7 @@ def test_gpus_share_what_is_to_be_shared(stages: int) -> None:
     assert size.likely == pytest.approx(66.0 * GIB / 4, rel=1e-6)
 
 
-def test_weights_that_nobody_knows() -> None:
+def test_unknown_weights_are_refused() -> None:
     with pytest.raises(Failure, match=r"unknown weights: .*: give their size by --weights-gib"):
         plan(dense(weights=None), deployment(), discover())
 
@@ -152,7 +152,7 @@ def test_no_remedy_is_longer_than_the_model() -> None:
 
 
 @pytest.mark.parametrize(("model", "size"), [(hybrid(), 93 * GIB), (hybrid(MOE, 65.4), 6 * GIB)])
-def test_a_given_size_of_the_cache_has_to_be_there(model: Model, size: int) -> None:
+def test_a_given_size_of_the_cache_must_fit_the_card(model: Model, size: int) -> None:
     found = plan(model, deployment(kv_cache_memory_bytes=size), discover())
     (problem,) = found.problems
 
@@ -191,7 +191,7 @@ def test_a_batch_that_takes_too_much_may_be_smaller() -> None:
     assert "--max-num-batched-tokens 8192" in list(remedies(model, weights_of(model), wanted))
 
 
-def test_what_an_unknown_architecture_needs_is_not_known() -> None:
+def test_the_needs_of_an_unknown_architecture_are_unknown() -> None:
     model = dense(unknown=("what its layers keep",))
     found = plan(model, deployment(kv_cache_dtype="turboquant_4bit_nc"), discover())
     needed = {item.id: item.needed for item in found.needs}

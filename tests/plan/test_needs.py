@@ -63,7 +63,7 @@ def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, v
         assert found[name].state == fact(name, vllm)
 
 
-def test_it_says_why() -> None:
+def test_each_need_has_a_reason() -> None:
     before, after = asked("fp8-head", TURBOQUANT, "0.20.2"), asked("fp8-head", FP8, "0.24.0")
 
     assert before[HYBRID].because == (
@@ -81,11 +81,11 @@ def test_a_build_is_as_its_release(build: str) -> None:
 
 
 def mine(**said: Any) -> tuple[Catalogued, ...]:
-    """Give an overlay of somebody else's."""
+    """Return an overlay of another package."""
     return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **said), ""),)
 
 
-def test_an_overlay_that_does_not_say_is_unknown() -> None:
+def test_an_overlay_without_a_statement_is_unknown() -> None:
     silent = asked("main", FP8, "0.20.2", mine())["mine"]
     stateless = asked("main", FP8, "0.20.2", mine(needed=lambda use: Need(needed=True, because="so")))["mine"]
 
@@ -98,12 +98,12 @@ def test_an_overlay_that_does_not_say_is_unknown() -> None:
     ("answer", "cause"),
     [(lambda use: 1 / 0, "ZeroDivisionError"), (lambda use: True, "TypeError: `needed` gave bool, not vpatch.Need")],
 )
-def test_an_overlay_that_cannot_say_is_named(answer: Any, cause: str) -> None:
+def test_an_overlay_that_raises_is_named(answer: Any, cause: str) -> None:
     with pytest.raises(Failure, match=f"cannot ask overlay: mine: {cause}"):
         asked("main", FP8, "0.20.2", mine(needed=answer, releases={">=0.18": "pending: so"}))
 
 
-def test_another_quantisation_of_the_head_is_anothers_matter() -> None:
+def test_an_overlay_covers_only_its_own_quantization_of_the_head() -> None:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "fp8-head")
     deployment = Deployment(Version("0.20.2"), gpu("5090"), 32_768)
     found = {item.id: item for item in needs(replace(model, quantization="modelopt"), deployment, discover())}

@@ -1,4 +1,4 @@
-"""What the real `vllm serve` of a release makes of every command that is printed."""
+"""The real `vllm serve` of a release parses every printed command as meant."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ WRONG = {
     "no tool parser": (("--enable-auto-tool-choice",), "--enable-auto-tool-choice requires --tool-call-parser"),
     "unknown reasoning parser": (("--reasoning-parser", "qwen9"), "no parser qwen9 among .*qwen3"),
 }
-"""Arguments, and what is said of them."""
+"""Arguments, and the messages that refuse them."""
 
-# What is no field of Deployment: by preset, beside what every preset of that model has.
+# Options that are not fields of Deployment, by the beginning of the preset's name.
 TOOLS = {
     "served_model_name": ["Qwen3.5-35B-A3B"],
     "reasoning_parser": "qwen3",
@@ -71,13 +71,13 @@ NOT_SAID = {"vllm", "gpu", "desktop", "longest", "cuda", "environment", "extra",
 
 @pytest.fixture(scope="module", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> str:
-    """Each release, all tests of one after those of another."""
+    """Return each release, one after the other."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Parsed:
-    """Give what the parser of the release makes of each command, by name."""
+    """Return what the parser of the release makes of each command, by name."""
     commands = {preset.name: serve(*preset_deployment(preset, environment=())) for preset in presets()}
     commands |= {name: serve(bare_model("someone/model", "main"), one) for name, one in MADE.items()}
     asked = {name: command.arguments[2:] for name, command in commands.items()}
@@ -90,7 +90,7 @@ def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFacto
 
 
 def lacks(release: str, one: Deployment) -> bool:
-    """Whether it is known that a release has no such KV cache."""
+    """Whether a release is known to lack the KV cache."""
     return release == "0.18.0" and one.kv_cache_dtype.startswith("turboquant")
 
 
@@ -131,12 +131,12 @@ def test_the_size_of_the_kv_cache_is_what_its_source_says(parsed: Parsed) -> Non
 
 
 def said(one: Deployment) -> dict[str, Any]:
-    """Give the values of a deployment that a command says, by vLLM's names."""
+    """Return the values of a deployment that a command has, by vLLM's names."""
     values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in NOT_SAID}
     draft = {"method": "mtp", "num_speculative_tokens": one.speculative_tokens} if one.speculative_tokens else None
     return values | {"max_model_len": -1 if one.longest else one.max_model_len, "speculative_config": draft}
 
 
 def arrived(values: dict[str, Any]) -> dict[str, Any]:
-    """Give the same of what arrived."""
+    """Return the same fields of the parsed values."""
     return {name: values[name] for name in said(MADE["little"])}
