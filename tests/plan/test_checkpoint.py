@@ -209,7 +209,7 @@ def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: 
                 read(tmp_path)
 
 
-NOT_MODELLED = {
+NOT_MODELED = {
     "a window": (named("MistralForCausalLM"), "a sliding window of 4,096 tokens"),
     "a window, switched on": (
         named("Qwen2ForCausalLM", sliding_window=1000, use_sliding_window=True),
@@ -225,9 +225,9 @@ NOT_MODELLED = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_MODELLED)
-def test_what_is_not_modelled_is_named_and_bounded(name: str) -> None:
-    config, told = NOT_MODELLED[name]
+@pytest.mark.parametrize("name", NOT_MODELED)
+def test_what_is_not_modeled_is_named_and_bounded(name: str) -> None:
+    config, told = NOT_MODELED[name]
     model = model_of(config, "config.json", name=name)
 
     assert len(model.unknown) == 1

@@ -51,9 +51,9 @@ class _Count(click.IntRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and (said := re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgGtT])", value)):
-            power = "kmgt".index(said[2].lower()) + 1
-            size = Decimal(said[1]) * (1000 if said[2].islower() else 1024) ** power
+        if isinstance(value, str) and (parts := re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgGtT])", value)):
+            power = "kmgt".index(parts[2].lower()) + 1
+            size = Decimal(parts[1]) * (1000 if parts[2].islower() else 1024) ** power
             if size % 1:
                 self.fail(f"{value!r} is not a whole number", param, ctx)
             value = int(size)

@@ -1,4 +1,4 @@
-"""What a model needs on a GPU: overlays, memory, concurrency and the command, computed from its config alone.
+"""Compute what a model needs on a GPU, from its config alone: overlays, memory, concurrency and the command.
 
 It uses no GPU, loads no weights and imports no vLLM: it repeats vLLM's own arithmetic, release by release.
 """

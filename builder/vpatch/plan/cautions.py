@@ -1,4 +1,4 @@
-"""What keeps a deployment from starting, and what to know before it starts."""
+"""Problems that keep a deployment from starting, and known pitfalls of those that start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpatch.plan.fit import Fit, remedies
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
 
-# What a desktop beside vLLM needs of the card, and with how little some got along: 0.905 and 0.926 of an RTX 5090.
+# What a desktop beside vLLM needs of the card, and the least that worked: shares of 0.905 and 0.926 on an RTX 5090.
 DESKTOP, TIGHT = 3 * GIB, int(2.3 * GIB)
 FLASHINFER_HEADS = (64, 128, 256)
 ADA, UNKNOWN = (8, 9), (99, 0)  # compute capabilities; one that is not known breaks no rule
@@ -21,7 +21,7 @@ REFUSES = "vLLM refuses to start"
 
 
 def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterator[Problem]:
-    """Yield what keeps a deployment from starting, or from serving so many requests of full length at once."""
+    """Yield the problems that keep a deployment from starting, or from serving so many full-length requests at once."""
     deployment = fit.deployment
     for what in model.unknown:
         yield Problem("cannot know", model.name, what)

@@ -101,7 +101,7 @@ def _text_config(fields: Fields) -> Fields:
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
     layers = text.number("num_hidden_layers", most=_LAYERS)
-    unknown = _not_modelled(text, known)
+    unknown = _not_modeled(text, known)
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
@@ -121,7 +121,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
     return replace(model, layers=_kinds(text, layers)) if known.hybrid and not unknown else model
 
 
-def _not_modelled(text: Fields, known: Architecture) -> tuple[str, ...]:
+def _not_modeled(text: Fields, known: Architecture) -> tuple[str, ...]:
     """Return what plan does not model in the config of a known architecture, in words."""
     reasons = []
     default = 0 if text.nulled("sliding_window") else known.window

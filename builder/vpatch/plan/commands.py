@@ -62,7 +62,7 @@ def image(deployment: Deployment, overlays: Collection[str], there: Sequence[Ima
     for one in published() if there is None else there:
         if one.base == base and set(overlays) <= set(one.overlays):
             return one
-    # In no registry: an image that is not built yet must not be pulled from somebody who took the name.
+    # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
     return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)
 
 

@@ -1,4 +1,4 @@
-"""Whether a deployment fits its GPUs, and what the same model and GPUs could bear."""
+"""Whether a deployment fits its GPUs, the bounds of its options, and changes that would make it fit."""
 
 from __future__ import annotations
 

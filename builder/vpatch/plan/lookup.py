@@ -137,7 +137,7 @@ def _download(name: str, revision: str | None, weights_gib: float | None) -> Mod
     config = _get(name, at, "config.json", CONFIG_BYTES)
     if config is None:
         raise Failure(Problem(FAILED, f"{name} ({at})", "it has no config.json"))
-    commit = config.commit or at  # everything else from the same commit, even if somebody pushes meanwhile
+    commit = config.commit or at  # everything else from the same commit, even if a push comes in between
     beside = _get(name, commit, "hf_quant_config.json", CONFIG_BYTES)
     modelopt = parse_json(beside.data, beside.where) if beside else None
     parsed = parse_json(config.data, config.where)

@@ -1,4 +1,4 @@
-"""Where a GPU's memory goes: what can be computed is exact, the rest is an estimate with bounds.
+"""A GPU's memory by item: exact where it can be computed, else an estimate with bounds.
 
 vLLM takes `gpu_memory_utilization` of the whole card, runs the model once at its largest batch, and gives the rest of
 its share to the KV cache. Weights and KV cache are arithmetic. What that run takes is estimated: from what vLLM 0.20.2

@@ -1,4 +1,4 @@
-"""A plan: what a model and a deployment take and hold, which overlays they need, and what keeps them from starting."""
+"""A plan: the overlays that a deployment needs, the memory that it takes, and the problems that it has."""
 
 from __future__ import annotations
 
