@@ -139,10 +139,11 @@ def test_overlays_are_applied_by_name_in_order() -> None:
 )
 def test_our_own_commands_parse(command: Command) -> None:
     _, name, *arguments = command.arguments
-    found = program.get_command(click.Context(program), name)
+    parent = click.Context(program, **program.context_settings)  # click keeps the first parent's names of --help
+    found = program.get_command(parent, name)
     assert found is not None
 
-    context = found.make_context(name, list(arguments))
+    context = found.make_context(name, list(arguments), parent=parent)
     assert context.params["ids"] == tuple(sorted(OVERLAYS))
 
 
