@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vpatch.core.landing.binding import Scope, annotated_by, dotted
-from vpatch.core.landing.flow import Definition
+from vpatch.core.landing.flow import Definition, children
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def analyzed(tree: ast.Module) -> Module:
                 static = any(dotted(decorator) == "staticmethod" for decorator in node.decorator_list)
                 if isinstance(scope.node, ast.ClassDef):
                     instance = given[0].arg if given and not static else ""
-        todo.extend((child, inner, owner, instance) for child in ast.iter_child_nodes(node))
+        todo.extend((child, inner, owner, instance) for child in children(node))
     return Module(tree, module, tuple(replaced))
 
 

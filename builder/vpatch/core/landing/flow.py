@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import TypeAlias
 
@@ -98,13 +98,29 @@ def bound_by(node: ast.AST) -> Iterator[str]:
 
 def header(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what belongs to a node itself: not its blocks, nor the body of a lambda, which runs later."""
-    for name, value in ast.iter_fields(node):
-        if (isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case) and name in BLOCKS) or (
-            isinstance(node, ast.Lambda) and name == "body"
-        ):
-            continue
-        children = value if isinstance(value, list) else [value]
-        yield from (child for child in children if isinstance(child, ast.AST))
+    blocks: tuple[str, ...] = ("body",) if isinstance(node, ast.Lambda) else ()
+    if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+        blocks = BLOCKS
+    yield from _children(node, _without(node._fields, blocks))
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes directly below a node, without contexts and operators, which have nothing in them."""
+    yield from _children(node, _without(node._fields, ()))
+
+
+def _children(node: ast.AST, fields: Sequence[str]) -> Iterator[ast.AST]:
+    for name in fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            yield from (child for child in value if isinstance(child, ast.AST))
+        elif isinstance(value, ast.AST):
+            yield value
+
+
+@cache
+def _without(fields: tuple[str, ...], blocks: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in fields if name not in {"ctx", "op", "ops", *blocks})
 
 
 def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
