@@ -13,7 +13,7 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from tests.image.standin import SITE, archive, imported, python_root
 Step = dict[str, Any]  # of one command: `exit`, `out`, `err`; `files`: what differs from the pristine release
 Record = dict[str, Step]  # by the label of the command
 
-COPY = "the pristine copy"  # its label, beside those of the commands
+COPY = "the pristine copy"  # a label beside those of the commands
 BASE = "vllm/vllm-openai:v0.20.2"
 SOURCES = ("builder", "patches")
 COMMANDS = (
@@ -71,7 +71,7 @@ class Program:
                 raise RuntimeError(f"{file} is imported, which is not of the commit")
 
     def run(self, *arguments: str | Path, **environment: str) -> Step:
-        """Run a command. Its folder and the seconds that it prints are replaced by placeholders."""
+        """Run a command; replace its folder and the seconds that it prints by placeholders."""
         ran = subprocess.run(
             [sys.executable, "-m", "vpatch", *map(str, arguments)],
             cwd=self.work,
@@ -94,12 +94,9 @@ class Program:
         every = [one["id"] for one in self.run("list", "--json")["out"]["overlays"]]
         return {"default": [], "all": _named(*every), **{overlay: _named(overlay) for overlay in every}}
 
-    def pristine(self, version: str) -> Path:
+    def pristine(self, version: str, folder: str) -> Path:
         """Copy a release, so that no bug of a commit under test reaches the one that is kept."""
-        folder = self.work / "pristine" / version
-        if not folder.exists():
-            shutil.copytree(tree_of(version), folder)
-        return folder
+        return shutil.copytree(tree_of(version), self.work / folder / version)
 
 
 def _copy_sources(commit: str | None, folder: Path) -> None:
@@ -135,7 +132,7 @@ def plan(program: Program) -> Record:
 
 def matrix(program: Program, versions: Sequence[str]) -> Record:
     """Record the matrix of releases, read from folders and from the package index."""
-    trees = [word for version in versions for word in ("--tree", str(program.pristine(version)))]
+    trees = [word for version in versions for word in ("--tree", str(program.pristine(version, "matrix")))]
     wheels = [word for version in versions for word in ("--vllm", version)]
     return {
         "matrix --tree ... --json": program.run("matrix", *trees, "--json"),
@@ -173,7 +170,7 @@ def build(program: Program, engine: Engine) -> Record:
     Placeholders replace the IDs of images: the base is made anew in every run, with a time of its own.
     """
     every = program.selections()["all"]
-    found = program.run("status", "--json", *every, program.pristine("0.20.2"))["out"]["overlays"]
+    found = program.run("status", "--json", *every, program.pristine("0.20.2", "build"))["out"]["overlays"]
     fitting = _named(*(one["id"] for one in found if one["state"] != "not_applicable"))
     ids = {engine.base_id: "BASE"}
     record: Record = {}
@@ -223,7 +220,7 @@ def _in_registry(program: Program, engine: Engine, ids: dict[str, str]) -> Recor
 
 def release(program: Program, version: str) -> Record:
     """Record each selection of overlays on a release: apply, apply again, revert each overlay alone, revert."""
-    pristine = program.pristine(version)
+    pristine = program.pristine(version, "pristine")
     tree, applied = (program.work / folder / version for folder in ("trees", "applied"))
     applied.parent.mkdir(exist_ok=True)
     record: Record = {}
@@ -263,13 +260,16 @@ def changes(pristine: Path, tree: Path) -> dict[str, Mapping[str, str] | None]:
     before, after = ({str(path.relative_to(top)): path.lstat() for path in top.rglob("*")} for top in (pristine, tree))
     changed: dict[str, Mapping[str, str] | None] = dict.fromkeys(sorted(before.keys() - after.keys()))
     for name in sorted(after):
-        if name not in before:
+        linked = name in before and os.path.samestat(before[name], after[name])
+        if not linked and not _equal(pristine / name, tree / name):
             changed[name] = _description(tree / name)
-        elif not os.path.samestat(before[name], after[name]):
-            now = _description(tree / name)
-            if now != _description(pristine / name):
-                changed[name] = now
     return changed
+
+
+def _equal(one: Path, other: Path) -> bool:
+    if not one.exists() or one.lstat().st_mode != other.lstat().st_mode:
+        return False
+    return one.is_dir() or one.read_bytes() == other.read_bytes()
 
 
 def _description(path: Path) -> Mapping[str, str]:
@@ -277,15 +277,15 @@ def _description(path: Path) -> Mapping[str, str]:
     return {"mode": mode, **_hashes(path.name, path.read_bytes())} if path.is_file() else {"mode": mode}
 
 
-@cache
+@lru_cache(256)  # most commands leave the same few files
 def _hashes(name: str, data: bytes) -> Mapping[str, str]:
     return {"sha256": hashlib.sha256(data).hexdigest(), "form": form(name, data)}
 
 
 def form(name: str, data: bytes) -> str:
-    """Return a short hash of what stays equal where only comments and docstrings of Python files change.
+    """Hash what stays equal when only comments and docstrings change, in this file or in files that it lists.
 
-    Of Python that is its syntax tree; of other files their text, less the hashes of files that it lists.
+    For a Python file, that is the syntax tree; for any other file, the text without hashes and sizes.
     """
     if name.endswith(".py"):
         module = ast.parse(data)
