@@ -6,7 +6,7 @@ Each command runs as a process that imports one commit's sources. On equal copie
 overlays is applied, applied again and reverted; after every command, every file of the tree is compared. Only texts
 under the key `because` may differ: any other difference makes the exit code 1.
 
-A full run takes up to an hour for each commit. With --cache, what a commit did is recorded once.
+A full run takes half an hour of one core for each commit. With --cache, what a commit did is recorded once.
 """
 
 from __future__ import annotations
