@@ -24,9 +24,6 @@ STAR = "*"
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields that hold statements, or what holds statements."""
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 Bits: TypeAlias = int
 """A set of names, one bit for each: a long module has a set before each of its statements."""
 
@@ -76,24 +73,26 @@ def truth(test: ast.expr) -> bool | None:
 
 def bound_by(node: ast.AST) -> Iterator[str]:
     """Yield the names that a statement's header, or an expression, binds in the scope in which it stands."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Store()):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=aliases):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
-        case ast.ImportFrom(names=aliases):
-            yield from (alias.asname or alias.name for alias in aliases)
-        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-            yield name
-        case ast.AnnAssign(value=None):
-            return
-    if isinstance(node, _COMPREHENSIONS):
-        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
-        return
-    for child in header(node):
-        yield from bound_by(child)
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=aliases):
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+            case ast.AnnAssign(value=None):
+                continue
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+                continue
+        todo.extend(child for child in header(node) if not isinstance(child, ast.Constant))
 
 
 def header(node: ast.AST) -> Iterator[ast.AST]:
