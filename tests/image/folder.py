@@ -6,11 +6,11 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
 from typing import IO
 
-from vpatch.image.model import Entry, Kind
+from vpatch.image.filesystem import Entry, Kind
 
 
 class FolderFiles:
-    """Implements `vpatch.image.model.Files`."""
+    """Implements `vpatch.image.filesystem.Files`."""
 
     def __init__(self, top: Path) -> None:
         self._top = top

@@ -15,7 +15,7 @@ import docker
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import plan
-from vpatch.image.engine.inside import Inside
+from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Process, Program, Ran
 from tests.image.conftest import BASE
@@ -54,7 +54,7 @@ def saved_layer(client: docker.DockerClient, image: str) -> dict[str, tuple[tarf
 
 
 def run(client: docker.DockerClient, image: str, code: str) -> str:
-    ran = Inside(client, image, "python3", "the-tests").run(code, seconds=60)
+    ran = ScriptRunner(client, image, "python3", "the-tests").run(code, seconds=60)
     assert ran.code == 0, ran.err
     return ran.out
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import docker
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.engine.container import ContainerFiles, files_of
-from vpatch.image.model import Kind
+from vpatch.image.engine.files import ContainerFiles, open_files
+from vpatch.image.filesystem import Kind
 
 from tests.image.standin import archive, imported
 
@@ -39,7 +39,7 @@ def image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def files(client: docker.DockerClient, image: str) -> Iterator[ContainerFiles]:
-    with files_of(client, image, "the-tests") as files:
+    with open_files(client, image, "the-tests") as files:
         yield files
 
 
@@ -62,7 +62,7 @@ def test_mode_and_owner_are_the_images(files: ContainerFiles) -> None:
 
 
 def test_what_is_expected_is_told_when_it_is_asked_for(files: ContainerFiles) -> None:
-    files.expect(["d/file", "d/none", "none/deep/file", "d/link", "d/sub/none"])
+    files.prefetch(["d/file", "d/none", "none/deep/file", "d/link", "d/sub/none"])
 
     assert files.read("d/file") == b"content"
     assert [files.read(path) for path in ("d/none", "none/deep/file", "d/sub/none")] == [None] * 3
@@ -78,8 +78,8 @@ def test_what_is_expected_is_told_when_it_is_asked_for(files: ContainerFiles) ->
 
 def test_no_container_is_left(client: docker.DockerClient, image: str) -> None:
     def interrupted() -> None:
-        with files_of(client, image, "the-tests") as files:
-            files.expect(f"d/{number}" for number in range(100))
+        with open_files(client, image, "the-tests") as files:
+            files.prefetch(f"d/{number}" for number in range(100))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.find import Vllm, find
-from vpatch.image.model import Base
+from vpatch.image.config import Base
+from vpatch.image.filesystem import Vllm, find_vllm
 
 from tests.image.folder import FolderFiles
 
@@ -31,7 +31,7 @@ def interpreter(top: Path, path: str, to: str = "") -> None:
 
 
 def found(top: Path, python: str | None = None, workdir: str = "", **env: str) -> Vllm:
-    return find(FolderFiles(top), image({"PATH": PATH, **env}, workdir), python)
+    return find_vllm(FolderFiles(top), image({"PATH": PATH, **env}, workdir), python)
 
 
 def image(env: dict[str, str], workdir: str = "") -> Base:
@@ -70,7 +70,7 @@ def test_the_folder_in_which_a_server_starts_counts(tmp_path: Path) -> None:
 def test_an_image_without_a_path_has_the_default_one(tmp_path: Path) -> None:
     install(tmp_path, "usr/local/lib/python3.12/dist-packages")
 
-    assert find(FolderFiles(tmp_path), image({})).version == "0.20.2"
+    assert find_vllm(FolderFiles(tmp_path), image({})).version == "0.20.2"
 
 
 def test_two_are_an_error_that_names_both(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import APIError
-from vpatch.image.engine.inside import Inside
+from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Program
 from tests.image.standin import SITE, archive, imported
@@ -47,7 +47,7 @@ def compiled(engine: docker.DockerClient, interpreter: Path, slim: Callable[[str
 
 
 def looked(engine: docker.DockerClient, image: str) -> list[Any]:
-    found = json.loads(Inside(engine, image, "python3", "the-tests").run(LOOK, seconds=60).out)
+    found = json.loads(ScriptRunner(engine, image, "python3", "the-tests").run(LOOK, seconds=60).out)
     assert isinstance(found, list)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vpatch.core.catalogue import discover
-from vpatch.image.definition import everything, read
+from vpatch.image.order import definition_files, read_definitions
 from vpatch.plan.images import STOCK, Image, defined, image, published
 
 from tests.conftest import ROOT
@@ -16,7 +16,7 @@ HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
 def test_what_is_to_be_published_is_what_is_defined() -> None:
     default = {item.id for item in discover() if not item.overlay.opt_in}
     wanted = set()
-    for one in read(everything(ROOT)):
+    for one in read_definitions(definition_files(ROOT)):
         base = one.base.removeprefix("docker.io/").partition("@")[0]
         release = base.partition(":v")[2].partition("-")[0]
         overlays = one.overlays or sorted(name for name in default if release in pending(name))

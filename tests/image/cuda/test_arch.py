@@ -6,7 +6,7 @@ import re
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.cuda.arch import Arch, Image, Kind, parse_gpu
+from vpatch.image.cuda.fatbin import Arch, Image, Kind, parse_gpu
 
 # Code, and the GPUs of those below that it serves.
 GPUS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.image.cuda.arch import Kind
-from vpatch.image.cuda.fatbin import read
+from vpatch.image.cuda.fatbin import Kind, read
 
 from tests.image.cuda.making import box, boxes, elf, entry, extension, without_device_code
 from tests.image.cuda.record import HEADERS

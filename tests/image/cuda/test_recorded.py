@@ -8,8 +8,7 @@ import json
 from collections import Counter
 
 import pytest
-from vpatch.image.cuda.arch import Image, Kind
-from vpatch.image.cuda.fatbin import read
+from vpatch.image.cuda.fatbin import Image, Kind, read
 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.record import RECORDS

@@ -9,7 +9,7 @@ from typing import Any
 
 import docker
 import pytest
-from vpatch.image.registry.tars import LARGE
+from vpatch.image.registry.tar import LARGE
 
 from tests.conftest import Program
 from tests.image.cuda.making import extension

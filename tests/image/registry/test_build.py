@@ -10,8 +10,8 @@ from pathlib import Path
 import docker
 import pytest
 import requests
-from vpatch.image import model
-from vpatch.image.engine.inside import Inside
+from vpatch.image.checks import Check
+from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Program, Ran
 from tests.image.registry.bases import Base, build, put_base
@@ -55,7 +55,7 @@ def test_the_layer_is_the_engines(
 def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
     image = built.json["image"]["ref"]
     engine.images.pull(image)
-    ran = Inside(engine, image, "python3", "the-tests").run(
+    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
         "import importlib.util as u; print(u.find_spec('vllm'))", seconds=60
     )
     config = engine.api.inspect_image(image)["Config"]
@@ -134,8 +134,8 @@ def test_an_image_that_fails_a_check_gets_no_tag(
 ) -> None:
     from vpatch.image import checks
 
-    failed = model.Tested("files", ok=False, because="injected")
-    monkeypatch.setattr(checks, "on_files", lambda *_: iter([failed]))
+    failed = Check("files", ok=False, because="injected")
+    monkeypatch.setattr(checks, "check_files", lambda *_: iter([failed]))
     ran = build(vpatch, remote.name, "--tag", f"{registry}/fails/patched:one", "--json")
 
     assert ran.code == 1

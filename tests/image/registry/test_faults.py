@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
 from vpatch.net import error_text
 
@@ -61,7 +61,7 @@ def test_a_server_that_is_busy_twice_is_asked_again(proxy: Proxy, fault: dict[st
     proxy.fail("GET", "/manifests/", times=2, **fault)
     proxy.fail("GET", "/blobs/", times=2, **fault)
 
-    assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).deeper()
+    assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).descend()
 
 
 def test_a_layer_that_is_not_there(proxy: Proxy) -> None:
@@ -69,7 +69,7 @@ def test_a_layer_that_is_not_there(proxy: Proxy) -> None:
     proxy.fail("GET", "/blobs/", status=404)
 
     with pytest.raises(Failure, match=f"the blob {image.layers[0].digest} is not there"):
-        LayeredFiles(image, lambda _: True).deeper()
+        LayeredFiles(image, lambda _: True).descend()
 
 
 def test_a_registry_that_is_down() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import requests
-from vpatch.image.registry.manifests import read_object
+from vpatch.image.registry.image import read_object
 
 from tests.conftest import Program
 from tests.image.registry.bases import build, put_base

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image import limits
-from vpatch.image.model import Entry
-from vpatch.image.registry import tars
-from vpatch.image.registry.history import destinations
-from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
+from vpatch.image.filesystem import Entry, Limits
+from vpatch.image.registry import tar as tars
+from vpatch.image.registry.image import open_image
+from vpatch.image.registry.layers import LayeredFiles, destinations
 from vpatch.image.registry.reference import parse
-from vpatch.image.registry.tars import BadLayerError, read_layer
+from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
 from vpatch.net import limits as of_servers
+from vpatch.net.limits import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping
@@ -48,7 +47,7 @@ def pax(number: int) -> bytes:
 
 def refused(data: bytes, keep: Callable[[Entry], bool] = lambda _: True) -> str:
     with pytest.raises(BadLayerError) as caught:
-        read_layer(iter([data]), keep)
+        read_layer(iter([data]), keep, Usage())
     return str(caught.value)
 
 
@@ -93,7 +92,7 @@ def test_a_path_that_no_system_takes() -> None:
     assert refused(tar(("a/" * 3000, None))) == why
     assert refused(tar(("a", "b" * 5000))) == why
     for name in ("a", ".wh.a", ".wh..wh..opq"):
-        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True)
+        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True, Usage())
         assert refused(tar(("a/" * 257 + name, b""))) == "has an entry in more than 256 folders"
 
 
@@ -113,17 +112,17 @@ def test_layers_together(monkeypatch: pytest.MonkeyPatch, registry: str, name: s
     put_image(registry, "limits/together", "x", both)
     image = open_image(parse(f"{registry}/limits/together:x"))
     files = LayeredFiles(image, lambda entry: entry.path.endswith(".py"))
-    monkeypatch.setattr(limits, name, limit)
+    monkeypatch.setattr(Limits, name, limit)
 
     with pytest.raises(Failure) as caught:
-        files.settle("nowhere")
+        files.locate("nowhere")
     told = str(caught.value).partition("limits/together:x: ")[2]
     number = 1 if name == "FILE" else 0  # the upper layer alone, or the lower one, with which it is too much
     assert told == f"the layer {image.layers[number].digest} {why}"
 
 
 def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NAMES", 1 << 20)
+    monkeypatch.setattr(Limits, "NAMES", 1 << 20)
 
     assert refused(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
         "names of more than 1 MiB"
@@ -132,10 +131,10 @@ def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_too_large_to_be_read_as_a_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
-    monkeypatch.setattr(limits, "SOURCE", 1 << 10)
+    monkeypatch.setattr(Limits, "SOURCE", 1 << 10)
     put_image(registry, "limits/source", "x", [tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))])
     files = LayeredFiles(open_image(parse(f"{registry}/limits/source:x")), lambda _: True)
-    assert files.deeper()
+    assert files.descend()
 
     assert files.read("a.py") == bytes(1 << 10)
     with pytest.raises(Failure, match=r": b\.py has 1,025 bytes, and may have 1 KiB$"):
@@ -178,10 +177,10 @@ def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: st
         asked.append(path)
         return path.endswith("/19")
 
-    while files.deeper():
-        files.found(wanted)
+    while files.descend():
+        files.matching(wanted)
 
-    assert files.found(wanted) == sorted(f"{number}/19" for number in range(9))
+    assert files.matching(wanted) == sorted(f"{number}/19" for number in range(9))
     assert len(asked) == 9 * 20
 
 
@@ -202,8 +201,8 @@ def test_what_is_hidden_is_judged_once_however_many_layers_there_are(
         return path.endswith("RECORD")
 
     monkeypatch.setattr(LayeredFiles, "entry", entry)
-    while files.deeper():
-        assert files.found(is_record) == []
+    while files.descend():
+        assert files.matching(is_record) == []
     assert judged == ["x/RECORD"]
 
 
@@ -224,7 +223,7 @@ def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Pro
     put_image(registry, "limits/same", "x", [], settings=settings, manifest={"layers": [one] * 500})
     files = LayeredFiles(open_image(parse(f"{proxy.host}/limits/same:x")), lambda _: True)
 
-    while files.deeper():
+    while files.descend():
         continue
 
     assert files.read("a.py") == b"1"
@@ -266,14 +265,14 @@ def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch,
 def test_the_documents_name_every_limit() -> None:
     text = (Path(__file__).parents[3] / "docs/images.md").read_text()
 
-    assert [name for name in SIZES if limits.size(getattr(limits, name)) not in text] == []
-    assert [name for name in LIMITS if f"{getattr(limits, name):,}" not in text] == []
+    assert [name for name in SIZES if size(getattr(Limits, name)) not in text] == []
+    assert [name for name in LIMITS if f"{getattr(Limits, name):,}" not in text] == []
 
 
 def test_a_layer_within_the_limits_is_what_tarfile_says() -> None:
     """Extended headers, long names and padding: read forward only, and hashed as a whole."""
     body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
-    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True)
+    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Usage())
 
     with tarfile.open(fileobj=io.BytesIO(body)) as archive:
         assert sorted(view.entries) == sorted(archive.getnames())

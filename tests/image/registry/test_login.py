@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.credentials import Credentials, find_credentials
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
+from vpatch.image.registry.session import Credentials, find_credentials
 
 from tests.image.registry.images import Built, put_image, tar
 from tests.image.registry.proxy import Proxy, proxying
@@ -185,7 +185,7 @@ def test_a_token_is_got_for_nobody(tokens: Proxy) -> None:
 
     image = open_image(parse(f"{tokens.host}/login/two:x"))
 
-    assert LayeredFiles(image, lambda _: True).deeper()
+    assert LayeredFiles(image, lambda _: True).descend()
     assert tokens.count("GET", "/token") == 1
     assert [one.status for one in tokens.asked] == [401, 200, 200, 200, 200]
 
@@ -204,7 +204,7 @@ def test_a_token_that_has_expired_is_got_anew(tokens: Proxy) -> None:
 
     image = open_image(parse(f"{tokens.host}/login/two:x"))
 
-    assert LayeredFiles(image, lambda _: True).deeper()
+    assert LayeredFiles(image, lambda _: True).descend()
     assert tokens.count("GET", "/token") == 3
 
 
@@ -296,7 +296,7 @@ def test_credentials_do_not_follow_a_blob_to_another_host(
     tokens.fail("GET", "/blobs/", status=307, headers={"Location": f"http://{elsewhere.host}{blob}"})
 
     files = LayeredFiles(image, lambda _: True)
-    assert files.deeper()
+    assert files.descend()
 
     assert files.read("a.py") == b"a"
     assert tokens.asked[-1].headers["authorization"].startswith("Basic" if basic else "Bearer")

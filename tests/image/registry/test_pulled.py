@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry import manifests
-from vpatch.image.registry.pulled import open_image
+from vpatch.image.registry import image as remote
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.reference import parse
 
 from tests.image.registry.images import TYPES, put_image, put_index, tar
@@ -146,7 +146,7 @@ def test_checks_every_digest(proxy: Proxy, registry: str) -> None:
 
 
 def test_a_manifest_without_end_is_not_read_to_its_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "LARGEST", 1000)
+    monkeypatch.setattr(remote, "LARGEST", 1000)
     proxy.fail("GET", "/manifests/", status=200, body=b" " * 200_000)
 
     assert refusal(f"{proxy.host}/pulled/large:x") == "its manifest is larger than any may be"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import requests
 from vpatch.errors import Failure
-from vpatch.image.model import Layer
+from vpatch.image.patch import Layer
 from vpatch.image.registry import session
+from vpatch.image.registry.build import Pushed, push, tag
+from vpatch.image.registry.image import RemoteImage, open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import RemoteImage, open_image
-from vpatch.image.registry.push import Pushed, push, tag
 from vpatch.image.registry.reference import Reference, parse
 
 from tests.image.registry.images import PACKS, TYPES, digest, put_image, tar
@@ -99,9 +99,9 @@ def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Base, flavour: str) -
     assert new.manifest.body.get("annotations") == ({"org.base": "0", "org.example": "1"} if flavour == "oci" else None)
     assert "subject" not in new.manifest.body
     files = LayeredFiles(new, lambda _: True)
-    assert files.settle("a.py")
+    assert files.locate("a.py")
     assert files.read("a.py") == b"new"
-    assert files.settle("big")
+    assert files.locate("big")
     assert [layer.digest for layer in files.layers_read] == [LAYER.digest, image.layers[1].digest]
 
 
@@ -140,7 +140,7 @@ def test_copies_the_base_to_another_registry(second_registry: str, base: Base) -
     assert max(new - old for (old, _), (new, _) in pairwise(heard)) <= 1 << 16
     new = open_image(ref)
     files = LayeredFiles(new, lambda _: True)
-    assert files.settle("big")
+    assert files.locate("big")
     assert files.read("big") == BALLAST
     assert send(image, f"{second_registry}/push/copied:y")[0] == Pushed(pushed.digest, 0, 0)
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.hosts import is_address, is_private, origin, same_origin
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
-from vpatch.image.registry.reference import parse
+from vpatch.image.registry.reference import is_address, is_private, origin, parse, same_origin
 
 from tests.conftest import Program
 from tests.image.registry.images import Built, put_image, tar
@@ -49,7 +48,7 @@ def received(server: Proxy) -> Received:
 
 def refusal(host: str) -> str:
     with pytest.raises(Failure) as caught:
-        LayeredFiles(open_image(parse(f"{host}/realms/one:x")), lambda _: True).deeper()
+        LayeredFiles(open_image(parse(f"{host}/realms/one:x")), lambda _: True).descend()
     assert SECRET not in str(caught.value)
     assert CODED not in str(caught.value)
     return str(caught.value).partition("realms/one:x: ")[2]

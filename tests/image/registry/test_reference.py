@@ -7,8 +7,7 @@ import sys
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.hosts import login_command, origin_of
-from vpatch.image.registry.reference import Reference, parse
+from vpatch.image.registry.reference import Reference, login_command, parse, registry_url
 
 D = "sha256:" + "0123456789abcdef" * 4
 
@@ -82,7 +81,7 @@ def test_refuses_nonsense(text: str, why: str) -> None:
     ],
 )
 def test_only_loopback_is_asked_in_plain_http(host: str, origin: str, command: str) -> None:
-    assert origin_of(host) == origin
+    assert registry_url(host) == origin
     assert login_command(host) == command
 
 
