@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,12 +14,11 @@ from vpatch.cli.options import chosen, overlay_option, reported, unwinding, verb
 from vpatch.cli.output import Report, as_json, tell
 from vpatch.cli.progress import bar
 from vpatch.errors import Failure
-from vpatch.image.config import extra_required
-
-if TYPE_CHECKING:
-    from vpatch.image.checks import Check
-    from vpatch.image.config import Base
-    from vpatch.image.order import Built, Order
+from vpatch.image.checks import failed
+from vpatch.image.config import Base, extra_required
+from vpatch.image.order import Built, Order, definition_files, read_definitions
+from vpatch.image.patch import provenance_of
+from vpatch.image.registry.reference import parse
 
 _OCI = "org.opencontainers.image."
 
@@ -85,13 +84,9 @@ def _refuse(message: str, wrong: object) -> None:
         raise click.UsageError(message)
 
 
-def _orders(
-    definitions: tuple[Path, ...], base: str | None, options: dict[str, Any], *, everything: bool
-) -> list[Order]:
-    from vpatch.image.order import Order, definition_files, read_definitions
-
+def _orders(files: tuple[Path, ...], base: str | None, options: dict[str, Any], *, everything: bool) -> list[Order]:
     if base is None:
-        return read_definitions(definition_files(Path()) if everything else definitions)
+        return read_definitions(definition_files(Path()) if everything else files)
     overlays, names = options.pop("ids"), options.pop("tags")
     tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
     return [Order(base, tags=tuple(tags), overlays=overlays, **options)]
@@ -103,8 +98,6 @@ def _tests(order: Order, *, gpus: bool, no_test: bool = False) -> frozenset[str]
 
 def _check_names(order: Order) -> None:
     """Reject invalid tags and the base's own name, which stays with the base."""
-    from vpatch.image.registry.reference import parse
-
     for name in order.tags:
         try:
             named = parse(name)
@@ -117,12 +110,12 @@ def _check_names(order: Order) -> None:
 
 
 def _built(order: Order, *, registry: bool) -> Report:
+    with extra_required():
+        if registry:
+            from vpatch.image.registry.build import build
+        else:
+            from vpatch.image.engine.build import build
     try:
-        with extra_required():
-            if registry:
-                from vpatch.image.registry.build import build
-            else:
-                from vpatch.image.engine.build import build
         with bar(f"reading {order.base}") as progress:
             return _report(build(order, chosen(order.overlays), progress))
     except Failure as failure:  # the other images are built and reported all the same
@@ -133,7 +126,7 @@ def _built(order: Order, *, registry: bool) -> Report:
 
 def _report(built: Built) -> Report:
     read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
-    for line in (*read, *built.notes, *_lines(built.tests)):
+    for line in (*read, *built.notes, *map(str, built.tests)):
         tell(line)
     layer = built.layer
     extra: dict[str, Any] = {
@@ -144,9 +137,8 @@ def _report(built: Built) -> Report:
         "notes": list(built.notes),
         **built.extra,
     }
-    lines, failed = [built.image] if built.image else [], _failed(built.tests)
-    args = ("build", built.root, built.vllm, built.verdicts, (), built.problems)
-    return Report(*args, extra=extra, lines=lines, failed=failed)
+    about = (built.root, built.vllm, built.verdicts, (), built.problems, extra, [built.image] if built.image else [])
+    return Report("build", *about, failed=failed(built.tests))
 
 
 def _together(reports: Sequence[Report]) -> Report:
@@ -160,15 +152,6 @@ def _together(reports: Sequence[Report]) -> Report:
     )
 
 
-def _failed(tests: Sequence[Check]) -> bool:
-    return any(test.ok is False for test in tests)
-
-
-def _lines(tests: Sequence[Check]) -> list[str]:
-    words = {True: "passed", False: "FAILED", None: "not run"}
-    return [f"{test.name}: {words[test.ok]}: {test.because}" for test in tests]
-
-
 @click.command("test")
 @click.argument("image")
 @click.option("--gpus", is_flag=True, help="Give the tests all GPUs, and serve a small model too.")
@@ -177,13 +160,12 @@ def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
     with extra_required():
         from vpatch.image.engine.build import test_again
-        from vpatch.image.order import Order
 
     unwinding()
     with bar(f"pulling {image}") as progress:
         base, tests = test_again(image, _tests(Order(image), gpus=gpus), progress)
     extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": [asdict(test) for test in tests]}
-    return Report("test", extra=extra, lines=_lines(tests), failed=_failed(tests))
+    return Report("test", extra=extra, lines=[*map(str, tests)], failed=failed(tests))
 
 
 @click.command("inspect")
@@ -193,8 +175,6 @@ def test_command(image: str, *, gpus: bool) -> Report:
 @reported
 def inspect_command(image: str, *, platform: str | None) -> Report:
     """Tell what was done to a patched IMAGE: by the engine where it has it, else by its registry, without a pull."""
-    from vpatch.image.patch import provenance_of
-
     found, source = _find(image, platform)
     said = provenance_of(found)
     labels = {key: value for key, value in found.labels.items() if key.startswith(_OCI)}
@@ -220,7 +200,6 @@ def _find(ref: str, platform: str | None) -> tuple[Base, str]:
     with extra_required():
         from vpatch.image.engine.client import engine, resolve
         from vpatch.image.registry.image import open_image
-        from vpatch.image.registry.reference import parse
     try:
         with engine() as client:
             return resolve(client, ref, platform, pull=False), "engine"
@@ -239,7 +218,6 @@ def tag_command(image: str, names: tuple[str, ...]) -> Report:
     """Set tags, in its registry, to an image that was pushed by digest: the last step, once it is tested and signed."""
     with extra_required():
         from vpatch.image.registry.build import tag
-        from vpatch.image.registry.reference import parse
 
     named = parse(image)
     if named.digest is None:

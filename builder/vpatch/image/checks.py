@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vpatch.core.overlay import Catalogued
@@ -27,6 +27,15 @@ class Check:
     name: str
     ok: bool | None
     because: str
+
+    def __str__(self) -> str:
+        word = "not run" if self.ok is None else "passed" if self.ok else "FAILED"
+        return f"{self.name}: {word}: {self.because}"
+
+
+def failed(tests: Iterable[Check]) -> bool:
+    """Whether a test failed; one that was not run did not."""
+    return any(test.ok is False for test in tests)
 
 
 def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:

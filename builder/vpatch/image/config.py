@@ -21,9 +21,7 @@ from typing import Any
 
 from vpatch.errors import Failure, Problem
 
-LABEL = "io.vpatch.overlays"
-"""The label that holds the provenance."""
-
+LABEL = "io.vpatch.overlays"  # holds the provenance
 _OCI = "org.opencontainers.image"
 
 Schema = Mapping[str, Any]
@@ -31,23 +29,15 @@ TEXT: Schema = {"type": "string"}
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _TEXTS: Schema = {"type": ["array", "null"], "items": TEXT}
 _LABELS: Schema = {"type": ["object", "null"], "additionalProperties": TEXT}
-
-_SETTINGS: Schema = {
-    "type": ["object", "null"],
-    "properties": {
-        "Env": _TEXTS,
-        "Labels": _LABELS,
-        "WorkingDir": TEXT_OR_NULL,
-        "Volumes": {"type": ["object", "null"]},
-    },
-}
+_ANY: Schema = {"type": ["object", "null"]}
+_SETTINGS = {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": TEXT_OR_NULL, "Volumes": _ANY}
 CONFIG: Schema = {
     "type": "object",
     "properties": {
         "os": TEXT,
         "architecture": TEXT,
         "created": TEXT_OR_NULL,
-        "config": _SETTINGS,
+        "config": {**_ANY, "properties": _SETTINGS},
         "rootfs": {"type": "object", "properties": {"diff_ids": {"type": "array", "items": TEXT}}},
         "history": {"type": ["array", "null"], "items": {"type": "object"}},
     },
@@ -62,11 +52,7 @@ def record_of(**properties: Schema) -> Schema:
 
 @contextmanager
 def extra_required() -> Iterator[None]:
-    """Turn a failed import into a failure that names the extra to install.
-
-    Raises:
-        Failure: the block imported a package that is not installed.
-    """
+    """Turn a failed import into a `Failure` that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -113,12 +99,14 @@ def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
 
     `name` is the base's full name, with its registry, and `provenance` the JSON of `vpatch.image.patch.Patch`.
     """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
     labels = {
         f"{_OCI}.base.name": name,
         f"{_OCI}.base.digest": base.digest,
-        f"{_OCI}.created": _now(),
+        f"{_OCI}.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None)),
         f"{_OCI}.revision": _revision(),
-        f"{_OCI}.source": _source(),
+        f"{_OCI}.source": urls["Issues"].removesuffix("/issues"),
         f"{_OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",
         LABEL: provenance,
     }
@@ -148,11 +136,7 @@ def digest_of(data: bytes) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse JSON that a registry, an image or a container sent.
-
-    Raises:
-        ValueError: it is not JSON, nests too deeply, or has a lone surrogate, which UTF-8 cannot encode.
-    """
+    """Parse JSON that others sent; raise `ValueError` also if it nests too deeply or cannot be encoded in UTF-8."""
     try:
         found = json.loads(text)
         json.dumps(found, ensure_ascii=False).encode()
@@ -178,16 +162,6 @@ def validate(document: object, schema: Schema, wrong: str) -> None:
         raise ValueError(f"{wrong}: {where} has no {missing}")
     kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
     raise ValueError(f"{wrong}: {where} is no {kinds[0]}")
-
-
-def _now() -> str:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None))
-
-
-def _source() -> str:
-    urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
-    return urls["Issues"].removesuffix("/issues")
 
 
 def _revision() -> str:

@@ -20,8 +20,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
 from vpatch.tree.record import Record, parse
 
-WHITEOUT = ".wh."
-"""Prefix of a layer's entry that removes another: OCI image specification, layer.md."""
+WHITEOUT = ".wh."  # prefix of a layer's entry that removes another: OCI image specification, layer.md
 
 _MINORS = range(10, 15)  # the minor versions of Python that vLLM's releases name
 # Where images usually have virtual environments, conda and Python; others are found by PATH.
@@ -86,7 +85,6 @@ class Files(Protocol):
 
     def entry(self, path: str) -> Entry | None:
         """Return the entry at `path`, None if there is none."""
-        ...
 
     def kind(self, path: str) -> Kind | None:
         """Return the type of the entry at `path`, None if there is none; may cost much less than `entry`."""
@@ -95,15 +93,12 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """Return a file's bytes, None if there is no such file."""
-        ...
 
     def open(self, path: str) -> IO[bytes] | None:
         """Open a file that may be too large to read at once, None if there is no such file. The caller closes it."""
-        ...
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Return the names in a folder, sorted; none if there is no such folder."""
-        ...
 
 
 class BlockReader(io.RawIOBase):
@@ -155,16 +150,7 @@ class Vllm:
 
 
 def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
-    """Find the vLLM that the image's interpreter would import.
-
-    Args:
-        files: the image's.
-        image: for the environment and working folder of its containers.
-        python: an interpreter, absolute inside the image, to search instead of those on PATH.
-
-    Raises:
-        Failure: there is no vLLM, or more than one.
-    """
+    """Find the one vLLM that the image's interpreter would import, or that the interpreter `python` in it would."""
     name = image.ref
     if python:
         folders = list(_site_folders(files, _prefixes_of(files, _relative(python))))
@@ -184,11 +170,7 @@ def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
 
 
 def read_record(files: Files, vllm: Vllm) -> Record | None:
-    """Read vLLM's RECORD, None if there is none.
-
-    Raises:
-        Failure: it cannot be read, or is not a valid RECORD.
-    """
+    """Read vLLM's RECORD, None if there is none. Raises `Failure` if it is invalid."""
     path = f"{vllm.root}/{vllm.record}"
     content = files.read(path)
     if content is None:

@@ -19,8 +19,6 @@ from vpatch.image.cuda.support import check_support
 from vpatch.image.filesystem import Files, Vllm
 from vpatch.image.patch import Layer, Patch, patch
 
-FOLDER = "images"
-
 
 @dataclass(frozen=True)
 class Order:
@@ -71,18 +69,16 @@ def prepare(
     """Compute the patch, and the result as far as it is known before anything is made.
 
     The patch has no layer if nothing is to be made: because of problems (overlays drift, named ones do not apply, GPUs
-    are not served), or because there is nothing to do; then `same`, the base's own name, is the result's image.
-
-    Raises:
-        Failure: the image cannot be read or patched; or there is nothing to do, and a tag was to be set.
+    are not served), or because there is nothing to do; then `same`, the base's own name, is the result's image. It is a
+    failure to have nothing to do if a tag was to be set.
     """
-    support = check_support(files, vllm, base, order.architectures)
+    unserved, lines, extra = check_support(files, vllm, base, order.architectures)
     found = patch(files, vllm, base, overlays, order.python)
     after = found.changeset.after
-    built = Built(base, "", after, None, f"/{vllm.root}", vllm.version, notes=support.lines, extra=dict(support.json))
+    built = Built(base, "", after, None, f"/{vllm.root}", vllm.version, notes=tuple(lines), extra=extra)
     idle = [v for v in found.changeset.before if v.id in order.overlays and v.state is State.NOT_APPLICABLE]
     refusals = [Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle]
-    if problems := (*found.changeset.problems, *refusals, *support.problems):
+    if problems := (*found.changeset.problems, *refusals, *unserved):
         return replace(built, problems=problems), replace(found, layer=None)
     if found.layer is None:
         states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in after)
@@ -94,23 +90,15 @@ def prepare(
 
 
 def definition_files(folder: Path) -> list[Path]:
-    """Return the paths of all definitions in `images/`.
-
-    Raises:
-        Failure: there are none.
-    """
-    found = sorted((folder / FOLDER).glob("*.toml"))
+    """Return the paths of all definitions in `images/`; at least one."""
+    found = sorted((folder / "images").glob("*.toml"))
     if not found:
-        raise Failure(Problem("no image definitions", str(folder / FOLDER), "there is no *.toml in it"))
+        raise Failure(Problem("no image definitions", str(folder / "images"), "there is no *.toml in it"))
     return found
 
 
 def read_definitions(paths: Sequence[Path]) -> list[Order]:
-    """Read definitions. Their keys are listed in `definition.schema.json`.
-
-    Raises:
-        Failure: some cannot be read or do not match the schema; has all problems of all files.
-    """
+    """Read definitions, whose keys are listed in `definition.schema.json`. A failure has all problems of all files."""
     orders: list[Order] = []
     problems: list[Problem] = []
     with extra_required():

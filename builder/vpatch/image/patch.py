@@ -18,7 +18,7 @@ from typing import Any
 from vpatch.core.engine import plan
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import Changeset, Verdict
+from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, read_json, record_of, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_record
@@ -94,11 +94,7 @@ class Provenance:
 
 
 def provenance_of(image: Base) -> Provenance:
-    """Read an image's label.
-
-    Raises:
-        Failure: it has none, or one that vpatch did not write.
-    """
+    """Read an image's label. Raises `Failure` if it has none, or one that vpatch did not write."""
     text = image.labels.get(LABEL)
     if text is None:
         raise Failure(Problem("not patched", image.ref, f"the image has no label {LABEL}"))
@@ -109,11 +105,7 @@ def provenance_of(image: Base) -> Provenance:
 
 
 def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], python: str | None = None) -> Patch:
-    """Compute the layer that puts overlays on an image; `python` is the interpreter inside it that was asked for.
-
-    Raises:
-        Failure: a file of the image cannot be read or replaced.
-    """
+    """Compute the layer that puts overlays on an image; `python` is the interpreter inside it that was asked for."""
     changeset = plan(lambda file: files.read(f"{vllm.root}/{file}"), overlays)
     if changeset.problems or not changeset.files:
         return Patch(changeset)
@@ -197,7 +189,10 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
         known[file] = {"before": before, "after": [hashlib.sha256(new).hexdigest()]}
     contents = {file: changeset.files.get(file) or files.read(f"{vllm.root}/{file}") or b"" for file in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
-    overlays |= {verdict.id: _overlay(verdict, contents) for verdict in changeset.after}
+    for verdict in changeset.after:
+        touched = [file for file in sorted(contents) if verdict.id in marks_in(contents[file])]
+        because = verdict.because
+        overlays[verdict.id] = {"id": verdict.id, "state": verdict.state, "because": because, "files": touched}
     document = {
         "schema": 1,
         "vpatch": version("vpatch"),
@@ -210,17 +205,8 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
     return json.dumps(document, separators=(",", ":"))
 
 
-def _overlay(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]:
-    touched = [file for file in sorted(changed) if verdict.id in marks_in(changed[file])]
-    return {"id": verdict.id, "state": verdict.state, "because": verdict.because, "files": touched}
-
-
 def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:
-    """Return mode and owner of the layer's files and folders: as in the base; new ones as RECORD and its folder.
-
-    Raises:
-        Failure: one is a link in the base, which the layer would replace.
-    """
+    """Return mode and owner of the layer's files and folders: as in the base; new ones as RECORD and its folder."""
     folders = sorted({str(parent) for path in contents for parent in PurePosixPath(path).parents} - {"."})
     model = f"{vllm.root}/{vllm.record}"
     found: list[Entry] = []

@@ -42,29 +42,13 @@ _OLDEST = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
 # PTX ISA 9.3, "Release Notes": version of PTX -> CUDA release that introduced it, and driver branch. Unlike machine
 # code, PTX needs a driver that knows its version: minor version compatibility does not hold for it.
 _PTX = {
-    (7, 0): ("11.0", 450),
-    (7, 1): ("11.1", 455),
-    (7, 2): ("11.2", 460),
-    (7, 3): ("11.3", 465),
-    (7, 4): ("11.4", 470),
-    (7, 5): ("11.5", 495),
-    (7, 6): ("11.6", 510),
-    (7, 7): ("11.7", 515),
-    (7, 8): ("11.8", 520),
-    (8, 0): ("12.0", 525),
-    (8, 1): ("12.1", 530),
-    (8, 2): ("12.2", 535),
-    (8, 3): ("12.3", 545),
-    (8, 4): ("12.4", 550),
-    (8, 5): ("12.5", 555),
-    (8, 6): ("12.7", 565),
-    (8, 7): ("12.8", 570),
-    (8, 8): ("12.9", 575),
-    (9, 0): ("13.0", 580),
-    (9, 1): ("13.1", 590),
-    (9, 2): ("13.2", 595),
-    (9, 3): ("13.3", 610),
-}
+    (7, 0): ("11.0", 450), (7, 1): ("11.1", 455), (7, 2): ("11.2", 460), (7, 3): ("11.3", 465),
+    (7, 4): ("11.4", 470), (7, 5): ("11.5", 495), (7, 6): ("11.6", 510), (7, 7): ("11.7", 515),
+    (7, 8): ("11.8", 520), (8, 0): ("12.0", 525), (8, 1): ("12.1", 530), (8, 2): ("12.2", 535),
+    (8, 3): ("12.3", 545), (8, 4): ("12.4", 550), (8, 5): ("12.5", 555), (8, 6): ("12.7", 565),
+    (8, 7): ("12.8", 570), (8, 8): ("12.9", 575), (9, 0): ("13.0", 580), (9, 1): ("13.1", 590),
+    (9, 2): ("13.2", 595), (9, 3): ("13.3", 610),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -123,11 +107,7 @@ def names(images: Iterable[Image]) -> tuple[str, ...]:
 
 
 def parse_gpu(text: str) -> Arch:
-    """Parse the architecture of a GPU, `sm_120` or `12.0`.
-
-    Raises:
-        Failure: it is neither.
-    """
+    """Parse the architecture of a GPU, `sm_120` or `12.0`. Raises `Failure` if it is neither."""
     found = re.fullmatch(r"sm_(\d{1,2})(\d)|(\d{1,2})\.(\d)", text, re.ASCII)
     if not found:
         raise Failure(Problem("not a GPU architecture", text, "it reads like sm_120 or 12.0, which is an RTX 5090"))
@@ -158,9 +138,6 @@ def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tup
     """Return the fat binaries of a shared object, in file order, and the names of the libraries that it needs.
 
     `file` must be seekable; little of it is read.
-
-    Raises:
-        Failure: it is not an ELF file, is truncated, or has something else where a fat binary should be.
     """
     from elftools.common.exceptions import ELFError
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from enum import Enum
 from typing import IO, Any
@@ -24,17 +24,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
-from vpatch.image.cuda.fatbin import (
-    Arch,
-    Image,
-    Kind,
-    compiling_driver,
-    names,
-    oldest_driver,
-    parse_gpu,
-    read,
-    release_of,
-)
+from vpatch.image.cuda import fatbin
+from vpatch.image.cuda.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
 from vpatch.image.filesystem import Files, Vllm, read_record
 
 
@@ -66,6 +57,12 @@ class Extension:
         """The virtual architectures that it has PTX for, oldest first: `compute_80`."""
         return names(image for image in self.images if image.kind is Kind.PTX)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the extension as JSON has it."""
+        lists = {"architectures": list(self.architectures), "ptx": list(self.ptx)}
+        problem = self.problem and str(self.problem)
+        return {"name": self.name, **lists, "fat_binaries": len(self.binaries), "problem": problem}
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -86,19 +83,8 @@ class Survey:
 
     def as_json(self) -> dict[str, Any]:
         """Return the survey as JSON has it."""
-        return {
-            **{key: getattr(self, key) for key in ("cuda", "image_cuda", "torch", "driver", "ptx_driver")},
-            "extensions": [
-                {
-                    "name": one.name,
-                    "architectures": list(one.architectures),
-                    "ptx": list(one.ptx),
-                    "fat_binaries": len(one.binaries),
-                    "problem": one.problem and str(one.problem),
-                }
-                for one in self.extensions
-            ],
-        }
+        versions = {key: getattr(self, key) for key in ("cuda", "image_cuda", "torch", "driver", "ptx_driver")}
+        return {**versions, "extensions": [one.as_json() for one in self.extensions]}
 
     def lines(self) -> Iterator[str]:
         """Yield a line of text for each extension with device code, and one for what they need."""
@@ -136,15 +122,6 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Support:
-    """Whether all wanted GPUs are served: `problems` is empty then. `json` has the details under `cuda`, if any."""
-
-    problems: tuple[Problem, ...] = ()
-    lines: tuple[str, ...] = ()
-    json: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class _Need:
     pattern: str
     what: str
@@ -163,11 +140,7 @@ _NEEDS = (
 
 
 def check_names(architectures: Sequence[str]) -> None:
-    """Check, before anything is read, the names of GPU architectures, and that the ELF reader is installed.
-
-    Raises:
-        Failure: a name is none, or the reader is missing.
-    """
+    """Check, before anything is read, the names of GPU architectures, and that the ELF reader is installed."""
     for name in architectures:
         parse_gpu(name)
     if architectures:
@@ -178,14 +151,15 @@ def check_names(architectures: Sequence[str]) -> None:
             raise Failure(Problem("cannot look", str(error.name), cause)) from error
 
 
-def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) -> Support:
-    """Survey the extensions that RECORD lists and check them for the wanted architectures; without any, read nothing.
+def check_support(
+    files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]
+) -> tuple[list[Problem], list[str], dict[str, Any]]:
+    """Check whether the extensions that RECORD lists serve the wanted architectures, if there are any.
 
-    Raises:
-        Failure: a file of the image cannot be read.
+    Return the problems, none if all are served, and the details as lines of text and as JSON.
     """
     if not architectures:
-        return Support()
+        return [], [], {}
     metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
     found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
     by_name = {name: verdicts(found, name) for name in architectures}
@@ -193,11 +167,9 @@ def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[
         name: [{"name": v.name, "says": v.level.value, "because": v.because} for v in of_all]
         for name, of_all in by_name.items()
     }
-    return Support(
-        tuple(problem for name in architectures for problem in lacking(found, name)),
-        (*found.lines(), *(f"{name}: {verdict}" for name in architectures for verdict in by_name[name])),
-        {"cuda": {**found.as_json(), "required": required}},
-    )
+    problems = [problem for name in architectures for problem in lacking(found, name)]
+    lines = [*found.lines(), *(f"{name}: {verdict}" for name in architectures for verdict in by_name[name])]
+    return problems, lines, {"cuda": {**found.as_json(), "required": required}}
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
@@ -208,21 +180,16 @@ def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Ma
     """
     extensions = tuple(sorted((_read(name, file) for name, file in files), key=lambda one: one.name))
     isas = [image.isa for one in extensions for image in one.images if image.kind is Kind.PTX]
-    linked = re.findall(
-        r"^libcudart\.so\.(\d{1,3})(?!\d)", "\n".join(lib for one in extensions for lib in one.needed), re.MULTILINE
-    )
-    cuda = release_of(isas) or max(linked, key=int, default="")
+    needed = "\n".join(library for one in extensions for library in one.needed)
+    linked = re.findall(r"^libcudart\.so\.(\d{1,3})(?!\d)", needed, re.MULTILINE)
+    cuda = fatbin.release_of(isas) or max(linked, key=int, default="")
     image_cuda = env.get("CUDA_VERSION", "")
-    driver = oldest_driver(cuda or image_cuda)
+    driver = fatbin.oldest_driver(cuda or image_cuda)
     return Survey(extensions, cuda, image_cuda, _torch(metadata or ""), driver, compiling_driver(isas))
 
 
 def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
-    """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is.
-
-    Raises:
-        Failure: `arch` is not an architecture.
-    """
+    """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
     gpu = parse_gpu(arch)
     return tuple(
         Problem(f"lacks sm_{gpu}", one.name, one.because) for one in verdicts(found, arch) if one.level is Level.LACKS
@@ -230,11 +197,7 @@ def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
 
 
 def verdicts(found: Survey, arch: str) -> tuple[Verdict, ...]:
-    """Return how well each file serves the GPU of architecture `arch`, and each needed file that is missing.
-
-    Raises:
-        Failure: `arch` is not an architecture.
-    """
+    """Return how well each file serves the GPU of architecture `arch`, and each needed file that is missing."""
     gpu = parse_gpu(arch)
     needs = [need for need in _NEEDS if need.since <= gpu]
     there = [_verdict(one, gpu, needed=any(need.matches(one.name) for need in needs)) for one in found.extensions]
@@ -302,7 +265,7 @@ def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
 
 def _read(name: str, file: IO[bytes]) -> Extension:
     try:
-        return Extension(name, *read(name, file))
+        return Extension(name, *fatbin.read(name, file))
     except Failure as failure:
         return Extension(name, problem=failure.problems[0])
 

@@ -9,26 +9,16 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import named
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.image.checks import Check
+from vpatch.image.checks import Check, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.cuda.support import check_names
-from vpatch.image.engine.client import (
-    NO_SPACE,
-    discard,
-    engine,
-    engine_errors,
-    layers_of,
-    load_archive,
-    push,
-    resolve,
-    tagged,
-)
+from vpatch.image.engine.client import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
 from vpatch.image.engine.containers import Run, ScriptRunner, container, run_checks, start_run
 from vpatch.image.engine.files import open_files
 from vpatch.image.filesystem import WHITEOUT, find_vllm
@@ -44,20 +34,8 @@ if TYPE_CHECKING:
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
 
-class Loaded(NamedTuple):
-    """The ID of a new image, the diffID of its last layer, and whether the engine lacked it before."""
-
-    image: str
-    diff_id: str
-    new: bool
-
-
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
-    """Build an image.
-
-    Raises:
-        Failure: it cannot be built; the engine is unchanged, except for a base that was pulled.
-    """
+    """Build an image. If that fails, the engine is unchanged, except for a base that was pulled."""
     check_names(order.architectures)
     with engine() as client, start_run() as run:
         base = resolve(client, order.base, order.platform, progress)
@@ -82,7 +60,7 @@ def _make(client: DockerClient, order: Order, built: Built, layer: Layer, proven
     keep = False
     try:
         done = replace(done, tests=_test(client, replace(base, config=settings), image, run.name, order.tests))
-        if any(test.ok is False for test in done.tests):
+        if failed(done.tests):
             return replace(done, image="")
         with tagged(client, image, order.tags):
             done = replace(done, image=push(client, order.tags)) if order.push else done
@@ -96,11 +74,7 @@ def _make(client: DockerClient, order: Order, built: Built, layer: Layer, proven
 
 
 def test_again(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Check, ...]]:
-    """Test an image that was patched before; `tests` are those of an `Order`.
-
-    Raises:
-        Failure: it does not exist or is not patched, or the engine refuses.
-    """
+    """Test an image that was patched before; `tests` are those of an `Order`."""
     with engine() as client, start_run() as run:
         base = resolve(client, ref, None, progress)
         return base, _test(client, base, base.id, run.name, tests)
@@ -111,32 +85,25 @@ def _test(client: DockerClient, image: Base, image_id: str, owner: str, tests: f
     return tuple(run_checks(ScriptRunner(client, image_id, provenance.python, owner), provenance, tests, discover()))
 
 
-def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> Loaded:
-    """Bring a new image, without a tag, into the engine.
+def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> tuple[str, str, bool]:
+    """Bring a new image, without a tag, into the engine; return its ID, its layer's diffID, and whether it is new.
 
     The archive holds only the new layer: the engine has the others. An engine that insists on all of them, as stores of
     containerd's may, gets the files through a container instead, and then makes the layer itself.
-
-    Raises:
-        Failure: the engine refuses both ways.
     """
     wanted = config["rootfs"]["diff_ids"]
     content = serialize(config)
     image = digest_of(content)
     known = layers_of(client, image)
-    try:
-        if known is None:
-            run.register(image)
-        if known != wanted:
-            load_archive(client, _archive(content, wanted, layer), base.ref)
-        if layers_of(client, image) == wanted:
-            return Loaded(image, layer.diff_id, new=known is None)
-    except Failure as failure:
-        if failure.problems[0].what == NO_SPACE:
-            raise
+    if known is None:
+        run.register(image)
+    if known != wanted:
+        load_archive(client, _archive(content, wanted, layer), base.ref)
+    if layers_of(client, image) == wanted:
+        return image, layer.diff_id, known is None
     image, diff_id = _commit(client, base, config, layer, run.name)
     run.register(image)
-    return Loaded(image, diff_id, new=True)
+    return image, diff_id, True
 
 
 def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
@@ -157,8 +124,7 @@ def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
 def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> tuple[str, str]:
     """Put a layer's files into a container and commit it; return the image's ID and its last layer's diffID.
 
-    The layer has the times of this run, so its diffID is not reproducible. The image's own interpreter removes old
-    bytecode.
+    The layer has the times of this run, so its diffID is not reproducible. The image's interpreter removes bytecode.
     """
     settings = config["config"]
     code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"

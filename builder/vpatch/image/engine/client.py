@@ -13,7 +13,7 @@ import requests
 from docker import DockerClient, from_env
 from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, ImageNotFound
-from docker.utils import parse_host
+from docker.utils import parse_host, parse_repository_tag
 
 from vpatch.errors import Failure, Problem, cause
 from vpatch.image.config import Base
@@ -22,7 +22,7 @@ from vpatch.image.registry.reference import parse
 if TYPE_CHECKING:
     from vpatch.net.transfer import Progress
 
-NO_SPACE = "no space left"
+_NO_SPACE = "no space left"
 
 _ENGINE = "docker engine"
 _INSTEAD = "start one, set DOCKER_HOST, or build without one: --registry"
@@ -33,11 +33,7 @@ _FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Cr
 
 @contextmanager
 def engine() -> Iterator[DockerClient]:
-    """Yield a client of the engine at `DOCKER_HOST`, or at the usual socket.
-
-    Raises:
-        Failure: there is none, or it refuses the connection.
-    """
+    """Yield a client of the engine at `DOCKER_HOST`, or at the usual socket."""
     _check_socket()
     try:
         client = from_env(timeout=_TIMEOUT, version="auto")
@@ -68,16 +64,12 @@ def _check_socket() -> None:
 
 @contextmanager
 def engine_errors(what: str, where: str) -> Iterator[None]:
-    """Turn an error of the engine, or of the connection to it, into a failure.
-
-    Raises:
-        Failure: the block raised one.
-    """
+    """Turn an error of the engine, or of the connection to it, into a `Failure`."""
     try:
         yield
     except (DockerException, requests.RequestException) as error:
         text = message_of(error)
-        raise Failure(Problem(NO_SPACE if NO_SPACE in text else what, where, text)) from error
+        raise Failure(Problem(_NO_SPACE if _NO_SPACE in text else what, where, text)) from error
 
 
 def message_of(error: Exception) -> str:
@@ -91,11 +83,7 @@ def message_of(error: Exception) -> str:
 def resolve(
     client: DockerClient, ref: str, platform: str | None, progress: Progress | None = None, *, pull: bool = True
 ) -> Base:
-    """Return the image that `ref` names; pull it if the engine lacks it, unless `pull` is false.
-
-    Raises:
-        Failure: it does not exist, is private or for another platform, or the disk is full.
-    """
+    """Return the image that `ref` names; pull it if the engine lacks it, unless `pull` is false."""
     found = _inspect(client, ref)
     if pull and (found is None or (platform and platform != _platform(found))):
         _pull(client, ref, platform, progress)
@@ -156,8 +144,8 @@ def _pull(client: DockerClient, ref: str, platform: str | None, progress: Progre
 
 
 def _refused(ref: str, text: str) -> Failure:
-    if NO_SPACE in text:
-        return Failure(Problem(NO_SPACE, ref, text))
+    if _NO_SPACE in text:
+        return Failure(Problem(_NO_SPACE, ref, text))
     if re.search(r"denied|unauthorized|authentication required|no basic auth", text):
         return Failure(Problem("no such image", ref, f"it is private, or not there; docker login may help: {text}"))
     if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
@@ -172,12 +160,15 @@ def layers_of(client: DockerClient, image: str) -> list[str] | None:
 
 
 def load_archive(client: DockerClient, archive: bytes, ref: str) -> None:
-    """Load an archive as `docker save` writes it; `ref` names the image in a failure."""
-    with engine_errors("cannot load", ref):
+    """Load an archive as `docker save` writes it. Raises only if the disk is full: an engine may well refuse it."""
+    try:
         # The engine answers while it works, and is done when the answer ends.
         for line in client.api.load_image(archive):
             if "error" in line:
                 raise DockerException(line["error"])
+    except DockerException as error:
+        if _NO_SPACE in message_of(error):
+            raise Failure(Problem(_NO_SPACE, ref, message_of(error))) from error
 
 
 @contextmanager
@@ -191,27 +182,23 @@ def tagged(client: DockerClient, image: str, names: Sequence[str]) -> Iterator[N
                     before[name] = str(client.api.inspect_image(name)["Id"])
                 except ImageNotFound:
                     before[name] = None
-                client.api.tag(image, *_split_tag(name))
+                client.api.tag(image, *parse_repository_tag(name))
         yield
     except BaseException:
         for name, old in before.items():
             with suppress(DockerException, requests.RequestException):
                 if old:
-                    client.api.tag(old, *_split_tag(name))
+                    client.api.tag(old, *parse_repository_tag(name))
                 else:
                     client.api.remove_image(name, noprune=True)
         raise
 
 
 def push(client: DockerClient, names: Sequence[str]) -> str:
-    """Push each tag to the registry that it names; return `repository@digest` of the first.
-
-    Raises:
-        Failure: a registry refuses or cannot be reached.
-    """
+    """Push each tag to the registry that it names; return `repository@digest` of the first."""
     pushed = []
     for name in names:
-        repository, label = _split_tag(name)
+        repository, label = parse_repository_tag(name)
         digest = ""
         with engine_errors("cannot push", name):
             for line in client.api.push(repository, label, stream=True, decode=True):
@@ -229,8 +216,3 @@ def discard(client: DockerClient, image: str) -> None:
     with engine_errors("cannot remove", image):
         if not client.api.inspect_image(image)["RepoTags"]:
             client.api.remove_image(image, noprune=True)  # or an untagged base would be removed with it
-
-
-def _split_tag(name: str) -> tuple[str, str]:
-    repository, _, label = name.rpartition(":")
-    return repository, label

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import requests
+from docker import DockerClient
 from docker.errors import DockerException, NotFound
 from docker.types import LogConfig
 
@@ -22,9 +23,6 @@ from vpatch.image.checks import Check, import_outcomes, outcome
 from vpatch.image.config import read_json
 from vpatch.image.engine.client import engine_errors, message_of
 from vpatch.image.patch import Provenance
-
-if TYPE_CHECKING:
-    from docker import DockerClient
 
 NAME = "vpatch-"
 """Prefix of our containers' names; the name of their run follows. A label would stay in a committed image."""

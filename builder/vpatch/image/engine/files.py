@@ -15,9 +15,10 @@ from io import BytesIO
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import requests
+from docker import DockerClient
 from docker.errors import NotFound
 from docker.utils import decode_json_header
 
@@ -26,9 +27,6 @@ from vpatch.image.engine.client import engine_errors
 from vpatch.image.engine.containers import container
 from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, kind_of
 from vpatch.net.limits import size
-
-if TYPE_CHECKING:
-    from docker import DockerClient
 
 _CHUNK = 1 << 16
 _CONTAINERS = 3  # more cost more than they gain
@@ -43,19 +41,69 @@ def open_files(client: DockerClient, image: str, owner: str) -> Iterator[Contain
         made = [stack.enter_context(container(client, image, owner, ["true"])) for _ in range(_CONTAINERS)]
         pool = ThreadPoolExecutor(_CONTAINERS)
         stack.callback(pool.shutdown, cancel_futures=True)
-        yield ContainerFiles(_Archives(client, made), pool)
+        yield ContainerFiles(client, made, pool)
 
 
-class _Archives:
-    """Reads archives from some containers of one image, for any thread."""
+class ContainerFiles(Files):
+    """The files of an image; answers are cached."""
 
-    def __init__(self, client: DockerClient, containers: Sequence[str]) -> None:
-        self._client = client
+    def __init__(self, client: DockerClient, containers: Sequence[str], pool: ThreadPoolExecutor) -> None:
+        self._client, self._pool = client, pool
         self._idle: SimpleQueue[str] = SimpleQueue()
         for container_id in containers:
             self._idle.put(container_id)
+        self._entries: dict[str, Entry | None] = {}
+        self._kinds: dict[str, Kind | None] = {}
+        self._contents: dict[str, bytes | None] = {}
+        self._coming: dict[str, Future[Any]] = {}
+
+    def prefetch(self, files: Iterable[str]) -> None:
+        """Start to read files and the entries of the folders above them; whoever asks for one waits for it."""
+        files = dict.fromkeys(files)
+        for path in files:
+            self._coming[path] = self._pool.submit(self._read, path)
+        for path in dict.fromkeys(str(above) for file in files for above in [*PurePosixPath(file).parents][:-1]):
+            self._coming[path] = self._pool.submit(self._entry, path)
+
+    def entry(self, path: str) -> Entry | None:
+        """Return the entry at `path`, from the first header of its archive: the engine's `HEAD` has no owner."""
+        self._wait(path)
+        return self._entry(path)
 
     def kind(self, path: str) -> Kind | None:
+        """Return the type of the entry at `path`, from the engine's `HEAD`."""
+        if path in self._entries:
+            here = self._entries[path]
+            return here.kind if here else None
+        if path not in self._kinds:
+            self._kinds[path] = None if self._is_known_missing(path) else self._ask_kind(path)
+        return self._kinds[path]
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's bytes."""
+        self._wait(path)
+        return self._read(path)
+
+    def open(self, path: str) -> IO[bytes] | None:
+        """Open a copy of a file in a temporary file."""
+        with self._archive(path) as archive:
+            if archive is None:
+                return None
+            source = self._file(path, archive, Limits.FILE)
+            copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
+            with naming("cannot write", "temporary file"):
+                shutil.copyfileobj(source, copy, _CHUNK)
+            copy.seek(0)
+            return copy
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Return the names in a folder; the engine sends everything below it."""
+        at = PurePosixPath(folder).name
+        with self._archive(folder) as archive:
+            members = () if archive is None else (PurePosixPath(member.name) for member in archive)
+            return tuple(sorted(m.name for m in members if len(m.parts) == 2 and m.parts[0] == at))
+
+    def _ask_kind(self, path: str) -> Kind | None:
         with self._container(path) as container_id:
             api = self._client.api
             url = f"{api.base_url}/v{api.api_version}/containers/{container_id}/archive"
@@ -68,7 +116,7 @@ class _Archives:
             return _GO_KINDS.get(mode & _GO_TYPES, Kind.OTHER)
 
     @contextmanager
-    def open(self, path: str) -> Iterator[tarfile.TarFile | None]:
+    def _archive(self, path: str) -> Iterator[tarfile.TarFile | None]:
         """Yield the archive of the entry at `path`, to be read forward; None if there is no entry."""
         with self._container(path) as container_id:
             try:
@@ -94,63 +142,6 @@ class _Archives:
         finally:
             self._idle.put(container_id)
 
-
-class ContainerFiles(Files):
-    """The files of an image; answers are cached."""
-
-    def __init__(self, archives: _Archives, pool: ThreadPoolExecutor) -> None:
-        self._archives, self._pool = archives, pool
-        self._entries: dict[str, Entry | None] = {}
-        self._kinds: dict[str, Kind | None] = {}
-        self._contents: dict[str, bytes | None] = {}
-        self._coming: dict[str, Future[Any]] = {}
-
-    def prefetch(self, files: Iterable[str]) -> None:
-        """Start to read files and the entries of the folders above them; whoever asks for one waits for it."""
-        files = dict.fromkeys(files)
-        for path in files:
-            self._coming[path] = self._pool.submit(self._read, path)
-        for path in dict.fromkeys(str(above) for file in files for above in [*PurePosixPath(file).parents][:-1]):
-            self._coming[path] = self._pool.submit(self._entry, path)
-
-    def entry(self, path: str) -> Entry | None:
-        """Return the entry at `path`, from the first header of its archive: the engine's `HEAD` has no owner."""
-        self._wait(path)
-        return self._entry(path)
-
-    def kind(self, path: str) -> Kind | None:
-        """Return the type of the entry at `path`, from the engine's `HEAD`."""
-        if path in self._entries:
-            here = self._entries[path]
-            return here.kind if here else None
-        if path not in self._kinds:
-            self._kinds[path] = None if self._is_known_missing(path) else self._archives.kind(path)
-        return self._kinds[path]
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's bytes."""
-        self._wait(path)
-        return self._read(path)
-
-    def open(self, path: str) -> IO[bytes] | None:
-        """Open a copy of a file in a temporary file."""
-        with self._archives.open(path) as archive:
-            if archive is None:
-                return None
-            source = self._file(path, archive, Limits.FILE)
-            copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
-            with naming("cannot write", "temporary file"):
-                shutil.copyfileobj(source, copy, _CHUNK)
-            copy.seek(0)
-            return copy
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """Return the names in a folder; the engine sends everything below it."""
-        at = PurePosixPath(folder).name
-        with self._archives.open(folder) as archive:
-            members = () if archive is None else (PurePosixPath(member.name) for member in archive)
-            return tuple(sorted(m.name for m in members if len(m.parts) == 2 and m.parts[0] == at))
-
     def _wait(self, path: str) -> None:
         if path in self._coming:
             self._coming.pop(path).result()
@@ -159,7 +150,7 @@ class ContainerFiles(Files):
         if path not in self._entries:
             first = None
             if not self._is_known_missing(path):
-                with self._archives.open(path) as archive:
+                with self._archive(path) as archive:
                     first = None if archive is None else archive.next()
             self._entries[path] = None if first is None else _entry(path, first)
         return self._entries[path]
@@ -168,7 +159,7 @@ class ContainerFiles(Files):
         if path not in self._contents:
             content = None
             if not self._is_known_missing(path):
-                with self._archives.open(path) as archive:
+                with self._archive(path) as archive:
                     content = None if archive is None else self._file(path, archive, Limits.SOURCE).read()
             if content is None:
                 self._entries[path] = None

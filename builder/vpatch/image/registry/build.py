@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -18,24 +19,14 @@ from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
 from vpatch.image import checks
-from vpatch.image.checks import Check
+from vpatch.image.checks import Check, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.cuda.support import check_names
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
-from vpatch.image.registry.image import (
-    NEW_LAYER,
-    OCI,
-    Descriptor,
-    ForbiddenError,
-    RemoteImage,
-    Repository,
-    open_image,
-    read_blob,
-    read_manifest,
-    retry,
-)
-from vpatch.image.registry.layers import LayeredFiles, is_source, is_source_or_compiled, open_vllm
+from vpatch.image.registry import image as remote
+from vpatch.image.registry.image import Descriptor, RemoteImage, Repository, open_image, read_blob, read_manifest, retry
+from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
 from vpatch.net.transfer import Progress
 
@@ -50,14 +41,10 @@ class Pushed:
 
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
-    """Build an image in the repositories that its tags name.
-
-    Raises:
-        Failure: it cannot be built. No tag was set, unless a registry set some and refused the next.
-    """
+    """Build an image in the repositories that its tags name, and set the tags last."""
     check_names(order.architectures)
     image = open_image(parse(order.base), order.platform)
-    layers = LayeredFiles(image, is_source_or_compiled if order.architectures else is_source, progress=progress)
+    layers = LayeredFiles(image, partial(is_wanted, compiled=bool(order.architectures)), progress=progress)
     vllm, files = open_vllm(layers, image.base, order.python)
     built, found = prepare(order, files, vllm, image.base, overlays, f"{image.ref.name}@{image.digest}")
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
@@ -80,11 +67,11 @@ def _publish(
         if order.tests:
             # Test what is in the registry now; layers of the base that were read need not be read again.
             new = open_image(Reference(target.host, target.repository, digest=pushed.digest), order.platform)
-            _, files = open_vllm(LayeredFiles(new, is_source, known=layers.views), new.base, order.python)
+            _, files = open_vllm(LayeredFiles(new, is_wanted, known=layers.views), new.base, order.python)
             tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
     extra = {**built.extra, "bytes_sent": sent}
     done = replace(built, layer=layer, tests=tuple(dict.fromkeys(tests)), extra=extra)
-    if any(test.ok is False for test in tests):
+    if failed(tests):
         return done
     for target in targets if order.set_tags else ():
         tag(target, names[0].rpartition("@")[2], str(target.tag))
@@ -104,22 +91,19 @@ def push(
 
     Blobs that exist there are not sent; the base's layers are mounted within one registry, else copied. `annotations`
     are added to the base's own if its manifest is OCI's; Docker's has none.
-
-    Raises:
-        Failure: a registry fails or refuses, or returns something else than was sent.
     """
     uploader = _Uploader(base, target, progress)
     kind = base.manifest.media_type
     settings = serialize(config)
     pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
-    added = Descriptor(NEW_LAYER[kind], layer.digest, len(layer.blob))
+    added = Descriptor(remote.NEW_LAYER[kind], layer.digest, len(layer.blob))
     manifest: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": kind,
         "config": pointer.json,
         "layers": [*base.manifest.body["layers"], added.json],
     }
-    if kind == OCI:
+    if kind == remote.OCI:
         manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
     raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
     digest = digest_of(raw)
@@ -136,9 +120,6 @@ def tag(target: Reference, digest: str, name: str) -> None:
     """Tag the manifest `digest` in the repository of `target` as `name`.
 
     Nothing is read back: if this fails, the tag is unchanged, unless only the registry's answer was lost.
-
-    Raises:
-        Failure: the manifest does not exist, or the registry fails or refuses.
     """
     repository = Repository(target, "cannot tag")
     manifest = read_manifest(repository, digest)
@@ -179,7 +160,7 @@ class _Uploader:
 
     def _exists(self, blob: Descriptor) -> bool:
         # A repository that does not exist yet may be unreadable: the upload shows whether the user may write.
-        with suppress(ForbiddenError):
+        with suppress(remote.ForbiddenError):
             answer = self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404))
             if answer.status_code == requests.codes.ok:
                 return True

@@ -25,10 +25,7 @@ LARGEST = 4 << 20  # bytes of a manifest or a config: registries take no larger 
 
 DOCKER = "application/vnd.docker.distribution.manifest.v2+json"
 OCI = "application/vnd.oci.image.manifest.v1+json"
-_INDEXES = (
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.index.v1+json",
-)
+_INDEXES = ("application/vnd.docker.distribution.manifest.list.v2+json", "application/vnd.oci.image.index.v1+json")
 _CONFIGS = ("application/vnd.docker.container.image.v1+json", "application/vnd.oci.image.config.v1+json")
 _LAYER = {DOCKER: "application/vnd.docker.image.rootfs.diff.tar", OCI: "application/vnd.oci.image.layer.v1.tar"}
 NEW_LAYER = {DOCKER: f"{_LAYER[DOCKER]}.gzip", OCI: f"{_LAYER[OCI]}+gzip"}
@@ -147,11 +144,7 @@ def _error_code(answer: requests.Response, *, stream: bool) -> str:
 
 
 def retry(action: Callable[[], T]) -> T:
-    """Call `action`, a few times if it fails with a transient error.
-
-    Raises:
-        Failure: the last attempt failed, or one failed permanently.
-    """
+    """Call `action`, a few times if it fails with a transient error."""
     for attempt in range(ATTEMPTS - 1):
         try:
             return action()
@@ -161,12 +154,7 @@ def retry(action: Callable[[], T]) -> T:
 
 
 def read_blob(repository: Repository, blob: Descriptor, progress: Callable[[int], object]) -> Generator[bytes]:
-    """Yield the bytes of a blob as they come; `progress` gets the size of each block. Only the end proves them right.
-
-    Raises:
-        TransientError: the blob was cut.
-        Failure: it does not exist, or does not match its digest.
-    """
+    """Yield the bytes of a blob as they come; `progress` gets the size of each. Only the end proves them right."""
     digest, received = hashlib.sha256(), 0
     with repository.ask("GET", f"blobs/{blob.digest}", missing=f"the blob {blob.digest} is not there") as answer:
         try:
@@ -186,12 +174,7 @@ def read_blob(repository: Repository, blob: Descriptor, progress: Callable[[int]
 
 
 def read_manifest(repository: Repository, name: str) -> Manifest:
-    """Read the manifest or the index that a tag or a digest names.
-
-    Raises:
-        Failure: it does not exist or does not match its digest, or the registry fails.
-        ValueError: it is not a JSON object.
-    """
+    """Read the manifest or the index that a tag or a digest names. Raises `ValueError` if it is not a JSON object."""
     raw = b""
     accept = {"Accept": ", ".join((OCI, DOCKER, *_INDEXES))}
     with repository.ask("GET", f"manifests/{name}", headers=accept) as answer:
@@ -212,11 +195,7 @@ def read_manifest(repository: Repository, name: str) -> Manifest:
 
 
 def read_object(raw: bytes) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        ValueError: it is none, or could not be written again.
-    """
+    """Parse a JSON object. Raises `ValueError` if it is none, or could not be written again."""
     try:
         found = read_json(raw)
     except UnicodeEncodeError as error:
@@ -256,12 +235,7 @@ class RemoteImage:
 
 
 def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
-    """Find an image in its registry; in an index, the one for `platform` (default: `linux/amd64`).
-
-    Raises:
-        Failure: there is no such image, or none for this platform; it is damaged or of an unknown kind; the registry
-            fails.
-    """
+    """Find an image in its registry; in an index, the one for `platform` (default: `linux/amd64`)."""
     platform = platform or "linux/amd64"
     repository = Repository(ref)
     try:

@@ -56,7 +56,7 @@ class LayeredFiles(Files):
         self._planned = 0
         self._usage = Usage()
         self._scanned: dict[str, tuple[LayerView, str]] = {}  # by digest: an image may have a layer many times
-        self._matches: dict[Callable[[str], bool], tuple[set[int], dict[str, bool]]] = {}
+        self._matches: dict[Callable[[str], object], tuple[set[int], dict[str, bool]]] = {}
         numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
         self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
         self._depth = len(image.layers)  # the lowest layer reached
@@ -70,8 +70,7 @@ class LayeredFiles(Files):
     def descend(self, *folders: str) -> bool:
         """Read the next lower layer; return False at the bottom.
 
-        With `folders`, layers are passed over if the image's history proves that they have nothing in, above or below
-        them.
+        With `folders`, layers are skipped if the image's history proves that they have nothing in, above or below them.
         """
         while self._depth:
             self._depth -= 1
@@ -82,16 +81,12 @@ class LayeredFiles(Files):
 
     def locate(self, path: str) -> Entry | None:
         """Descend until a layer has or removes `path`, if need be to the bottom; then return what is there."""
-        while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.descend():
+        while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.descend(path):
             continue
         return self.entry(path)
 
-    def matching(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Return the paths, sorted, of all entries that are wanted. A second call searches new layers only.
-
-        Raises:
-            Failure: also if more than `Limits.RECORDS` entries match, hidden ones included.
-        """
+    def matching(self, wanted: Callable[[str], object]) -> list[str]:
+        """Return the paths, sorted, of all entries that are wanted. A second call searches new layers only."""
         done, seen = self._matches.setdefault(wanted, (set(), {}))
         new = {number for number in self._views if number >= self._depth} - done
         for path in chain.from_iterable(filter(wanted, self._views[number].entries) for number in new):
@@ -250,14 +245,9 @@ def _unmerged(path: str) -> str:
     return f"usr/{path}" if path.partition("/")[0] in _MERGED else path
 
 
-def is_source(entry: Entry) -> bool:
-    """Whether an entry is one of vLLM's Python files or in its dist-info."""
-    return _SOURCE.fullmatch(entry.path) is not None
-
-
-def is_source_or_compiled(entry: Entry) -> bool:
-    """Whether an entry is as in `is_source` or a compiled extension of vLLM."""
-    return is_source(entry) or _COMPILED.fullmatch(entry.path) is not None
+def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
+    """Whether an entry is one of vLLM's Python files or in its dist-info; or, if `compiled`, a compiled extension."""
+    return bool(_SOURCE.fullmatch(entry.path) or (compiled and _COMPILED.fullmatch(entry.path)))
 
 
 class _VllmFiles(Files):
@@ -269,7 +259,7 @@ class _VllmFiles(Files):
     def entry(self, path: str) -> Entry | None:
         found = self._layers.locate(path) if path in self._listed else self._layers.entry(path)
         # A layer need not list the folders of its files; a lower one has their mode and owner.
-        while found is not None and self._layers.is_implied(path) and self._layers.descend():
+        while found is not None and self._layers.is_implied(path) and self._layers.descend(path):
             found = self._layers.entry(path)
         return found
 
@@ -288,11 +278,8 @@ class _VllmFiles(Files):
 def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm, Files]:
     """Read layers from the top until one has a vLLM with its dist-info, and find it there.
 
-    Files that RECORD lists and that are in no layer read so far are then searched in lower layers. A second vLLM in a
-    lower layer is not noticed.
-
-    Raises:
-        Failure: there is no vLLM, or more than one; a layer cannot be read.
+    Files that RECORD lists and no layer read so far has are then searched in lower layers. A second vLLM in a lower
+    layer is not noticed.
     """
     while not _roots(layers):
         if not layers.descend():
@@ -304,12 +291,8 @@ def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vll
     )
 
 
-def _is_record(path: str) -> bool:
-    return _INFO.fullmatch(path) is not None
-
-
 def _roots(layers: LayeredFiles) -> list[str]:
-    infos = layers.matching(_is_record)
+    infos = layers.matching(_INFO.fullmatch)
     if len(infos) > Limits.VLLMS:
         raise layers.failure(f"more than {Limits.VLLMS} places in it look like a vLLM")
     roots = [found["root"] for path in infos if (found := _INFO.fullmatch(path))]

@@ -1,7 +1,7 @@
 """The names of images, parsed as Docker does, and the addresses of their registries.
 
 Addresses are parsed by urllib3, which also connects: for `https://one\\@other/`, the standard library finds another
-host. Importing this module is cheap.
+host. It is imported late: a name is parsed before anything of the extra is needed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-
-from urllib3.util import parse_url
+from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
+
+if TYPE_CHECKING:
+    from urllib3.util import Url
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -58,11 +60,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Parse an image's name; without tag and digest it means `latest`.
-
-    Raises:
-        Failure: it is not a valid name.
-    """
+    """Parse an image's name; without tag and digest it means `latest`. Raises `Failure` if it is invalid."""
     rest, at, digest = text.partition("@")
     if at and not DIGEST.fullmatch(digest):
         raise _invalid(text, "after @ comes a digest, sha256: and 64 hexadecimal digits")
@@ -108,11 +106,17 @@ def _invalid(text: str, why: str) -> Failure:
     return Failure(Problem("not an image's name", repr(text), why))
 
 
+def _parsed(url: str) -> Url:
+    from urllib3.util import parse_url
+
+    return parse_url(url)
+
+
 def registry_url(host: str) -> str:
     """Return the address of a registry, `https://ghcr.io`; as in Docker, plain HTTP is for loopback only."""
     if host == _HUB:
         return "https://registry-1.docker.io"
-    return f"{'http' if _is_loopback(parse_url(f'//{host}').host) else 'https'}://{host}"
+    return f"{'http' if _is_loopback(_parsed(f'//{host}').host) else 'https'}://{host}"
 
 
 def login_command(host: str) -> str:
@@ -122,14 +126,14 @@ def login_command(host: str) -> str:
 
 def is_private(url: str) -> bool:
     """Whether nobody on the way can read what is sent to `url`."""
-    parts = parse_url(url)
+    parts = _parsed(url)
     return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.host))
 
 
 def is_address(url: str) -> bool:
     """Whether `url` can be parsed; for HTTP and HTTPS, also whether it has a host and no backslash."""
     try:
-        parts = parse_url(url)
+        parts = _parsed(url)
     except ValueError:
         return False
     return parts.scheme not in ("http", "https") or bool(parts.host and "\\" not in url)
@@ -137,12 +141,12 @@ def is_address(url: str) -> bool:
 
 def origin(url: str) -> str:
     """Return scheme, host and port of `url`: `https://auth.docker.io`."""
-    return f"{parse_url(url).scheme}://{host_of(url)}"
+    return f"{_parsed(url).scheme}://{host_of(url)}"
 
 
 def host_of(url: str) -> str:
     """Return host and port of `url`: `auth.docker.io`, `127.0.0.1:5000`."""
-    return parse_url(url).netloc or ""
+    return _parsed(url).netloc or ""
 
 
 def same_origin(one: str, other: str) -> bool:
@@ -158,5 +162,5 @@ def _is_loopback(name: str | None) -> bool:
 
 
 def _server(url: str) -> tuple[str | None, str | None, int | None]:
-    parts = parse_url(url)
+    parts = _parsed(url)
     return parts.scheme, parts.host, parts.port or {"http": 80, "https": 443}.get(parts.scheme or "")

@@ -36,7 +36,6 @@ _FOREIGN = "it is not the registry, and gets no login"
 # Without oras's own retries, which sleep for minutes even if the user is simply not let in.
 _do_request = inspect.unwrap(Registry.do_request)
 
-Headers = dict[str, Any]
 Sign = Callable[[requests.PreparedRequest], requests.PreparedRequest]
 
 
@@ -49,11 +48,7 @@ class Credentials:
 
 
 def find_credentials(host: str) -> Credentials | None:
-    """Return the user's credentials for a registry, `host` as in a `Reference`; None if there are none.
-
-    Raises:
-        Failure: the Docker config is invalid, or its helper for this registry fails.
-    """
+    """Return the user's credentials for a registry, `host` as in a `Reference`; None if there are none."""
     from docker.auth import load_config
     from docker.errors import DockerException
 
@@ -107,9 +102,9 @@ class Login:
     def authenticate_request(
         self,
         original: requests.Response,
-        headers: Headers,
+        headers: dict[str, Any],
         refresh: bool = False,  # noqa: FBT001, FBT002 - the signature that oras calls
-    ) -> tuple[Headers, bool]:
+    ) -> tuple[dict[str, Any], bool]:
         """Prepare the second attempt of a refused request.
 
         Only an answer from the registry's own origin is a demand for credentials: the host of a blob, to which the
@@ -233,11 +228,6 @@ class Session:
     def request(
         self, method: str, url: str, *, data: Any = None, headers: Mapping[str, str] | None = None, stream: bool = False
     ) -> requests.Response:
-        """Send a request, logging in if the registry asks for it.
-
-        Raises:
-            DeniedError: the user is not let in.
-            OSError, ValueError: the registry does not answer, or its address is invalid.
-        """
+        """Send a request, logging in if the registry asks for it; raises what requests does, and `DeniedError`."""
         answer: requests.Response = _do_request(self._registry, url, method, data, dict(headers or {}), None, stream)
         return answer

@@ -35,11 +35,7 @@ _DAMAGED = (
 
 
 class BadLayerError(Exception):
-    """A layer that is not a tar or not to be trusted; the message continues `the layer <digest>`."""
-
-
-class LimitError(Exception):
-    """A limit is exceeded; the message continues `the layer <digest>`."""
+    """A layer that is not a tar, not to be trusted, or exceeds a limit; the message continues `the layer <digest>`."""
 
 
 _EXCEEDED = {
@@ -55,14 +51,10 @@ class Usage(Counter[str]):
     """What the layers of one image have used so far of those `Limits` that hold for all of them."""
 
     def spend(self, name: str, count: int = 1) -> None:
-        """Use more of the limit `name`.
-
-        Raises:
-            LimitError: it is exceeded.
-        """
+        """Use more of the limit `name`; raise `BadLayerError` if it is exceeded."""
         self[name] += count
         if self[name] > (limit := getattr(Limits, name)):
-            raise LimitError(_EXCEEDED[name].format(limit=limit, size=size(limit)))
+            raise BadLayerError(_EXCEEDED[name].format(limit=limit, size=size(limit)))
 
 
 @dataclass(eq=False)
@@ -151,12 +143,9 @@ def _parents(path: str) -> frozenset[str]:
 
 
 def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usage) -> tuple[LayerView, str]:
-    """Read a layer; return it and the digest of its tar.
+    """Read a layer from its bytes, packed or not; return it and the digest of its tar.
 
-    Args:
-        blob: its bytes, packed or not.
-        keep: whether the bytes of a file are wanted.
-        usage: what the image has used so far; updated.
+    `keep` decides whether the bytes of a file are kept; `usage`, what the image has used so far, is updated.
 
     Raises:
         BadLayerError: it is damaged, has an entry that would leave the tree, or exceeds one of the `Limits`.
@@ -170,8 +159,6 @@ def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usag
     except _DAMAGED as error:
         _drain(blob)  # if the bytes do not match their digest, that is the failure
         raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
-    except LimitError as error:
-        raise BadLayerError(str(error)) from error
     _drain(blob)
     return view, f"sha256:{stream.digest.hexdigest()}"
 
@@ -222,7 +209,7 @@ class _TarStream:
         if not self.in_data:
             self._left -= count
             if self._left < 0:
-                raise LimitError(f"has an entry with a header of more than {size(Limits.HEADER)}")
+                raise BadLayerError(f"has an entry with a header of more than {size(Limits.HEADER)}")
         blocks = []
         while count > 0 and (block := self._take(count)):
             blocks.append(block)
@@ -274,11 +261,11 @@ def _next(tar: tarfile.TarFile, stream: _TarStream) -> tarfile.TarInfo | None:
     stream.in_data = True
     tar.members.clear()  # type: ignore[attr-defined]  # or it keeps them all
     if len(tar.pax_headers) > Limits.GLOBALS:
-        raise LimitError(f"says more than {Limits.GLOBALS} things of all its entries")
+        raise BadLayerError(f"says more than {Limits.GLOBALS} things of all its entries")
     if not member:
         return None
     if max(len(member.name), len(member.linkname)) > Limits.PATH:
-        raise LimitError(f"has an entry with a path of more than {Limits.PATH:,} characters")
+        raise BadLayerError(f"has an entry with a path of more than {Limits.PATH:,} characters")
     # Its size is not that of its bytes, which are what is counted; and not every unpacker knows such files.
     if member.issparse() or any(name.startswith("GNU.sparse.") for name in member.pax_headers):
         raise BadLayerError(f"has a sparse file, which no layer has: {member.name}")
@@ -300,7 +287,7 @@ def _keep(view: LayerView, entry: Entry, tar: tarfile.TarFile, member: tarfile.T
             view.linked[path] = source
         return
     if entry.size > Limits.FILE:
-        raise LimitError(f"has a file of {entry.size:,} bytes, and it may have {size(Limits.FILE)}: {path}")
+        raise BadLayerError(f"has a file of {entry.size:,} bytes, and it may have {size(Limits.FILE)}: {path}")
     file = tar.extractfile(member) or io.BytesIO()
     if entry.size > LARGE:
         usage.spend("COPIES")
@@ -332,5 +319,5 @@ def _relative(name: str) -> str:
         raise BadLayerError(f"has an entry that would leave the tree: {name}")
     parts = [part for part in parts if part not in ("", ".")]
     if len(parts) > Limits.DEPTH + 1:
-        raise LimitError(f"has an entry in more than {Limits.DEPTH} folders")
+        raise BadLayerError(f"has an entry in more than {Limits.DEPTH} folders")
     return "/".join(parts)
