@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch import api, testing
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import status
-from vpatch.core.select import Lost
+from vpatch.core.engine import Engine
+from vpatch.core.parse import Lost
 from vpatch.errors import Problem
 from vpatch.testing import Case, State, check, fingerprint_of
 from vpatch.tree.locate import locate
-from vpatch.tree.store import SitePackages
 from vpatch.tree.verify import Verified
+from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class Faults:
     @staticmethod
     def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            spoil(store.site.root)
+            spoil(store.tree.root)
             return api.apply(store, overlays)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -125,7 +125,7 @@ class Faults:
         def apply(store: SitePackages, overlays: object) -> object:
             result = api.apply(store, overlays)  # type: ignore[arg-type]
             if result[1]:
-                spoil(store.site.root, INTERFACE)
+                spoil(store.tree.root, INTERFACE)
             return result
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -140,7 +140,7 @@ class Faults:
     def reverts_too_little(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
             api.revert(store, installed, None)  # type: ignore[arg-type]
-            spoil(store.site.root)
+            spoil(store.tree.root)
 
         monkeypatch.setattr(testing, "revert", revert)
         return PENDING
@@ -149,7 +149,7 @@ class Faults:
     def reverts_too_much(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
             api.revert(store, installed, None)  # type: ignore[arg-type]
-            (store.site.root / INTERFACE).unlink()
+            (store.tree.root / INTERFACE).unlink()
 
         monkeypatch.setattr(testing, "revert", revert)
         return PENDING
@@ -209,6 +209,6 @@ def test_the_state_is_asked_of_the_tree(slim: Trees, tmp_path: Path) -> None:
     """As a check on the checks above: what is left of a pending case is applied, and parses."""
     applied = run(PENDING, slim, tmp_path)
 
-    (verdict,) = status(locate(applied).read, select(discover(), (HYBRID,)))
+    (verdict,) = Engine(select(discover(), (HYBRID,))).status(locate(applied).read)
     assert verdict.state is State.APPLIED
     ast.parse((applied / CONFIG).read_bytes())

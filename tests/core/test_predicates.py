@@ -6,6 +6,7 @@ import pytest
 from vpatch import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
 from vpatch.core.engine import _reach  # what a predicate is given to see
 from vpatch.core.overlay import Predicate
+from vpatch.core.parse import Cache
 from vpatch.core.workspace import Workspace
 
 from tests.snippets import FILE, module, overlay
@@ -85,7 +86,7 @@ ANSWERS += [
 
 
 def workspace(files: dict[str, bytes], predicate: Predicate) -> Workspace:
-    return Workspace(files.get, _reach([overlay(merged=predicate)]))
+    return Workspace(files.get, Cache(_reach([overlay(merged=predicate)])))
 
 
 @pytest.mark.parametrize(("predicate", "holds"), ANSWERS, ids=str)
@@ -93,7 +94,14 @@ def test_the_answer(predicate: Predicate, *, holds: bool | None) -> None:
     answer = predicate.ask(workspace(dict(module(CODE)), predicate))
 
     assert answer.holds is holds
-    assert answer.because or predicate in {All(()), AnyOf(())}
+    assert answer.because or isinstance(predicate, All | AnyOf)
+
+
+def test_operators_combine_predicates() -> None:
+    assert All((YES, NO)) == YES & NO
+    assert AnyOf((YES, NO)) == YES | NO
+    assert Not(YES) == ~YES
+    assert AnyOf((Not(All((YES, NO))), NO)) == ~(YES & NO) | NO
 
 
 @pytest.mark.parametrize("data", [None, b"def (", b"x = '\xff'\n"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Reach
 from vpatch.core.verdict import Finding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.matrix import trial
 from vpatch.matrix.trial import Together, try_one, try_together
 from vpatch.matrix.verdicts import Cell
+from vpatch.tree import Writes
 
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay
 
@@ -44,11 +46,11 @@ class Odd:
 
 
 def one(item: Catalogued, files: Files | None = None) -> Cell:
-    return try_one((files or module(SOURCE)).get, item, {}, [item])
+    return try_one((files or module(SOURCE)).get, item, Engine([item]))
 
 
 def together(*items: Catalogued) -> Together:
-    return try_together(module(SOURCE).get, items, {}, items)
+    return try_together(module(SOURCE).get, items, Engine(items))
 
 
 def test_an_overlay_that_does_what_it_promises() -> None:
@@ -106,14 +108,18 @@ def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_original_that_is_not_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = trial.Memory.settle
+    decide = trial.Memory.decide
 
-    def wrong(self: trial.Memory, desired: Files, note: object, *, on_edits: bool) -> tuple[str, ...]:
-        wrote = settle(self, desired, note, on_edits=on_edits)
-        self.kept = {file: (data or b"") + b"\n" for file, data in self.kept.items()}
-        return wrote
+    def wrong(self: trial.Memory, desired: Files, note: object, *, on_edits: bool) -> Writes:
+        writes = decide(self, desired, note, on_edits=on_edits)
 
-    monkeypatch.setattr(trial.Memory, "settle", wrong)
+        def carry_out() -> None:
+            writes.carry_out()
+            self.kept = {file: (data or b"") + b"\n" for file, data in self.kept.items()}
+
+        return replace(writes, carry_out=carry_out)
+
+    monkeypatch.setattr(trial.Memory, "decide", wrong)
 
     assert f"not reversible: {FILE}: it stays changed" in map(str, one(GOOD).problems)
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vpatch.core.overlay import Catalogued
+from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, naming
 from vpatch.image.checks import Check
@@ -63,9 +63,7 @@ class Built:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def prepare(
-    order: Order, files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], same: str
-) -> tuple[Built, Patch]:
+def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, same: str) -> tuple[Built, Patch]:
     """Compute the patch, and the result as far as it is known before anything is made.
 
     The patch has no layer if nothing is to be made: because of problems (overlays drift, named ones do not apply, GPUs
@@ -73,7 +71,7 @@ def prepare(
     failure to have nothing to do if a tag was to be set.
     """
     unserved, lines, extra = check_support(files, vllm, base, order.architectures)
-    found = patch(files, vllm, base, overlays, order.python)
+    found = patch(files, vllm, base, engine, order.python)
     after = found.changeset.after
     built = Built(base, "", after, None, f"/{vllm.root}", vllm.version, notes=tuple(lines), extra=extra)
     idle = [v for v in found.changeset.before if v.id in order.overlays and v.state is State.NOT_APPLICABLE]

@@ -15,9 +15,8 @@ from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any
 
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
-from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, read_json, record_of, validate
@@ -104,9 +103,9 @@ def provenance_of(image: Base) -> Provenance:
     return Provenance(text, label["root"], info, label["python"] or "python3", label["vllm"], label["vpatch"], *lists)
 
 
-def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], python: str | None = None) -> Patch:
-    """Compute the layer that puts overlays on an image; `python` is the interpreter inside it that was asked for."""
-    changeset = plan(lambda file: files.read(f"{vllm.root}/{file}"), overlays)
+def patch(files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | None = None) -> Patch:
+    """Compute the layer that puts the engine's overlays on an image; `python` is the interpreter that was named."""
+    changeset = engine.plan(lambda file: files.read(f"{vllm.root}/{file}"))
     if changeset.problems or not changeset.files:
         return Patch(changeset)
     rows = read_record(files, vllm)
@@ -116,7 +115,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     new = {**changeset.files, f"{vllm.dist_info}/{_PROVENANCE}": provenance.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
-    contents[f"{vllm.root}/{vllm.record}"] = revised.serialise()
+    contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
     entries = _entries(files, vllm, contents)
     layer = make_layer(contents, entries, _bytecode(files, contents), _mtime(base.config.get("created")))
     return Patch(changeset, layer, provenance)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.image.checks import Check, failed
@@ -43,8 +43,9 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             vllm = find_vllm(files, base, order.python)
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
-            files.prefetch(f"{vllm.root}/{file}" for file in (*named(overlays), vllm.record))
-            built, found = prepare(order, files, vllm, base, overlays, base.id)
+            patcher = Engine(overlays)
+            files.prefetch(f"{vllm.root}/{file}" for file in (*patcher.files, vllm.record))
+            built, found = prepare(order, files, vllm, base, patcher, base.id)
         return _make(client, order, built, found.layer, found.provenance, run) if found.layer else built
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import requests
 
 from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
 from vpatch.image import checks
@@ -46,7 +47,7 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     image = open_image(parse(order.base), order.platform)
     layers = LayeredFiles(image, partial(is_wanted, compiled=bool(order.architectures)), progress=progress)
     vllm, files = open_vllm(layers, image.base, order.python)
-    built, found = prepare(order, files, vllm, image.base, overlays, f"{image.ref.name}@{image.digest}")
+    built, found = prepare(order, files, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
     built = replace(built, extra={**read, **built.extra})
     return _publish(order, built, image, found.layer, found.provenance, layers) if found.layer else built
