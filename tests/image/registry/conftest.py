@@ -11,8 +11,7 @@ import requests
 from vpatch.image.registry import session
 from vpatch.net import error_text
 
-from tests.image.registry.bases import BALLAST, Base, parents, put_base
-from tests.image.registry.images import tar
+from tests.image.registry.images import BALLAST, Base, parents, put_base, tar
 from tests.image.registry.proxy import Proxy, proxying
 from tests.image.standin import SITE, archive
 

@@ -9,10 +9,14 @@ import json
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import requests
 import zstandard
+
+from tests.conftest import Program, Ran
+from tests.image.standin import CONFIG, SITE
 
 TYPES = {
     "docker": (
@@ -155,3 +159,34 @@ def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built],
         })  # fmt: skip
     body = {"schemaVersion": 2, "mediaType": TYPES[flavour][3], "manifests": entries}
     return put_manifest(host, repository, tag, body)
+
+
+BASE = "vllm/vllm-openai:v0.20.2"
+COPIED = "COPY examples /vllm-workspace/examples # buildkit"
+BALLAST = 4 << 20
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base in its registry: its name, and what was put there."""
+
+    name: str
+    built: Built
+
+
+def parents(folder: Path) -> list[tuple[Path, str]]:
+    """Give an empty folder for each above vLLM, as the tars of real layers have them."""
+    (folder / "empty").mkdir()
+    above = [str(path) for path in Path(SITE).parents][-2::-1]
+    return [(folder / "empty", path) for path in above]
+
+
+def put_base(host: str, layers: list[bytes], name: str = BASE, **more: Any) -> Base:
+    repository, _, tag = name.rpartition(":")
+    history = [{"created_by": "RUN pip install torch"}, {"created_by": "RUN pip install vllm"}, {"created_by": COPIED}]
+    settings = {"config": dict(CONFIG), "created": "2026-05-09T10:00:00.123456789Z"}
+    return Base(f"{host}/{name}", put_image(host, repository, tag, layers, history=history, settings=settings, **more))
+
+
+def build(vpatch: Program, base: str, *more: str) -> Ran:
+    return vpatch("build", "--registry", "--base", base, *more)

@@ -13,7 +13,7 @@ from vpatch.image.registry.tar import LARGE
 
 from tests.conftest import Program
 from tests.image.cuda.making import extension
-from tests.image.registry.bases import Base, parents, put_base
+from tests.image.registry.images import Base, parents, put_base
 from tests.image.standin import SITE, archive
 
 FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"

@@ -11,8 +11,7 @@ import docker
 import pytest
 
 from tests.conftest import Program
-from tests.image.registry.bases import build, put_base
-from tests.image.registry.images import tar
+from tests.image.registry.images import build, put_base, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 

@@ -14,8 +14,7 @@ from vpatch.image.checks import Check
 from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Program, Ran
-from tests.image.registry.bases import Base, build, put_base
-from tests.image.registry.images import put_index
+from tests.image.registry.images import Base, build, put_base, put_index
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import CONFIG, ENTRYPOINT, SITE
 

@@ -12,10 +12,8 @@ import requests
 from vpatch.image.registry.image import read_object
 
 from tests.conftest import Program
-from tests.image.registry.bases import build, put_base
-from tests.image.registry.images import Built, put_image, tar
-from tests.image.registry.proxy import Proxy
-from tests.image.registry.secure import secured
+from tests.image.registry.images import Built, build, put_base, put_image, tar
+from tests.image.registry.proxy import Proxy, secured
 from tests.image.standin import SITE
 
 LABEL = "io.vpatch.overlays"

@@ -189,6 +189,28 @@ def test_passes_over_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: 
     assert len(files.layers_read) == 9
 
 
+def test_a_search_skips_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "SMALL", 0)
+    history = [{"created_by": step} for step in ("RUN a", "COPY x /app # buildkit", "RUN b", "COPY x /app # buildkit")]
+    site = "usr/lib/python3.12/dist-packages"
+    vllm = [(f"{site}/vllm/__init__.py", b""), (f"{site}/vllm-1.dist-info/RECORD", b"vllm/gone.py,,\n")]
+    tars = (tar(("usr", None), (f"{site}/vllm/gone.py", b"")), tar(("app/a", b"")), tar(*vllm), tar(("app/b", b"")))
+    image = put(*tars, history=history)
+
+    def read(files: LayeredFiles) -> list[int]:
+        return [image.layers.index(layer) for layer in files.layers_read]
+
+    files = LayeredFiles(image, python)
+    assert files.locate(f"{site}/vllm/gone.py")
+    assert read(files) == [2, 0]
+    for path in ("usr", f"{site}/vllm/gone.py"):  # known only by what is in it; listed in RECORD
+        files = LayeredFiles(image, layers.is_wanted)
+        _, found = layers.open_vllm(files, image.base, None)
+        assert read(files) == [3, 2]
+        assert found.entry(path)
+        assert read(files) == [3, 2, 0]
+
+
 @pytest.mark.parametrize("history", [[], [{"created_by": "COPY a /b # buildkit"}] * 3, None, [{}, {}]])
 def test_a_history_that_does_not_line_up_proves_nothing(
     put: Put, monkeypatch: pytest.MonkeyPatch, history: list[dict[str, str]] | None

@@ -24,8 +24,7 @@ from vpatch.net.limits import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping
-from tests.image.registry.bases import build
-from tests.image.registry.images import PACKS, TYPES, digest, put_blob, put_image, tar
+from tests.image.registry.images import PACKS, TYPES, build, digest, put_blob, put_image, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 

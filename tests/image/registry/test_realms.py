@@ -19,8 +19,7 @@ from vpatch.image.registry.reference import is_address, is_private, origin, pars
 
 from tests.conftest import Program
 from tests.image.registry.images import Built, put_image, tar
-from tests.image.registry.proxy import Proxy, proxying
-from tests.image.registry.secure import secured
+from tests.image.registry.proxy import Proxy, proxying, secured
 
 USER, SECRET = "user", "s3cret-of-the-tests"
 CODED = base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
