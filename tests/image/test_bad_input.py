@@ -1,4 +1,4 @@
-"""Whatever is wrong with a base or an engine: nothing is built, nothing is left over, and the error says why."""
+"""A bad base or engine: nothing is built, nothing is left over, and the error has the reason."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_no_space_left(
 
 
 def fill(ballast: Path) -> None:
-    """Leave no more than what the engine needs to answer."""
+    """Leave only the space that the engine needs to answer."""
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 16)):
             continue

@@ -1,4 +1,4 @@
-"""`vpatch build` with a real engine: what the new image has that its base has not."""
+"""`vpatch build` with a real engine: what the new image has and its base lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INFO = f"{SITE}/vllm-0.20.2.dist-info"
 
 @pytest.fixture(scope="module")
 def changed(pristine: Callable[[str], Path]) -> dict[str, bytes]:
-    """What the default overlays make of the release, computed beside the image."""
+    """The files that the default overlays change in the release, computed outside the image."""
     tree = pristine("0.20.2")
     read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
     return dict(Engine(select(discover(), ())).plan(read).files)
@@ -40,7 +40,7 @@ def built(process: Process, engine_address: str, base: str) -> Ran:
 
 
 def saved_layer(client: docker.DockerClient, image: str) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    """Give the members of an image's last layer, as the engine itself saves it, with their bytes."""
+    """Return the members of an image's last layer, as the engine saves it, with their bytes."""
     with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
         (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
         layer = whole.extractfile(manifest["Layers"][-1])

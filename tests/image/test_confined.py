@@ -1,4 +1,4 @@
-"""What a script of an image may do while it is tested: compute, write below /tmp, and no more."""
+"""The confinement of an image's scripts: they may compute and write below /tmp, and no more."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ except OSError as error:
 
 
 def with_volumes(small: Callable[..., str], engine: docker.DockerClient, *paths: str) -> str:
-    """An image that declares volumes, as `VOLUME` in a Dockerfile does; gives its ID."""
+    """Make an image that declares volumes, as `VOLUME` in a Dockerfile does; return its ID."""
     container = engine.api.create_container(small("try:volumes", ("0.20.2", SITE), python=True), ["true"])["Id"]
     changes = "\n".join(f"VOLUME {path}" for path in paths)
     image = str(engine.api.commit(container, "try", "volumes", changes=changes)["Id"])
@@ -130,7 +130,7 @@ def test_what_is_written_below_tmp_has_a_limit(run: Run, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("volume", ["/data", "/data/../data", "data", f"/{SITE}", "/tmp/x"])  # noqa: S108
 def test_volumes_of_an_image_are_read_only(small: Callable[..., str], engine: docker.DockerClient, volume: str) -> None:
-    """An engine makes a folder for each that can be written without a limit, with what the image has there."""
+    """An engine mounts a folder for each, with the image's content, writable without a limit."""
     image = with_volumes(small, engine, volume)
     before = volumes(engine)
     ran = ScriptRunner(engine, image, "python3", "the-tests").run(
@@ -162,7 +162,7 @@ def test_volumes_of_another_shape(vpatch: Callable[..., Any], registry: str) -> 
 
 
 def test_what_is_printed_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is what is printed last."""
+    """The answer is the last line."""
     monkeypatch.setattr(containers, "LOG", 1 << 20)
     ran = run("for number in range(100_000): print('x' * 100)\nprint('vpatch: {}')")
 

@@ -1,4 +1,4 @@
-"""Image definitions: those that we publish, and what is said of bad ones."""
+"""Image definitions: the published ones are valid, and bad ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells of an image's files."""
+"""The files of an image, read from an engine."""
 
 from __future__ import annotations
 

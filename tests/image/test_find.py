@@ -1,4 +1,4 @@
-"""Which vLLM an image's interpreter would import, told from files alone."""
+"""Which vLLM an image's interpreter would import, found from files alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpatch.image.filesystem import Entry, Kind, Vllm, find_vllm
 
 
 class FolderFiles:
-    """Implements `vpatch.image.filesystem.Files`."""
+    """A folder of this machine as an image's file system."""
 
     def __init__(self, top: Path) -> None:
         self._top = top

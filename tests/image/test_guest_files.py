@@ -1,4 +1,4 @@
-"""The script that looks at an image's files: it says what is wrong, of each kind."""
+"""The guest script that checks an image's files reports every kind of fault."""
 
 from __future__ import annotations
 

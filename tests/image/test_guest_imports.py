@@ -1,4 +1,4 @@
-"""The script that imports touched modules inside an image: on small packages, and on the real vLLM."""
+"""The guest script that imports modules: on small packages, and on the real vLLM."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_real_vllm_without_what_it_needs(pristine: Trees, tmp_path: Path) ->
 
 
 def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
-    """All that overlays touch can be import_outcomes without a GPU; one that is broken is the only one that is told."""
+    """Every module that overlays change can be imported without a GPU; a broken one is the only one reported."""
     whole, tree = patched("0.20.2", *FACTS), tmp_path / "tree"
     shutil.copytree(whole, tree)
     touched = [path for path in whole.rglob("*.py") if b"# vpatch: " in path.read_bytes()]

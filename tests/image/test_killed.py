@@ -1,4 +1,4 @@
-"""Stopped in the middle: no tag points at a half-made image, and no container is left over."""
+"""Builds that are interrupted or killed: no tag points to an unfinished image, and no container is left over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 60
 
 @pytest.fixture
 def under_way(engine: docker.DockerClient, base: str) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """`under_way("running")`: a build whose container is in that state right now."""
+    """`under_way("running")`: start a build and wait until its container is in that state."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(state: str) -> subprocess.Popen[bytes]:

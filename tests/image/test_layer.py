@@ -1,4 +1,4 @@
-"""A layer is the same bytes for the same files, and says what the base said of modes and owners."""
+"""A layer has equal bytes for equal files, and keeps the base's modes and owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of old bytecode, of modes and owners, and of an engine that takes no single layer."""
+"""Old bytecode, modes and owners in the new layer, and engines that do not load a single layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(json.dumps([sorted(os.listdir(place + "/__pycache__")), oct(of.st_mode), o
 
 @pytest.fixture
 def compiled(engine: docker.DockerClient, interpreter: Path, slim: Callable[[str], Path], tmp_path: Path) -> Any:
-    """A base with old bytecode that Python would trust, and with an owner and modes of its own."""
+    """A base with old bytecode that Python would trust, and with unusual owner and modes."""
     cache = tmp_path / "cache"
     cache.mkdir()
     for name in ("arg_utils.cpython-311.pyc", "arg_utils.cpython-312.opt-1.pyc", "other.cpython-311.pyc"):

@@ -1,4 +1,4 @@
-"""What is said of scripts that ran inside an image."""
+"""The outcomes of scripts that ran inside an image."""
 
 from __future__ import annotations
 

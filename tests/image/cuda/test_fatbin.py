@@ -1,4 +1,4 @@
-"""Fat binaries: what NVIDIA's tools write is read as NVIDIA's tools read it, and what is damaged is told."""
+"""GPU architectures and fat binaries: read as NVIDIA's tools read them; damaged ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real releases: what we read in their extensions is what NVIDIA's `cuobjdump` lists there."""
+"""Real releases: vpatch reads in their extensions what NVIDIA's `cuobjdump` lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a GPU can be served, and by which file."""
+"""Whether a GPU is served, and by which files."""
 
 from __future__ import annotations
 

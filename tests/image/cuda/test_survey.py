@@ -1,4 +1,4 @@
-"""What an image's extensions carry and need."""
+"""The survey of an image's extensions: what they carry and need."""
 
 from __future__ import annotations
 

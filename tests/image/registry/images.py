@@ -1,4 +1,4 @@
-"""Small images, put into a registry with nothing but HTTP."""
+"""Small images, and bases like vllm-openai's, pushed to a registry by plain HTTP requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def digest(data: bytes) -> str:
 
 
 def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
-    """Give a tar: a path with bytes is a file, with None a folder, with text a link; or the header itself."""
+    """Return a tar: a path with bytes is a file, with None a folder, with text a link; or pass the header itself."""
     body = io.BytesIO()
     with tarfile.open(fileobj=body, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member in members:
@@ -70,7 +70,7 @@ def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
 
 
 def hard(path: str, target: str) -> tarfile.TarInfo:
-    """Give a hard link."""
+    """Return a hard link."""
     info = tarfile.TarInfo(path)
     info.type, info.linkname = tarfile.LNKTYPE, target
     return info
@@ -78,7 +78,7 @@ def hard(path: str, target: str) -> tarfile.TarInfo:
 
 @dataclass
 class Built:
-    """An image that was put somewhere: all that a test may want to compare with or to spoil."""
+    """A pushed image, with everything that a test may compare or spoil."""
 
     digest: str
     manifest: dict[str, Any]
@@ -87,7 +87,7 @@ class Built:
 
 
 def put_blob(host: str, repository: str, data: bytes, name: str | None = None, **options: Any) -> str:
-    """Put a blob, under its digest."""
+    """Push a blob, under its digest."""
     begun = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=20, **options)
     assert begun.status_code == 202, begun.text
     place = begun.headers["Location"]
@@ -98,7 +98,7 @@ def put_blob(host: str, repository: str, data: bytes, name: str | None = None, *
 
 
 def put_manifest(host: str, repository: str, name: str, body: Mapping[str, Any], **options: Any) -> str:
-    """Put a manifest under a tag, or if `name` is empty under its digest."""
+    """Push a manifest under a tag, or under its digest if `name` is empty."""
     raw = json.dumps(body).encode()
     headers = {"Content-Type": body["mediaType"]}
     place = f"http://{host}/v2/{repository}/manifests/{name or digest(raw)}"
@@ -121,7 +121,7 @@ def put_image(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Built:
-    """Put an image of these tars; `manifest` and `settings` are laid over its manifest and its config."""
+    """Push an image of these tars; `manifest` and `settings` override its manifest and its config."""
     kind, config_kind, layer_kind, _ = TYPES[flavour]
     system, _, machine = platform.partition("/")
     config: dict[str, Any] = {
@@ -147,7 +147,7 @@ def put_image(
 
 
 def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built], *, flavour: str = "docker") -> str:
-    """Put an index of images by their platforms."""
+    """Push an index of images by platform."""
     entries = []
     for platform, image in images.items():
         system, _, machine = platform.partition("/")
@@ -168,14 +168,14 @@ BALLAST = 4 << 20
 
 @dataclass(frozen=True)
 class Base:
-    """The base in its registry: its name, and what was put there."""
+    """A base in its registry: its name, and what was pushed."""
 
     name: str
     built: Built
 
 
 def parents(folder: Path) -> list[tuple[Path, str]]:
-    """Give an empty folder for each above vLLM, as the tars of real layers have them."""
+    """Return an empty folder for each folder above vLLM, as the tars of real layers have them."""
     (folder / "empty").mkdir()
     above = [str(path) for path in Path(SITE).parents][-2::-1]
     return [(folder / "empty", path) for path in above]

@@ -1,4 +1,4 @@
-"""A server before a real registry: it passes everything on, and misbehaves where it is told to.
+"""A server in front of a real registry: it forwards everything, and injects faults.
 
 It can also be the kind of registry that wants tokens, with a token server of its own, as the public ones are.
 """
@@ -27,7 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 
 @dataclass
 class Fault:
-    """What is done to requests that match, so many times: answer `status`, or spoil the real answer."""
+    """A fault for matching requests, injected `times` times: answer `status`, or spoil the real answer."""
 
     method: str
     path: str  # a regular expression
@@ -40,7 +40,7 @@ class Fault:
 
 @dataclass
 class Asked:
-    """One request that came."""
+    """One request received."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ class Asked:
 
 
 class Proxy:
-    """The state of the server: `faults` to inject, what was `asked`, and who may do what."""
+    """The state of the server: `faults` to inject, requests `asked`, and who may do what."""
 
     def __init__(self, behind: str) -> None:
         self.behind = behind
@@ -71,16 +71,16 @@ class Proxy:
         self.faults.append(Fault(method, path, **how))
 
     def fail_after(self, answered: int) -> None:
-        """Hang up on every request after so many."""
+        """Hang up on every request after this many."""
         self.asked.clear()
         self.left = answered
 
     def count(self, method: str, path: str) -> int:
-        """Say how many such requests came."""
+        """Return how many such requests came."""
         return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
 
     def fault(self, method: str, path: str) -> Fault | None:
-        """Give the fault for a request, and use it up."""
+        """Return the fault for a request, and count it as used."""
         for fault in self.faults:
             if fault.method == method and fault.times > 0 and re.search(fault.path, path):
                 fault.times -= 1
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def unproven(self) -> str:
-        """Give the scopes that a request lacks, as a challenge names them; empty if it may pass."""
+        """Return the scopes that a request lacks, as a challenge names them; empty if it may pass."""
         parts = urlsplit(self.path)
         repository = re.fullmatch(r"/v2/(.+?)/(?:blobs|manifests)/.*", parts.path)
         if not repository:
@@ -195,12 +195,12 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Stay quiet when a client hangs up."""
+        """Ignore a client that hangs up."""
 
 
 @contextmanager
 def proxying(behind: str, address: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Iterator[Proxy]:
-    """Serve before the registry `behind`, on a free port of a loopback address; with a `context` by HTTPS."""
+    """Serve in front of the registry `behind`, on a free port of a loopback address; with a `context`, by HTTPS."""
     proxy = Proxy(behind)
     with Server((address, 0), type("BoundHandler", (Handler,), {"proxy": proxy})) as server:
         if context:
@@ -221,7 +221,7 @@ DOMAIN = "example.org"
 
 @contextmanager
 def secured(behind: str, folder: Path, name: str = "registry") -> Iterator[Proxy]:
-    """Serve before the registry `behind` as `<name>.example.org`, which this process trusts."""
+    """Serve in front of the registry `behind` as `<name>.example.org`, which this process trusts."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     if not key.exists():
         subject = ["-subj", f"/CN={DOMAIN}", "-addext", f"subjectAltName=DNS:*.{DOMAIN}"]

@@ -1,4 +1,4 @@
-"""`--require-arch`: both ways look into the same extensions, and build nothing on a base that does not serve."""
+"""`--require-arch`: with and without an engine, extensions are checked, and a base that lacks the GPU is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
 
 @pytest.fixture
 def compiled(registry: str, layers: list[bytes], slim: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Base]:
-    """`compiled("sm_90 sm_120")`: a base whose kernels carry these."""
+    """`compiled("sm_90 sm_120")`: a base whose kernels are built for these."""
 
     def make(carried: str) -> Base:
         tree = shutil.copytree(slim("0.20.2"), tmp_path / "tree")

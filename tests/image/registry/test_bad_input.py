@@ -1,4 +1,4 @@
-"""Whatever is wrong with a base or a registry: no tag is set, and the error says why."""
+"""A bad base or registry: no tag is set, and the error has the reason."""
 
 from __future__ import annotations
 

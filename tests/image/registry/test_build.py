@@ -1,4 +1,4 @@
-"""`vpatch build --registry`: the same layer as the engine's way, out of as few bytes as hold vLLM."""
+"""`vpatch build --registry`: the same layer as with an engine, reading only the layers that hold vLLM."""
 
 from __future__ import annotations
 

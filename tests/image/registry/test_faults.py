@@ -1,4 +1,4 @@
-"""A registry that fails is told in one line, after as many tries as make sense."""
+"""A failing registry is reported in one line, after a few attempts where another may help."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_registry_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_loopback_is_asked_in_plain_http(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that leads to this machine is still not one of loopback."""
+    """A name that resolves to this machine is not a loopback address."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: resolve("127.0.0.1", *more))
     port = proxy.host.partition(":")[2]

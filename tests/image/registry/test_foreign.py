@@ -1,4 +1,4 @@
-"""Whatever somebody writes into an image or an answer is refused in one line that names the true cause."""
+"""Hostile images and answers are refused in one line that names the true cause."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Pro
 def test_text_that_is_none(
     vpatch: Program, registry: str, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
 ) -> None:
-    """Half of a character, which JSON can say and UTF-8 cannot: the new manifest could not be written."""
+    """A lone surrogate, which JSON allows and UTF-8 cannot encode: the new manifest could not be written."""
     annotations = {"annotations": {"a": "\ud800"}}
     base = put_base(registry, layers, "foreign/half:x", flavour="oci", manifest=annotations)
     ran = build(vpatch, base.name, "--tag", f"{registry}/foreign/whole:x")
@@ -171,7 +171,7 @@ def test_the_cause_is_the_registrys_and_not_the_missing_engines(
 
 
 def test_a_netrc_does_not_follow_a_redirect(registry: str, proxy: Proxy, docker_config: Path, vpatch: Program) -> None:
-    """A `default` entry is meant for every host, and would go to whichever a registry names."""
+    """A `default` entry is for every host, and would be sent to any host that a registry names."""
     built: Built = put_image(registry, "foreign/netrc", "x", [tar(("a", b""))])
     blob = f"http://{proxy.host}/v2/foreign/netrc/blobs/{built.manifest['config']['digest']}"
     (docker_config.parent.parent / ".netrc").write_text("default login user password s3cret-of-the-tests\n")

@@ -1,4 +1,4 @@
-"""The files of an image are those that a container has, and no layer is read that no question needs."""
+"""The files of an image are those that a container has, and only the layers that a question needs are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Put = Callable[..., RemoteImage]
 
 @pytest.fixture
 def put(registry: str, request: pytest.FixtureRequest) -> Put:
-    """`put(tar, tar, ...)`: an image of these layers, the lowest first."""
+    """`put(tar, tar, ...)`: push and open an image of these layers, the lowest first."""
 
     def give(*tars: bytes, **how: Any) -> RemoteImage:
         repository = f"layers/{abs(hash(request.node.name))}"
@@ -53,7 +53,7 @@ def refusal(action: Callable[[], object]) -> str:
 
 
 def everything(files: Files, folder: str = "") -> dict[str, str]:
-    """Give each path that is reached from `folder`, and what is there."""
+    """Return every path below `folder` with its type."""
     there = {}
     for name in files.names(folder):
         path = f"{folder}/{name}".lstrip("/")

@@ -1,4 +1,4 @@
-"""What a foreign image may cost: each limit is named where it is exceeded, and in docs/images.md."""
+"""Limits on untrusted images: each is named when it is exceeded, and in docs/images.md."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
 
 
 def header(kind: bytes, body: bytes, size: int | None = None) -> bytes:
-    """An extended header, which may say of itself that it is larger than it is."""
+    """Return an extended header, which may state a size larger than its own."""
     info = tarfile.TarInfo("x")
     info.type, info.size = kind, len(body) if size is None else size
     return info.tobuf() + body + bytes(-len(body) % 512)

@@ -1,4 +1,4 @@
-"""Credentials are those that `docker login` kept, go to whom they are for, and are never told."""
+"""Credentials are those that `docker login` stored; they go to their registry, and are never printed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def locked(locked_registry: str, docker_config: Path) -> tuple[str, Built]:
 
 @pytest.fixture
 def tokens(proxy: Proxy) -> Proxy:
-    """A registry that wants tokens, with one image, and one user."""
+    """A registry that demands tokens, with one image and one user."""
     put_image(proxy.behind, "login/two", "x", [tar(("a.py", b"a"))])
     proxy.wants_tokens = True
     proxy.users[USER] = SECRET

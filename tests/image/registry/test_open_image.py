@@ -1,4 +1,4 @@
-"""An image is found by tag and by digest, for a platform, and nothing of it is believed unchecked."""
+"""An image is found by tag or digest, for a platform, and everything about it is verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A push brings what is not there, by the cheapest way there is, and the tag comes last."""
+"""A push sends only what the registry lacks, in the cheapest way, and sets the tag last."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Base = Callable[..., RemoteImage]
 
 @pytest.fixture
 def base(registry: str, request: pytest.FixtureRequest) -> Base:
-    """`base(host)`: an image of two layers, in a repository for this test, as a server before the registry has it."""
+    """`base(host)`: push and open an image of two layers, in a repository for this test, through the server `host`."""
     name = f"push/{abs(hash(request.node.name))}"
 
     def give(host: str = registry, flavour: str = "docker", **how: Any) -> RemoteImage:
@@ -200,7 +200,7 @@ def test_with_tokens_it_mounts_with_the_right_to_read_and_to_write(proxy: Proxy,
 
 
 def test_tokens_that_expire_while_it_copies(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
-    """The body of a blob goes out twice where its token has expired on the way."""
+    """The body of a blob is sent twice if its token expires in between."""
     for server in (proxy, elsewhere):
         server.wants_tokens, server.uses = True, 2
     image = base(proxy.host)

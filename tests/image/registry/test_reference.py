@@ -1,4 +1,4 @@
-"""Names are read as Docker reads them."""
+"""Image names are parsed as Docker parses them."""
 
 from __future__ import annotations
 

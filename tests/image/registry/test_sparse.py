@@ -1,4 +1,4 @@
-"""Entries that say that they are larger or smaller than they are, and the temporary files of large ones."""
+"""Entries whose size is not that of their bytes, and the temporary files of large ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NEGATIVE = "has an entry of a negative size: a.py"
 
 
 def said(path: str, headers: Mapping[str, str]) -> tarfile.TarInfo:
-    """An entry without bytes, of which extended headers say more."""
+    """Return an entry without bytes but with extended headers."""
     info = tarfile.TarInfo(path)
     info.pax_headers = dict(headers)
     return info
 
 
 def old() -> bytes:
-    """A sparse file as GNU tar wrote it at first: no bytes, and a size of its own for what they are to be."""
+    """Return a sparse file in GNU tar's first format: no bytes, and a separate size of the expanded file."""
     header = bytearray(tar(("a.py", b""))[:512])
     header[156:157], header[257:265] = tarfile.GNUTYPE_SPARSE, b"ustar  \0"
     header[483:495] = f"{HUGE:011o}\0".encode()
@@ -42,7 +42,7 @@ def old() -> bytes:
 
 
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
-    """All temporary files from now on."""
+    """Return a list that collects all temporary files made from now on."""
     made: list[IO[bytes]] = []
 
     def make() -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""Layers read from the top say what layers applied from the bottom come to."""
+"""Layers read from the top give the same tree as layers applied from the bottom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = st.lists(st.tuples(ENTRIES, GONE, st.sets(PATHS)), max_size=4)
 
 
 def valid(layer: Layer) -> Layer:
-    """Leave out what is below something that is no folder, and opaque marks where the layer has no folder."""
+    """Drop entries below anything but a folder, and opaque marks without a folder in the layer."""
     entries, removed, opaque = layer
     kept: dict[str, Kind] = {}
     for path in sorted(entries):
@@ -44,7 +44,7 @@ def tar_of(layer: Layer) -> bytes:
 
 
 def apply(state: dict[str, Kind], layer: Layer) -> None:
-    """Do what an engine does, in place."""
+    """Apply a layer in place, as an engine does."""
     entries, removed, opaque = layer
 
     def drop_below(top: str) -> None:
