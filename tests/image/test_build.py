@@ -95,7 +95,7 @@ def test_the_layer_is_small(built: Ran, engine: docker.DockerClient) -> None:
     assert built.json["layer"]["bytes"] <= (120 + 140) * 1024
 
 
-def test_the_json_is_that_of_the_contract(built: Ran) -> None:
+def test_the_json_matches_the_contract(built: Ran) -> None:
     said = built.json
 
     assert {"schema", "command", "base", "image", "layer", "overlays", "tests"} <= said.keys()
@@ -113,7 +113,7 @@ def test_the_json_is_that_of_the_contract(built: Ran) -> None:
     ).items()
 
 
-def test_what_the_base_runs_stays(built: Ran, engine: docker.DockerClient) -> None:
+def test_the_bases_command_is_kept(built: Ran, engine: docker.DockerClient) -> None:
     old, new = (engine.api.inspect_image(name)["Config"] for name in (BASE, "try:built"))
 
     assert new["Entrypoint"] == ENTRYPOINT
@@ -147,7 +147,7 @@ def test_no_tool_is_left_in_the_image(built: Ran, engine: docker.DockerClient) -
     assert run(engine, "try:built", code) == "[None, None, None]\n"
 
 
-def test_it_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
+def test_a_built_image_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
     ran = vpatch("test", "try:built", "--json")
 
     assert ran.code == 0, ran.err
@@ -166,7 +166,7 @@ def test_twice_built_has_the_same_layer(
     assert fixed[0]["layer"]["diff_id"] != again.json["layer"]["diff_id"]
 
 
-def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, left: Callable[[], Any]) -> None:
+def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, left: Callable[[], Any]) -> None:
     before = left()
     ran = vpatch("build", "--base", "try:built")
 
@@ -182,7 +182,7 @@ def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, lef
     assert left() == before
 
 
-def test_one_overlay_and_then_the_others(vpatch: Program, engine: docker.DockerClient, base: str) -> None:
+def test_one_overlay_then_the_others(vpatch: Program, engine: docker.DockerClient, base: str) -> None:
     assert vpatch("build", "--base", base, "--overlay", "turboquant-hybrid", "--tag", "try:first").code == 0
     ran = vpatch("build", "--base", "try:first", "--tag", "try:second", "--json")
 
@@ -192,7 +192,7 @@ def test_one_overlay_and_then_the_others(vpatch: Program, engine: docker.DockerC
     assert said["files"]["vllm/engine/arg_utils.py"]["before"] == hash_of(engine, base)
 
 
-def test_a_tree_out_of_the_image_is_one_for_every_command(
+def test_a_tree_copied_from_the_image_works_with_every_command(
     built: Ran, engine: docker.DockerClient, vpatch: Program, tmp_path: Path, pristine: Callable[[str], Path]
 ) -> None:
     import shutil

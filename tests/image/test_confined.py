@@ -88,7 +88,7 @@ def run(small: Callable[..., str], engine: docker.DockerClient) -> Run:
     return lambda code, *more: ScriptRunner(engine, image, "python3", "the-tests").run(code, more, seconds=60)
 
 
-def test_what_a_script_may_do(run: Run) -> None:
+def test_confinement(run: Run) -> None:
     ran = run(f"SITE = {SITE!r}\n{LOOK}", "one", "two")
     assert (ran.code, ran.err) == (0, "")
 
@@ -120,7 +120,7 @@ def test_memory_has_a_limit_files_below_tmp_included(run: Run, monkeypatch: pyte
     assert (ran.code, ran.out) == (137, "")
 
 
-def test_what_is_written_below_tmp_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_below_tmp_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
     ran = run("open('/tmp/x', 'wb').write(b'x' * (11 << 20))")
 
@@ -142,7 +142,7 @@ def test_volumes_of_an_image_are_read_only(small: Callable[..., str], engine: do
 
 
 @pytest.mark.parametrize("volume", ["/tmp", "/var/../tmp/"])  # noqa: S108
-def test_a_volume_for_what_is_written_below_tmp_has_the_limit(
+def test_a_volume_at_tmp_has_the_limit(
     small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
 ) -> None:
     monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
@@ -154,14 +154,14 @@ def test_a_volume_for_what_is_written_below_tmp_has_the_limit(
     assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
 
 
-def test_volumes_of_another_shape(vpatch: Callable[..., Any], registry: str) -> None:
+def test_volumes_that_do_not_match_the_schema(vpatch: Callable[..., Any], registry: str) -> None:
     put_image(registry, "confined/volumes", "x", [tar(("a", b""))], settings={"config": {"Volumes": ["/data"]}})
     ran = vpatch("inspect", f"{registry}/confined/volumes:x")
 
     assert ran.err.endswith(": its config is damaged: config.Volumes is no object\n")
 
 
-def test_what_is_printed_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is the last line."""
     monkeypatch.setattr(containers, "LOG", 1 << 20)
     ran = run("for number in range(100_000): print('x' * 100)\nprint('vpatch: {}')")
@@ -171,7 +171,7 @@ def test_what_is_printed_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert ran.out.endswith("vpatch: {}\n")
 
 
-def test_a_traceback_is_that_of_the_script(run: Run) -> None:
+def test_a_traceback_shows_the_script_alone(run: Run) -> None:
     ran = run(
         '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
     )
@@ -193,7 +193,7 @@ def test_a_large_file_in_an_engines_image(
     assert ran.err.endswith(" bytes, and may have 3 bytes\n")
 
 
-def test_the_documents_say_so() -> None:
+def test_the_documents_state_the_limits() -> None:
     text = (Path(__file__).parents[2] / "docs/images.md").read_text()
 
     for limit in (containers.MEMORY, containers.SERVER_MEMORY, containers.SCRATCH, containers.LOG):

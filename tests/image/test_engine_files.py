@@ -44,7 +44,7 @@ def files(client: docker.DockerClient, image: str) -> Iterator[ContainerFiles]:
 
 
 @pytest.mark.parametrize(("path", "kind"), [*KINDS.items(), ("d/none", None), ("none/file", None)])
-def test_both_answers_agree_on_the_kind(files: ContainerFiles, path: str, kind: Kind | None) -> None:
+def test_head_and_archive_agree_on_the_kind(files: ContainerFiles, path: str, kind: Kind | None) -> None:
     told = files.kind(path)
     entry = files.entry(path)
 
@@ -52,7 +52,7 @@ def test_both_answers_agree_on_the_kind(files: ContainerFiles, path: str, kind: 
     assert files.kind(path) is kind, "once the entry is known"
 
 
-def test_mode_and_owner_are_the_images(files: ContainerFiles) -> None:
+def test_mode_and_owner_are_those_of_the_image(files: ContainerFiles) -> None:
     folder, file = files.entry("d"), files.entry("d/file")
 
     assert folder
@@ -61,7 +61,7 @@ def test_mode_and_owner_are_the_images(files: ContainerFiles) -> None:
     assert (file.mode, file.uid, file.gid, file.mtime, file.size) == (0o4750, 12, 34, 1_700_000_000, 7)
 
 
-def test_what_is_expected_is_told_when_it_is_asked_for(files: ContainerFiles) -> None:
+def test_prefetch(files: ContainerFiles) -> None:
     files.prefetch(["d/file", "d/none", "none/deep/file", "d/link", "d/sub/none"])
 
     assert files.read("d/file") == b"content"

@@ -95,7 +95,7 @@ def test_layouts(tmp_path: Path, site: str, python: str, env: dict[str, str]) ->
     assert found(tmp_path, **env) == Vllm(site, "vllm-0.20.2.dist-info")
 
 
-def test_the_folder_in_which_a_server_starts_counts(tmp_path: Path) -> None:
+def test_the_working_folder_counts(tmp_path: Path) -> None:
     install(tmp_path, "workspace")
     interpreter(tmp_path, "usr/bin/python3")
 
@@ -108,7 +108,7 @@ def test_an_image_without_a_path_has_the_default_one(tmp_path: Path) -> None:
     assert find_vllm(FolderFiles(tmp_path), image({})).version == "0.20.2"
 
 
-def test_two_are_an_error_that_names_both(tmp_path: Path) -> None:
+def test_two_vllms_are_an_error(tmp_path: Path) -> None:
     install(tmp_path, "usr/local/lib/python3.12/dist-packages", "0.20.2")
     install(tmp_path, "opt/venv/lib/python3.12/site-packages", "0.21.0")
     interpreter(tmp_path, "usr/bin/python3", "python3.12")
@@ -124,7 +124,7 @@ def test_two_are_an_error_that_names_both(tmp_path: Path) -> None:
     assert found(tmp_path, python="/usr/bin/python3").version == "0.20.2"
 
 
-def test_an_interpreter_that_is_a_link_stands_for_where_it_leads(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_a_link(tmp_path: Path) -> None:
     install(tmp_path, "opt/conda/lib/python3.11/site-packages")
     interpreter(tmp_path, "opt/conda/bin/python3.11")
     interpreter(tmp_path, "usr/bin/python3", "../../opt/conda/bin/python3.11")
@@ -132,7 +132,7 @@ def test_an_interpreter_that_is_a_link_stands_for_where_it_leads(tmp_path: Path)
     assert found(tmp_path, python="/usr/bin/python3").root == "opt/conda/lib/python3.11/site-packages"
 
 
-def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+def test_circular_links(tmp_path: Path) -> None:
     interpreter(tmp_path, "usr/bin/python3", "python")
     interpreter(tmp_path, "usr/bin/python", "python3")
 
@@ -140,7 +140,7 @@ def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
         found(tmp_path, python="/usr/bin/python3")
 
 
-def test_a_dist_info_that_is_named_otherwise(tmp_path: Path) -> None:
+def test_a_dist_info_with_another_name(tmp_path: Path) -> None:
     # setup.py adds the CUDA version to the name of some wheels, but not to _version.py.
     install(tmp_path, "usr/lib/python3.12/site-packages", info="vllm-0.20.2+cu129.dist-info")
     interpreter(tmp_path, "usr/bin/python3")
@@ -168,6 +168,6 @@ def test_no_vllm(tmp_path: Path) -> None:
         found(tmp_path)
 
 
-def test_no_python_at_all(tmp_path: Path) -> None:
+def test_no_python(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="no site-packages at all"):
         found(tmp_path)

@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_is_told(tree: Path, fault: str) -> None:
+def test_faults_are_reported(tree: Path, fault: str) -> None:
     said = asked(tree)
     spoil, expected = FAULTS[fault]
     spoil(tree)
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_told(tree: Path, fault: str) -> None:
         assert because in found[name][1]
 
 
-def test_what_does_not_compile(tree: Path) -> None:
+def test_a_module_that_does_not_compile(tree: Path) -> None:
     (tree / MODULE).write_bytes(b"(\n")
 
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: '(' was never closed (engine.py, line 1)")

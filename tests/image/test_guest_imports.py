@@ -88,7 +88,7 @@ def test_a_module(said: dict[str, Check], name: str) -> None:
     assert said[name].because.startswith(because)
 
 
-def test_an_error_says_where(said: dict[str, Check]) -> None:
+def test_an_error_names_its_line(said: dict[str, Check]) -> None:
     assert said["broken"].because.endswith("/vllm/broken.py:1)")
 
 
@@ -132,7 +132,7 @@ def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
     assert found[names.index(broken)].because.startswith("NameError: name 'undefined_name' is not defined")
 
 
-def test_what_is_missing_is_told_in_this_process() -> None:
+def test_missing_packages_in_this_process() -> None:
     library = OSError("libnothing.so.7: cannot open shared object file: No such file or directory")
     wrapped = ImportError("get it")
     wrapped.__cause__ = ModuleNotFoundError("No module named 'nothing'", name="nothing")
@@ -146,7 +146,7 @@ def test_what_is_missing_is_told_in_this_process() -> None:
 
 
 @pytest.mark.parametrize(("code", "because"), [("1 / 0", "ZeroDivisionError: "), ("raise SystemExit(3)", "with 3")])
-def test_what_is_broken_is_told_in_this_process(
+def test_import_errors_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, because: str
 ) -> None:
     (tmp_path / "broken_here.py").write_text(code)

@@ -73,7 +73,7 @@ def test_killed(under_way: Callable[[str], Any], left: Left, engine: docker.Dock
 
 
 @pytest.mark.parametrize(("told", "left_over"), [("done\n", True), ("", False)])
-def test_containers_go_unless_the_run_says_that_it_is_done(
+def test_containers_are_removed_unless_the_run_is_done(
     engine: docker.DockerClient,
     base: str,
     left: Callable[[], Any],
@@ -95,7 +95,7 @@ def test_containers_go_unless_the_run_says_that_it_is_done(
 
 
 @pytest.mark.parametrize("tag", ["", "kept"])
-def test_images_go_that_have_no_tag(
+def test_untagged_images_are_removed(
     engine: docker.DockerClient, base: str, monkeypatch: pytest.MonkeyPatch, tag: str
 ) -> None:
     monkeypatch.setattr(reap, "_PAUSE", 0)

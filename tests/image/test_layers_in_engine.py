@@ -52,7 +52,9 @@ def looked(engine: docker.DockerClient, image: str) -> list[Any]:
     return found
 
 
-def test_old_bytecode_goes_and_modes_stay(vpatch: Program, engine: docker.DockerClient, compiled: str) -> None:
+def test_old_bytecode_is_removed_and_modes_are_kept(
+    vpatch: Program, engine: docker.DockerClient, compiled: str
+) -> None:
     before = looked(engine, compiled)
     ran = vpatch("build", "--base", compiled, "--no-test", "--json")
     after = looked(engine, ran.json["image"]["ref"])
@@ -62,7 +64,7 @@ def test_old_bytecode_goes_and_modes_stay(vpatch: Program, engine: docker.Docker
     assert before[1:] == ["0o100664", 1000, 100, "0o42775", 1000]
 
 
-def test_an_engine_that_takes_no_single_layer(
+def test_an_engine_that_accepts_no_single_layer(
     vpatch: Program, engine: docker.DockerClient, compiled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = vpatch("build", "--base", compiled, "--no-test", "--json").json
@@ -89,7 +91,7 @@ def test_an_engine_that_takes_no_single_layer(
     engine.api.remove_image("try:committed", force=True)
 
 
-def test_an_engine_that_takes_neither(
+def test_an_engine_that_accepts_neither(
     vpatch: Program, compiled: str, monkeypatch: pytest.MonkeyPatch, left: Callable[[], Any]
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -113,7 +115,7 @@ def test_a_base_for_another_platform(vpatch: Program, compiled: str, left: Calla
     assert left() == before
 
 
-def test_an_interpreter_that_is_not_there(vpatch: Program, compiled: str) -> None:
+def test_a_missing_interpreter(vpatch: Program, compiled: str) -> None:
     ran = vpatch("build", "--base", compiled, "--python", "/usr/local/bin/python9", "--no-test")
 
     assert ran.code == 1

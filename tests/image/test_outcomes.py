@@ -16,7 +16,7 @@ def told(one: Check) -> tuple[str, bool | None, str]:
     return one.name, one.ok, one.because
 
 
-def test_a_probe_that_holds() -> None:
+def test_a_probe_that_passes() -> None:
     assert told(outcome("hybrid", 0, NOISE + FRAMES + "ValueError: told on the way\n", limit_s=60)) == (
         "hybrid",
         True,
@@ -82,7 +82,7 @@ def test_a_probe_that_is_killed(code: int) -> None:
 @pytest.mark.parametrize(
     ("stderr", "because"), [("", "it ended with 3: "), (f"{NOISE}no room\n", "it ended with 3: no room")]
 )
-def test_a_probe_that_ends_by_itself(stderr: str, because: str) -> None:
+def test_a_probe_that_exits(stderr: str, because: str) -> None:
     assert told(outcome("hybrid", 3, stderr, limit_s=60)) == ("hybrid", False, because)
 
 
@@ -117,7 +117,7 @@ NO_ANSWER: dict[str, tuple[int | None, str, str]] = {
 
 
 @pytest.mark.parametrize("answer", ["{", "[" * 200_000, "[]", "{}", '{"vllm.a": 3}', '{"vllm.a": {"ok": true}}'])
-def test_imports_with_an_answer_of_another_shape(answer: str) -> None:
+def test_imports_with_an_answer_that_does_not_match(answer: str) -> None:
     ran = import_outcomes(["vllm.a"], 0, f"vpatch: {answer}\n", NOISE, limit_s=60)
 
     assert [*map(told, ran)] == [("import vllm.a", False, f"it did not answer: {NOISE.strip()}")]

@@ -58,19 +58,19 @@ def test_the_rules_of_the_programming_guide(name: str) -> None:
     assert [gpu for gpu in GPUS if image(name).serves(parse_gpu(gpu))] == SERVED[name].split()
 
 
-def test_what_is_neither_cubin_nor_ptx_serves_none() -> None:
+def test_other_images_serve_no_gpu() -> None:
     assert not Image(Kind.OTHER, Arch(12, 0)).serves(Arch(12, 0))
 
 
 @pytest.mark.parametrize(("text", "arch"), [("sm_120", Arch(12, 0)), ("12.0", Arch(12, 0)), ("sm_89", Arch(8, 9))])
-def test_a_gpu_is_read(text: str, arch: Arch) -> None:
+def test_parse_gpu(text: str, arch: Arch) -> None:
     assert parse_gpu(text) == arch
 
 
 @pytest.mark.parametrize(
     "text", ["5090", "", "sm_", "sm_1", "sm_120a", "compute_120", "12", "12.0.0", "SM_120", "sm_१२०"]
 )
-def test_what_is_no_gpu_is_refused(text: str) -> None:
+def test_parse_gpu_refuses_other_text(text: str) -> None:
     with pytest.raises(Failure) as caught:
         parse_gpu(text)
 
@@ -132,19 +132,19 @@ def test_linked_code_goes_before_its_parts() -> None:
     assert images(elf({"__nv_relfatbin": parts}, empty=[".nv_fatbin"])) == [["sm_75"]]
 
 
-def test_sections_that_a_linker_did_not_join() -> None:
+def test_sections_that_a_linker_did_not_merge() -> None:
     data = elf({".nv_fatbin": boxes("sm_80"), ".nv_fatbix": boxes("sm_120")}).replace(b".nv_fatbix", b".nv_fatbin")
 
     assert images(data) == [["sm_80"], ["sm_120"]]
 
 
-def test_what_is_neither_cubin_nor_ptx() -> None:
+def test_images_of_other_kinds() -> None:
     (((image,),), _) = read("x.so", io.BytesIO(elf({".nv_fatbin": box(entry("sm_120", kind=64))})))
 
     assert image.kind is Kind.OTHER
 
 
-def test_a_temporary_file_of_which_little_is_read() -> None:
+def test_little_of_a_temporary_file_is_read() -> None:
     big = entry("sm_120", bytes(40 << 20))
     with tempfile.TemporaryFile() as file:
         file.write(elf({".nv_fatbin": box(big) + box(entry("sm_90a"))}))
@@ -181,7 +181,7 @@ GOOD = extension("sm_80 compute_80", "sm_120f")
         (elf({".nv_fatbin": box(entry("sm_80")[:-4] + bytes(3))}), "no entry of a fat binary at byte 80"),
     ],
 )
-def test_what_is_damaged_is_told(data: bytes, cause: str) -> None:
+def test_damaged_files(data: bytes, cause: str) -> None:
     assert refused(data).startswith(cause)
 
 
@@ -230,5 +230,5 @@ def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=400).filter(any))
-def test_noise_behind_a_fat_binary_is_told(noise: bytes) -> None:
+def test_noise_after_a_fat_binary(noise: bytes) -> None:
     assert outcome(elf({".nv_fatbin": boxes("sm_80") + noise})) == "cannot read extension"

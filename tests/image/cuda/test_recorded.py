@@ -31,7 +31,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("release", "names"), CASES)
-def test_our_reading_is_that_of_cuobjdump(release: str, names: set[str]) -> None:
+def test_read_agrees_with_cuobjdump(release: str, names: set[str]) -> None:
     for name, path in extensions(release, names).items():
         said = RELEASES[release]["files"][name]
         with path.open("rb") as file:

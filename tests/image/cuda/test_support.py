@@ -48,7 +48,7 @@ def told(files: Mapping[str, bytes], arch: str = "sm_120") -> list[str]:
     return [str(problem) for problem in lacking(look(files), arch)]
 
 
-def test_what_each_file_says() -> None:
+def test_the_verdict_of_each_file() -> None:
     found = verdicts(look(FILES), "12.0")
 
     assert {(one.name.rpartition("/")[2], one.level) for one in found} == {
@@ -73,12 +73,12 @@ def test_what_each_file_says() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"])
-def test_what_the_release_is_built_for_is_served(arch: str) -> None:
+def test_the_architectures_of_the_release_are_served(arch: str) -> None:
     assert told(FILES, arch) == []
     assert told({LATER.get(name, name): data for name, data in FILES.items()}, arch) == []
 
 
-def test_a_gpu_that_only_special_kernels_know_is_not_served() -> None:
+def test_a_gpu_that_only_special_kernels_are_built_for_is_not_served() -> None:
     assert told(FILES, "sm_110") == [
         f"lacks sm_110: vllm/{name}: nothing for it in 1 of {count} fat binaries: {LIST.replace(' ', ', ')}"
         for name, count in (("_C.abi3.so", len(KERNELS)), ("_moe_C.abi3.so", len(ROUTING)))
@@ -117,14 +117,14 @@ def test_how_the_kernels_may_have_been_built(name: str) -> None:
     assert all(problem.where == "vllm/_C.abi3.so" for problem in problems)
 
 
-def test_an_extension_that_no_list_names_fails_only_if_it_is_for_any_gpu() -> None:
+def test_an_unlisted_extension_fails_only_if_it_is_for_any_gpu() -> None:
     assert told({**FILES, "vllm/_new_C.abi3.so": extension("sm_90a sm_100f")}) == []
     assert told({**FILES, "vllm/_new_C.abi3.so": extension("sm_80 sm_90")}) == [
         "lacks sm_120: vllm/_new_C.abi3.so: nothing for it in 1 of 1 fat binaries: sm_80, sm_90"
     ]
 
 
-def test_ptx_beside_machine_code_is_not_what_runs() -> None:
+def test_machine_code_runs_before_ptx() -> None:
     found = verdicts(look({"vllm/_C.abi3.so": extension("sm_120 compute_120", "sm_90 compute_90")}), "sm_120")
 
     assert str(found[0]) == (
@@ -140,7 +140,7 @@ def test_ptx_that_any_driver_compiles() -> None:
     )
 
 
-def test_needed_files_that_are_not_there() -> None:
+def test_missing_needed_files() -> None:
     assert told({}) == [
         "lacks sm_120: vllm/_C*.so: no such file: vLLM's kernels",
         "lacks sm_120: vllm/_moe_C*.so: no such file: the kernels of mixtures of experts",
@@ -160,11 +160,11 @@ def test_a_file_that_cannot_be_read() -> None:
     ]
 
 
-def test_names_as_they_are_in_an_image() -> None:
+def test_names_with_folders() -> None:
     assert told({f"usr/local/lib/python3.12/dist-packages/{name}": data for name, data in FILES.items()}) == []
 
 
-def test_nonsense_is_refused() -> None:
+def test_an_invalid_gpu_is_refused() -> None:
     with pytest.raises(Failure, match=r"^not a GPU architecture: 5090: it reads like sm_120 or 12\.0"):
         lacking(look(FILES), "5090")
 

@@ -78,17 +78,17 @@ def test_ptx_of_a_later_minor_release_needs_a_newer_driver_than_its_machine_code
     assert [*found.lines()][-1] == ("CUDA 12.9, torch 2.11.0, driver >=525.60.13, >=575 where it compiles PTX")
 
 
-def test_without_ptx_the_library_tells() -> None:
+def test_without_ptx_the_library_shows_the_release() -> None:
     found = look({"vllm/_C.abi3.so": extension("sm_80", needed=["libcudart.so.9", "libcudart.so.12", "libc.so.6"])})
 
     assert (found.cuda, found.driver, found.ptx_driver) == ("12", ">=525.60.13", "")
 
 
-def test_without_either_the_environment_tells_the_driver() -> None:
+def test_without_ptx_and_library_the_environment_shows_the_driver() -> None:
     assert look({}, env={"CUDA_VERSION": "12.9.1"}).driver == ">=525.60.13"
 
 
-def test_a_number_too_long_to_be_read() -> None:
+def test_a_number_with_too_many_digits() -> None:
     endless = "9" * 5000
     data = extension("sm_80", needed=[f"libcudart.so.{endless}"])
 
@@ -96,7 +96,7 @@ def test_a_number_too_long_to_be_read() -> None:
     assert look({}, env={"CUDA_VERSION": endless}).driver == ""
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_image() -> None:
     found = survey([], None, {"CUDA_VERSION": "edge"})
 
     assert list(found.lines()) == ["CUDA unknown (the image says edge), torch unknown, driver unknown"]
@@ -113,17 +113,17 @@ def test_nothing_at_all() -> None:
         ("torchvision==0.1", ""),
     ],
 )
-def test_the_torch_that_is_asked_for(line: str, torch: str) -> None:
+def test_the_required_torch(line: str, torch: str) -> None:
     assert look({}, torch=line).torch == torch
 
 
-def test_ptx_that_is_newer_or_older_than_all_that_is_known() -> None:
+def test_unknown_ptx_versions() -> None:
     assert fatbin.compiling_driver([(9, 0), (99, 0)]) == ">610"
     assert fatbin.release_of([(99, 0)]) == ""
     assert fatbin.compiling_driver([(6, 5)]) == ""
 
 
-def test_without_the_extra_the_command_to_install_it_is_told() -> None:
+def test_without_the_extra_the_error_shows_how_to_install_it() -> None:
     code = (
         "import sys; sys.modules['elftools'] = None; from vpatch.image.cuda.support import *; check_names(['sm_120'])"
     )

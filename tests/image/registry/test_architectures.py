@@ -37,7 +37,7 @@ def compiled(registry: str, layers: list[bytes], slim: Callable[[str], Path], tm
 
 
 @pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
-def test_what_the_extensions_carry_decides(
+def test_the_extensions_decide(
     vpatch: Program,
     engine: docker.DockerClient,
     registry: str,
@@ -72,7 +72,7 @@ def test_a_base_without_extensions(
     assert "vllm/_C*.so" in {problem["file"] for problem in ran.json["problems"]}
 
 
-def test_no_name_of_an_architecture(vpatch: Program) -> None:
+def test_an_invalid_architecture(vpatch: Program) -> None:
     ran = vpatch("build", "--base", "x", "--require-arch", "5090")
 
     assert ran.code == 1

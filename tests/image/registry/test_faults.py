@@ -41,14 +41,14 @@ def refusal(host: str, name: str = NAME) -> str:
         (503, 4, "the server answers 503 service unavailable"),
     ],
 )
-def test_an_answer_that_is_none(proxy: Proxy, status: int, tries: int, why: str) -> None:
+def test_an_answer_with_an_error_status(proxy: Proxy, status: int, tries: int, why: str) -> None:
     proxy.fail("GET", "/manifests/", status=status, body=b'{"errors": [{"code": "X"}]}')
 
     assert refusal(proxy.host).startswith(why.replace("HOST", proxy.host))
     assert len(proxy.asked) == tries
 
 
-def test_not_there(registry: str) -> None:
+def test_a_missing_image(registry: str) -> None:
     assert refusal(registry, "faults/none:x") == "no such image"
     assert refusal(registry, "faults/one:none") == "no such image"
     assert refusal(registry, f"faults/one@sha256:{'0' * 64}") == "no such image"
@@ -57,14 +57,14 @@ def test_not_there(registry: str) -> None:
 @pytest.mark.parametrize(
     "fault", [{"status": 500}, {"status": 429, "headers": {"Retry-After": "3600"}}, {"spoil": "hang up"}]
 )
-def test_a_server_that_is_busy_twice_is_asked_again(proxy: Proxy, fault: dict[str, Any]) -> None:
+def test_a_busy_server_is_asked_again(proxy: Proxy, fault: dict[str, Any]) -> None:
     proxy.fail("GET", "/manifests/", times=2, **fault)
     proxy.fail("GET", "/blobs/", times=2, **fault)
 
     assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).descend()
 
 
-def test_a_layer_that_is_not_there(proxy: Proxy) -> None:
+def test_a_missing_layer(proxy: Proxy) -> None:
     image = open_image(parse(f"{proxy.host}/{NAME}"))
     proxy.fail("GET", "/blobs/", status=404)
 
@@ -101,7 +101,7 @@ def test_a_proxy_in_the_environment_is_not_asked_for_loopback(proxy: Proxy, monk
     assert open_image(parse(f"{proxy.host}/{NAME}")).layers
 
 
-def test_a_redirect_without_end(proxy: Proxy) -> None:
+def test_an_endless_redirect(proxy: Proxy) -> None:
     there = f"http://{proxy.host}/v2/faults/one/manifests/x"
     proxy.fail("GET", "/manifests/", status=307, headers={"Location": there})
 

@@ -43,7 +43,7 @@ def label(**changes: Any) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("command", ["inspect", "build"])
-def test_a_config_of_another_shape(
+def test_a_config_that_does_not_match_the_schema(
     vpatch: Program, registry: str, command: str, settings: dict[str, Any], why: str
 ) -> None:
     name = f"{registry}/foreign/config:{command}"
@@ -71,7 +71,9 @@ def test_a_config_of_another_shape(
         ({"config": {"Labels": {LABEL: "[" * 100_000}}}, "no JSON"),
     ],
 )
-def test_a_label_of_another_shape(vpatch: Program, registry: str, settings: dict[str, Any], why: str) -> None:
+def test_a_label_that_does_not_match_the_schema(
+    vpatch: Program, registry: str, settings: dict[str, Any], why: str
+) -> None:
     name = f"{registry}/foreign/label:x"
     put_image(registry, "foreign/label", "x", [tar(("a", b""))], settings=settings)
     ran = vpatch("inspect", name)
@@ -80,7 +82,7 @@ def test_a_label_of_another_shape(vpatch: Program, registry: str, settings: dict
     assert ran.err == f"cannot read provenance: {name}: not what vpatch writes: {why}\n"
 
 
-def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Proxy) -> None:
+def test_annotations_that_do_not_match_the_schema(vpatch: Program, registry: str, proxy: Proxy) -> None:
     name = f"{proxy.host}/foreign/annotations:x"
     built = put_image(registry, "foreign/annotations", "x", [tar(("a", b""))], flavour="oci")
     body = json.dumps({**built.manifest, "annotations": {"a": [1]}})
@@ -89,7 +91,7 @@ def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Pro
     assert vpatch("inspect", name).err == f"cannot read: {name}: its manifest is damaged: annotations.a is no string\n"
 
 
-def test_text_that_is_none(
+def test_a_lone_surrogate_in_an_annotation(
     vpatch: Program, registry: str, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
 ) -> None:
     """A lone surrogate, which JSON allows and UTF-8 cannot encode: the new manifest could not be written."""
@@ -106,7 +108,7 @@ def test_text_that_is_none(
 
 
 @pytest.mark.parametrize("raw", [b'{"a": "\\udfff"}', b'{"\\ud83d": 1}', b'{"a": "\xed\xa0\x80"}'])
-def test_half_of_a_character(raw: bytes) -> None:
+def test_a_lone_surrogate(raw: bytes) -> None:
     with pytest.raises(ValueError, match="half of a character"):
         read_object(raw)
 
@@ -121,7 +123,7 @@ def test_half_of_a_character(raw: bytes) -> None:
         ("RECORD", b"caf\xe9.py,,\n", "cannot read RECORD: /FILE: 'utf-8' codec can't decode byte 0xe9 in position 3"),
     ],
 )
-def test_a_file_of_another_shape(
+def test_a_file_that_does_not_match_the_schema(
     vpatch: Program,
     registry: str,
     layers: list[bytes],
@@ -158,7 +160,7 @@ def test_a_file_of_another_shape(
         ),
     ],
 )
-def test_the_cause_is_the_registrys_and_not_the_missing_engines(
+def test_the_cause_is_the_registrys_not_the_missing_engines(
     vpatch: Program, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")

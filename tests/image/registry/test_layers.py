@@ -65,7 +65,7 @@ def everything(files: Files, folder: str = "") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_reads_a_layer_however_it_is_packed(put: Put, pack: str) -> None:
+def test_reads_a_layer_in_every_format(put: Put, pack: str) -> None:
     body = random.Random(7).randbytes(5000)  # noqa: S311
     heard: list[tuple[int, int]] = []
     image = put(tar(("./a", None), ("a/b.py", body), ("a/c.so", body), ("a/d", "../b")), pack=pack)
@@ -122,7 +122,7 @@ def test_upper_layers_decide(put: Put) -> None:
     assert refusal(lambda: files.read("b")) == "b is a folder"
 
 
-def test_a_folder_without_an_entry_is_one_all_the_same(put: Put) -> None:
+def test_a_folder_without_an_entry(put: Put) -> None:
     files = whole(put(tar(("usr", None), ("usr/lib", "lib64")), tar(("usr/lib/x.py", b""))))
 
     assert files.entry("usr/lib") == Entry("usr/lib", Kind.FOLDER, 0o755, 0, 0, 0)
@@ -130,7 +130,7 @@ def test_a_folder_without_an_entry_is_one_all_the_same(put: Put) -> None:
     assert files.names("usr/lib") == ("x.py",)
 
 
-def test_goes_no_deeper_than_asked(put: Put, proxy: Proxy, registry: str) -> None:
+def test_reads_no_more_layers_than_needed(put: Put, proxy: Proxy, registry: str) -> None:
     image = put(
         tar(("a.py", b"1")), tar(("b.py", b"2")), tar(("c.py", b"3"), (".wh.gone.py", b"")), tar(("d.py", b"4"))
     )
@@ -154,7 +154,7 @@ def test_goes_no_deeper_than_asked(put: Put, proxy: Proxy, registry: str) -> Non
     assert files.bytes_read == sum(layer.size for layer in image.layers)
 
 
-def test_passes_over_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skips_layers_that_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "SMALL", 0)
     history = [
         {"created_by": "/bin/sh -c #(nop) ADD file:ab in / "},
@@ -212,7 +212,7 @@ def test_a_search_skips_what_history_proves_to_be_elsewhere(put: Put, monkeypatc
 
 
 @pytest.mark.parametrize("history", [[], [{"created_by": "COPY a /b # buildkit"}] * 3, None, [{}, {}]])
-def test_a_history_that_does_not_line_up_proves_nothing(
+def test_a_history_that_does_not_match_the_layers_proves_nothing(
     put: Put, monkeypatch: pytest.MonkeyPatch, history: list[dict[str, str]] | None
 ) -> None:
     monkeypatch.setattr(layers, "SMALL", 0)
@@ -224,7 +224,7 @@ def test_a_history_that_does_not_line_up_proves_nothing(
     assert len(files.layers_read) == 2
 
 
-def test_a_small_layer_is_sooner_read_than_trusted(put: Put) -> None:
+def test_a_small_layer_is_always_read(put: Put) -> None:
     files = LayeredFiles(put(tar(("a", b"")), history=[{"created_by": "COPY a /b # buildkit"}]), python)
 
     assert files.descend("usr")
@@ -322,7 +322,7 @@ def test_refuses_a_blob_that_is_not_what_its_digest_says(put: Put, proxy: Proxy,
 
 
 @pytest.mark.parametrize("spoil", ["cut", "short"])
-def test_begins_a_blob_that_was_cut_again(put: Put, proxy: Proxy, spoil: str) -> None:
+def test_a_blob_that_was_cut_is_read_again(put: Put, proxy: Proxy, spoil: str) -> None:
     body = random.Random(7).randbytes(300_000)  # noqa: S311
     image = put(tar(("a.py", body)))
     image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))

@@ -62,7 +62,7 @@ def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
         tracemalloc.stop()
 
 
-def test_headers_of_headers() -> None:
+def test_nested_headers() -> None:
     small = header(tarfile.XHDTYPE, pax(0))
 
     assert refused(small * 2000 + tar(("a", b""))).startswith("is no tar: ")
@@ -70,7 +70,7 @@ def test_headers_of_headers() -> None:
     assert refused(large * 4 + tar(("a", b""))) == "has an entry with a header of more than 1 MiB"
 
 
-def test_headers_of_all_entries() -> None:
+def test_too_many_global_headers() -> None:
     say = b"".join(header(tarfile.XGLTYPE, pax(number)) for number in range(101))
 
     assert refused(say + tar(("a", b""))) == "says more than 100 things of all its entries"
@@ -85,7 +85,7 @@ def test_a_header_of_a_negative_size() -> None:
     assert refused(bytes(data) + tar(("a", b""))) == "is no tar: a header is of a negative size"
 
 
-def test_a_path_that_no_system_takes() -> None:
+def test_a_path_that_is_too_long() -> None:
     why = "has an entry with a path of more than 4,096 characters"
 
     assert refused(tar(("a/" * 3000, None))) == why
@@ -105,7 +105,9 @@ def test_a_path_that_no_system_takes() -> None:
         ("FILE", 512, "has a file of 1,000 bytes, and it may have 512 bytes: a/b/c1.py"),
     ],
 )
-def test_layers_together(monkeypatch: pytest.MonkeyPatch, registry: str, name: str, limit: int, why: str) -> None:
+def test_limits_hold_for_all_layers_together(
+    monkeypatch: pytest.MonkeyPatch, registry: str, name: str, limit: int, why: str
+) -> None:
     folder = "a/b" if name != "NAMES" else "a" * 300
     both = [tar((f"{folder}/c{number}.py", bytes(1000)), (f"{folder}/d{number}", b"")) for number in range(2)]
     put_image(registry, "limits/together", "x", both)
@@ -120,7 +122,7 @@ def test_layers_together(monkeypatch: pytest.MonkeyPatch, registry: str, name: s
     assert told == f"the layer {image.layers[number].digest} {why}"
 
 
-def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_without_an_entry_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Limits, "NAMES", 1 << 20)
 
     assert refused(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
@@ -128,7 +130,7 @@ def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_file_too_large_to_be_read_as_a_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
+def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
     monkeypatch.setattr(Limits, "SOURCE", 1 << 10)
     put_image(registry, "limits/source", "x", [tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))])
@@ -151,7 +153,7 @@ def test_a_file_too_large_to_be_read_as_a_whole(monkeypatch: pytest.MonkeyPatch,
         (2, 40 << 30, "its layers have 85,899,345,920 bytes, and may have 64 GiB"),
     ],
 )
-def test_layers_without_number(vpatch: Program, proxy: Proxy, layers: int, size: int, why: str) -> None:
+def test_too_many_layers(vpatch: Program, proxy: Proxy, layers: int, size: int, why: str) -> None:
     built = put_image(proxy.behind, "limits/many", "x", [tar(("a", b""))])
     layer = {**built.manifest["layers"][0], "size": size}
     proxy.fail(
@@ -166,7 +168,7 @@ def test_layers_without_number(vpatch: Program, proxy: Proxy, layers: int, size:
     assert len(proxy.asked) == 1
 
 
-def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: str) -> None:
+def test_each_entry_is_examined_once(registry: str) -> None:
     tars = [tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)]
     put_image(registry, "limits/linear", "x", tars)
     files = LayeredFiles(open_image(parse(f"{registry}/limits/linear:x")), lambda _: False)
@@ -183,9 +185,7 @@ def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: st
     assert len(asked) == 9 * 20
 
 
-def test_what_is_hidden_is_judged_once_however_many_layers_there_are(
-    registry: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_hidden_entry_is_examined_once(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tars = [*(tar((f"{number}", b"")) for number in range(9)), tar(("x/RECORD", b"")), tar((".wh.x", b""))]
     put_image(registry, "limits/hidden", "x", tars)
     files = LayeredFiles(open_image(parse(f"{registry}/limits/hidden:x")), lambda _: False)
@@ -205,7 +205,7 @@ def test_what_is_hidden_is_judged_once_however_many_layers_there_are(
     assert judged == ["x/RECORD"]
 
 
-def test_places_that_look_like_a_vllm_and_are_hidden(vpatch: Program, registry: str) -> None:
+def test_too_many_hidden_vllms(vpatch: Program, registry: str) -> None:
     places = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
     put_image(registry, "limits/places", "x", [tar(("a", b"")), tar(*places), tar((".wh.x", b""))])
     name = f"{registry}/limits/places:x"
@@ -214,7 +214,7 @@ def test_places_that_look_like_a_vllm_and_are_hidden(vpatch: Program, registry: 
     assert ran.err == f"cannot read: {name}: more than 100 places in its layers look like a vLLM\n"
 
 
-def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Proxy) -> None:
+def test_a_repeated_layer_is_read_once(registry: str, proxy: Proxy) -> None:
     layer = tar(("a.py", b"1"))
     put_blob(registry, "limits/same", PACKS["gzip"](layer))
     one = {"mediaType": TYPES["docker"][2], "size": len(PACKS["gzip"](layer)), "digest": digest(PACKS["gzip"](layer))}
@@ -229,7 +229,7 @@ def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Pro
     assert proxy.count("GET", "/blobs/") == 2
 
 
-def test_many_things_that_look_like_a_vllm(vpatch: Program, registry: str) -> None:
+def test_too_many_vllms(vpatch: Program, registry: str) -> None:
     many = tar(*((f"{SITE}/{number}/vllm-1.dist-info/RECORD", b"") for number in range(17)))
     put_image(registry, "limits/vllms", "x", [many])
     name = f"{registry}/limits/vllms:x"
@@ -268,7 +268,7 @@ def test_the_documents_name_every_limit() -> None:
     assert [name for name in LIMITS if f"{getattr(Limits, name):,}" not in text] == []
 
 
-def test_a_layer_within_the_limits_is_what_tarfile_says() -> None:
+def test_a_layer_within_the_limits_is_read_as_by_tarfile() -> None:
     """Extended headers, long names and padding: read forward only, and hashed as a whole."""
     body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
     view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Usage())

@@ -92,7 +92,7 @@ def test_basic_with_a_helper(
     assert open_image(parse(f"{host}/login/one:x")).digest == built.digest
 
 
-def test_after_the_first_demand_the_credentials_go_along(locked: tuple[str, Built], docker_config: Path) -> None:
+def test_after_the_first_challenge_credentials_are_sent(locked: tuple[str, Built], docker_config: Path) -> None:
     host, _ = locked
     with proxying(host) as proxy:
         config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
@@ -108,7 +108,9 @@ def test_after_the_first_demand_the_credentials_go_along(locked: tuple[str, Buil
     "body",
     [{}, {"auths": {}}, {"auths": {"ghcr.io": {"auth": CODED}}}, {"auths": {"HOST": {}}}, None],
 )
-def test_without_credentials_it_says_how_to_log_in(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
+def test_without_credentials_the_error_shows_how_to_log_in(
+    locked: tuple[str, Built], docker_config: Path, body: Any
+) -> None:
     host, _ = locked
     if body is not None:
         docker_config.write_text(json.dumps(body).replace("HOST", host))
@@ -136,7 +138,7 @@ def test_wrong_credentials(locked: tuple[str, Built], docker_config: Path) -> No
         None,
     ],
 )
-def test_a_helper_that_fails_is_told_where_it_is_needed(
+def test_a_failing_helper_is_reported_if_it_is_needed(
     locked: tuple[str, Built],
     registry: str,
     docker_config: Path,
@@ -155,7 +157,7 @@ def test_a_helper_that_fails_is_told_where_it_is_needed(
         assert refusal(f"{host}/login/one:x").startswith(f"cannot log in: {host}: docker-credential-test fails (")
 
 
-def test_a_helper_that_knows_nothing_is_no_failure(
+def test_a_helper_without_credentials_is_not_a_failure(
     locked: tuple[str, Built], docker_config: Path, helper: Callable[[str, str], None]
 ) -> None:
     host, _ = locked
@@ -166,7 +168,7 @@ def test_a_helper_that_knows_nothing_is_no_failure(
 
 
 @pytest.mark.parametrize("body", [{"auths": {"HOST": {"auth": "%%"}}}, {"auths": {"HOST": 3}}, {"auths": 3}, []])
-def test_a_config_that_is_not_understood(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
+def test_an_invalid_docker_config(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
     host, _ = locked
     docker_config.write_text(json.dumps(body).replace("HOST", host))
 
@@ -180,7 +182,7 @@ def test_docker_hub_goes_by_its_old_address(docker_config: Path) -> None:
     assert SECRET not in repr(find_credentials("docker.io"))
 
 
-def test_a_token_is_got_for_nobody(tokens: Proxy) -> None:
+def test_a_token_for_an_anonymous_user(tokens: Proxy) -> None:
     tokens.users.clear()
 
     image = open_image(parse(f"{tokens.host}/login/two:x"))
@@ -190,7 +192,7 @@ def test_a_token_is_got_for_nobody(tokens: Proxy) -> None:
     assert [one.status for one in tokens.asked] == [401, 200, 200, 200, 200]
 
 
-def test_a_token_is_got_with_credentials(tokens: Proxy, docker_config: Path) -> None:
+def test_a_token_for_a_user_with_credentials(tokens: Proxy, docker_config: Path) -> None:
     assert refusal(f"{tokens.host}/login/two:x").endswith(f"log in with docker login {tokens.host}")
     config(docker_config, {"auths": {tokens.host: {"auth": CODED}}})
 
@@ -198,7 +200,7 @@ def test_a_token_is_got_with_credentials(tokens: Proxy, docker_config: Path) -> 
     assert {one.headers["authorization"] for one in tokens.asked[-3:-2]} == {f"Basic {CODED}"}
 
 
-def test_a_token_that_has_expired_is_got_anew(tokens: Proxy) -> None:
+def test_an_expired_token_is_renewed(tokens: Proxy) -> None:
     tokens.users.clear()
     tokens.uses = 1
 
@@ -208,7 +210,7 @@ def test_a_token_that_has_expired_is_got_anew(tokens: Proxy) -> None:
     assert tokens.count("GET", "/token") == 3
 
 
-def test_a_token_that_is_not_enough(tokens: Proxy) -> None:
+def test_a_token_without_the_right_scope(tokens: Proxy) -> None:
     tokens.users.clear()
     tokens.closed.add("login/two")
 
@@ -270,7 +272,7 @@ def test_no_secret_goes_out_in_plain_http(tokens: Proxy, docker_config: Path, re
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("demand", ["", "Negotiate", "Digest realm=x"])
-def test_a_demand_that_is_not_understood(proxy: Proxy, docker_config: Path, demand: str, status: int) -> None:
+def test_an_unknown_authentication_scheme(proxy: Proxy, docker_config: Path, demand: str, status: int) -> None:
     config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
     proxy.fail("GET", "/manifests/", status=status, headers={"WWW-Authenticate": demand} if demand else {})
 

@@ -144,7 +144,7 @@ def test_a_realm_on_another_host_is_https_and_named(
         ("token", "is not https"),
     ],
 )
-def test_a_realm_that_is_no_address(proxy: Proxy, image: Built, realm: str, why: str) -> None:
+def test_a_realm_that_is_not_an_address(proxy: Proxy, image: Built, realm: str, why: str) -> None:
     proxy.wants_tokens, proxy.realm = True, realm
 
     assert refusal(proxy.host) == f"it sends for a token to {realm!r}, which {why}"
@@ -179,5 +179,5 @@ def test_where_an_address_leads(scheme: str) -> None:
         ("https://ghcr.io", "https://ghcr.io@example.org", False),
     ],
 )
-def test_what_one_server_is(one: str, other: str, *, same: bool) -> None:
+def test_same_origin(one: str, other: str, *, same: bool) -> None:
     assert same_origin(one, other) is same

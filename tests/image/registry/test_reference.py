@@ -59,7 +59,7 @@ def test_reads_what_docker_reads(text: str, expected: Reference, shown: str) -> 
         ("a\n", "'a\\n' is no repository"),
     ],
 )
-def test_refuses_nonsense(text: str, why: str) -> None:
+def test_refuses_invalid_names(text: str, why: str) -> None:
     with pytest.raises(Failure) as caught:
         parse(text)
 

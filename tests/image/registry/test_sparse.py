@@ -71,9 +71,7 @@ def refused(data: bytes) -> str:
         ({"size": "-5"}, NEGATIVE),
     ],
 )
-def test_sizes_that_are_not_those_of_the_bytes(
-    monkeypatch: pytest.MonkeyPatch, headers: Mapping[str, str], why: str
-) -> None:
+def test_false_sizes(monkeypatch: pytest.MonkeyPatch, headers: Mapping[str, str], why: str) -> None:
     made = copies(monkeypatch)
 
     assert refused(tar(said("a.py", headers))) == why
@@ -87,7 +85,7 @@ def test_a_sparse_file_of_gnu_tar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == []
 
 
-def test_a_large_file_goes_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
     made = copies(monkeypatch)
     layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
@@ -110,7 +108,7 @@ def test_a_hard_link_to_a_large_file_that_was_not_kept(monkeypatch: pytest.Monke
     assert files.read("a.py") == b"1" * 11
 
 
-def test_large_files_without_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
     spent = Usage()
     layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(Limits.COPIES // 2))) for layer in range(2)]
