@@ -1,138 +1,98 @@
-"""Apply and revert between overlays that get in each other's way, and while others are at work."""
+"""The verbs as Python functions: results, and what they raise. The command line's tests cover the rest of each verb."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
-from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
-from vpatch.api import apply, revert
-from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import State
-from vpatch.errors import Failure
-from vpatch.tree import Tree
-from vpatch.tree.lock import lock
-from vpatch.tree.write_plan import Installed, SitePackages
+import vpatch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from tests.conftest import Trees
 
-    from vpatch.core.overlay import Edit
+Contents = Callable[[Path], Mapping[str, bytes | None]]
 
-    from tests.conftest import Contents
-
-FILE = "vllm/m.py"
+SKIP, HYBRID, AUTO = "turboquant-skip-list", "turboquant-hybrid", "turboquant-auto-dtype"
+ARG_UTILS = "vllm/engine/arg_utils.py"
 
 
-def made(name: str, edit: Edit) -> Catalogued:
-    return Catalogued(name, Overlay("What.", (Part("part", (Shape("shape", (edit,)),)),)), "Why.")
+def test_the_way_there_and_back(linked: Trees, contents: Contents) -> None:
+    tree = linked("0.24.0")
+    before = contents(tree)
+
+    found = vpatch.status(tree, [SKIP])
+    assert (found.tree, found.vllm, found.problems) == (tree, "0.24.0", ())
+    assert [(one.id, one.state) for one in found.overlays] == [(SKIP, "pending")]
+
+    wanted = vpatch.diff(str(tree), [SKIP])
+    old, new = wanted.files[ARG_UTILS]
+    assert old == (tree / ARG_UTILS).read_bytes()
+    assert f"--- a/{ARG_UTILS}" in wanted.lines
+    assert contents(tree) == before
+
+    done = vpatch.apply(tree, [SKIP])
+    assert [one.state for one in done.overlays] == ["applied"]
+    assert ARG_UTILS in done.changed
+    assert (tree / ARG_UTILS).read_bytes() == new
+    assert vpatch.apply(tree, [SKIP]).changed == ()
+
+    assert vpatch.verify(tree, [SKIP]).problems == ()
+    assert vpatch.verify(tree).overlays
+    back = vpatch.revert(tree, [SKIP])
+    assert set(back.changed) == set(done.changed)
+    assert contents(tree) == before
+    assert vpatch.revert(tree).changed == ()
 
 
-FIRST = made("first", InsertAfter(FILE, "", anchor="x = 1", new="y = 2"))
-LEANS_ON_FIRST = made("leaning", InsertAfter(FILE, "", anchor="y = 2", new="z = 3"))
-APART = made("apart", ReplaceExpr(FILE, "", old="9", new="10"))
-IN_CONFLICT = made("rival", ReplaceExpr(FILE, "", old="9", new="11"))
-ALL = (APART, FIRST, LEANS_ON_FIRST, IN_CONFLICT)
+def test_results_are_frozen(pristine: Trees) -> None:
+    found = vpatch.status(pristine("0.24.0"), [SKIP])
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.vllm = "other"  # type: ignore[misc]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> SitePackages:
-    files = {FILE: "x = 1\nw = 9\n", "vllm/__init__.py": "", "vllm-1.dist-info/RECORD": f"{FILE},,\n"}
-    for name, text in files.items():
-        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tree" / name).write_text(text)
-    return SitePackages(Tree(tmp_path / "tree", "vllm-1.dist-info", "1"))
+def test_without_a_tree_it_is_the_vllm_of_this_interpreter(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(pristine("0.24.0")))
+    monkeypatch.setenv("VIRTUAL_ENV", "/nowhere")
+
+    assert vpatch.status(overlays=[SKIP]).tree == pristine("0.24.0").resolve()
+    assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.24.0"
 
 
-def text(store: SitePackages) -> str:
-    return (store.tree.root / FILE).read_text()
+def test_nothing_is_written_if_one_overlay_does_not_fit(linked: Trees, contents: Contents) -> None:
+    tree = linked("0.20.2")
+    text = (tree / ARG_UTILS).read_text()
+    (tree / ARG_UTILS).unlink()
+    (tree / ARG_UTILS).write_text(text.replace("key=lambda x: int(x)", "key=float"))
+    before = contents(tree)
+
+    for verb in (vpatch.apply, vpatch.diff):
+        with pytest.raises(vpatch.Refused, match=r"drifted: vllm/engine/arg_utils\.py") as refused:
+            verb(tree, [SKIP, HYBRID])
+        states = {one.id: one.state for one in refused.value.result.overlays}
+        assert states == {SKIP: "drifted", HYBRID: "pending"}
+        assert refused.value.problems == refused.value.result.problems
+    assert contents(tree) == before
+    assert vpatch.status(tree, [SKIP]).problems
 
 
-def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
-    """The lower one cannot go alone: what stays could not be made."""
-    assert apply(store, [FIRST])[1]
-    assert apply(store, [LEANS_ON_FIRST])[1]
-    assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
-    before = contents(store.tree.root)
+def test_an_overlay_that_was_named_is_not_applicable(linked: Trees) -> None:
+    tree = linked("0.20.2")
 
-    with pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`"):
-        revert(store, ALL, [FIRST])
-    assert contents(store.tree.root) == before
-
-    revert(store, ALL, [LEANS_ON_FIRST])
-    assert text(store) == "x = 1\ny = 2  # vpatch: first\nw = 9\n"
-    revert(store, ALL, [FIRST])
-    assert text(store) == "x = 1\nw = 9\n"
-
-
-def test_a_rival_that_is_not_there_is_no_hindrance(store: SitePackages) -> None:
-    apply(store, [FIRST])
-    apply(store, [APART])
-
-    revert(store, ALL, [FIRST])
-
-    assert text(store) == "x = 1\nw = 10  # vpatch: apart\n"
-
-
-def test_rivals_are_not_applied(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
-    before = contents(store.tree.root)
-
-    changeset, changed = apply(store, [APART, IN_CONFLICT])
-
-    assert changed == ()
-    assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
-    assert contents(store.tree.root) == before
-
-
-def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
-    apply(store, [FIRST])
-
-    with pytest.raises(Failure) as failure:
-        revert(store, ALL, [APART, FIRST, IN_CONFLICT])
-
-    root = store.tree.root
-    assert str(failure.value) == (
-        f"not applied: {root}: there is nothing of apart to take away\n"
-        f"not applied: {root}: there is nothing of rival to take away"
-    )
-    assert "# vpatch: first" in text(store)
-
-
-@dataclass(frozen=True)
-class Busy(SitePackages):
-    """A tree that another program changes while vpatch waits for the lock."""
-
-    theirs: str = ""
-
-    def snapshot(self) -> Installed:
-        seen = super().snapshot()
-
-        @contextmanager
-        def waiting() -> Iterator[None]:
-            with lock(self.tree):
-                (self.tree.root / FILE).write_text(self.theirs)
-                yield
-
-        seen.lock = waiting  # type: ignore[method-assign]
-        return seen
+    with pytest.raises(vpatch.Failure, match=rf"not applicable: .*: {AUTO}: "):
+        vpatch.apply(tree, [AUTO])
+    with pytest.raises(vpatch.Failure, match=r"not applied: .* is not_applicable"):
+        vpatch.verify(tree, [AUTO])
+    assert vpatch.status(tree, [AUTO]).overlays[0].state == "not_applicable"
 
 
 @pytest.mark.parametrize(
-    ("theirs", "state", "ours"),
-    [
-        ("x = 1\nw = 99\n", State.APPLIED, "x = 1\ny = 2  # vpatch: first\nw = 99\n"),
-        ("v = 1\n", State.DRIFTED, "v = 1\n"),
-    ],
+    ("tree", "overlays", "says"),
+    [("nowhere", [SKIP], "no vllm: nowhere"), (None, ["nonsense"], "no such overlay: nonsense")],
 )
-def test_the_tree_changes_while_we_wait(store: SitePackages, theirs: str, state: State, ours: str) -> None:
-    """vpatch plans anew: what the other program wrote is neither lost nor assumed."""
-    busy = Busy(store.tree, theirs)
-
-    changeset, changed = apply(busy, [FIRST])
-
-    assert changeset.after[0].state is state
-    assert bool(changed) is (state is State.APPLIED)
-    assert text(store) == ours
+def test_there_is_no_such_thing(pristine: Trees, tree: str | None, overlays: list[str], says: str) -> None:
+    for verb in (vpatch.status, vpatch.diff, vpatch.apply, vpatch.revert, vpatch.verify):
+        with pytest.raises(vpatch.Failure, match=says):
+            verb(pristine("0.24.0") if tree is None else tree, overlays)

@@ -159,11 +159,11 @@ def _together(reports: Sequence[Report]) -> Report:
 def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
     with extra_required():
-        from vpatch.image.engine.build import test_again
+        from vpatch.image.engine.build import retest
 
     unwinding()
     with bar(f"pulling {image}") as progress:
-        base, tests = test_again(image, _tests(Order(image), gpus=gpus), progress)
+        base, tests = retest(image, _tests(Order(image), gpus=gpus), progress)
     extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": [asdict(test) for test in tests]}
     return Report("test", extra=extra, lines=[*map(str, tests)], failed=failed(tests))
 

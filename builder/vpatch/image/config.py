@@ -45,7 +45,7 @@ CONFIG: Schema = {
 MANIFEST: Schema = {"type": "object", "properties": {"annotations": _LABELS}}
 
 
-def record_of(**properties: Schema) -> Schema:
+def object_with(**properties: Schema) -> Schema:
     """Return the schema of an object that has at least these properties."""
     return {"type": "object", "required": list(properties), "properties": properties}
 

@@ -1,4 +1,4 @@
-"""What to build, from options or from the definitions in `images/*.toml`, and what came of it."""
+"""What to build, from options or from the definitions in `images/*.toml`, and the result."""
 
 from __future__ import annotations
 

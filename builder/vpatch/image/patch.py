@@ -19,15 +19,15 @@ from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure, Problem
-from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, read_json, record_of, validate
+from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_record
 from vpatch.tree import record
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
 _PROVENANCE = "vpatch-image.json"
-_OVERLAY = record_of(id=TEXT, state=TEXT, because=TEXT)
-_FILE = record_of(before=TEXT_OR_NULL, after={"type": "array", "items": TEXT})
-_SCHEMA = record_of(
+_OVERLAY = object_with(id=TEXT, state=TEXT, because=TEXT)
+_FILE = object_with(before=TEXT_OR_NULL, after={"type": "array", "items": TEXT})
+_SCHEMA = object_with(
     vpatch=TEXT,
     vllm=TEXT,
     root=TEXT,

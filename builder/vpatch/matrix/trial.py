@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch.api import apply, edited, revert
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
@@ -15,6 +14,7 @@ from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
 from vpatch.tree import Snapshot, Writes
+from vpatch.tree.apply import apply, edited, revert
 from vpatch.tree.verify import compiles
 
 

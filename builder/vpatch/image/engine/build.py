@@ -74,7 +74,7 @@ def _make(client: DockerClient, order: Order, built: Built, layer: Layer, proven
                 discard(client, image)
 
 
-def test_again(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Check, ...]]:
+def retest(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Check, ...]]:
     """Test an image that was patched before; `tests` are those of an `Order`."""
     with engine() as client, start_run() as run:
         base = resolve(client, ref, None, progress)

@@ -1,0 +1,138 @@
+"""Apply and revert between overlays that get in each other's way, and while others are at work."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import State
+from vpatch.errors import Failure
+from vpatch.tree import Tree
+from vpatch.tree.apply import apply, revert
+from vpatch.tree.lock import lock
+from vpatch.tree.write_plan import Installed, SitePackages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from vpatch.core.overlay import Edit
+
+    from tests.conftest import Contents
+
+FILE = "vllm/m.py"
+
+
+def made(name: str, edit: Edit) -> Catalogued:
+    return Catalogued(name, Overlay("What.", (Part("part", (Shape("shape", (edit,)),)),)), "Why.")
+
+
+FIRST = made("first", InsertAfter(FILE, "", anchor="x = 1", new="y = 2"))
+LEANS_ON_FIRST = made("leaning", InsertAfter(FILE, "", anchor="y = 2", new="z = 3"))
+APART = made("apart", ReplaceExpr(FILE, "", old="9", new="10"))
+IN_CONFLICT = made("rival", ReplaceExpr(FILE, "", old="9", new="11"))
+ALL = (APART, FIRST, LEANS_ON_FIRST, IN_CONFLICT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SitePackages:
+    files = {FILE: "x = 1\nw = 9\n", "vllm/__init__.py": "", "vllm-1.dist-info/RECORD": f"{FILE},,\n"}
+    for name, text in files.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
+    return SitePackages(Tree(tmp_path / "tree", "vllm-1.dist-info", "1"))
+
+
+def text(store: SitePackages) -> str:
+    return (store.tree.root / FILE).read_text()
+
+
+def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
+    """The lower one cannot go alone: what stays could not be made."""
+    assert apply(store, [FIRST])[1]
+    assert apply(store, [LEANS_ON_FIRST])[1]
+    assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
+    before = contents(store.tree.root)
+
+    with pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`"):
+        revert(store, ALL, [FIRST])
+    assert contents(store.tree.root) == before
+
+    revert(store, ALL, [LEANS_ON_FIRST])
+    assert text(store) == "x = 1\ny = 2  # vpatch: first\nw = 9\n"
+    revert(store, ALL, [FIRST])
+    assert text(store) == "x = 1\nw = 9\n"
+
+
+def test_a_rival_that_is_not_there_is_no_hindrance(store: SitePackages) -> None:
+    apply(store, [FIRST])
+    apply(store, [APART])
+
+    revert(store, ALL, [FIRST])
+
+    assert text(store) == "x = 1\nw = 10  # vpatch: apart\n"
+
+
+def test_rivals_are_not_applied(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
+    before = contents(store.tree.root)
+
+    changeset, changed = apply(store, [APART, IN_CONFLICT])
+
+    assert changed == ()
+    assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
+    assert contents(store.tree.root) == before
+
+
+def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
+    apply(store, [FIRST])
+
+    with pytest.raises(Failure) as failure:
+        revert(store, ALL, [APART, FIRST, IN_CONFLICT])
+
+    root = store.tree.root
+    assert str(failure.value) == (
+        f"not applied: {root}: there is nothing of apart to take away\n"
+        f"not applied: {root}: there is nothing of rival to take away"
+    )
+    assert "# vpatch: first" in text(store)
+
+
+@dataclass(frozen=True)
+class Busy(SitePackages):
+    """A tree that another program changes while vpatch waits for the lock."""
+
+    theirs: str = ""
+
+    def snapshot(self) -> Installed:
+        seen = super().snapshot()
+
+        @contextmanager
+        def waiting() -> Iterator[None]:
+            with lock(self.tree):
+                (self.tree.root / FILE).write_text(self.theirs)
+                yield
+
+        seen.lock = waiting  # type: ignore[method-assign]
+        return seen
+
+
+@pytest.mark.parametrize(
+    ("theirs", "state", "ours"),
+    [
+        ("x = 1\nw = 99\n", State.APPLIED, "x = 1\ny = 2  # vpatch: first\nw = 99\n"),
+        ("v = 1\n", State.DRIFTED, "v = 1\n"),
+    ],
+)
+def test_the_tree_changes_while_we_wait(store: SitePackages, theirs: str, state: State, ours: str) -> None:
+    """vpatch plans anew: what the other program wrote is neither lost nor assumed."""
+    busy = Busy(store.tree, theirs)
+
+    changeset, changed = apply(busy, [FIRST])
+
+    assert changeset.after[0].state is state
+    assert bool(changed) is (state is State.APPLIED)
+    assert text(store) == ours
