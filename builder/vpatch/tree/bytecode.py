@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import marshal
+import os
 import re
 import warnings
 from _imp import source_hash
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vpatch.core import nesting
 from vpatch.errors import Failure, Problem, cause, naming
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from vpatch.tree import Tree
+from vpatch.tree import Tree
 
 _HEADER = 16
 _HASH_BASED, _CHECKED = 0b01, 0b10
@@ -31,11 +27,7 @@ _MASK = 0xFFFFFFFF
 
 
 def twins(source: Path) -> tuple[Path, ...]:
-    """List every bytecode file of `source`: any interpreter, any optimization, and the legacy `<name>.pyc` beside it.
-
-    Raises:
-        Failure: `__pycache__` cannot be listed.
-    """
+    """List every bytecode file of `source`, of any interpreter and optimization, and the legacy `<name>.pyc`."""
     if source.suffix not in SOURCE_SUFFIXES:
         return ()
     ours = re.compile(re.escape(source.stem) + r"\.[^.]+(\.opt-[^.]*)?\.pyc").fullmatch
@@ -48,11 +40,7 @@ def twins(source: Path) -> tuple[Path, ...]:
 
 
 def stale(source: Path) -> tuple[Path, ...]:
-    """List the twins of `source` that Python would run although they were not compiled from it.
-
-    Raises:
-        Failure: a twin, or `source`, exists and cannot be read.
-    """
+    """List the twins of `source` that Python would run although they were not compiled from it."""
     found = twins(source)
     if not found:
         return ()
@@ -65,11 +53,7 @@ def stale(source: Path) -> tuple[Path, ...]:
 
 
 def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
-    """List the bytecode that Python would run instead of `paths`.
-
-    Raises:
-        Failure: a file cannot be read.
-    """
+    """List the bytecode that Python would run instead of `paths`."""
     found = (twin.relative_to(tree.root).as_posix() for path in sorted(set(paths)) for twin in stale(tree.root / path))
     why = "python would run it, and it was not compiled from the source beside it"
     return tuple(Problem("stale bytecode", twin, why) for twin in found)

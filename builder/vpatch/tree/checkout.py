@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import DiskSnapshot, Tree, Writes, disk, precheck
+from vpatch.tree import DiskSnapshot, Tree, Writes, bytecode, disk, precheck
 from vpatch.tree.backup import STAGED, is_companion, sha256
 from vpatch.tree.disk import Folders
 from vpatch.tree.lock import locked
@@ -33,11 +33,7 @@ class Checkout:
 
     @classmethod
     def at(cls, tree: Tree) -> Checkout:
-        """Open the repository at the root of `tree`.
-
-        Raises:
-            Failure: gitpython is not installed, or there is no repository with a commit.
-        """
+        """Open the repository at the root of `tree`."""
         try:
             from git import Repo
         except ImportError as error:
@@ -55,19 +51,12 @@ class Checkout:
 
 @dataclass(frozen=True)
 class _Git:
-    """What git says of a checkout, and what vpatch noted in the repository.
+    """What git says of a checkout, and what vpatch noted in the repository."""
 
-    Attributes:
-        head: the commit that is checked out.
-        differing: the Python files below `vllm/` that differ from the commit, unknown ones included.
-        staged: the files that a killed run staged.
-        written: by file, the hashes of what vpatch wrote: they decide no state, and only tell users' edits apart.
-    """
-
-    head: str
-    differing: tuple[str, ...]
-    staged: tuple[str, ...]
-    written: Mapping[str, list[str]]
+    head: str  # the commit that is checked out
+    differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
+    staged: tuple[str, ...]  # the files that a killed run staged
+    written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
 
 
 class CheckedOut(DiskSnapshot):
@@ -183,7 +172,7 @@ class CheckedOut(DiskSnapshot):
             for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
                 with naming("cannot write", file, LATER):
                     disk.remove(folders, file) if todo[file] is None else disk.put(folders, file)
-                    disk.remove_bytecode(folders, file)
+                    disk.remove_bytecode(folders, bytecode.twins(folders.root / file))
                     disk.sync(folders, str(PurePosixPath(file).parent))
             with naming("cannot tidy up", COMPANIONS, LATER):
                 disk.prune(folders, COMPANIONS)
@@ -200,7 +189,7 @@ class CheckedOut(DiskSnapshot):
                     disk.stage(folders, file, new, ("vllm/__init__.py",))
         for file in todo if not problems else ():
             with naming("cannot remove bytecode of", file):
-                disk.remove_bytecode(folders, file)
+                disk.remove_bytecode(folders, bytecode.twins(folders.root / file))
         with naming("cannot tidy up", COMPANIONS):
             gone = [file for file, new in todo.items() if new is None]
             empty = precheck.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)

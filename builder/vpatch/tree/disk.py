@@ -4,27 +4,27 @@ No file is ever opened for writing under its own name, so that no reader sees ha
 
 A path means whatever exists there at that moment. Between two steps, another user with write access to a parent folder
 can replace a folder by a symbolic link, and root would write elsewhere. So every step names a file by an open folder,
-which stays the folder that it was, and a name in it. Paths are POSIX and relative to the tree.
+which stays the folder that it was, and a name in it. Paths are POSIX and relative to the tree. Every function raises an
+OSError if the system refuses.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EEXIST, EINVAL, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from vpatch.tree import bytecode, ownership
 from vpatch.tree.backup import STAGED
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from types import TracebackType
-
-# O_PATH asks for no right to read: a parent such as /home/user may grant others only the right to pass.
+# O_PATH needs no right to read: a parent such as /home/user may grant others only the right to pass.
 _HELD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folders:
@@ -50,11 +50,7 @@ class Folders:
         self._named.clear()
 
     def at(self, folder: str) -> int:
-        """Return the descriptor of a folder, for the `dir_fd` of `os` functions; "" is the root. Do not close it.
-
-        Raises:
-            OSError: the folder is missing, is not a folder, or leads out of the tree.
-        """
+        """Return the descriptor of a folder, for the `dir_fd` of `os` functions; "" is the root. Do not close it."""
         if folder not in self._named:
             # Each name of this path is opened below its parent, and must not be a link by then.
             real = (self.root / folder).resolve()
@@ -64,28 +60,21 @@ class Folders:
         return self._named[folder]
 
     def place(self, path: str) -> tuple[int, str]:
-        """Return the descriptor of the folder that `path` is in, and its name there.
-
-        Raises:
-            OSError: as `at`.
-        """
+        """Return the descriptor of the folder that `path` is in, and its name there."""
         where = PurePosixPath(path)
         return self.at("" if where.parent.name == "" else str(where.parent)), where.name
 
-    def open(self, folder: str) -> int:
-        """Open a folder for reading or `fsync`; the caller closes the descriptor.
-
-        Raises:
-            OSError: as `at`, or the folder cannot be read.
-        """
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.at(folder))
+    @contextmanager
+    def open(self, folder: str) -> Iterator[int]:
+        """Open a folder for reading or `fsync` during the block."""
+        file = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.at(folder))
+        try:
+            yield file
+        finally:
+            os.close(file)
 
     def walk(self, top: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str], int]]:
-        """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed.
-
-        Raises:
-            OSError: `top` is missing, or a folder cannot be read.
-        """
+        """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed."""
 
         def refuse(error: OSError) -> None:
             raise error
@@ -114,11 +103,7 @@ class Folders:
 
 
 def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
-    """Write a new, durable file beside `path`, accessible as `path` is, or as the first of `models` that exists.
-
-    Raises:
-        OSError: the system refuses; the file may be there in part.
-    """
+    """Write a new, durable file beside `path`, accessible as `path` is, or as the first of `models` that exists."""
     folder, name = folders.place(path)
     with _model(folders, (path, *models)) as (model, like):
         new = _create(waiting(name), folder)
@@ -143,34 +128,19 @@ def waiting(path: str) -> str:
 
 
 def put(folders: Folders, path: str) -> None:
-    """Rename the staged file to `path`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Rename the staged file to `path`."""
     folder, name = folders.place(path)
     os.replace(waiting(name), name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def sync(folders: Folders, folder: str) -> None:
-    """Make the names in `folder` durable.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    file = folders.open(folder)
-    try:
+    """Make the names in `folder` durable."""
+    with folders.open(folder) as file:
         os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folder(folders: Folders, folder: str, like: str, made: list[str]) -> None:
-    """Make `folder` and its missing parents, accessible as the folder `like` is; append those made to `made`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Make `folder` and its missing parents, accessible as the folder `like` is; append those made to `made`."""
     try:
         folders.at(folder)
     except FileNotFoundError:
@@ -181,63 +151,36 @@ def make_folder(folders: Folders, folder: str, like: str, made: list[str]) -> No
     os.mkdir(name, 0o700, dir_fd=parent)
     made.append(folder)
     # A user with write access to the parent can have replaced it since.
-    file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    file = os.open(name, _FOLDER, dir_fd=parent)
     try:
         if os.listdir(file):  # noqa: PTH208 - there is no path here
             raise FileExistsError(EEXIST, "another program put a folder in its place")
-        model = folders.open(like)
-        try:
+        with folders.open(like) as model:
             ownership.keep(file, model, same=False)
-        finally:
-            os.close(model)
     finally:
         os.close(file)
 
 
 def names(folders: Folders, folder: str) -> set[str]:
-    """Return the names in a folder.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    file = folders.open(folder)
-    try:
+    """Return the names in a folder."""
+    with folders.open(folder) as file:
         return set(os.listdir(file))  # noqa: PTH208 - there is no path here
-    finally:
-        os.close(file)
 
 
 def is_folder(name: str, folder: int) -> bool:
-    """Whether `name` in an open folder is a folder, and no symbolic link to one.
-
-    Raises:
-        OSError: there is no such name.
-    """
+    """Whether `name`, which must exist in an open folder, is a folder, and no symbolic link to one."""
     return S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
 
 
-def remove_bytecode(folders: Folders, path: str) -> None:
-    """Remove every compiled twin of a source file.
-
-    Raises:
-        OSError: the system refuses.
-        Failure: `__pycache__` cannot be listed.
-    """
-    remove_files(folders, (twin.relative_to(folders.root).as_posix() for twin in bytecode.twins(folders.root / path)))
-
-
-def remove_files(folders: Folders, paths: Iterable[str]) -> None:
-    """Remove files, and a `__pycache__` that is empty then.
-
-    Raises:
-        OSError: the system refuses.
-    """
+def remove_bytecode(folders: Folders, twins: Iterable[Path]) -> None:
+    """Remove bytecode files of the tree, and a `__pycache__` that is empty then."""
     caches = set()
-    for path in paths:
+    for twin in twins:
+        path = twin.relative_to(folders.root)
         with suppress(FileNotFoundError):
-            folder, name = folders.place(path)
+            folder, name = folders.place(path.as_posix())
             os.unlink(name, dir_fd=folder)
-        caches |= {str(parent) for parent in (PurePosixPath(path).parent,) if parent.name == "__pycache__"}
+        caches |= {path.parent.as_posix()} if path.parent.name == "__pycache__" else set()
     for cache in caches:
         with suppress(FileNotFoundError):
             _remove_if_empty(*folders.place(cache))
@@ -245,11 +188,7 @@ def remove_files(folders: Folders, paths: Iterable[str]) -> None:
 
 
 def remove(folders: Folders, path: str) -> None:
-    """Remove a file, or a folder with all that is in it, if it exists; symbolic links are not followed.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Remove a file, or a folder with all that is in it, if it exists; symbolic links are not followed."""
     with suppress(FileNotFoundError):
         folder, name = folders.place(path)
         if not is_folder(name, folder):
@@ -264,11 +203,7 @@ def remove(folders: Folders, path: str) -> None:
 
 
 def prune(folders: Folders, top: str) -> None:
-    """Remove the empty folders in and at `top`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Remove the empty folders in and at `top`."""
     with suppress(FileNotFoundError):
         for _, inner, _, at in folders.walk(top, topdown=False):
             for found in inner:
@@ -278,11 +213,7 @@ def prune(folders: Folders, top: str) -> None:
 
 
 def sweep(folders: Folders, top: str) -> None:
-    """Remove what a killed run staged in or below `top`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Remove what a killed run staged in or below `top`."""
     for _, _, files, at in folders.walk(top):
         for name in files:
             if name.startswith(".") and name.endswith(STAGED):
@@ -334,7 +265,7 @@ def _create(name: str, folder: int) -> int:
 def _remove_if_empty(folder: int, name: str) -> None:
     # The system may refuse to remove an immutable folder, or a mount point, without looking whether it is empty.
     with suppress(FileNotFoundError):
-        file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        file = os.open(name, _FOLDER, dir_fd=folder)
         try:
             if os.listdir(file):  # noqa: PTH208 - there is no path here
                 return

@@ -28,9 +28,6 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
     Args:
         tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
         python: if `tree` is None, the interpreter that imports the vLLM; by default the current environment's.
-
-    Raises:
-        Failure: there is no vLLM, or more than one.
     """
     where = tree or python or _current_interpreter()
     with naming("cannot read", str(where)):
@@ -38,11 +35,7 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
 
 
 def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
-    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON.
-
-    Raises:
-        Failure: it cannot be run, or prints no JSON.
-    """
+    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON."""
     import json
     import subprocess
 

@@ -15,17 +15,12 @@ import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import backup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from vpatch.tree import Tree
+from vpatch.tree import Tree, backup
 
 _PAUSE = 0.05
 _REMOTE = frozenset({"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"})
@@ -35,9 +30,6 @@ def lock(tree: Tree, patience: float = 30.0) -> AbstractContextManager[None]:
     """Keep other vpatch processes from an installed vLLM during the block; wait for them at most `patience` seconds.
 
     What was read before the block may have changed: read it again inside.
-
-    Raises:
-        Failure: another vpatch stays at work, or there is no dist-info, or the file system has no locks.
     """
     backup.folder(tree)
     # vpatch never replaces METADATA, and whoever may change the tree may write to it. On a local file system it is not
@@ -47,17 +39,10 @@ def lock(tree: Tree, patience: float = 30.0) -> AbstractContextManager[None]:
 
 @contextmanager
 def locked(path: Path, tree: Path, shared: str, flags: int, patience: float = 30.0) -> Iterator[None]:
-    """Hold the lock of a folder during the block.
+    """Hold the lock of the folder `path`, which stands for `tree`; as `lock`.
 
-    Args:
-        path: the folder.
-        tree: the tree that the lock is for.
-        shared: the file in the folder that is locked, too, on a network file system.
-        flags: how to open that file: over NFS, an exclusive lock needs a file that is open for writing.
-        patience: the seconds to wait for another process.
-
-    Raises:
-        Failure: another vpatch stays at work, or the file system has no locks.
+    On a network file system, the file `shared` in it is locked, too; `flags` is how to open that one: over NFS, an
+    exclusive lock needs a file that is open for writing.
     """
     with ExitStack() as held:
         with naming("cannot lock", str(path)):

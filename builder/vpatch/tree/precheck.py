@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
 from fcntl import ioctl
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
-from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem, cause
-from vpatch.tree import disk, lock, signature
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from vpatch.tree import Loaded, Tree
-    from vpatch.tree.disk import Folders
+from vpatch.tree import Loaded, Tree, disk, lock, signature
+from vpatch.tree.disk import Folders
 
 # linux/fs.h: FS_IOC_GETFLAGS is _IOR('f', 1, long); IMMUTABLE and APPEND are what `chattr +i` and `+a` set.
 _GET_FLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
@@ -44,13 +39,9 @@ def refuse_links(tree: Tree, paths: Iterable[str]) -> None:
 
 
 def check(folders: Folders, path: str, expected: Mapping[str, Loaded | None]) -> None:
-    """Check that a file, which may be missing, can be replaced or removed.
+    """Raise an OSError if a file, which may be missing, cannot be replaced or removed.
 
-    `expected` has, by path, the files as they were read under the lock: another program may have changed one since, or
-    replaced it.
-
-    Raises:
-        OSError: it cannot, or was changed since.
+    `expected` has, by path, files as they were read under the lock: another program may have changed one since.
     """
     folder, name = folders.place(path)
     _check_folder(folder)
@@ -80,11 +71,7 @@ def refusals(folders: Folders, paths: Iterable[str]) -> list[Problem]:
 
 
 def emptied(folders: Folders, top: str, gone: Collection[str], new: Collection[str]) -> list[str]:
-    """List the folders in and at `top`, innermost first, that will be empty without `gone` and with `new`.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
+    """List the folders in and at `top`, innermost first, that will be empty without `gone` and with `new`."""
     left, found = set(gone), []
     with suppress(FileNotFoundError):
         for where, inner, files, _ in folders.walk(top, topdown=False):
@@ -97,11 +84,7 @@ def emptied(folders: Folders, top: str, gone: Collection[str], new: Collection[s
 
 
 def _check_tree(folders: Folders, top: str) -> None:
-    """Check that a file or folder, which may be missing, can be removed, a folder with all that is in it.
-
-    Raises:
-        OSError: it cannot; its `filename` is the file or folder that refuses.
-    """
+    """Raise an OSError, whose `filename` refuses, if a file or folder with all that is in it cannot be removed."""
     with suppress(FileNotFoundError):
         folder, name = folders.place(top)
         _check_removal(folder, name, top)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from vpatch.core.marks import marks_in
 from vpatch.errors import Failure, Problem
-from vpatch.tree import DiskSnapshot, Writes, backup, bytecode, record
-from vpatch.tree.backup import File
+from vpatch.tree import DiskSnapshot, Tree, Writes, backup, bytecode, record
+from vpatch.tree.backup import Kept
 from vpatch.tree.lock import lock
+from vpatch.tree.record import File, Record
 from vpatch.tree.transaction import Steps, carry_out, collecting
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from vpatch.tree import Tree
-    from vpatch.tree.backup import Kept
-    from vpatch.tree.record import Record
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ class Installed(DiskSnapshot):
         return lock(self.tree)
 
     def refresh(self) -> bool:
-        """Read files, what is kept and stale bytecode again; return whether something differs."""
+        """Read files, what is kept, and bytecode again; return whether something differs."""
         kept, stale = self.kept, self._stale
         del self.kept
         self._stale = {}
@@ -73,62 +67,69 @@ class Installed(DiskSnapshot):
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
         steps = decide(self, desired, note, on_edits=on_edits)
-        lists = () if steps.record is None else (record.path_of(self.tree),)
-        return Writes(
-            tuple(sorted({*steps.files, *steps.removed, *lists})), steps.work, partial(self._carry_out, steps)
-        )
+        changed = {*steps.files, *steps.removed, *({self.tree.record} & steps.lists.keys())}
+        return Writes(tuple(sorted(changed)), steps.change or bool(steps.bytecode), partial(self._carry_out, steps))
 
     def _carry_out(self, steps: Steps) -> None:
-        path = record.path_of(self.tree)
         # Without RECORD, nothing is done but to remove bytecode.
-        written = (*steps.files, *steps.removed, path) if self.read(path) is not None else ()
+        written = (*steps.files, *steps.removed, self.tree.record) if self.read(self.tree.record) is not None else ()
         carry_out(self.tree, steps, {path: self.loaded[path] for path in written})
 
 
 def decide(seen: Installed, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Steps:
-    """Compare a tree with what is desired of it; the arguments are those of `Snapshot.decide`.
-
-    Raises:
-        Failure: it cannot be done; carries every problem.
-    """
+    """Compare a tree with what is desired of it; the arguments are those of `Snapshot.decide`."""
     tree, kept = seen.tree, seen.kept
     if kept.broken and (not on_edits or kept.paths - set(desired)):
         raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
-    content = None if tree.dist_info is None else seen.read(record.path_of(tree))
-    rows = record.read(tree, content)
+    text = None if tree.dist_info is None else seen.read(tree.record)
+    rows = None if text is None else record.parsed(text, tree.record)
     files = _Judge(desired, on_edits, kept, rows).files(seen)
-    changed = [file for file in files if file.changes]
-    twins = tuple(twin for file in files if not file.changes for twin in seen.stale(file.path))
-
+    changed = [file for file in files if file.now != file.want]
+    twins = tuple(twin for file in files if file.now == file.want for twin in seen.stale(file.path))
     # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
     tracked = [file for file in files if file.tracked and (changed or kept.anything)]
-    if rows is None:
-        if changed or tracked:
-            backup.folder(tree)
-            raise Failure(Problem("no RECORD", record.path_of(tree), "it could not be kept true; reinstall vLLM"))
-        return Steps(bytecode=twins)
+    if rows is not None:
+        return _steps(tree, kept, rows, files, tracked, note, twins)
+    if changed or tracked:
+        backup.folder(tree)
+        raise Failure(Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM"))
+    return Steps(bytecode=twins)
 
-    base = record.before(tree, rows, kept, files)
-    originals = {file.path: file.origin for file in tracked if file.origin is not None}
-    keep, provenance = {}, None
+
+def _steps(
+    tree: Tree,
+    kept: Kept,
+    rows: Record,
+    files: Collection[File],
+    tracked: Collection[File],
+    note: object,
+    twins: tuple[Path, ...],
+) -> Steps:
+    had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
+    base = record.before(tree, rows, kept.record, files)
+    keep: dict[str, bytes] = {}
     if tracked:
-        originals[record.path_of(tree)] = base.serialize()
-        provenance = _provenance(kept, note, tracked)
-        keep = {f"{backup.folder(tree)}/originals/{path}": content for path, content in originals.items()}
-        keep[f"{backup.folder(tree)}/provenance.json"] = provenance
+        originals = {file.path: file.origin for file in tracked if file.origin is not None}
+        keep = backup.own_files(tree, originals, base.serialize(), _provenance(kept, note, tracked))
+    new = {path: content for path, content in keep.items() if had.get(path) != content}
+    provenance = f"{backup.folder(tree)}/provenance.json"
+    lists = {provenance: new.pop(provenance)} if provenance in new else {}
     listed = record.revised(tree, rows, base, files, keep).serialize()
-    had = dict(kept.originals) if kept.record is None else {**kept.originals, record.path_of(tree): kept.record}
+    if listed != rows.serialize():
+        lists[tree.record] = listed
+    changed = [file for file in files if file.now != file.want]
+    dropped = tuple(sorted(had.keys() - keep.keys()))
+    ended = not tracked and kept.anything
     return Steps(
-        originals={path: content for path, content in originals.items() if had.get(path) != content},
+        change=bool(changed or new or lists or dropped or ended or kept.unclean),
+        originals=new,
         files={file.path: file.want for file in changed if file.want is not None},
         removed=tuple(file.path for file in changed if file.want is None),
-        provenance=None if provenance == kept.provenance else provenance,
-        record=None if listed == content else listed,
-        dropped=tuple(sorted(set(had) - set(originals))),
+        lists=lists,
+        dropped=dropped,
         bytecode=twins,
         under_way=_under_way(kept, changed),
         ends=not tracked,
-        kept=kept.anything,
         unclean=kept.unclean,
     )
 
@@ -199,7 +200,7 @@ class _Judge:
         return f"{cause}; if it is a mere comment, reword it"
 
 
-def _provenance(kept: Kept, note: object, tracked: list[File]) -> bytes:
+def _provenance(kept: Kept, note: object, tracked: Collection[File]) -> bytes:
     """Return provenance; its bytes stay if nothing but time and user would differ."""
     overlays = json.loads(json.dumps(note))
     before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
@@ -216,7 +217,7 @@ def _provenance(kept: Kept, note: object, tracked: list[File]) -> bytes:
 def _under_way(kept: Kept, changed: list[File]) -> bytes:
     files = dict(kept.under_way)
     for file in changed:
-        if file.edited or (file.goes_back and not backup.is_companion(file.path)):
+        if file.edited or (file.want == file.origin and not backup.is_companion(file.path)):
             continue
         # A companion that exists, and of which nothing is kept, is vpatch's, too.
         ours = (file.want, file.now if backup.is_companion(file.path) else None)
