@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 from vpatch.tree import loaded
-from vpatch.tree.running import changed_functions
+from vpatch.tree.verify import changed_functions
 
 MODULE = """
 import contextlib

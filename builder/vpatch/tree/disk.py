@@ -24,7 +24,8 @@ from vpatch.tree.backup import STAGED
 
 # O_PATH needs no right to read: a parent such as /home/user may grant others only the right to pass.
 _HELD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, a named pipe would wait for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Folders:
@@ -64,15 +65,6 @@ class Folders:
         where = PurePosixPath(path)
         return self.at("" if where.parent.name == "" else str(where.parent)), where.name
 
-    @contextmanager
-    def open(self, folder: str) -> Iterator[int]:
-        """Open a folder for reading or `fsync` during the block."""
-        file = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.at(folder))
-        try:
-            yield file
-        finally:
-            os.close(file)
-
     def walk(self, top: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str], int]]:
         """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed."""
 
@@ -100,6 +92,16 @@ class Folders:
                     raise
                 raise NotADirectoryError(ENOTDIR, "not a folder, or replaced by a symbolic link") from error
         return self._held[folder]
+
+
+@contextmanager
+def opened(name: str, folder: int, flags: int = os.O_DIRECTORY) -> Iterator[int]:
+    """Open a name in an open folder for reading during the block, by default a folder; follow no symbolic link."""
+    file = os.open(name, _READ | flags, dir_fd=folder)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
@@ -135,7 +137,7 @@ def put(folders: Folders, path: str) -> None:
 
 def sync(folders: Folders, folder: str) -> None:
     """Make the names in `folder` durable."""
-    with folders.open(folder) as file:
+    with opened(".", folders.at(folder)) as file:
         os.fsync(file)
 
 
@@ -151,19 +153,15 @@ def make_folder(folders: Folders, folder: str, like: str, made: list[str]) -> No
     os.mkdir(name, 0o700, dir_fd=parent)
     made.append(folder)
     # A user with write access to the parent can have replaced it since.
-    file = os.open(name, _FOLDER, dir_fd=parent)
-    try:
+    with opened(name, parent) as file, opened(".", folders.at(like)) as model:
         if os.listdir(file):  # noqa: PTH208 - there is no path here
             raise FileExistsError(EEXIST, "another program put a folder in its place")
-        with folders.open(like) as model:
-            ownership.keep(file, model, same=False)
-    finally:
-        os.close(file)
+        ownership.keep(file, model, same=False)
 
 
 def names(folders: Folders, folder: str) -> set[str]:
     """Return the names in a folder."""
-    with folders.open(folder) as file:
+    with opened(".", folders.at(folder)) as file:
         return set(os.listdir(file))  # noqa: PTH208 - there is no path here
 
 
@@ -239,7 +237,7 @@ def _model(folders: Folders, paths: Sequence[str]) -> Iterator[tuple[int, str]]:
     for path in paths:
         try:
             folder, name = folders.place(path)
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            file = os.open(name, _READ, dir_fd=folder)
         except OSError as error:
             if error.errno not in (ENOENT, ELOOP) or path == paths[-1]:
                 raise
@@ -265,12 +263,9 @@ def _create(name: str, folder: int) -> int:
 def _remove_if_empty(folder: int, name: str) -> None:
     # The system may refuse to remove an immutable folder, or a mount point, without looking whether it is empty.
     with suppress(FileNotFoundError):
-        file = os.open(name, _FOLDER, dir_fd=folder)
-        try:
+        with opened(name, folder) as file:
             if os.listdir(file):  # noqa: PTH208 - there is no path here
                 return
-        finally:
-            os.close(file)
         try:
             os.rmdir(name, dir_fd=folder)
         except OSError as error:

@@ -130,17 +130,13 @@ def _check_entry(entry: int, folder: int) -> None:
 
 @contextmanager
 def _opened(name: str, folder: int, flags: int = 0) -> Iterator[int]:
-    # Without O_NONBLOCK, a named pipe would wait for a writer.
     try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+        with disk.opened(name, folder, flags) as file:
+            yield file
     except OSError as error:
         if error.errno != ELOOP:
             raise
         raise OSError(ELOOP, "it is a symbolic link") from error
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _is_plain(name: str, folder: int) -> bool:
