@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset
@@ -75,8 +75,27 @@ class Tree:
                 return None
 
 
+class _Readable(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+    @property
+    def version(self) -> str | None: ...
+
+    def read(self, path: str) -> bytes | None: ...
+
+
 class Snapshot(ABC):
-    """One vLLM as one run reads it: what was read once is remembered until `refresh`."""
+    """One vLLM that overlays can be applied to, as one run reads it: what was read is remembered until `refresh`."""
+
+    @property
+    @abstractmethod
+    def tree(self) -> _Readable:
+        """The tree, which remembers nothing."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """Begin another run."""
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
@@ -127,35 +146,21 @@ class Snapshot(ABC):
             return WritePlan(self, changeset, failure=failure)
 
 
-class _Readable(Protocol):
-    @property
-    def root(self) -> Path: ...
-
-    @property
-    def version(self) -> str | None: ...
-
-    def read(self, path: str) -> bytes | None: ...
-
-
-class Writable(Protocol):
-    """One vLLM that overlays can be applied to; nothing above this seam knows more of it."""
-
-    @property
-    def tree(self) -> _Readable:
-        """The tree, read anew by every call."""
-        ...
-
-    def snapshot(self) -> Snapshot:
-        """Begin a run."""
-        ...
-
-
 class DiskSnapshot(Snapshot):
     """A snapshot of a tree on disk."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree = tree
+        self._tree = tree
         self.loaded: dict[str, Loaded | None] = {}
+
+    @property
+    def tree(self) -> Tree:
+        """The tree on disk."""
+        return self._tree
+
+    def snapshot(self) -> Self:
+        """Begin another run."""
+        return type(self)(self._tree)
 
     def read(self, path: str) -> bytes | None:
         """Read a file; return None if it does not exist."""

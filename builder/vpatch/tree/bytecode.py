@@ -68,7 +68,7 @@ def _is_stale(path: Path, source: Path) -> bool:
     if flags & _HASH_BASED:
         return head[8:] != source_hash(int.from_bytes(head[:4], "little"), source.read_bytes())
     of, at = source.stat(), path.stat()
-    trusted = head[8:] == _word(int(of.st_mtime)) + _word(of.st_size)
+    trusted = head[8:] == b"".join((word & _MASK).to_bytes(4, "little") for word in (int(of.st_mtime), of.st_size))
     return trusted and at.st_mtime_ns < of.st_ctime_ns and not _compiled_from(path, source)
 
 
@@ -91,12 +91,3 @@ def _compiled_from(path: Path, source: Path) -> bool:
         return bool(marshal.loads(content[_HEADER:]) == fresh)  # noqa: S302
     except (nesting.Refused, SyntaxError, ValueError, EOFError, TypeError, RecursionError, MemoryError):
         return False
-
-
-def same_seconds(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether Python could take the bytecode of one source for that of the other, at the same path."""
-    return (int(one.st_mtime), one.st_size) == (int(other.st_mtime), other.st_size)
-
-
-def _word(number: int) -> bytes:
-    return (number & _MASK).to_bytes(4, "little")

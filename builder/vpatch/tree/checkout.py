@@ -25,11 +25,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Checkout:
-    """A source checkout; its originals are those of the commit that is checked out."""
+class _Git:
+    """What git says of a checkout, and what vpatch noted in the repository."""
 
-    tree: Tree
-    repo: Repo
+    head: str  # the commit that is checked out
+    differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
+    staged: tuple[str, ...]  # the files that a killed run staged
+    written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
+
+
+class Checkout(DiskSnapshot):
+    """A source checkout; its originals are those of the commit that is checked out.
+
+    A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
+    change, and is never overwritten.
+    """
+
+    def __init__(self, tree: Tree, repo: Repo) -> None:
+        super().__init__(tree)
+        self.repo = repo
+        self._committed: dict[str, bytes | None] = {}
 
     @classmethod
     def at(cls, tree: Tree) -> Checkout:
@@ -44,32 +59,9 @@ class Checkout:
             tag = repo.git.describe(tags=True, always=True, dirty=False)
         return cls(replace(tree, version=tag.removeprefix("v")), repo)
 
-    def snapshot(self) -> CheckedOut:
-        """Begin a run."""
-        return CheckedOut(self.tree, self.repo)
-
-
-@dataclass(frozen=True)
-class _Git:
-    """What git says of a checkout, and what vpatch noted in the repository."""
-
-    head: str  # the commit that is checked out
-    differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
-    staged: tuple[str, ...]  # the files that a killed run staged
-    written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
-
-
-class CheckedOut(DiskSnapshot):
-    """A source checkout as one run reads it.
-
-    A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
-    change, and is never overwritten.
-    """
-
-    def __init__(self, tree: Tree, repo: Repo) -> None:
-        super().__init__(tree)
-        self.repo = repo
-        self._committed: dict[str, bytes | None] = {}
+    def snapshot(self) -> Checkout:
+        """Begin another run."""
+        return Checkout(self.tree, self.repo)
 
     @cached_property
     def git(self) -> _Git:

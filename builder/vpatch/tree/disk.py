@@ -19,7 +19,7 @@ from stat import S_ISDIR, S_ISREG
 from types import TracebackType
 from typing import Self
 
-from vpatch.tree import bytecode, ownership
+from vpatch.tree import ownership
 from vpatch.tree.backup import STAGED
 
 # O_PATH needs no right to read: a parent such as /home/user may grant others only the right to pass.
@@ -114,9 +114,10 @@ def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) ->
             while left:
                 left = left[os.write(new, left) :]
             ownership.keep(new, model, same=like == path)
-            of = os.fstat(new)
-            if like == path and bytecode.same_seconds(of, os.fstat(model)):
-                # Another process may be compiling the old source right now, here or below PYTHONPYCACHEPREFIX.
+            of, old = os.fstat(new), os.fstat(model)
+            if like == path and (int(of.st_mtime), of.st_size) == (int(old.st_mtime), old.st_size):
+                # Python could take the old source's bytecode for the new one's, and another process may be compiling
+                # the old source right now, here or below PYTHONPYCACHEPREFIX.
                 os.utime(new, ns=(of.st_atime_ns, of.st_mtime_ns + 1_000_000_000))
             os.fsync(new)
         finally:

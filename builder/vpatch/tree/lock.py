@@ -59,23 +59,17 @@ def locked(path: Path, tree: Path, shared: str, flags: int, patience: float = 30
 
 
 def _take(file: int, path: Path, tree: Path, patience: float) -> None:
-    with naming("cannot lock", str(path)):
-        taken = _wait(file, patience)
-    if not taken:
-        raise Failure(Problem("another vpatch is at work", str(tree), f"it did not end in {patience:g} seconds"))
-
-
-def _wait(file: int, patience: float) -> bool:
     until = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-            time.sleep(_PAUSE)
-        else:
-            return True
+    with naming("cannot lock", str(path)):
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    cause = f"it did not end in {patience:g} seconds"
+                    raise Failure(Problem("another vpatch is at work", str(tree), cause)) from error
+                time.sleep(_PAUSE)
 
 
 def mount(file: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,19 +18,8 @@ from vpatch.tree.record import File, Record
 from vpatch.tree.transaction import Steps, carry_out, collecting
 
 
-@dataclass(frozen=True)
-class SitePackages:
+class SitePackages(DiskSnapshot):
     """An installed vLLM; see `vpatch.tree.transaction` for what its writer promises."""
-
-    tree: Tree
-
-    def snapshot(self) -> Installed:
-        """Begin a run."""
-        return Installed(self.tree)
-
-
-class Installed(DiskSnapshot):
-    """An installed vLLM as one run reads it."""
 
     def __init__(self, tree: Tree) -> None:
         super().__init__(tree)
@@ -66,9 +55,17 @@ class Installed(DiskSnapshot):
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
-        steps = decide(self, desired, note, on_edits=on_edits)
-        changed = {*steps.files, *steps.removed, *({self.tree.record} & steps.lists.keys())}
-        return Writes(tuple(sorted(changed)), steps.change or bool(steps.bytecode), partial(self._carry_out, steps))
+        tree, kept = self.tree, self.kept
+        if kept.broken and (not on_edits or kept.paths - set(desired)):
+            raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
+        text = None if tree.dist_info is None else self.read(tree.record)
+        rows = None if text is None else record.parsed(text, tree.record)
+        decision = _Decision(tree, kept, rows, desired, on_edits)
+        files = decision.files(self.read)
+        twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
+        steps = decision.steps(files, note, twins)
+        changed = {*steps.files, *steps.removed, *({tree.record} & steps.lists.keys())}
+        return Writes(tuple(sorted(changed)), steps.change or bool(twins), partial(self._carry_out, steps))
 
     def _carry_out(self, steps: Steps) -> None:
         # Without RECORD, nothing is done but to remove bytecode.
@@ -76,79 +73,57 @@ class Installed(DiskSnapshot):
         carry_out(self.tree, steps, {path: self.loaded[path] for path in written})
 
 
-def decide(seen: Installed, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Steps:
-    """Compare a tree with what is desired of it; the arguments are those of `Snapshot.decide`."""
-    tree, kept = seen.tree, seen.kept
-    if kept.broken and (not on_edits or kept.paths - set(desired)):
-        raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
-    text = None if tree.dist_info is None else seen.read(tree.record)
-    rows = None if text is None else record.parsed(text, tree.record)
-    files = _Judge(desired, on_edits, kept, rows).files(seen)
-    changed = [file for file in files if file.now != file.want]
-    twins = tuple(twin for file in files if file.now == file.want for twin in seen.stale(file.path))
-    # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
-    tracked = [file for file in files if file.tracked and (changed or kept.anything)]
-    if rows is not None:
-        return _steps(tree, kept, rows, files, tracked, note, twins)
-    if changed or tracked:
-        backup.folder(tree)
-        raise Failure(Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM"))
-    return Steps(bytecode=twins)
-
-
-def _steps(
-    tree: Tree,
-    kept: Kept,
-    rows: Record,
-    files: Collection[File],
-    tracked: Collection[File],
-    note: object,
-    twins: tuple[Path, ...],
-) -> Steps:
-    had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
-    base = record.before(tree, rows, kept.record, files)
-    keep: dict[str, bytes] = {}
-    if tracked:
-        originals = {file.path: file.origin for file in tracked if file.origin is not None}
-        keep = backup.own_files(tree, originals, base.serialize(), _provenance(kept, note, tracked))
-    new = {path: content for path, content in keep.items() if had.get(path) != content}
-    provenance = f"{backup.folder(tree)}/provenance.json"
-    lists = {provenance: new.pop(provenance)} if provenance in new else {}
-    listed = record.revised(tree, rows, base, files, keep).serialize()
-    if listed != rows.serialize():
-        lists[tree.record] = listed
-    changed = [file for file in files if file.now != file.want]
-    dropped = tuple(sorted(had.keys() - keep.keys()))
-    ended = not tracked and kept.anything
-    return Steps(
-        change=bool(changed or new or lists or dropped or ended or kept.unclean),
-        originals=new,
-        files={file.path: file.want for file in changed if file.want is not None},
-        removed=tuple(file.path for file in changed if file.want is None),
-        lists=lists,
-        dropped=dropped,
-        bytecode=twins,
-        under_way=_under_way(kept, changed),
-        ends=not tracked,
-        unclean=kept.unclean,
-    )
-
-
 @dataclass(frozen=True)
-class _Judge:
-    """Decides what each file should hold, and what it held before vpatch."""
-
-    desired: Mapping[str, bytes]
-    on_edits: bool
+class _Decision:
+    tree: Tree
     kept: Kept
     rows: Record | None
+    desired: Mapping[str, bytes]
+    on_edits: bool
 
-    def files(self, seen: Installed) -> list[File]:
+    def steps(self, files: Sequence[File], note: object, twins: tuple[Path, ...]) -> Steps:
+        tree, kept = self.tree, self.kept
+        changed = [file for file in files if file.now != file.want]
+        # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
+        tracked = [file for file in files if file.tracked and (changed or kept.anything)]
+        if self.rows is None:
+            if changed or tracked:
+                backup.folder(tree)
+                raise Failure(Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM"))
+            return Steps(bytecode=twins)
+        base = record.before(tree, self.rows, kept.record, files)
+        had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
+        keep: dict[str, bytes] = {}
+        if tracked:
+            originals = {file.path: file.origin for file in tracked if file.origin is not None}
+            keep = backup.own_files(tree, originals, base.serialize(), self.provenance(note, tracked))
+        lists = {tree.record: record.revised(tree, self.rows, base, files, keep).serialize()}
+        if lists[tree.record] == self.rows.serialize():
+            lists = {}
+        new = {path: content for path, content in keep.items() if had.get(path) != content}
+        if (provenance := f"{backup.folder(tree)}/provenance.json") in new:
+            lists = {provenance: new.pop(provenance), **lists}  # RECORD comes last
+        dropped = tuple(sorted(had.keys() - keep.keys()))
+        ended = not tracked and kept.anything
+        return Steps(
+            change=bool(changed or new or lists or dropped or ended or kept.unclean),
+            originals=new,
+            files={file.path: file.want for file in changed if file.want is not None},
+            removed=tuple(file.path for file in changed if file.want is None),
+            lists=lists,
+            dropped=dropped,
+            bytecode=twins,
+            under_way=self.under_way(changed),
+            ends=not tracked,
+            unclean=kept.unclean,
+        )
+
+    def files(self, read: Callable[[str], bytes | None]) -> list[File]:
         files: list[File] = []
         problems: list[Problem] = []
         for path in sorted({*self.desired, *self.kept.paths}):
             with collecting(problems):
-                files.append(self.file(path, seen.read(path)))
+                files.append(self.file(path, read(path)))
         if problems:
             raise Failure(*problems)
         return files
@@ -199,28 +174,23 @@ class _Judge:
         cause = f"vpatch keeps nothing of this tree, and the file has {marks}; if an overlay changed it, reinstall vLLM"
         return f"{cause}; if it is a mere comment, reword it"
 
+    def provenance(self, note: object, tracked: Sequence[File]) -> bytes:
+        """Return provenance; its bytes stay if nothing but time and user would differ."""
+        kept, overlays = self.kept, json.loads(json.dumps(note))
+        before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
+        wanted = [(file, backup.sha256(file.want)) for file in tracked if file.want is not None]
+        after = {file.path: kept.after[file.path] if file.edited else (digest,) for file, digest in wanted}
+        if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
+            return kept.provenance
+        return backup.provenance(overlays, before, after)
 
-def _provenance(kept: Kept, note: object, tracked: Collection[File]) -> bytes:
-    """Return provenance; its bytes stay if nothing but time and user would differ."""
-    overlays = json.loads(json.dumps(note))
-    before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
-    after = {
-        file.path: kept.after[file.path] if file.edited else (backup.sha256(file.want),)
-        for file in tracked
-        if file.want is not None
-    }
-    if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
-        return kept.provenance
-    return backup.provenance(overlays, before, after)
-
-
-def _under_way(kept: Kept, changed: list[File]) -> bytes:
-    files = dict(kept.under_way)
-    for file in changed:
-        if file.edited or (file.want == file.origin and not backup.is_companion(file.path)):
-            continue
-        # A companion that exists, and of which nothing is kept, is vpatch's, too.
-        ours = (file.want, file.now if backup.is_companion(file.path) else None)
-        hashes = [backup.sha256(content) for content in ours if content is not None]
-        files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))
-    return backup.under_way(files)
+    def under_way(self, changed: Sequence[File]) -> bytes:
+        files = dict(self.kept.under_way)
+        for file in changed:
+            if file.edited or (file.want == file.origin and not backup.is_companion(file.path)):
+                continue
+            # A companion that exists, and of which nothing is kept, is vpatch's, too.
+            ours = (file.want, file.now if backup.is_companion(file.path) else None)
+            hashes = [backup.sha256(content) for content in ours if content is not None]
+            files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))
+        return backup.under_way(files)
