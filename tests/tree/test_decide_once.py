@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import vpatch.tree
-from vpatch.api import apply, revert
 from vpatch.core.catalogue import discover, select
 from vpatch.tree import Tree, record, write_plan
 from vpatch.tree import lock as locking
-from vpatch.tree.checkout import CheckedOut, Checkout
+from vpatch.tree.apply import apply, revert
+from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
@@ -58,9 +58,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(where, name, counting)
 
     count(record, "parse")
-    count(write_plan, "decide")
     count(write_plan, "lock")
-    count(CheckedOut, "decide")
+    count(SitePackages, "decide")
+    count(Checkout, "decide")
     return found
 
 

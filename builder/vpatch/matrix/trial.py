@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch.api import apply, edited, revert
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
@@ -15,12 +14,13 @@ from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
 from vpatch.tree import Snapshot, Writes
+from vpatch.tree.apply import apply, edited, revert
 from vpatch.tree.verify import compiles
 
 
 @dataclass
 class Memory(Snapshot):
-    """A vLLM whose changed files are kept in memory; a `vpatch.tree.Writable`, its tree and its snapshot in one."""
+    """A vLLM whose changed files are kept in memory; its tree and its snapshot in one."""
 
     pristine: Read
     root: Path = Path("memory")

@@ -39,9 +39,16 @@ class Loaded(NamedTuple):
     content: bytes
     signature: tuple[int, ...] | None
 
+    def is_in(self, file: int) -> bool:
+        """Whether an open file still has the content; the file is read only if the signature does not tell."""
+        of = os.fstat(file)
+        if self.signature == _signature(of) or of.st_size != len(self.content):
+            return of.st_size == len(self.content)
+        with os.fdopen(os.dup(file), "rb") as stream:
+            return stream.read() == self.content
 
-def signature(of: os.stat_result) -> tuple[int, ...]:
-    """Return what changes whenever a file's content does, unless twice within one tick of the clock."""
+
+def _signature(of: os.stat_result) -> tuple[int, ...]:
     return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
 
 
@@ -70,7 +77,7 @@ class Tree:
                 with (self.root / PurePosixPath(path)).open("rb") as file:
                     of = os.fstat(file.fileno())
                     old = time.time_ns() - max(of.st_mtime_ns, of.st_ctime_ns) > _TICK
-                    return Loaded(file.read(), signature(of) if old else None)
+                    return Loaded(file.read(), _signature(of) if old else None)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

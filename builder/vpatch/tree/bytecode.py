@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import marshal
-import os
 import re
 import warnings
 from _imp import source_hash

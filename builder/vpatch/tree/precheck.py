@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
 
 from vpatch.errors import Failure, Problem, cause
-from vpatch.tree import Loaded, Tree, disk, lock, signature
+from vpatch.tree import Loaded, Tree, disk, lock
 from vpatch.tree.disk import Folders
 
 # linux/fs.h: FS_IOC_GETFLAGS is _IOR('f', 1, long); IMMUTABLE and APPEND are what `chattr +i` and `+a` set.
@@ -48,7 +48,7 @@ def check(folders: Folders, path: str, expected: Mapping[str, Loaded | None]) ->
     try:
         with _opened(name, folder) as file:
             _check_entry(file, folder)
-            if path in expected and not _is_unchanged(file, expected[path]):
+            if path in expected and not ((loaded := expected[path]) and loaded.is_in(file)):
                 raise OSError(EBUSY, "another program changed it while vpatch was at work; run again")
     except OSError as error:
         # A rename replaces a link itself, so a link among the originals does no harm.
@@ -62,11 +62,17 @@ def check(folders: Folders, path: str, expected: Mapping[str, Loaded | None]) ->
 def refusals(folders: Folders, paths: Iterable[str]) -> list[Problem]:
     """List why files, and folders with all that is in them, cannot be removed."""
     problems = []
-    for path in paths:
+    for top in paths:
         try:
-            _check_tree(folders, path)
+            with suppress(FileNotFoundError):
+                folder, name = folders.place(top)
+                _check_removal(folder, name, top)
+                for at, inner, names, inside in folders.walk(top) if disk.is_folder(name, folder) else ():
+                    for found in (*inner, *names):
+                        _check_removal(inside, found, str(Path(top).parent / at / found))
+                    inner[:] = [found for found in inner if disk.is_folder(found, inside)]
         except OSError as error:
-            problems.append(Problem("cannot remove", str(error.filename or path), cause(error)))
+            problems.append(Problem("cannot remove", str(error.filename or top), cause(error)))
     return problems
 
 
@@ -81,19 +87,6 @@ def emptied(folders: Folders, top: str, gone: Collection[str], new: Collection[s
                 left.add(here)
                 found.append(here)
     return found
-
-
-def _check_tree(folders: Folders, top: str) -> None:
-    """Raise an OSError, whose `filename` refuses, if a file or folder with all that is in it cannot be removed."""
-    with suppress(FileNotFoundError):
-        folder, name = folders.place(top)
-        _check_removal(folder, name, top)
-        if not disk.is_folder(name, folder):
-            return
-        for at, inner, names, inside in folders.walk(top):
-            for found in (*inner, *names):
-                _check_removal(inside, found, str(Path(top).parent / at / found))
-            inner[:] = [found for found in inner if disk.is_folder(found, inside)]
 
 
 def _check_removal(folder: int, name: str, path: str) -> None:
@@ -154,13 +147,3 @@ def _refuse_flags(file: int, what: str) -> None:
     for flag, name in _FLAGS.items():
         if flags & flag:
             raise PermissionError(EPERM, f"{what} {name}")
-
-
-def _is_unchanged(file: int, loaded: Loaded | None) -> bool:
-    of = os.fstat(file)
-    if loaded is None or of.st_size != len(loaded.content):
-        return False
-    if loaded.signature == signature(of):
-        return True
-    with os.fdopen(os.dup(file), "rb") as stream:
-        return stream.read() == loaded.content

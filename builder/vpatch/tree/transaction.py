@@ -39,13 +39,8 @@ class Steps:
 def carry_out(tree: Tree, steps: Steps, expected: Mapping[str, Loaded | None]) -> None:
     """Write and remove what `steps` has, inside the lock.
 
-    Args:
-        tree: the tree.
-        steps: what to do.
-        expected: the files that change, and RECORD, as they were read under the lock.
-
-    Raises:
-        Failure: the system refuses. If it refused while files were staged, the tree is as it was.
+    `expected` has the files that change, and RECORD, as they were read under the lock. If the system refuses while
+    files are staged, the tree is as it was.
     """
     if expected:
         precheck.refuse_links(tree, [*expected, backup.folder(tree), COMPANIONS])

@@ -85,18 +85,23 @@ def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: P
         return tree.read(file)
 
     verdicts = Engine(overlays).status(read)
-    touched = [(v, [f for f in v.files if v.id in marks_in(tree.read(f) or b"")]) for v in verdicts]
-    problems = [problem for verdict, files in touched for problem in _unapplied(tree, verdict, files, asked=asked)]
-    changed = sorted({file for _, files in touched for file in files})
+    touched = [[file for file in one.files if one.id in marks_in(tree.read(file) or b"")] for one in verdicts]
+    problems = [
+        p for one, files in zip(verdicts, touched, strict=True) for p in _unapplied(tree, one, files, asked=asked)
+    ]
+    changed = sorted(set().union(*touched))
     if not changed and not problems and not asked:
         problems.append(Problem("nothing to verify", str(tree.root), "no overlay is applied"))
     problems += [problem for file in changed for problem in compiles(file, tree.read(file) or b"")]
     problems += _recorded(tree, seen) if changed and not is_checkout(tree) else ()
     problems += bytecode.problems(tree, changed)
-    problems += _imported(tree, changed, python) if python else ()
-    if problems or not python:
-        return Verified(verdicts, tuple(problems))
-    return Verified(verdicts, *_loaded(tree, changed, python))
+    if python and not (problems := [*problems, *_imported(tree, changed, python)]):
+        return Verified(verdicts, *_loaded(tree, changed, python))
+    return Verified(verdicts, tuple(problems))
+
+
+def _marked_files(tree: Tree, verdict: Verdict) -> list[str]:
+    return [file for file in verdict.files if verdict.id in marks_in(tree.read(file) or b"")]
 
 
 def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: bool) -> Sequence[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class SitePackages(DiskSnapshot):
         decision = _Decision(tree, kept, rows, desired, on_edits)
         files = decision.files(self.read)
         twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
-        steps = decision.steps(files, note, twins)
+        steps = replace(decision.steps(files, note), bytecode=twins)
         changed = {*steps.files, *steps.removed, *({tree.record} & steps.lists.keys())}
         return Writes(tuple(sorted(changed)), steps.change or bool(twins), partial(self._carry_out, steps))
 
@@ -81,42 +81,47 @@ class _Decision:
     desired: Mapping[str, bytes]
     on_edits: bool
 
-    def steps(self, files: Sequence[File], note: object, twins: tuple[Path, ...]) -> Steps:
-        tree, kept = self.tree, self.kept
+    def steps(self, files: Sequence[File], note: object) -> Steps:
         changed = [file for file in files if file.now != file.want]
         # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
-        tracked = [file for file in files if file.tracked and (changed or kept.anything)]
-        if self.rows is None:
-            if changed or tracked:
-                backup.folder(tree)
-                raise Failure(Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM"))
-            return Steps(bytecode=twins)
-        base = record.before(tree, self.rows, kept.record, files)
+        tracked = [file for file in files if file.tracked and (changed or self.kept.anything)]
+        if self.rows is not None:
+            return self.listed(self.rows, files, changed, tracked, note)
+        if changed or tracked:
+            backup.folder(self.tree)
+            raise Failure(Problem("no RECORD", self.tree.record, "it could not be kept true; reinstall vLLM"))
+        return Steps()
+
+    def listed(
+        self, rows: Record, files: Sequence[File], changed: Sequence[File], tracked: Sequence[File], note: object
+    ) -> Steps:
+        """Return the steps for a tree that has a RECORD."""
+        tree, kept = self.tree, self.kept
+        base = record.before(tree, rows, kept.record, files)
+        keep = self.keep(note, tracked, base) if tracked else {}
         had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
-        keep: dict[str, bytes] = {}
-        if tracked:
-            originals = {file.path: file.origin for file in tracked if file.origin is not None}
-            keep = backup.own_files(tree, originals, base.serialize(), self.provenance(note, tracked))
-        lists = {tree.record: record.revised(tree, self.rows, base, files, keep).serialize()}
-        if lists[tree.record] == self.rows.serialize():
-            lists = {}
         new = {path: content for path, content in keep.items() if had.get(path) != content}
-        if (provenance := f"{backup.folder(tree)}/provenance.json") in new:
-            lists = {provenance: new.pop(provenance), **lists}  # RECORD comes last
+        provenance = f"{backup.folder(tree)}/provenance.json"
+        lists = {provenance: new[provenance]} if provenance in new else {}
+        if (content := record.revised(tree, rows, base, files, keep).serialize()) != rows.serialize():
+            lists[tree.record] = content
         dropped = tuple(sorted(had.keys() - keep.keys()))
-        ended = not tracked and kept.anything
         return Steps(
-            change=bool(changed or new or lists or dropped or ended or kept.unclean),
-            originals=new,
+            change=any((changed, new, lists, dropped, kept.unclean, kept.anything and not tracked)),
+            originals={path: content for path, content in new.items() if path not in lists},
             files={file.path: file.want for file in changed if file.want is not None},
             removed=tuple(file.path for file in changed if file.want is None),
             lists=lists,
             dropped=dropped,
-            bytecode=twins,
             under_way=self.under_way(changed),
             ends=not tracked,
             unclean=kept.unclean,
         )
+
+    def keep(self, note: object, tracked: Sequence[File], base: Record) -> dict[str, bytes]:
+        """Return what is to be kept, by path in the tree."""
+        originals = {file.path: file.origin for file in tracked if file.origin is not None}
+        return backup.own_files(self.tree, originals, base.serialize(), self.provenance(note, tracked))
 
     def files(self, read: Callable[[str], bytes | None]) -> list[File]:
         files: list[File] = []

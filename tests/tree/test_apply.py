@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
-from vpatch.api import apply, revert
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.tree import Tree
-from vpatch.tree.lock import lock
-from vpatch.tree.write_plan import Installed, SitePackages
+from vpatch.tree.apply import apply, revert
+from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,23 +99,16 @@ def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
     assert "# vpatch: first" in text(store)
 
 
-@dataclass(frozen=True)
 class Busy(SitePackages):
     """A tree that another program changes while vpatch waits for the lock."""
 
-    theirs: str = ""
+    theirs = ""
 
-    def snapshot(self) -> Installed:
-        seen = super().snapshot()
-
-        @contextmanager
-        def waiting() -> Iterator[None]:
-            with lock(self.tree):
-                (self.tree.root / FILE).write_text(self.theirs)
-                yield
-
-        seen.lock = waiting  # type: ignore[method-assign]
-        return seen
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        with super().lock():
+            (self.tree.root / FILE).write_text(self.theirs)
+            yield
 
 
 @pytest.mark.parametrize(
@@ -127,11 +118,13 @@ class Busy(SitePackages):
         ("v = 1\n", State.DRIFTED, "v = 1\n"),
     ],
 )
-def test_the_tree_changes_while_we_wait(store: SitePackages, theirs: str, state: State, ours: str) -> None:
+def test_the_tree_changes_while_vpatch_waits(
+    store: SitePackages, monkeypatch: pytest.MonkeyPatch, theirs: str, state: State, ours: str
+) -> None:
     """vpatch plans anew: what the other program wrote is neither lost nor assumed."""
-    busy = Busy(store.tree, theirs)
+    monkeypatch.setattr(Busy, "theirs", theirs)
 
-    changeset, changed = apply(busy, [FIRST])
+    changeset, changed = apply(Busy(store.tree), [FIRST])
 
     assert changeset.after[0].state is state
     assert bool(changed) is (state is State.APPLIED)
