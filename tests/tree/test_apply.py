@@ -1,4 +1,4 @@
-"""Apply and revert between overlays that get in each other's way, and while others are at work."""
+"""Apply and revert overlays that conflict with each other, and while another program changes the tree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def text(store: SitePackages) -> str:
 
 
 def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
-    """The lower one cannot go alone: what stays could not be made."""
+    """The lower overlay cannot be reverted alone: the upper one could not be applied."""
     assert apply(store, [FIRST])[1]
     assert apply(store, [LEANS_ON_FIRST])[1]
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
@@ -66,7 +66,7 @@ def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path]
     assert text(store) == "x = 1\nw = 9\n"
 
 
-def test_a_rival_that_is_not_there_is_no_hindrance(store: SitePackages) -> None:
+def test_a_rival_that_is_not_applied_does_not_matter(store: SitePackages) -> None:
     apply(store, [FIRST])
     apply(store, [APART])
 
@@ -85,7 +85,7 @@ def test_rivals_are_not_applied(store: SitePackages, contents: Callable[[Path], 
     assert contents(store.tree.root) == before
 
 
-def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
+def test_an_overlay_that_is_not_applied_cannot_be_reverted(store: SitePackages) -> None:
     apply(store, [FIRST])
 
     with pytest.raises(Failure) as failure:

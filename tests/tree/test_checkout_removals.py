@@ -1,4 +1,4 @@
-"""What refuses a removal in a source checkout is seen before the first rename."""
+"""vpatch finds what refuses a removal in a source checkout before the first rename."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.tree.test_checkout import CHANGED, INTERFACE, ONLY, clean, clone, upstream
-from tests.tree.test_writer_precheck import flagged
+from tests.tree.test_precheck import flagged
 
 if TYPE_CHECKING:
     from pathlib import Path
