@@ -121,10 +121,7 @@ class Snapshot(ABC):
             desired: the exact bytes of every file that overlays change or add, on disk already or not. Every other
                 file that vpatch changed goes back to what it was.
             note: JSON-able, kept beside the tree for people.
-            on_edits: `desired` was computed from the files as they are, so that users' edits are still in it.
-
-        Raises:
-            Failure: it cannot be done, or would destroy a user's edit; carries every problem.
+            on_edits: `desired` was computed from the files as they are. Without it, a user's edit is a problem.
         """
 
     @abstractmethod

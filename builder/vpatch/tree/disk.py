@@ -1,11 +1,9 @@
-"""The few steps that touch the disk, each of which a power cut or a kill may follow.
+"""The steps that touch the disk, each of which a power cut or a kill may follow. They raise OSError.
 
 No file is ever opened for writing under its own name, so that no reader sees half of it and no hard link to it changes.
-
-A path means whatever exists there at that moment. Between two steps, another user with write access to a parent folder
-can replace a folder by a symbolic link, and root would write elsewhere. So every step names a file by an open folder,
-which stays the folder that it was, and a name in it. Paths are POSIX and relative to the tree. Every function raises an
-OSError if the system refuses.
+Between two steps, another user with write access to a parent folder can replace a folder by a symbolic link, and root
+would write elsewhere. So every step names a file by an open folder, which stays the folder that it was, and a name in
+it. Paths are POSIX and relative to the tree.
 """
 
 from __future__ import annotations

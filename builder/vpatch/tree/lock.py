@@ -2,11 +2,8 @@
 
 vpatch locks a folder: that leaves no file, and the kernel drops the lock when the process ends, even by `kill -9`. On a
 network file system, the lock of a folder holds on one host only, so vpatch locks a file, too: the server keeps that
-lock for all hosts, and drops it when the process is killed or, after a while, when its host is gone.
-
-A lock file that locks by its existence would stay after `kill -9`, and no other host could know whether its process
-lives. If an administrator has turned shared locks off (NFS mounted with `nolock` or `local_lock=`), nothing helps: then
-only one host at a time may run vpatch.
+lock for all hosts, and drops it when the process is killed or, after a while, when its host is gone. If shared locks
+are turned off (NFS mounted with `nolock` or `local_lock=`), only one host at a time may run vpatch.
 """
 
 from __future__ import annotations

@@ -85,7 +85,14 @@ class _Transaction:
         begun = False
         try:
             with naming("cannot write", self.base):
-                self.begin(note, made)
+                if self.steps.unclean:
+                    disk.sweep(self.folders, "vllm")
+                    disk.sweep(self.folders, self.info)
+                disk.make_folder(self.folders, self.base, self.info, made)
+                disk.stage(self.folders, note, self.steps.under_way, (self.tree.record,))
+                disk.put(self.folders, note)
+                disk.sync(self.folders, self.base)
+                disk.sync(self.folders, self.info)
             self.check_removals()
             # The originals come last: what refuses an original also refuses its module, which the user knows.
             for content in groups:
@@ -100,16 +107,6 @@ class _Transaction:
                 # The note of a killed run stays until what that run left is tidied up.
                 disk.discard(self.folders, [] if self.steps.unclean else [note], made)
             raise
-
-    def begin(self, note: str, made: list[str]) -> None:
-        if self.steps.unclean:
-            disk.sweep(self.folders, "vllm")
-            disk.sweep(self.folders, self.info)
-        disk.make_folder(self.folders, self.base, self.info, made)
-        disk.stage(self.folders, note, self.steps.under_way, (self.tree.record,))
-        disk.put(self.folders, note)
-        disk.sync(self.folders, self.base)
-        disk.sync(self.folders, self.info)
 
     def stage(self, content: Mapping[str, bytes], targets: list[str], made: list[str]) -> None:
         problems: list[Problem] = []
