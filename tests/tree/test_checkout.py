@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from vpatch.tree.disk import Folders
 
-    from tests.conftest import Process, Program, Trees
+    from tests.conftest import Program, Trees
 
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
@@ -316,39 +316,3 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
     assert vpatch("apply", clone, *ONLY).code == 0
     assert vpatch("revert", clone).code == 0
     assert clean(clone)
-
-
-def test_without_gitpython(process: Process, clone: Path, tmp_path: Path) -> None:
-    (tmp_path / "blocker").mkdir()
-    (tmp_path / "blocker/git.py").write_text("raise ImportError('blocked')\n")
-
-    for command in ("apply", "revert"):
-        ran = process(command, clone, env={"PYTHONPATH": str(tmp_path / "blocker")})
-
-        assert (ran.code, ran.out) == (1, "")
-        cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
-        assert ran.err == f"cannot read the checkout: {clone}: {cause}\n"
-    assert process("status", clone, *ONLY, env={"PYTHONPATH": str(tmp_path / "blocker")}).code == 0
-
-
-def test_without_git(process: Process, clone: Path, tmp_path: Path) -> None:
-    ran = process("apply", clone, *ONLY, env={"PATH": str(tmp_path)})
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"cannot read the checkout: {clone}: ")
-    assert ran.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("init", [True, False])
-def test_no_repository(vpatch: Program, clone: Path, *, init: bool) -> None:
-    shutil.rmtree(clone / ".git")
-    if init:
-        git(clone, "init", "-q")  # and no commit yet
-    else:
-        (clone / ".git").mkdir()
-
-    ran = vpatch("apply", clone, *ONLY)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"git fails: {clone}: {'' if init else 'there is a .git, and yet no repository'}")
-    assert ran.err.count("\n") == 1

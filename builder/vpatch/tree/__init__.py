@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
     signature: tuple[int, ...] | None
 
     def is_in(self, file: int) -> bool:
-        """Whether an open file still has the content; the file is read only if the signature does not tell."""
+        """Whether an open file still has the content; the file is read only if the signature differs or is missing."""
         of = os.fstat(file)
         if self.signature == _signature(of) or of.st_size != len(self.content):
             return of.st_size == len(self.content)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Git:
-    """What git says of a checkout, and what vpatch noted in the repository."""
+    """What git reports about a checkout, and what vpatch noted in the repository."""
 
     head: str  # the commit that is checked out
     differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
@@ -65,7 +65,7 @@ class Checkout(DiskSnapshot):
 
     @cached_property
     def git(self) -> _Git:
-        """What git says."""
+        """What git reports."""
         with _naming(self.tree.root):
             head = self.repo.git.rev_parse("HEAD")
             changed = self.repo.git.diff("HEAD", "--name-only", "--no-renames", "-z", "--", "vllm").split("\0")

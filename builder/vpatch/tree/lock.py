@@ -29,7 +29,7 @@ def lock(tree: Tree, patience: float = 30.0) -> AbstractContextManager[None]:
     What was read before the block may have changed: read it again inside.
     """
     backup.folder(tree)
-    # vpatch never replaces METADATA, and whoever may change the tree may write to it. On a local file system it is not
+    # vpatch never replaces METADATA, and who may change the tree may write to it. On a local file system it is not
     # locked: through hard links to an installer's cache, it may be the same file as that of other environments.
     return locked(tree.root / (tree.dist_info or ""), tree.root, "METADATA", os.O_RDWR, patience)
 
