@@ -21,6 +21,7 @@ from tests.readme import README, fresh, overlays
 def example(containing: str) -> str:
     """Return the one Python example that contains a text."""
     blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    found: str
     (found,) = (block for block in blocks if containing in block)
     return found
 
