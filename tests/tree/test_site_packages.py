@@ -1,4 +1,4 @@
-"""What the writer promises where nothing goes wrong."""
+"""What vpatch promises for site-packages while nothing goes wrong."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_revert_gives_everything_back(sandbox: Sandbox) -> None:
     "content", [b"", b"a.py,,", b"vllm/engine/m0.py,,\r\n\r\n", b'"vllm/engine/m0.py",sha384=x,7\nb.py,,\n\n']
 )
 def test_revert_gives_any_record_back(sandbox: Sandbox, content: bytes) -> None:
-    """RECORD need not be true, or ours in style, before."""
+    """Before vpatch, RECORD need not be true, nor be written as vpatch writes it."""
     sandbox.write(RECORD, content)
     pristine = sandbox.snapshot()
     sandbox.settle(sandbox.first)
@@ -103,7 +103,7 @@ def test_a_changed_note_is_written(sandbox: Sandbox) -> None:
     assert settled(sandbox.tree, sandbox.first, {"overlays": ["other"]})
 
 
-def test_asking_for_what_is_there_anyway(sandbox: Sandbox) -> None:
+def test_desired_bytes_that_are_there_already(sandbox: Sandbox) -> None:
     before = sandbox.snapshot()
 
     assert sandbox.settle({MODULE: sandbox.modules[MODULE]}) == ()
@@ -111,7 +111,7 @@ def test_asking_for_what_is_there_anyway(sandbox: Sandbox) -> None:
 
 
 def test_every_write_makes_a_new_inode(sandbox: Sandbox, public: Path) -> None:
-    """As in an environment whose files are hard links to uv's cache."""
+    """Files may be hard links to uv's cache."""
     cache, before = sandbox.copy(public / "cache"), sandbox.snapshot()
     sandbox.settle(sandbox.first)
     assert cache.snapshot() == before
@@ -158,7 +158,7 @@ def test_bytecode_of_companions_goes_with_them(sandbox: Sandbox) -> None:
     assert sandbox.snapshot() == pristine
 
 
-def test_anothers_file_among_the_companions_stays(sandbox: Sandbox) -> None:
+def test_a_users_file_among_the_companions_stays(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     sandbox.write("vllm/_vpatch/notes.txt", b"mine")
 
@@ -167,7 +167,7 @@ def test_anothers_file_among_the_companions_stays(sandbox: Sandbox) -> None:
     assert [path.name for path in (sandbox.root / "vllm/_vpatch").iterdir()] == ["notes.txt"]
 
 
-def test_what_strays_in_the_folder_goes(sandbox: Sandbox) -> None:
+def test_foreign_files_in_the_folder_of_originals_are_removed(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     before = sandbox.snapshot()
     sandbox.write(f"{INFO}/vpatch/stray/file", b"")
@@ -179,7 +179,7 @@ def test_what_strays_in_the_folder_goes(sandbox: Sandbox) -> None:
     assert sandbox.snapshot() == before
 
 
-def test_a_staged_file_of_an_older_run_is_in_nobodys_way(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_staged_file_of_an_older_run_does_not_matter(sandbox: Sandbox, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"untouched")
     (sandbox.root / "vllm/engine/.m0.py.vpatch-new").symlink_to(other)

@@ -1,4 +1,4 @@
-"""A kill, an interrupt or a system error at every single step: files stay whole, and the next run heals."""
+"""A kill, an interrupt or a system error at every step: files stay whole, and the next run completes the work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Fault = Callable[[int, str, Callable[..., Any], tuple[Any, ...]], None]
 
 
 def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a step with whole paths, where they name files in open folders."""
+    """Return the arguments of a step, with absolute paths instead of names in open folders."""
     folders = [options.get(key) for key in ("dir_fd", "src_dir_fd", "dst_dir_fd") if options.get(key) is not None]
     found = [Path(f"/proc/self/fd/{folder}").readlink() / args[n] for n, folder in enumerate(folders)]
     return (*found, *args[len(found) :])
@@ -38,7 +38,7 @@ def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
 
 @contextmanager
 def at_each_step(fault: Fault) -> Iterator[list[str]]:
-    """Call `fault` before each step that touches the disk; yield the steps made, with "look" for an `open` to read."""
+    """Call `fault` before each step on the disk; yield the list of steps, with "look" for an `open` for reading."""
     real = {name: getattr(os, name) for name in STEPS}
     made: list[str] = []
 
@@ -64,7 +64,7 @@ def nothing(number: int, name: str, real: Callable[..., Any], args: tuple[Any, .
 
 
 def killed_at(step: int) -> Fault:
-    """Kill this process before a step, or in the middle of it where it writes."""
+    """Kill this process before a step, or in the middle of a write."""
 
     def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if number == step:
@@ -84,7 +84,7 @@ def raised_at(step: int, error: BaseException, *, ever_after: bool = False) -> F
 
 
 def raised_at_write(count: int) -> Fault:
-    """Let the disk be full from the write number `count` on."""
+    """Simulate a full disk from write number `count` on."""
     writes = itertools.count(1)
 
     def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -95,7 +95,7 @@ def raised_at_write(count: int) -> Fault:
 
 
 def interrupted_after(step: str, path: str) -> Fault:
-    """Interrupt this process at the step after the `step` that made `path`."""
+    """Interrupt this process after the `step` that made `path`."""
     made = False
 
     def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -108,7 +108,7 @@ def interrupted_after(step: str, path: str) -> Fault:
 
 
 class Stage:
-    """The trees before, after and between, for one scenario."""
+    """The trees before, during and after one scenario."""
 
     def __init__(self, pristine: Sandbox, folder: Path, scenario: str) -> None:
         desired: dict[str, Mapping[str, bytes]] = {"pristine": {}, "first": pristine.first, "second": pristine.second}
@@ -187,7 +187,7 @@ def test_refused_at_any_step(stage: Stage) -> None:
             stage.check_heals(sandbox)
 
 
-def test_a_disk_that_fails_for_good(stage: Stage) -> None:
+def test_a_disk_that_keeps_failing(stage: Stage) -> None:
     for number in range(1, len(stage.steps) + 1, 5):
         sandbox = stage.fresh()
 
@@ -210,7 +210,7 @@ def test_interrupted_at_any_step(stage: Stage) -> None:
 
 
 def test_a_failure_after_a_kill(stage: Stage, forked: Forked) -> None:
-    """The second run must not forget what the first one was at."""
+    """The second run must not forget what the first one was writing."""
     failures = 0
     renames = [number for number, name in enumerate(stage.steps, 1) if name == "replace"]
     for number in renames[1::4]:
@@ -251,7 +251,7 @@ def test_companions_found_without_a_note_are_ours_after_a_kill(sandbox: Sandbox)
 
 
 def test_a_revert_killed_at_its_last_step(sandbox: Sandbox) -> None:
-    """Whichever file of the folder goes last."""
+    """Whichever file of the folder is removed last."""
     sandbox.settle(sandbox.first)
     applied = sandbox.snapshot()
     folder = "vllm-1.0.dist-info/vpatch"
@@ -270,7 +270,7 @@ def test_a_revert_killed_at_its_last_step(sandbox: Sandbox) -> None:
 
 
 def test_the_order_of_steps(sandbox: Sandbox) -> None:
-    """What the next step relies on is durable before it: each file, then each group of names; RECORD comes last."""
+    """Each file is durable before its rename, each group of names before the next group; RECORD comes last."""
     trace: list[tuple[str, str]] = []
 
     def note(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -304,7 +304,7 @@ def test_the_order_of_steps(sandbox: Sandbox) -> None:
 
 
 def test_no_old_code_beside_new_source(sandbox: Sandbox) -> None:
-    """Nor where the run ends between two files, nor where an import compiled the old source meanwhile."""
+    """Not even if the run ends between two files, or an import compiled the old source meanwhile."""
     twins = {path: Path(path).parent / "__pycache__" / f"{Path(path).stem}.cpython-399.pyc" for path in sandbox.first}
     written, seen = twins["vllm/engine/m0.py"], 0
     for twin in twins.values():

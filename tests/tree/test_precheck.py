@@ -1,4 +1,4 @@
-"""What refuses a rename or a removal is seen before the first one: nothing is left half patched."""
+"""vpatch finds what refuses a rename or a removal before the first one: nothing is left half patched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from vpatch.errors import Failure
 
 from tests.tree.conftest import make_sandbox
-from tests.tree.test_writer_faults import at_each_step
+from tests.tree.test_faults import at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ IMMUTABLE = "immutable (chattr +i)"
 
 @contextmanager
 def flagged(path: Path, flag: str) -> Iterator[None]:
-    """Set a flag with the real tool, and take it away afterwards."""
+    """Set a flag with the real tool during the block."""
     if shutil.which("chattr") is None:
         pytest.skip("there is no chattr")
     ran = subprocess.run(["chattr", f"+{flag}", path], check=False, capture_output=True, text=True)
@@ -91,7 +91,7 @@ def test_flags_on_revert(tmp_path: Path, path: str, says: str) -> None:
 
 
 def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a machine without `chattr`, or a file system without flags: the answer alone is injected."""
+    """For machines without `chattr` and file systems without flags: only the answer is injected."""
     before = sandbox.snapshot()
     of = (sandbox.root / MODULE).stat().st_ino
 
@@ -109,7 +109,7 @@ def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.Mon
 
 
 def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path) -> None:
-    """As `docker run -v ./m3.py:/.../m3.py` does: the rename would be refused, half way."""
+    """As `docker run -v ./m3.py:/.../m3.py` mounts it: the rename would be refused half way."""
     mine = tmp_path / "m3.py"
     mine.write_bytes(sandbox.modules[MODULE])
     mount: list[str | Path] = ["mount", "--bind", mine, sandbox.root / MODULE]
@@ -128,7 +128,7 @@ def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path)
 @pytest.mark.parametrize("size", ["the same", "another"])
 @pytest.mark.parametrize("path", [MODULE, COMPANION, f"{INFO}/RECORD"])
 def test_a_file_that_another_program_changes_meanwhile(sandbox: Sandbox, path: str, size: str) -> None:
-    """An editor, or an installer: what it wrote is not lost."""
+    """What an editor or an installer wrote is not lost."""
     old = (sandbox.root / path).read_bytes() if path != COMPANION else b""
     new = old[:-1] + b" " if size == "the same" else old + b"# mine\n"
     done: list[str] = []

@@ -1,4 +1,4 @@
-"""Whatever refuses a rename or a removal, and wherever it is: a run does all of its work, or none."""
+"""Whatever refuses a rename or a removal, in any place: a run does all of its work, or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from vpatch.errors import Failure
 
 from tests.tree.conftest import INFO, Sandbox, in_a_child, make_sandbox
-from tests.tree.test_writer_precheck import flagged
+from tests.tree.test_precheck import flagged
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: to make files immutable, to become another user")
 
@@ -30,7 +30,7 @@ CLOSED = "permission denied to write in its folder"
 
 
 def prepared(root: Path, run: str, owner: int = 0) -> tuple[Sandbox, dict[str, bytes]]:
-    """Return a tree as a run finds it, with all that the run may remove, and what is desired of it."""
+    """Return a tree that has everything that a run may remove, and what is desired of it."""
     shutil.rmtree(root, ignore_errors=True)
     sandbox = make_sandbox(root)
     wanted: dict[str, dict[str, bytes]] = {"pristine": {}, "first": sandbox.first, "second": sandbox.second}
@@ -50,7 +50,7 @@ def paths(sandbox: Sandbox) -> list[str]:
 
 
 def settle(sandbox: Sandbox, desired: dict[str, bytes], uid: int = 0) -> list[str]:
-    """Settle a tree, as another user if so asked; return the problems. If there are any, nothing has changed."""
+    """Settle a tree, as the user `uid`; return the problems. If there are any, nothing has changed."""
     before, told = sandbox.snapshot(), sandbox.root.with_name("told")
     told.write_text("")
     told.chmod(0o666)
@@ -81,7 +81,7 @@ def test_an_immutable_file_or_folder(tmp_path: Path, run: str) -> None:
 @pytest.mark.parametrize("mode", [0o555, 0o444, 0o333, 0o1777])
 @pytest.mark.parametrize("run", RUNS)
 def test_a_folder_of_another_mode(public: Path, run: str, mode: int) -> None:
-    """With the sticky bit, whoever may write in a folder may remove only his own files from it."""
+    """In a folder with the sticky bit, a user can remove only their own files."""
     root = public / "site-packages"
     for path in paths(prepared(root, run)[0]):
         sandbox, desired = prepared(root, run, NOBODY)
@@ -118,7 +118,7 @@ def test_a_mount(public: Path, run: str) -> None:
         (f"{KEPT}/originals", "revert some", f"cannot remove: {KEPT}/originals/gone: {CLOSED}"),
     ],
 )
-def test_what_stands_in_the_way_is_named(public: Path, path: str, run: str, says: str) -> None:
+def test_the_file_that_refuses_is_named(public: Path, path: str, run: str, says: str) -> None:
     sandbox, desired = prepared(public / "site-packages", run, NOBODY)
     (sandbox.root / path).chmod(0o555)
 

@@ -1,4 +1,4 @@
-"""Real disks, real owners, real processes."""
+"""Real disks, owners and processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 
 def test_a_file_size_limit(sandbox: Sandbox, forked: Forked) -> None:
-    """A disk that is full in the middle of a write, as every user can make one."""
+    """A write that fails in the middle, as on a full disk."""
     before = sandbox.snapshot()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What the writer refuses, and what it makes of files that others changed."""
+"""What vpatch refuses to write, and how it treats files that others changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refuse_edit(path: str) -> str:
 
 
 @pytest.mark.parametrize("path", [MODULE, COMPANION])
-def test_revert_refuses_what_somebody_edited(sandbox: Sandbox, path: str) -> None:
+def test_revert_refuses_what_a_user_edited(sandbox: Sandbox, path: str) -> None:
     pristine = sandbox.snapshot()
     sandbox.settle(sandbox.second)
     edit = sandbox.second[path] + b"mine = 1\n"
@@ -83,7 +83,7 @@ def test_a_file_put_in_place_anew_is_the_new_original(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_file_that_an_installer_wrote_with_its_row_is_nobodys_edit(sandbox: Sandbox, again: bool) -> None:  # noqa: FBT001
+def test_a_file_that_an_installer_wrote_with_its_row_is_not_an_edit(sandbox: Sandbox, again: bool) -> None:  # noqa: FBT001
     sandbox.settle(sandbox.first)
     new = b"value = 'of another build'\n"
     rows = (sandbox.root / RECORD).read_text()
@@ -102,7 +102,7 @@ def test_a_file_that_an_installer_wrote_with_its_row_is_nobodys_edit(sandbox: Sa
 
 
 def test_a_new_installation_over_ours(sandbox: Sandbox) -> None:
-    """The installer removed what RECORD had, and the folder with it, and left nothing else of ours."""
+    """The installer removed what RECORD had, and vpatch's folder with it."""
     pristine = sandbox.snapshot()
     record = (sandbox.root / RECORD).read_bytes()
     sandbox.settle(sandbox.first)
@@ -130,7 +130,7 @@ def test_no_original_kept(sandbox: Sandbox) -> None:
     assert sandbox.snapshot() == before
 
 
-def test_an_original_that_somebody_deleted(sandbox: Sandbox) -> None:
+def test_an_original_that_a_user_deleted(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     (sandbox.root / INFO / "vpatch/originals" / MODULE).unlink()
 
@@ -177,14 +177,14 @@ def test_without_record(sandbox: Sandbox) -> None:
     assert sandbox.snapshot() == before
 
 
-def test_a_record_that_is_none(sandbox: Sandbox) -> None:
+def test_a_record_that_does_not_parse(sandbox: Sandbox) -> None:
     bad = b'a.py,"' + b"x" * 200_000
     sandbox.write(RECORD, bad)
     with pytest.raises(Failure, match=rf"bad RECORD: {RECORD}: line 1"):
         sandbox.settle(sandbox.first)
 
 
-def test_a_kept_record_that_is_none(sandbox: Sandbox) -> None:
+def test_a_kept_record_that_does_not_parse(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     sandbox.write(f"{INFO}/vpatch/originals/{RECORD}", b'a.py,"' + b"x" * 200_000)
     with pytest.raises(Failure, match=r"bad RECORD: .*/originals/"):

@@ -1,4 +1,4 @@
-"""Symbolic links that somebody puts in a folder's place, before a run or in the middle of it: root follows none."""
+"""Symbolic links that replace a folder, before a run or in the middle of it: root follows none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.tree import backup
 
-from tests.tree.test_writer_faults import at_each_step
+from tests.tree.test_faults import at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ Outside = tuple[Path, "Mapping[str, tuple[object, ...]]"]
 
 
 def state(top: Path) -> dict[str, tuple[object, ...]]:
-    """Return all that a run could change of a folder: names, owners, modes, bytes."""
+    """Return everything that a run could change in a folder: names, owners, modes, bytes."""
     found: dict[str, tuple[object, ...]] = {}
     for path in (top, *sorted(top.rglob("*"))):
         of = path.lstat()
@@ -36,13 +36,13 @@ def state(top: Path) -> dict[str, tuple[object, ...]]:
 
 
 def swapped(folder: Path, outside: Path) -> None:
-    """Do what somebody does who may write in the parent: move the folder away, and put a link there."""
+    """Replace a folder by a link, as a user with write access to its parent can."""
     folder.rename(folder.with_name(f"{folder.name}-moved"))
     folder.symlink_to(outside)
 
 
-def given_away(sandbox: Sandbox) -> None:
-    """Make the tree somebody's, as a virtual environment of a user in which root runs vpatch."""
+def give_away(sandbox: Sandbox) -> None:
+    """Give the tree to another user: root may run vpatch in a user's virtual environment."""
     if os.getuid() == 0:
         for path in (sandbox.root, *sandbox.root.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
@@ -50,10 +50,10 @@ def given_away(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("folder", ["vllm/_vpatch", f"{INFO}/vpatch", f"{INFO}/vpatch/originals"])
 def test_a_folder_that_is_swapped_as_soon_as_it_is_made(sandbox: Sandbox, public: Path, folder: str) -> None:
-    """Between `mkdir` and `open`: what is opened is given to the owner of the tree, and its mode changed."""
+    """Between `mkdir` and `open`: vpatch changes the owner and the mode of what it opens."""
     outside = public / "outside"
     outside.mkdir(mode=0o711)
-    given_away(sandbox)
+    give_away(sandbox)
     before, tree_before = state(outside), sandbox.snapshot()
     swaps: list[str] = []
 
@@ -78,11 +78,11 @@ def test_a_folder_that_is_swapped_as_soon_as_it_is_made(sandbox: Sandbox, public
 
 
 def test_a_folder_that_is_not_the_one_that_was_made(sandbox: Sandbox, public: Path) -> None:
-    """A folder with something in it is somebody's: it is not given to the owner of the tree."""
+    """A folder with something in it is not vpatch's: its owner does not change."""
     other = public / "other"
     other.mkdir(mode=0o711)
     (other / "file").touch()
-    given_away(sandbox)
+    give_away(sandbox)
     before, swaps = state(other), list[str]()
 
     def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -101,7 +101,7 @@ def test_a_folder_that_is_not_the_one_that_was_made(sandbox: Sandbox, public: Pa
 @pytest.mark.parametrize("folder", ["vllm/engine", "vllm/engine/__pycache__", f"{INFO}/vpatch", INFO, "vllm"])
 @pytest.mark.parametrize("goal", ["second", "pristine"])
 def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: str, goal: str) -> None:
-    """The link leads to a folder with the very same names in it."""
+    """The link leads to a folder with the same names in it."""
     sandbox.settle(sandbox.first)
     for name in ("m0", "m1"):
         sandbox.write(f"vllm/engine/__pycache__/{name}.cpython-399.pyc", b"old")
@@ -123,7 +123,7 @@ def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: st
         assert state(outside) == before, step
 
 
-def test_what_strays_in_the_folder_is_removed_and_not_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_foreign_link_is_removed_and_not_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.settle(sandbox.first)
     applied = sandbox.snapshot()
     (tmp_path / "theirs").write_bytes(b"")
@@ -150,7 +150,7 @@ def test_a_link_below_our_folder_does_not_block_revert(sandbox: Sandbox, tmp_pat
 
 @pytest.mark.parametrize("link", ["link", "__pycache__/link"])
 def test_a_link_among_companions_stays_and_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, link: str) -> None:
-    """As any file of somebody's there."""
+    """Like any other file of a user there."""
     sandbox.settle(sandbox.first)
     (sandbox.root / "vllm/_vpatch" / link).parent.mkdir(exist_ok=True)
     (sandbox.root / "vllm/_vpatch" / link).symlink_to(tmp_path)
@@ -163,7 +163,7 @@ def test_a_link_among_companions_stays_and_does_not_block_revert(sandbox: Sandbo
 
 
 def test_an_original_is_not_read_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Else a revert by root would put what the link leads to where everybody can read it."""
+    """Otherwise, a revert by root would copy what the link leads to where everyone can read it."""
     (tmp_path / "secret").write_bytes(b"secret = 1\n")
     sandbox.settle(sandbox.first)
     original = sandbox.root / INFO / "vpatch/originals" / MODULE

@@ -1,4 +1,4 @@
-"""A file that is replaced stays as accessible as it was: access control lists and extended attributes."""
+"""A replaced file keeps its access: access control lists and extended attributes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attributes(path: Path) -> dict[str, bytes]:
     return {name: os.getxattr(path, name) for name in os.listxattr(path)}
 
 
-def give(path: Path, name: str, value: bytes) -> None:
+def set_attribute(path: Path, name: str, value: bytes) -> None:
     try:
         os.setxattr(path, name, value)
     except OSError as error:
@@ -43,9 +43,9 @@ def give(path: Path, name: str, value: bytes) -> None:
 
 
 def test_lists_and_attributes_stay(sandbox: Sandbox) -> None:
-    """The list denies the owning group what the mode alone, which shows the list's mask, would grant."""
-    give(sandbox.root / MODULE, ACCESS, acl(group=0, mask=6))
-    give(sandbox.root / MODULE, "user.checked", b"by somebody")
+    """The list denies the owning group what the mode, which shows the list's mask, would grant."""
+    set_attribute(sandbox.root / MODULE, ACCESS, acl(group=0, mask=6))
+    set_attribute(sandbox.root / MODULE, "user.checked", b"by somebody")
     before = attributes(sandbox.root / MODULE), (sandbox.root / MODULE).stat().st_mode
     assert before[1] & 0o777 == 0o660
 
@@ -56,7 +56,7 @@ def test_lists_and_attributes_stay(sandbox: Sandbox) -> None:
 
 def test_an_original_is_as_private_as_its_module(sandbox: Sandbox) -> None:
     (sandbox.root / MODULE).chmod(0o600)
-    give(sandbox.root / "vllm/engine/m1.py", ACCESS, acl(group=0, mask=4))
+    set_attribute(sandbox.root / "vllm/engine/m1.py", ACCESS, acl(group=0, mask=4))
 
     sandbox.settle(sandbox.first)
 
@@ -68,9 +68,9 @@ def test_an_original_is_as_private_as_its_module(sandbox: Sandbox) -> None:
 
 
 def test_what_a_folder_hands_down_does_not_widen_access(sandbox: Sandbox) -> None:
-    """New files and folders inherit a folder's default list; those that are replaced had none."""
+    """New files and folders inherit a folder's default list; the replaced ones had none."""
     for folder in ("vllm/engine", "vllm", INFO):
-        give(sandbox.root / folder, DEFAULT, acl(group=6, mask=6, user=6))
+        set_attribute(sandbox.root / folder, DEFAULT, acl(group=6, mask=6, user=6))
 
     sandbox.settle(sandbox.first)
 
@@ -104,7 +104,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
 def test_what_cannot_be_kept_is_refused(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, name: str, value: bytes, what: str
 ) -> None:
-    give(sandbox.root / MODULE, name, value)
+    set_attribute(sandbox.root / MODULE, name, value)
     before = sandbox.snapshot()
     refuse(monkeypatch, name)
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_kept_is_refused(
 
 
 def test_an_attribute_that_grants_nothing_is_left_behind(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the system's own may set those; one that describes the old bytes would be wrong of the new ones."""
+    """Only the system may set those; one that describes the old bytes would be wrong for the new ones."""
     names = ("security.other", "security.ima", "trusted.overlay.origin")
     set_by_us: list[str] = []
     monkeypatch.setattr(os, "listxattr", lambda path: list(names))
