@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.core.landing.binding import dotted
+from vpatch.core.landing.definitions import accessor_role
 from vpatch.core.landing.flow import Function
-from vpatch.core.landing.overriding import accessor_role
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem
