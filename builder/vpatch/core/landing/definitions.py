@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from vpatch.core.landing.binding import Read, Scope, annotated_by, dotted, reads
-from vpatch.core.landing.flow import STAR, Definition, Function, blocks
+from vpatch.core.landing.flow import STAR, Definition, Function, blocks, children
 
 if TYPE_CHECKING:
     import difflib
@@ -121,6 +121,10 @@ class Module:
                 yield from self.reads(child, inner)
 
 
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})
+"""Half of a module's nodes, which contain no others and replace nothing."""
+
+
 def analyzed(tree: ast.Module) -> Module:
     """Analyze a module.
 
@@ -155,7 +159,7 @@ def analyzed(tree: ast.Module) -> Module:
                 static = any(dotted(decorator) == "staticmethod" for decorator in node.decorator_list)
                 if isinstance(scope.node, ast.ClassDef):
                     instance = given[0].arg if given and not static else ""
-        todo.extend((child, inner, owner, instance) for child in ast.iter_child_nodes(node))
+        todo.extend((child, inner, owner, instance) for child in children(node) if child.__class__ not in _LEAVES)
     return Module(tree, module, tuple(replaced))
 
 
@@ -199,22 +203,26 @@ def overrides(
         line: maps lines of `module`.
         changed: the definitions that the overlay changes; one of them overrides no other.
     """
-    name, first = definition.name, line(definition.lineno)
+    name = definition.name
     full = f"{scope.name}.{name}".strip(".")
     if definition not in scope.flow.before:
         yield f"`{full}` is defined only where it never runs"
         return
+
+    def cause(at: int, what: str) -> str:
+        return f"line {line(at)}{what} `{full}` of line {line(definition.lineno)}"
+
     for stmt in scope.binders(name):
         if stmt is not definition and stmt not in changed and _replaces(stmt, definition, scope):
-            yield f"line {line(stmt.lineno)}, {headline(stmt)}, overrides `{full}` of line {first}"
+            yield cause(stmt.lineno, f", {headline(stmt)}, overrides")
     for stmt in scope.binders(STAR):
         if stmt.lineno > definition.lineno:
-            yield f"line {line(stmt.lineno)}, {headline(stmt)}, may override `{full}` of line {first}"
+            yield cause(stmt.lineno, f", {headline(stmt)}, may override")
     if isinstance(scope.node, ast.ClassDef):
         replaced = {each.line for each in module.replaced if each.attribute == name and each.of == scope.name}
-        yield from (f"line {line(at)} overrides `{full}` of line {first}" for at in sorted(replaced))
+        yield from (cause(at, " overrides") for at in sorted(replaced))
     if scope.outer is None and name in scope.global_in_functions:
-        yield f"a function that declares `global {name}` may override `{full}` of line {first}"
+        yield f"a function that declares `global {name}` may override `{full}` of line {line(definition.lineno)}"
 
 
 def decorated(definition: Definition, scope: Scope, line: Line) -> Iterator[str]:
