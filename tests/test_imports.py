@@ -30,10 +30,10 @@ CORE = (
     ("cst", "nesting", "landing.flow", "verdict", "core"),
     ("landing.binding",),
     ("landing.definitions", "syntax"),
-    ("landing.overriding", "marks", "parse"),
-    ("landing.position", "select", "workspace"),
+    ("marks", "parse"),
+    ("select", "workspace"),
     ("overlay",),
-    ("edits", "predicates", "judge", "probes", "landing.check", "landing"),
+    ("edits", "predicates", "judge", "landing.check", "landing"),
     ("authoring", "engine", "catalogue"),
 )
 
