@@ -15,8 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from vpatch.net import error_text
-from vpatch.release import session
+from vpatch.net import error_text, session
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 SOURCES = {

@@ -49,7 +49,7 @@ LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 EXTRAS = {
     "git": {"tree.checkout", "matrix.revision", "matrix.git_fetch"},
     "requests": {"net", "release", "image"},
-    "urllib3": {"net", "release", "image.registry"},
+    "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},
     "docker": {"image"},
     "jsonschema": {"image"},

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.net import error_text, ranges, spans, web
-from vpatch.net.ranges import RemoteFile, open_remote
-from vpatch.net.transfer import Progress
-from vpatch.release.index_config import read_settings
-from vpatch.release.session import open_session
+from vpatch.net import error_text, ranges
+from vpatch.net.ranges import Progress, RemoteFile, open_remote
+from vpatch.net.session import Session
 
 if TYPE_CHECKING:
     from tests.loopback import Site
@@ -30,7 +28,7 @@ EDGE = len(DATA) - ranges.TAIL  # where the part begins that is read at once
 def remote(site: Site, progress: Progress | None = None) -> Iterator[RemoteFile]:
     site.files.setdefault("data", DATA)
     with (
-        open_session(read_settings()) as session,
+        Session() as session,
         open_remote(session, f"{site.url}/files/data", progress=progress) as file,
     ):
         yield file
@@ -84,7 +82,7 @@ def test_reads_a_file_shorter_than_its_first_request(site: Site) -> None:
 
 
 def test_joins_spans_that_lie_close_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "GAP", 1000)
+    monkeypatch.setattr(ranges, "GAP", 1000)
     wanted = [(500_000, 500_100), (0, 100), (1100, 1200), (2201, 2300), (150, 1300), (EDGE - 50, EDGE + 50)]
     with remote(site) as file:
         file.prefetch(wanted)
@@ -199,7 +197,7 @@ def test_goes_on_where_the_connection_was_cut(site: Site, cuts: int) -> None:
     assert len(spans) == cuts + 1
     starts = [int(re.findall(r"\d+", span)[0]) for span in spans]
     for start, cut in zip(starts, (0, 500_000, 720_000), strict=False):
-        assert cut - 2 * web.BLOCK < start <= cut + web.BLOCK
+        assert cut - 2 * ranges.BLOCK < start <= cut + ranges.BLOCK
 
 
 def test_goes_on_where_the_first_answer_was_cut(site: Site) -> None:
@@ -289,7 +287,7 @@ def test_says_that_the_server_is_slow(site: Site, monkeypatch: pytest.MonkeyPatc
 
 
 def test_says_that_there_is_no_server() -> None:
-    with open_session(read_settings()) as session, pytest.raises(Failure) as caught:
+    with Session() as session, pytest.raises(Failure) as caught:
         open_remote(session, "ftp://me:secret@127.0.0.1/wheel?token=secret")
 
     assert str(caught.value) == "cannot read: ftp://127.0.0.1/wheel: invalid schema"

@@ -9,15 +9,9 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
-from tests.loopback import NAME, Site, make_wheel, settings, site
+from tests.loopback import NAME, Site, settings, site
 
 __all__ = ["settings", "site"]
-
-
-@pytest.fixture(name="make_wheel")
-def make_wheel_fixture() -> Callable[..., bytes]:
-    """Give `make_wheel`."""
-    return make_wheel
 
 
 @pytest.fixture

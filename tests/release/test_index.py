@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.errors import Failure
 from vpatch.net import error_text
-from vpatch.release.index import find_wheel, releases
+from vpatch.release.index import find_wheel, listings
 
 if TYPE_CHECKING:
     from tests.loopback import Site
 
 X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
+
+
+def versions() -> list[str]:
+    """Return the versions that the only index offers and that are not yanked, oldest first."""
+    (offers,) = listings()
+    return [str(version) for version in sorted(offers) if not offers[version].yanked]
 
 
 def first_line(caught: pytest.ExceptionInfo[Failure]) -> str:
@@ -69,7 +75,7 @@ def test_lists_releases_oldest_first_without_yanked_ones(site: Site) -> None:
         site.publish(f"vllm-{version}-{X86}")
     site.publish(f"vllm-0.9.0-{X86}", attributes="data-yanked")
 
-    assert releases() == ("0.9.1", "0.10.0", "0.11.0rc1", "1.0")
+    assert versions() == ["0.9.1", "0.10.0", "0.11.0rc1", "1.0"]
 
 
 def test_names_the_neighbours_of_an_unknown_release(site: Site) -> None:
@@ -90,7 +96,7 @@ def test_names_the_neighbours_of_an_unknown_release(site: Site) -> None:
 def test_passes_over_a_number_too_long_to_be_read(site: Site, name: str) -> None:
     site.publish(name.format("1" * 5000))
 
-    assert releases() == ("1.0",)
+    assert versions() == ["1.0"]
 
 
 @pytest.mark.parametrize("version", ["latest", "1" * 5000])
@@ -128,7 +134,7 @@ def test_says_that_an_index_has_no_such_project(site: Site, page: str) -> None:
     site.page = page
 
     with pytest.raises(Failure) as caught:
-        releases()
+        versions()
 
     assert first_line(caught) == f"no such project: vllm: no wheel at {site.url}/simple/"
 

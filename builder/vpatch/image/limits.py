@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpatch.net import limits as of_servers
+from vpatch.net import error_text
 
-size = of_servers.size
+size = error_text.size
 
 LAYERS = 512
 IMAGE = 64 << 30  # bytes that are read of all layers: packed, and unpacked

@@ -15,7 +15,8 @@ from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, is_hash
 from vpatch.matrix.verdicts import Tree
 from vpatch.matrix.wheel import Picked, pick
 from vpatch.matrix.wheel_cache import Shelf
-from vpatch.release.fetch import PROJECT, Offer, Wheel, find_wheels, listings, open_wheel, shown, sums_in
+from vpatch.release.index import PROJECT, Offer, Wheel, find_wheels, listings
+from vpatch.release.wheel import open_wheel, sums_in
 
 OLDEST = Version("0.18.0")  # the first release that overlays are made for
 
@@ -123,17 +124,17 @@ class _Memory:
         date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         self.cache.put_note(LISTINGS, _key(index, project), {"date": date, "offers": list(map(asdict, offers))})
 
-    def recall(self, index: str, project: str, cause: str) -> list[Offer] | None:
+    def recall(self, index: str, project: str, problem: Problem) -> list[Offer] | None:
         try:
             note = self.cache.note(LISTINGS, _key(index, project))
         except DamagedError:
             self.told.append(
-                Problem("damaged in the cache", shown(index), f"the list of its {project} releases is gone")
+                Problem("damaged in the cache", problem.where, f"the list of its {project} releases is gone")
             )
             return None
         if note is None:
             return None
-        self.told.append(Problem("offline", shown(index), f"{cause}; {project} releases as of {note['date']}"))
+        self.told.append(Problem("offline", problem.where, f"{problem.cause}; {project} releases as of {note['date']}"))
         return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
 
 

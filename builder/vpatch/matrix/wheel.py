@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.verdicts import Tree
-from vpatch.release.fetch import RemoteFile, Sums, is_record, read_members, sums_in
+from vpatch.release.wheel import Sums, is_record, read_members, sums_in
+
+if TYPE_CHECKING:
+    from vpatch.net.ranges import RemoteFile
 
 
 @dataclass(frozen=True)

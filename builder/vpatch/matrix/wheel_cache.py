@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from vpatch.matrix.cache import WHEELS, Cache, DamagedError
-from vpatch.release.fetch import Sums
+from vpatch.release.wheel import Sums
 
 
 @dataclass(frozen=True)

@@ -1,45 +1,63 @@
-"""A file on a web server, read in ranges as if it lay on disk, or whole where its server serves no ranges."""
+"""A file on a web server, read in ranges as if it were on disk, or whole if its server serves no ranges."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from typing import IO, TYPE_CHECKING
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Protocol
 
 import requests
 
-from vpatch.net import limits
-from vpatch.net.error_text import shown
-from vpatch.net.spans import Span, joined, missing
-from vpatch.net.transfer import Progress, Transfer
-from vpatch.net.web import content_range, etag_of, get, unreadable
+from vpatch.errors import Failure, Problem, naming
+from vpatch.net import error_text
+from vpatch.net.error_text import answers, shown, size
+from vpatch.net.session import LIMITS
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-TAIL = 1 << 19  # bytes asked for first: most wheels' whole directory
+TAIL = 1 << 19  # bytes requested first: in most wheels the whole directory
+GAP = 1 << 18  # bytes between two spans that cost less to read than another request
+BLOCK = 1 << 16
+ATTEMPTS = 3  # requests for one span, or for a whole file, before giving up
+
+Span = tuple[int, int]  # first byte, byte after the last
+
+_COUNT = r"\d{1,18}"  # bytes; a server may send more digits than Python parses
+
+
+class CutError(Exception):
+    """The body ended before its end."""
+
+
+class Progress(Protocol):
+    """Callback for the progress of a download."""
+
+    def __call__(self, done: int, total: int, /) -> None:
+        """Accept the bytes received and the bytes expected, which grow as more is requested."""
+        ...
 
 
 class RemoteFile(io.RawIOBase):
-    """A read-only file that can seek and holds in memory only what was read of it.
+    """A read-only, seekable file that keeps in memory only what was read of it.
 
-    `name` is its address without user name, password and query, `size` its length in bytes. Where its server serves
-    no ranges, `copy` has all of it.
+    `name` is its address without user name, password and query, `size` its length in bytes, `received` the bytes that
+    came so far. `etag` is the version of the file in the server's first answer: every later answer must have the same.
     """
 
-    def __init__(self, transfer: Transfer, copy: IO[bytes] | None = None) -> None:
+    def __init__(
+        self, session: requests.Session, url: str, *, size: int = 0, etag: str = "", progress: Progress | None = None
+    ) -> None:
         super().__init__()
-        self.name = shown(transfer.url)
-        self.size = transfer.size
-        self._transfer = transfer
-        self._copy = copy
-        self._pieces: list[tuple[int, bytearray]] = []
-        self._position = 0
-
-    @property
-    def received(self) -> int:
-        """How many bytes came so far."""
-        return self._transfer.received
+        self.name, self.size, self.received = shown(url), size, 0
+        self._session, self._url, self._etag = session, url, etag
+        self._progress = progress or (lambda _done, _total: None)
+        self._planned = self._position = 0
+        self._pieces: list[tuple[int, bytearray]] = []  # each with its offset
+        self._copy: IO[bytes] | None = None
 
     @property
     def whole(self) -> bool:
@@ -47,27 +65,27 @@ class RemoteFile(io.RawIOBase):
         return self._copy is not None
 
     def readable(self) -> bool:
-        """It is: always true."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is: always true."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Give the position in bytes."""
+        """Return the position in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Set the position in bytes, as files do; nothing is read."""
+        """Set the position in bytes, as files do; this reads nothing."""
         self._position = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence])
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer` as far as the file goes; asks the server for what `prefetch` did not bring.
+        """Fill `buffer` up to the end of the file; requests what `prefetch` did not bring.
 
         Raises:
-            Failure: the server did not give these bytes of the file that was opened.
+            Failure: the server did not send these bytes of the file that was opened.
         """
         view = memoryview(buffer).cast("B")
         start = self._position
@@ -76,7 +94,7 @@ class RemoteFile(io.RawIOBase):
             self._copy.seek(start)
             view[: stop - start] = self._copy.read(stop - start)
         else:
-            self._bring(missing(start, stop, self._held()))
+            self._read(missing(start, stop, self._held()))
             for at, data in self._pieces:
                 first, last = max(start, at), min(stop, at + len(data))
                 if first < last:
@@ -92,7 +110,7 @@ class RemoteFile(io.RawIOBase):
         """
         if not self.whole:
             held = self._held()
-            self._bring(gap for start, stop in joined(spans) for gap in missing(start, min(stop, self.size), held))
+            self._read(gap for start, stop in joined(spans) for gap in missing(start, min(stop, self.size), held))
 
     def close(self) -> None:
         """Forget what was read."""
@@ -104,38 +122,180 @@ class RemoteFile(io.RawIOBase):
     def _held(self) -> list[Span]:
         return sorted((at, at + len(data)) for at, data in self._pieces)
 
-    def _bring(self, spans: Iterable[Span], answer: requests.Response | None = None) -> None:
-        """Read these spans; `answer` is a response that begins the first."""
-        plan = list(spans)
-        if sum(stop - start for start, stop in plan) + sum(len(data) for _, data in self._pieces) > limits.FILES:
-            raise unreadable(self._transfer.url, f"more than {limits.size(limits.FILES)} of it would be read")
-        self._transfer.planned += sum(stop - start for start, stop in plan)
-        for start, stop in plan:
-            self._pieces.append((start, self._transfer.span(start, stop, answer)))
+    def _read(self, spans: Iterable[Span], answer: requests.Response | None = None) -> None:
+        """Read exactly these spans; `answer` is a response that begins the first."""
+        wanted = list(spans)
+        expected = sum(stop - start for start, stop in wanted)
+        if expected + sum(len(data) for _, data in self._pieces) > LIMITS.files:
+            raise unreadable(self._url, f"more than {size(LIMITS.files)} of it would be read")
+        self._planned += expected
+        for start, stop in wanted:
+            self._pieces.append((start, self._span(start, stop, answer)))
             answer = None
+
+    def _span(self, start: int, stop: int, answer: requests.Response | None) -> bytearray:
+        """Read one span, continuing where the connection was cut."""
+        data = bytearray()
+        why = ""
+        for _ in range(ATTEMPTS):
+            try:
+                with answer or self._request(start + len(data), stop) as response:
+                    for block in blocks(response):
+                        data += block
+                        if start + len(data) > stop:
+                            raise unreadable(self._url, f"more bytes came than the {stop - start} asked for")
+                        self.received += len(block)
+                        self._progress(self.received, self._planned)
+            except CutError as error:
+                why = str(error)
+            if start + len(data) == stop:
+                return data
+            answer = None
+        raise unreadable(self._url, f"cut off {ATTEMPTS} times: {why or 'the body was short'}")
+
+    def _request(self, start: int, stop: int) -> requests.Response:
+        response = get(self._session, self._url, f"bytes={start}-{stop - 1}", self._etag)
+        why = ""
+        if response.status_code == requests.codes.ok:  # `If-Range` found another file, or ranges ended
+            why = "it changed while it was read, or its server stopped serving ranges"
+        elif response.status_code != requests.codes.partial_content:
+            why = answers(response)
+        elif content_range(response) != (start, stop, self.size) or etag_of(response) != self._etag:
+            why = "its server sent another range, or the file changed while it was read"
+        if why:
+            response.close()
+            raise unreadable(self._url, why)
+        return response
+
+    def _download(self, answer: requests.Response | None) -> None:
+        """Read the whole file into a temporary one, from its beginning after each cut.
+
+        `answer` is a response that has all of it.
+        """
+        with naming("cannot write", "temporary file"), ExitStack() as unless_done:
+            copy = unless_done.enter_context(tempfile.TemporaryFile())
+            self._fill(copy, answer)
+            unless_done.pop_all()
+            self._copy = copy
+
+    def _fill(self, copy: IO[bytes], answer: requests.Response | None) -> None:
+        why = ""
+        for _ in range(ATTEMPTS):
+            copy.seek(0)
+            try:
+                with answer or get(self._session, self._url) as response:
+                    if response.status_code != requests.codes.ok:
+                        raise unreadable(self._url, answers(response))
+                    total = content_length(response)
+                    for block in blocks(response):
+                        copy.write(block)
+                        self.received += len(block)
+                        self._progress(copy.tell(), max(total, copy.tell()))
+                        if copy.tell() > LIMITS.wheel:
+                            raise unreadable(self._url, f"it has more than {size(LIMITS.wheel)}")
+                self.size = copy.tell()
+                return
+            except CutError as error:
+                why = str(error)
+            answer = None
+        raise unreadable(self._url, f"cut off {ATTEMPTS} times: {why}")
 
 
 def open_remote(session: requests.Session, url: str, *, progress: Progress | None = None) -> RemoteFile:
     """Open the file at `url` with its last bytes already read; close it after use. The session stays open.
 
-    A server that ignores ranges or refuses them sends the whole file, once, into a temporary file.
+    A server that ignores or refuses ranges sends the whole file, once, into a temporary file.
 
     Raises:
         Failure: the server does not answer, has no such file, cuts every connection, or sends something else.
     """
-    answer = get(session, url, f"bytes=-{TAIL}")
-    try:
+    with get(session, url, f"bytes=-{TAIL}") as answer:
         if answer.status_code != requests.codes.partial_content:
-            transfer = Transfer(session, url, progress=progress)
-            copy = transfer.whole(answer if answer.status_code == requests.codes.ok else None)
-            return RemoteFile(transfer, copy)
-        start, stop, size = content_range(answer) or (-1, -1, 0)
-        if stop != size or start != max(0, size - TAIL):
+            file = RemoteFile(session, url, progress=progress)
+            file._download(answer if answer.status_code == requests.codes.ok else None)
+            return file
+        start, stop, length = content_range(answer) or (-1, -1, 0)
+        if stop != length or start != max(0, length - TAIL):
             raise unreadable(url, "its server sent another range than the end of the file")
-        if size > limits.WHEEL:
-            raise unreadable(url, f"it has {size:,} bytes, and may have {limits.size(limits.WHEEL)}")
-        file = RemoteFile(Transfer(session, url, size=size, etag=etag_of(answer), progress=progress))
-        file._bring([(start, size)], answer)
+        if length > LIMITS.wheel:
+            raise unreadable(url, f"it has {length:,} bytes, and may have {size(LIMITS.wheel)}")
+        file = RemoteFile(session, url, size=length, etag=etag_of(answer), progress=progress)
+        file._read([(start, length)], answer)
         return file
-    finally:
-        answer.close()
+
+
+def get(session: requests.Session, url: str, span: str = "", etag: str = "") -> requests.Response:
+    """Request the file at `url`, or a span of it; close the response after use.
+
+    Raises:
+        Failure: the server does not answer.
+    """
+    headers = {"Accept-Encoding": "identity"}  # a range of a compressed body would be of no use
+    if span:
+        headers["Range"] = span
+    if etag and not etag.startswith("W/"):  # If-Range takes strong ones only
+        headers["If-Range"] = etag
+    try:
+        return session.get(url, headers=headers, stream=True, timeout=error_text.TIMEOUT)
+    except (OSError, ValueError) as error:  # ValueError: addresses that urllib3 and requests refuse
+        raise unreadable(url, error_text.cause(error)) from error
+
+
+def blocks(response: requests.Response) -> Iterator[bytes]:
+    """Yield the body as it comes.
+
+    Raises:
+        CutError: it ended before its end.
+    """
+    try:
+        yield from response.iter_content(BLOCK)
+    except requests.RequestException as error:
+        raise CutError(error_text.cause(error)) from error
+
+
+def unreadable(url: str, why: str) -> Failure:
+    """Return the failure to read the file at `url`."""
+    return Failure(Problem("cannot read", shown(url), why))
+
+
+def etag_of(response: requests.Response) -> str:
+    """Return the server's name for this version of the file, "" without one."""
+    return response.headers.get("ETag", "")
+
+
+def content_range(response: requests.Response) -> tuple[int, int, int] | None:
+    """Parse the first byte, the byte after the last and the length of the whole file; None without them."""
+    found = re.fullmatch(rf"bytes ({_COUNT})-({_COUNT})/({_COUNT})", response.headers.get("Content-Range", ""))
+    return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
+
+
+def content_length(response: requests.Response) -> int:
+    """Parse the length of the body in bytes, 0 without one."""
+    found = re.fullmatch(_COUNT, response.headers.get("Content-Length", ""))
+    return int(found[0]) if found else 0
+
+
+def joined(spans: Iterable[Span]) -> Iterator[Span]:
+    """Join spans that are at most `GAP` bytes apart."""
+    ordered = sorted(spans)
+    if not ordered:
+        return
+    start, stop = ordered[0]
+    for first, last in ordered[1:]:
+        if first > stop + GAP:
+            yield start, stop
+            start, stop = first, last
+        stop = max(stop, last)
+    yield start, stop
+
+
+def missing(start: int, stop: int, held: Iterable[Span]) -> Iterator[Span]:
+    """Yield the parts of a span that `held`, which is sorted, leaves out."""
+    for first, last in held:
+        if first >= stop:
+            break
+        if first > start:
+            yield start, first
+        start = max(start, last)
+    if start < stop:
+        yield start, stop

@@ -1,4 +1,4 @@
-"""The wheel of a release, found on the user's package indexes."""
+"""The wheels of releases, found on the user's package indexes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWar
 
 from vpatch.errors import Failure, Problem
 from vpatch.net import error_text
-from vpatch.release.index_config import read_settings
-from vpatch.release.session import open_session
+from vpatch.release.index_config import open_session, read_settings
 
 PROJECT = "vllm"
 NEIGHBOURS = 3  # releases named on each side of one that does not exist
 
-_Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest is the one to take
+_Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest wheel is chosen
 
 
 @dataclass(frozen=True)
 class Wheel:
     """One wheel on an index.
 
-    `version` is in its canonical form, `url` is without credentials (sessions know them), `sha256` is that of the
-    whole file in hexadecimal, None where the index does not say.
+    `version` is canonical, `url` has no credentials (sessions add them), `sha256` is that of the whole file in
+    hexadecimal, None without one on the index.
     """
 
     version: str
@@ -40,30 +39,30 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Offer:
-    """What an index has of one version: the wheel to take, and whether all its wheels are yanked."""
+    """The wheel of one version that an index offers, and whether all wheels of the version are yanked."""
 
     wheel: Wheel
     yanked: bool
 
 
 class NoAnswerError(Failure):
-    """An index gave no answer at all: no connection, no such host, silence. An HTTP status would be an answer."""
+    """An index did not answer at all: no connection, no such host, silence. An HTTP status would be an answer."""
 
 
 class Memory(Protocol):
-    """Keeps what indexes said, for when they give no answer."""
+    """Stores the answers of indexes, for use when an index does not answer."""
 
     def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
-        """Keep the offers of one index; there may be none."""
+        """Store the offers of one index; they may be empty."""
         ...
 
-    def recall(self, index: str, project: str, cause: str) -> Iterable[Offer] | None:
-        """Give what was kept, None where nothing was; `cause` says why the index gives no answer."""
+    def recall(self, index: str, project: str, problem: Problem) -> Iterable[Offer] | None:
+        """Return the stored offers, None without any; `problem` is why the index does not answer."""
         ...
 
 
 def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
-    """Give the wheel of exactly this release: for x86-64 manylinux if there is one, of the highest build tag.
+    """Find the wheel of exactly this release: for x86-64 manylinux if possible, with the highest build tag.
 
     The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
 
@@ -75,10 +74,10 @@ def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
 
 
 def find_wheels(versions: Iterable[str], *, project: str = PROJECT, memory: Memory | None = None) -> tuple[Offer, ...]:
-    """Give the wheel of each of these releases, as `find_wheel`, oldest first, from one request to each index.
+    """Find the wheel of each of these releases like `find_wheel`, oldest first, by one request to each index.
 
     Raises:
-        Failure: a version or a release that there is not, all of them at once; or an index is down, slow or broken.
+        Failure: no such versions or releases, all of them at once; or an index is down, slow or broken.
     """
     wanted = set(_parsed(versions))
     found: dict[Version, Offer] = {}
@@ -97,20 +96,10 @@ def find_wheels(versions: Iterable[str], *, project: str = PROJECT, memory: Memo
     )
 
 
-def releases() -> tuple[str, ...]:
-    """Give every version that has a wheel and is not yanked, oldest first, pre-releases included.
-
-    Raises:
-        Failure: no such project, or an index is down, slow or broken.
-    """
-    versions = {version for offers in listings() for version, offer in offers.items() if not offer.yanked}
-    return tuple(map(str, sorted(versions)))
-
-
 def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterator[dict[Version, Offer]]:
-    """Give what each index that has any wheel offers, asking the next index only when it is wanted.
+    """Yield what each index with any wheel of the project offers; the next index is asked only when needed.
 
-    What an index says is kept in `memory`; one that gives no answer is taken to say what is in there.
+    The answers are stored in `memory`, which answers for an index that does not.
 
     Raises:
         Failure: no such project, or an index is down, slow or broken.
@@ -147,9 +136,9 @@ def _parsed(versions: Iterable[str]) -> Iterator[Version]:
 
 def _offers(session: requests.Session, index: str, project: str, memory: Memory | None) -> Iterable[Offer]:
     try:
-        offers = _asked(session, index, project)
+        offers = _ask(session, index, project)
     except NoAnswerError as error:
-        kept = memory.recall(index, project, error.problems[0].cause) if memory else None
+        kept = memory.recall(index, project, error.problems[0]) if memory else None
         if kept is None:
             raise
         return kept
@@ -158,7 +147,7 @@ def _offers(session: requests.Session, index: str, project: str, memory: Memory 
     return offers
 
 
-def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
+def _ask(session: requests.Session, index: str, project: str) -> list[Offer]:
     where = error_text.shown(index)
     try:
         with warnings.catch_warnings():
@@ -194,7 +183,7 @@ def _preference(platform: str) -> int:
 
 
 def _around(wanted: Version, versions: list[Version]) -> str:
-    """Name the releases next to the one that does not exist, and the newest."""
+    """List the releases next to the one that does not exist, and the newest."""
     at = bisect(versions, wanted)
     near = versions[max(0, at - NEIGHBOURS) : at + NEIGHBOURS]
     text = ", ".join(map(str, near))

@@ -21,7 +21,7 @@ from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
 from vpatch.image.registry.tars import BadLayerError, read_layer
-from vpatch.net import limits as of_servers
+from vpatch.net import session as of_servers
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping
@@ -252,7 +252,7 @@ def test_a_history_made_for_slow_patterns() -> None:
 @pytest.mark.parametrize("kind", DRIPS)
 def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
-    monkeypatch.setattr(of_servers, "GRACE", 0.2)
+    monkeypatch.setattr(of_servers.LIMITS, "grace", 0.2)
     began = time.monotonic()
     with dripping(kind) as host:
         ran = vpatch("inspect", f"{host}/limits/drip:x")

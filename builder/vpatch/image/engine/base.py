@@ -16,7 +16,7 @@ from vpatch.image.registry.reference import parse
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from vpatch.net.transfer import Progress
+    from vpatch.net.ranges import Progress
 
 # What the engine says of an image beside its configuration, and what the configuration calls it.
 _FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}

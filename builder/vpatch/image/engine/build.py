@@ -30,7 +30,7 @@ from vpatch.image.registry.reference import parse
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from vpatch.net.transfer import Progress
+    from vpatch.net.ranges import Progress
 
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:

@@ -18,7 +18,7 @@ from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.push import push, tag
 from vpatch.image.registry.reference import Reference, parse
 from vpatch.image.registry.tree import is_wanted, is_wanted_or_compiled, vllm_in
-from vpatch.net.transfer import Progress
+from vpatch.net.ranges import Progress
 
 PLATFORM = "linux/amd64"
 """What an image is for where nobody says otherwise."""

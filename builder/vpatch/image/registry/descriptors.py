@@ -9,7 +9,7 @@ from typing import Any
 
 from vpatch.image.registry.reference import DIGEST
 from vpatch.image.registry.repository import Repository
-from vpatch.net.web import CutError, blocks
+from vpatch.net.ranges import CutError, blocks
 
 DOCKER = "application/vnd.docker.distribution.manifest.v2+json"
 OCI = "application/vnd.oci.image.manifest.v1+json"

@@ -19,7 +19,7 @@ from vpatch.image.registry.pulled import RemoteImage
 from vpatch.image.registry.repository import persist
 from vpatch.image.registry.tars import BadLayerError, read_layer
 from vpatch.image.registry.view import View, entry_in, names_in
-from vpatch.net.transfer import Progress
+from vpatch.net.ranges import Progress
 
 SMALL = 1 << 20  # bytes of a layer that is sooner read than proven to be of no use
 

@@ -10,7 +10,7 @@ from vpatch.image.layer import digest_of
 from vpatch.image.registry.descriptors import DOCKER, INDEXES, OCI
 from vpatch.image.registry.repository import Repository
 from vpatch.image.shapes import read_json
-from vpatch.net.web import CutError, blocks
+from vpatch.net.ranges import CutError, blocks
 
 LARGEST = 4 << 20  # bytes of a manifest or a config, the most that registries take of the former
 

@@ -16,7 +16,7 @@ from vpatch.image.registry.pulled import RemoteImage
 from vpatch.image.registry.reference import Reference
 from vpatch.image.registry.repository import Repository, persist
 from vpatch.image.registry.sender import Sender
-from vpatch.net.transfer import Progress
+from vpatch.net.ranges import Progress
 
 
 @dataclass(frozen=True)

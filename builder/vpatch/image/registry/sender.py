@@ -13,7 +13,7 @@ from vpatch.image.registry.descriptors import Descriptor, stream
 from vpatch.image.registry.pulled import RemoteImage
 from vpatch.image.registry.reference import Reference
 from vpatch.image.registry.repository import RefusedError, Repository, persist
-from vpatch.net.transfer import Progress
+from vpatch.net.ranges import Progress
 
 
 class Sender:

@@ -14,8 +14,8 @@ from vpatch.image.registry.credentials import find_credentials
 from vpatch.image.registry.hosts import origin_of, same_origin
 from vpatch.image.registry.login import Login
 from vpatch.net import error_text
-from vpatch.net.adapter import Adapter
-from vpatch.release.session import Session as Redirecting
+from vpatch.net.session import Adapter
+from vpatch.net.session import Session as Redirecting
 
 BACKOFF = 0.2  # seconds, doubled with each try
 RETRIES = 3

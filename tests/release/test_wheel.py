@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.release import members
-from vpatch.release.fetch import find_wheel, open_wheel, read_members
+from vpatch.release import wheel as module
+from vpatch.release.index import find_wheel
+from vpatch.release.wheel import open_wheel, read_members
+
+from tests.loopback import make_wheel
 
 if TYPE_CHECKING:
     from tests.loopback import Site
@@ -20,7 +23,6 @@ NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 DATE = 1777863720  # 2026-05-04 03:02:00 UTC
 
 Refusal = Callable[[bytes], str]
-MakeWheel = Callable[..., bytes]
 
 
 def damaged(wheel: bytes, old: bytes, new: bytes) -> bytes:
@@ -43,19 +45,17 @@ def test_reads_only_the_members_that_are_wanted(site: Site) -> None:
 def test_gives_a_file_with_an_impossible_date_the_first_of_zip() -> None:
     info = zipfile.ZipInfo("vllm/a.py", (2026, 0, 0, 0, 0, 0))
 
-    assert members._seconds(info) == 315532800  # 1980-01-01
+    assert module._seconds(info) == 315532800  # 1980-01-01
 
 
-def test_refuses_a_file_that_record_does_not_know(refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_refuses_a_file_that_record_does_not_know(refusal: Refusal) -> None:
     line = refusal(make_wheel(record=b"vllm-1.0.dist-info/RECORD,,\n"))
 
     assert line == "wrong bytes: vllm/__init__.py: RECORD does not list it"
 
 
 @pytest.mark.parametrize(("old", "new"), [(b"sha256=", b"sha255="), (b",20\n", b",21\n"), (b",20\n", b",  \n")])
-def test_refuses_a_file_that_is_not_what_record_says(
-    site: Site, refusal: Refusal, make_wheel: MakeWheel, old: bytes, new: bytes
-) -> None:
+def test_refuses_a_file_that_is_not_what_record_says(site: Site, refusal: Refusal, old: bytes, new: bytes) -> None:
     record = damaged(site.wanted()["vllm-1.0.dist-info/RECORD"], old, new)
 
     line = refusal(make_wheel(record=record))
@@ -63,7 +63,7 @@ def test_refuses_a_file_that_is_not_what_record_says(
     assert line == "wrong bytes: vllm/__init__.py: its sha256 or size is not the one in RECORD"
 
 
-def test_refuses_a_file_with_other_bytes(site: Site, refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_refuses_a_file_with_other_bytes(site: Site, refusal: Refusal) -> None:
     record = site.wanted()["vllm-1.0.dist-info/RECORD"]
 
     line = refusal(make_wheel({"vllm/engine/core.py": b"evil\n"}, record=record))
@@ -88,13 +88,13 @@ def test_refuses_what_is_no_zip_file(site: Site, refusal: Refusal) -> None:
 
 
 @pytest.mark.parametrize("record", [b"\xff", b'"' + b"x" * 200_000])
-def test_refuses_a_record_that_cannot_be_read(refusal: Refusal, make_wheel: MakeWheel, record: bytes) -> None:
+def test_refuses_a_record_that_cannot_be_read(refusal: Refusal, record: bytes) -> None:
     line = refusal(make_wheel(record=record))
 
     assert line.startswith("damaged wheel: vllm-1.0.dist-info/RECORD: ")
 
 
-def test_refuses_a_zip_file_that_is_no_wheel(site: Site, refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_refuses_a_zip_file_that_is_no_wheel(site: Site, refusal: Refusal) -> None:
     line = refusal(make_wheel({"other.dist-info/RECORD": b""}))
 
     assert line == f"not a wheel: {site.url}/files/{NAME}: 2 RECORD files in it, not one"
@@ -115,7 +115,7 @@ def test_refuses_a_whole_wheel_with_another_hash(site: Site) -> None:
     "name",
     ["../evil.py", "/evil.py", "vllm/../../evil.py", "vllm//evil.py", "./evil.py", "vllm\\evil.py", "evil.py\0x.py"],
 )
-def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, make_wheel: MakeWheel, name: str) -> None:
+def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, name: str) -> None:
     stand_in = "E" * (len(name) - 3) + ".py"
     wheel = damaged(make_wheel({stand_in: b"evil\n"}), stand_in.encode(), name.encode())
 
