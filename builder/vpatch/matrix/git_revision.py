@@ -1,0 +1,300 @@
+"""A vLLM at a git revision: read from a folder's object store, or fetched from a URL; nothing is checked out."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from select import select
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from vpatch.errors import Failure, Problem
+from vpatch.matrix.sources import Tree, parsed_version
+
+if TYPE_CHECKING:
+    from git import Git
+
+SILENCE = 30.0  # seconds without any output after which a server counts as gone
+
+# Without those that run commands, such as `ext::`, even if the user's settings rewrite an address to one.
+_PROTOCOLS = ("file", "git", "http", "https", "ssh")
+_REF = "refs/vpatch/rev"
+_URL = r"((?:\w+::)?[\w+.-]+://)(.*)"
+_UNADVERTISED = "unadvertised object"
+_ODD = {"120000": "a symbolic link", "160000": "a submodule"}  # by mode
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A revision of a repository: a folder, with or without a checkout, or a URL.
+
+    A folder is read in place, without any change to it; `rev` may be any revision that git knows. From a URL one commit
+    is fetched into a temporary folder; `rev` is then a branch, a tag or the whole id of a commit.
+    """
+
+    address: str
+    rev: str
+
+    @property
+    def name(self) -> str:
+        """The revision as it was given."""
+        return self.rev
+
+    def read(self, files: Collection[str]) -> Tree:
+        """Read these files as git stores them. The version is that of the commit's newest tag, if it has any.
+
+        Raises:
+            Failure: git, gitpython, the repository or the revision is missing, it has no vLLM, a wanted file is not a
+                plain one, or a server does not answer.
+        """
+        where = shown(self.address)
+        for what, given in (("address", where), ("revision", self.rev)):
+            if given.startswith("-"):
+                raise Failure(Problem("cannot read", given, f"a git {what} cannot begin with a hyphen"))
+        folder = Path(self.address)
+        with _naming_git(self.address):
+            if folder.is_dir():
+                git_dir = folder / ".git"
+                return self._tree(git_dir if git_dir.exists() else folder, "", files)
+            if not _is_url(self.address):
+                raise Failure(Problem("cannot read", where, "there is no such folder, and it is no URL"))
+            with _temporary() as made:
+                return self._tree(made, _fetch_commit(self.address, self.rev, made), files)
+
+    def _tree(self, git_dir: Path, fetched: str, files: Collection[str]) -> Tree:
+        """Read the files of the commit `fetched`, or of the revision if nothing was fetched."""
+        git = _git(git_dir.parent if git_dir.name == ".git" else git_dir, git_dir.absolute())
+        commit = fetched or self._resolve(git)
+        blobs = _blobs(git, commit, files, f"{shown(self.address)} {self.rev}")
+        if fetched and blobs:
+            _fetch_blobs(self.address, self.rev, git_dir, set(blobs.values()))
+        return Tree(
+            files={file: _content(git, blob) for file, blob in blobs.items()},
+            version=_version(git, commit),
+            origin=f"{shown(self.address)} {commit}",
+            received=sum(pack.stat().st_size for pack in git_dir.glob("objects/pack/*.pack")) if fetched else 0,
+        )
+
+    def _resolve(self, git: Git) -> str:
+        from git import GitCommandError
+
+        git.rev_parse("--git-dir")
+        try:
+            # In two steps, as `:/text` takes all that follows for text.
+            found = git.rev_parse("--quiet", "--verify", self.rev)
+            return str(git.rev_parse("--quiet", "--verify", f"{found}^{{commit}}"))
+        except GitCommandError as error:
+            raise _missing(self.address, f"{self.rev}: git knows no commit by that name there") from error
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """Make a folder, and remove it afterwards, or at the program's end if this thread does not get that far."""
+    made = Path(tempfile.mkdtemp(prefix="vpatch-git-"))
+    remove = partial(shutil.rmtree, made, ignore_errors=True)
+    atexit.register(remove)
+    try:
+        yield made
+    finally:
+        remove()
+        atexit.unregister(remove)
+
+
+@contextmanager
+def _naming_git(address: str) -> Iterator[None]:
+    """Turn the errors of git and gitpython into failures."""
+    try:
+        from git import GitError
+    except ImportError as error:
+        cause = "a git revision needs git and gitpython: pip install 'vpatch[git]'"
+        raise Failure(Problem("cannot read", shown(address), cause)) from error
+    try:
+        yield
+    except (GitError, OSError) as error:
+        message = " ".join(str(getattr(error, "stderr", "") or error).split())
+        cause = re.sub(r"^stderr: '(fatal: )?(.*)'$", r"\2", message)
+        raise Failure(Problem("cannot read", shown(address), _hidden(cause, address))) from error
+
+
+def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> Mapping[str, str]:
+    """Return the ids of the contents of those files that exist."""
+    listed = git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
+    entries = {path: head.split() for head, _, path in (line.partition("\t") for line in listed if line)}
+    if not any(path.startswith("vllm/") for path in entries):
+        raise Failure(Problem("no vLLM", where, "it has no folder vllm/"))
+    wanted = {place for file in files for place in (file, *map(str, Path(file).parents))}
+    odd = [
+        Problem("not a plain file", where, f"{path} is {_ODD[mode]}")
+        for path, (mode, _, _) in entries.items()
+        if path in wanted and mode in _ODD
+    ]
+    if odd:
+        raise Failure(*odd)
+    return {file: entries[file][2] for file in files if file in entries}
+
+
+def _content(git: Git, blob: str) -> bytes:
+    return bytes(git.cat_file("blob", blob, strip_newline_in_stdout=False, stdout_as_string=False))
+
+
+def _version(git: Git, commit: str) -> str | None:
+    """Return the newest version among the tags of this very commit."""
+    tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
+    versions = [version for tag in tags if (version := parsed_version(tag))]
+    return str(max(versions)) if versions else None
+
+
+# --- fetching --------------------------------------------------------------------------------------------------
+
+
+def _git(folder: Path, git_dir: Path, protocols: Collection[str] = ()) -> Git:
+    """Return git for one repository, which may fetch by these protocols and never asks questions.
+
+    Without protocols it fetches nothing, not even what a partial clone lacks.
+    """
+    from git import Git
+
+    git = Git(folder)
+    git.update_environment(
+        GIT_DIR=str(git_dir),  # a hook that started vpatch may have set this and the next for another repository
+        GIT_WORK_TREE=str(git_dir),
+        GIT_ALLOW_PROTOCOL=":".join(protocols) or "none",
+        GIT_NO_LAZY_FETCH="1",
+        GIT_NO_REPLACE_OBJECTS="1",
+        GIT_TERMINAL_PROMPT="0",
+        SSH_ASKPASS_REQUIRE="never",  # nor is there a terminal, as git runs in a session of its own
+    )
+    return git
+
+
+def _fetch_commit(address: str, rev: str, folder: Path) -> str:
+    """Fetch the commit of a branch, a tag or a whole id into `folder`, which is empty; return its id.
+
+    If the server can leave files out, `_fetch_blobs` fetches them later, else all of them come now. Tags of exactly
+    that commit come along.
+    """
+    from git import GitCommandError
+
+    git = _git(folder, folder, _allowed())
+    git.init("--quiet", "--template=")
+    try:
+        git.check_ref_format("--allow-onelevel", rev)
+    except GitCommandError as error:
+        raise _missing(address, f"{rev}: of a URL it is a branch, a tag or the whole id of a commit") from error
+    git.remote("add", "origin", address)
+    if message := _fetch(git, address, "--depth=1", "--filter=blob:none", "origin", f"+{rev}:{_REF}"):
+        raise _failure(address, rev, message)
+    return str(git.rev_parse("--verify", f"{_REF}^{{commit}}"))
+
+
+def _fetch_blobs(address: str, rev: str, folder: Path, ids: Collection[str]) -> None:
+    """Fetch these contents at once, if they are not there yet."""
+    git = _git(folder, folder, _allowed())
+    message = _fetch(git, address, "--no-tags", "--filter=blob:none", "origin", *ids)
+    if _UNADVERTISED in message:  # the server can leave files out, but does not send single ones by their ids
+        message = _fetch(git, address, "--refetch", "--no-filter", "--depth=1", "origin", f"+{rev}:{_REF}")
+    if message:
+        raise _failure(address, rev, message)
+
+
+def _allowed() -> list[str]:
+    """Return the safe protocols that the user's own environment allows."""
+    allowed = os.environ.get("GIT_ALLOW_PROTOCOL")
+    return [name for name in _PROTOCOLS if allowed is None or name in allowed.split(":")]
+
+
+def _fetch(git: Git, address: str, *arguments: str) -> str:
+    """Run `git fetch`; return its output if it failed, else ""."""
+    options = ("--progress", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules")
+    settings = ("-c", "fetch.negotiationAlgorithm=noop", "-c", "fetch.unpackLimit=1")
+    # In a session of its own it has no terminal to ask at, and can be ended with all that it started.
+    running = git.execute(
+        [git.GIT_PYTHON_GIT_EXECUTABLE, *settings, "fetch", *options, *arguments],
+        as_process=True,
+        with_stdout=False,
+        start_new_session=True,
+    )
+    process: Any = running.proc  # gitpython ends the process when `running` is collected
+    end = partial(_end, process.pid)
+    atexit.register(end)  # for the threads that an interrupted program does not wait for
+    output = b""
+    with process:
+        try:
+            while select([process.stderr], [], [], SILENCE)[0]:
+                if not (more := os.read(process.stderr.fileno(), 1 << 16)):
+                    break
+                output += more
+            else:
+                raise Failure(Problem("cannot fetch", shown(address), f"no sign of life within {SILENCE:g} s"))
+            failed = process.wait()
+        except BaseException:
+            end()
+            raise
+        finally:
+            atexit.unregister(end)
+    return output.decode("utf-8", "replace") if failed else ""
+
+
+def _end(session: int) -> None:
+    """End a process and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
+
+
+# --- messages --------------------------------------------------------------------------------------------------
+
+
+def _failure(address: str, rev: str, output: str) -> Failure:
+    """Return the failure of a fetch, without git's progress and without secrets."""
+    lines = [line.strip() for line in re.split(r"[\r\n]", output) if not line.startswith("warning: ")]
+    # The last line about a failure of ssh names no cause.
+    fatal = [line for line in lines if line.startswith("fatal: ") and "not read from remote" not in line]
+    cause = next(filter(None, [*fatal, *lines]), "git fetch fails")
+    if re.search(rf"couldn't find remote ref|not our ref|{_UNADVERTISED}", output):
+        return _missing(address, f"{rev}: there is neither a branch nor a tag nor a commit that is called so")
+    cause = _hidden(cause.removeprefix("fatal: "), address)
+    return Failure(Problem("cannot fetch", shown(address), cause[:1].lower() + cause[1:]))
+
+
+def _missing(address: str, cause: str) -> Failure:
+    return Failure(Problem("no such revision", shown(address), cause))
+
+
+def _is_url(address: str) -> bool:
+    """Return whether git fetches from an address, `host:path` included; else it is a folder."""
+    return bool(re.match(r"[^/]+:", address))
+
+
+def shown(address: str) -> str:
+    """Return an address without user name, password, query and fragment.
+
+    If these cannot be told apart, as with a password that is not encoded, less is left. A user name alone stays in
+    `git@host:path`.
+    """
+    if not (url := re.match(_URL, address)):
+        return re.sub(r"^[^/@:]+:.*@", "", address)
+    place = re.split("[?#]", url[2], maxsplit=1)[0]
+    if url[1] == "file://":
+        return url[1] + place
+    return url[1] + ("..." if "@" in url[2][len(place) :] else place.rpartition("@")[2])
+
+
+def _hidden(line: str, address: str) -> str:
+    """Remove from git's output what `shown` removes from this address, or from one it is rewritten to."""
+    line = line.replace(address, shown(address))
+    has_login = _is_url(address) and not address.startswith("file://")
+    login = re.sub(_URL, r"\2", address).rpartition("@")[0] if has_login else ""
+    user, _, password = login.partition(":")
+    for secret in filter(None, (login and f"{login}@", user and f"{user}@", password)):
+        line = line.replace(secret, "").replace(unquote(secret), "")
+    line = re.sub(r"\b(?!file://)[\w+.-]+://(.*@)?[^\s'\"]*", lambda url: shown(url[0]), line)
+    return re.sub(r"(?<![^\s'\"])(?!file://)[^\s'\"/][^\s'\"]*@", "", line)  # as in `user:password@host:path`
