@@ -19,7 +19,7 @@ import pytest
 from vpatch.api import apply
 from vpatch.cli import main
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.release.fetch import fetch
 from vpatch.tree.locate import locate
 from vpatch.tree.store import SitePackages
@@ -152,7 +152,7 @@ def process() -> Process:
 @pytest.fixture(scope="session")
 def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     """`slim("0.21.0")`: of a pristine release the files that overlays look at, and RECORD. Not to be changed."""
-    files = set(named(discover()))
+    files = set(Engine(discover()).files)
     wanted = files | {f"{parent}/__init__.py" for file in files for parent in Path(file).parents}
     made: dict[str, Path] = {}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from textwrap import dedent
 
 import pytest
-from vpatch.core.engine import plan, status
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Shape
 from vpatch.core.verdict import Changeset, State, Verdict
 
@@ -44,7 +44,7 @@ def overlay(
 
 def make(files: Files, *items: Catalogued) -> Changeset:
     """Plan overlays on a tree."""
-    return plan(files.get, items)
+    return Engine(items).plan(files.get)
 
 
 def applied(files: Files, *items: Catalogued) -> Files:
@@ -63,7 +63,7 @@ def applied(files: Files, *items: Catalogued) -> Files:
 
 def verdict(files: Files, item: Catalogued) -> Verdict:
     """Give an overlay's verdict on a tree."""
-    return status(files.get, [item])[0]
+    return Engine([item]).status(files.get)[0]
 
 
 def becomes(before: str, edit: Edit, after: str) -> None:

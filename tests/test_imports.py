@@ -29,9 +29,9 @@ LEVELS = (
 CORE = (
     ("cst", "nesting", "landing.flow", "verdict", "core"),
     ("landing.binding",),
-    ("landing.definitions", "syntax", "elide"),
-    ("landing.overriding", "marks", "select"),
-    ("landing.position", "workspace"),
+    ("landing.definitions", "syntax"),
+    ("landing.overriding", "marks", "parse"),
+    ("landing.position", "select", "workspace"),
     ("overlay",),
     ("edits", "predicates", "judge", "probes", "landing.check", "landing"),
     ("engine", "catalogue"),

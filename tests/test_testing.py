@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch import api, testing
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import status
-from vpatch.core.select import Lost
+from vpatch.core.engine import Engine
+from vpatch.core.parse import Lost
 from vpatch.errors import Problem
 from vpatch.testing import Case, State, check, fingerprint_of
 from vpatch.tree.locate import locate
@@ -209,6 +209,6 @@ def test_the_state_is_asked_of_the_tree(slim: Trees, tmp_path: Path) -> None:
     """As a check on the checks above: what is left of a pending case is applied, and parses."""
     applied = run(PENDING, slim, tmp_path)
 
-    (verdict,) = status(locate(applied).read, select(discover(), (HYBRID,)))
+    (verdict,) = Engine(select(discover(), (HYBRID,))).status(locate(applied).read)
     assert verdict.state is State.APPLIED
     ast.parse((applied / CONFIG).read_bytes())

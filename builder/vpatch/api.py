@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure, Problem
 from vpatch.tree.store import Store
 
-if TYPE_CHECKING:
-    from vpatch.core.workspace import Parsed
-
 
 def apply(
     store: Store,
     overlays: Sequence[Catalogued],
-    parsed: Parsed | None = None,
-    among: Collection[Catalogued] = (),
+    engine: Engine | None = None,
 ) -> tuple[Changeset, tuple[str, ...]]:
-    """Put overlays on a tree; give the changeset and the paths that were written. `parsed`, `among`: as of `plan`.
+    """Apply overlays to a tree; return the changeset and the paths that were written.
 
-    The plan is made before any lock is taken, so that a tree that is as asked may be read-only; under the lock it holds
+    `engine` is one that has these overlays, to share what it has parsed. The plan is made before any lock is taken, so
+    that a tree that is as asked may be read-only; under the lock it holds
     only if the files are still what they were.
 
     Raises:
         Failure: the tree cannot be written, or is not what it was.
     """
-    parsed = {} if parsed is None else parsed
-    changeset, seen = _planned(store, overlays, parsed, among)
+    engine = engine or Engine(overlays)
+    changeset, seen = _planned(store, overlays, engine)
     if changeset.problems:
         return changeset, ()
     desired = _desired(store, changeset.files)
@@ -38,7 +36,7 @@ def apply(
         return changeset, ()
     with store.lock():
         if any(store.site.read(file) != data for file, data in seen.items()):
-            changeset, _ = _planned(store, overlays, parsed, among)
+            changeset, _ = _planned(store, overlays, engine)
             if changeset.problems:
                 return changeset, ()
             desired = _desired(store, changeset.files)
@@ -46,28 +44,25 @@ def apply(
 
 
 def _planned(
-    store: Store, overlays: Sequence[Catalogued], parsed: Parsed, among: Collection[Catalogued]
+    store: Store, overlays: Sequence[Catalogued], engine: Engine
 ) -> tuple[Changeset, Mapping[str, bytes | None]]:
     """Plan; give the files, too, that the plan rests on."""
-    from vpatch.core.engine import plan
-
     seen: dict[str, bytes | None] = {}
 
     def read(file: str) -> bytes | None:
         seen[file] = store.site.read(file)
         return seen[file]
 
-    return plan(read, overlays, parsed, among), seen
+    return engine.plan(read, overlays), seen
 
 
 def revert(
     store: Store,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued] | None,
-    parsed: Parsed | None = None,
-    among: Collection[Catalogued] = (),
+    engine: Engine | None = None,
 ) -> tuple[str, ...]:
-    """Take `overlays` away, all where it is None; give the paths that were put back. `parsed`, `among`: as of `plan`.
+    """Revert `overlays`, all if it is None; return the paths that were put back.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
 
@@ -80,7 +75,7 @@ def revert(
             if overlays is None:
                 changed = store.settle({}, [], on_edits=False)
             else:
-                changed = _without(store, installed, overlays, {} if parsed is None else parsed, among)
+                changed = _without(store, installed, overlays, engine or Engine(installed))
     else:
         changed = ()
     gone = installed if overlays is None else overlays
@@ -126,16 +121,13 @@ def _without(
     store: Store,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued],
-    parsed: Parsed,
-    among: Collection[Catalogued],
+    engine: Engine,
 ) -> tuple[str, ...]:
-    from vpatch.core.engine import plan, status
-
     originals, going = store.originals(), {item.id for item in overlays}
     marks = {name: file for file in sorted(originals) for name in marks_in(store.site.read(file) or b"")}
     # One by one: that some are in conflict does not matter to what is applied already.
     here = [item for item in installed if item.id in marks]
-    states = {item.id: status(store.site.read, [item], parsed, among)[0].state for item in here}
+    states = {item.id: engine.status(store.site.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
     if missing := sorted(going - marks.keys()):
         raise Failure(*(_not_applied(store, name) for name in missing))
@@ -151,7 +143,7 @@ def _without(
     def pristine(file: str) -> bytes | None:
         return originals[file] if file in originals else store.site.read(file)
 
-    changeset = plan(pristine, stay, parsed, among)
+    changeset = engine.plan(pristine, stay)
     if changeset.problems:
         raise Failure(*changeset.problems)
     return store.settle(changeset.files, _note(changeset.files), on_edits=False)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from vpatch.api import apply, revert
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import status
+from vpatch.core.engine import Engine
 from vpatch.core.select import scopes
 from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
@@ -81,7 +81,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
     shutil.copytree(root, pristine, copy_function=_link)
     store, chosen = SitePackages(locate(root)), select(discover(), (overlay,))
 
-    (found,) = status(store.site.read, chosen)
+    (found,) = Engine(chosen).status(store.site.read)
     told = "; ".join([found.because, *map(str, found.problems)])
     _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {told}")
     _hold(case.says in told, f"{case.says!r} is not in: {told}")

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.tree.locate import locate
 
 from tests.releases import FACTS, RELEASES, fact
 
 if TYPE_CHECKING:
-    from vpatch.core.workspace import Parsed
-
     from tests.conftest import Program, Trees
 
     Contents = Callable[[Path], Mapping[str, bytes | None]]
@@ -54,7 +52,7 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents
     assert contents(tree) == before
 
 
-def together(tree: Path, *steps: tuple[str, ...], parsed: Parsed) -> Files:
+def together(tree: Path, *steps: tuple[str, ...], engine: Engine) -> Files:
     """Give the files that change when each step's overlays are applied at once, one step after the other."""
     changes: dict[str, bytes] = {}
     site = locate(tree)
@@ -63,7 +61,7 @@ def together(tree: Path, *steps: tuple[str, ...], parsed: Parsed) -> Files:
         return changes.get(file) or site.read(file)
 
     for step in steps:
-        changeset = plan(read, select(discover(), step), parsed)
+        changeset = engine.plan(read, select(discover(), step))
         assert not changeset.problems
         assert changeset.files
         changes |= changeset.files
@@ -82,10 +80,10 @@ ORDERS = {
 
 @pytest.mark.parametrize(("release", "order"), ORDERS.values(), ids=ORDERS)
 def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tuple[str, ...]) -> None:
-    parsed: Parsed = {}
+    engine = Engine(discover())
     tree = slim(release)
 
-    assert together(tree, *((one,) for one in order), parsed=parsed) == together(tree, todo(release), parsed=parsed)
+    assert together(tree, *((one,) for one in order), engine=engine) == together(tree, todo(release), engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +97,13 @@ def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tupl
 def test_each_alone(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
     """Taken away one by one, what is left is what it would be alone."""
     tree = linked(release)
-    parsed: Parsed = {}
+    engine = Engine(discover())
     assert vpatch("apply", tree).code == 0
     left = list(todo(release))
     random.Random(release).shuffle(left)  # noqa: S311 - for a test
 
     while len(left) > 1:
         assert vpatch("revert", tree, "--overlay", left.pop()).code == 0
-        expected = together(slim(release), tuple(left), parsed=parsed)
+        expected = together(slim(release), tuple(left), engine=engine)
         assert {file: (tree / file).read_bytes() for file in expected} == expected
     assert vpatch("revert", tree).code == 0

@@ -20,7 +20,7 @@ from vpatch import (
     ReplaceStatements,
 )
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan, status
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Reach, Shape
 from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import Finding, State
@@ -148,7 +148,7 @@ def test_an_edit_that_breaks_its_word_is_a_bug(gives: bytes) -> None:
 
     for items in ([faulty], [faulty, good]):
         with pytest.raises(RuntimeError, match=r"part is .* once the edits are made, not applied"):
-            plan(module("x = a\n").get, items)
+            Engine(items).plan(module("x = a\n").get)
 
 
 def test_two_edits_of_one_overlay_that_exclude_each_other_are_a_bug() -> None:
@@ -198,14 +198,14 @@ def test_a_real_plan_reads_what_it_needs_and_is_the_same_each_time(pristine: Cal
         return path.read_bytes() if path.is_file() else None
 
     items = list(select(discover(), ("turboquant-hybrid",)))
-    first = plan(read, items)
+    first = Engine(items).plan(read)
 
     assert asked == REAL - {"vllm/config/cache.py"}
     assert set(first.files) == asked - LOOKED_AT
-    assert plan(read, items) == first
+    assert Engine(items).plan(read) == first
 
     asked.clear()
-    drifted = status(lambda file: None if "interface" in file else read(file), items)
+    drifted = Engine(items).status(lambda file: None if "interface" in file else read(file))
     assert drifted[0].state is State.DRIFTED
     assert "vllm/config/cache.py" in asked
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 from vpatch import AddFile, Contains, Defines, DeleteStatements, EnsureImport, Not, ReplaceExpr
-from vpatch.core.engine import status
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Reach, Shape
-from vpatch.core.select import Source
+from vpatch.core.parse import Source
 from vpatch.core.verdict import Answer, Finding, Found, State
-from vpatch.core.workspace import Parsed, Workspace
+from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
 
 from tests.snippets import FILE, applied, make, module, names_of_fragments, overlay, unmarked, verdict
@@ -224,29 +224,29 @@ class Counted:
 
 
 def test_the_same_code_is_asked_about_once() -> None:
-    counted, parsed = Counted(), Parsed()
-    item = overlay(Counting(counted))
-    first = status(module(OLD).get, [item], parsed)
+    counted = Counted()
+    engine = Engine([overlay(Counting(counted))])
+    first = engine.status(module(OLD).get)
     asked = counted.times
 
-    assert status(module(OLD).get, [item], parsed) == first
+    assert engine.status(module(OLD).get) == first
     assert counted.times == asked
-    status(module(NEW).get, [item], parsed)
+    engine.status(module(NEW).get)
     assert counted.times > asked
 
 
 def test_what_was_found_keeps_no_code_alive() -> None:
     """Syntax trees go with their last name, though the collector of cycles is switched off."""
-    parsed = Parsed()
-    status(module(OLD).get, [overlay(Counting(Counted()))], parsed)
-    ((_, known),) = parsed.items()
-    assert isinstance(known.source, Source)
-    source_of = weakref.ref(known.source)
+    engine = Engine([overlay(Counting(Counted()))])
+    engine.status(module(OLD).get)
+    (parsed,) = engine._cache._known.values()
+    assert isinstance(parsed._source, Source)
+    source_of = weakref.ref(parsed._source)
     gc.collect()
     gc.disable()
     try:
-        del known
-        parsed.clear()
+        del parsed
+        engine.forget()
 
         assert source_of() is None
     finally:

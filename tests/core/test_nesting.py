@@ -11,12 +11,12 @@ from collections.abc import Callable
 import pytest
 from vpatch import EnsureImport
 from vpatch.core import nesting
-from vpatch.core.elide import elide
-from vpatch.core.select import Lost
+from vpatch.core.parse import Cache, Lost
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure
 
 from tests.conftest import Trees
+from tests.core.test_parse import elided
 from tests.releases import RELEASES
 from tests.snippets import FILE, make, overlay
 
@@ -58,7 +58,7 @@ def test_too_deep(kind: str, before: str) -> None:
     # Of these, behind code that no Python takes, libcst's tokenizer and ours see the first few only.
     for reach in ((), ("",)) if not before or kind not in {"indents", "formats"} else ():
         with pytest.raises(nesting.TooDeep, match=r"(nest|too many levels).* \(line \d+\)$"):
-            elide(data, reach)
+            elided(data, reach)
     with pytest.raises(Lost, match="not valid Python: "):
         Workspace({FILE: data}.get).source(FILE)
 
@@ -108,7 +108,7 @@ def test_an_encoding_hides_nothing() -> None:
 
     for reach in ((), ("",)):
         with pytest.raises(nesting.Refused, match=r"^not readable as text: its encoding is utf-7, and vpatch reads"):
-            elide(data, reach)
+            elided(data, reach)
     with pytest.raises(Lost, match="not readable as text: its encoding is utf-7"):
         Workspace({FILE: data}.get).source(FILE)
 
@@ -118,7 +118,7 @@ def test_encodings_that_are_read(cookie: str) -> None:
     data = f"# coding: {cookie}\nx = 1\ndef f():\n    return '{'é' if 'a' not in cookie else 'e'}'\n".encode(cookie)
 
     assert Workspace({FILE: data}.get).source(FILE).bytes == data
-    assert Workspace({FILE: data}.get, {FILE: frozenset()}).source(FILE).bytes == data
+    assert Workspace({FILE: data}.get, Cache({FILE: frozenset()})).source(FILE).bytes == data
 
 
 @pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])
@@ -127,7 +127,7 @@ def test_columns_count_in_any_encoding(cookie: str) -> None:
     data = f"# coding: {cookie}\nx = '{'é' * 40_000}'; y = {DEEP['and'](5000)}\n".encode(cookie)
 
     with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
-        elide(data, ())
+        elided(data, ())
 
 
 MUCH = {

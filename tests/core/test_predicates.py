@@ -6,6 +6,7 @@ import pytest
 from vpatch import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
 from vpatch.core.engine import _reach  # what a predicate is given to see
 from vpatch.core.overlay import Predicate
+from vpatch.core.parse import Cache
 from vpatch.core.workspace import Workspace
 
 from tests.snippets import FILE, module, overlay
@@ -85,7 +86,7 @@ ANSWERS += [
 
 
 def workspace(files: dict[str, bytes], predicate: Predicate) -> Workspace:
-    return Workspace(files.get, _reach([overlay(merged=predicate)]))
+    return Workspace(files.get, Cache(_reach([overlay(merged=predicate)])))
 
 
 @pytest.mark.parametrize(("predicate", "holds"), ANSWERS, ids=str)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
+from vpatch.core.parse import Lost, Source
 from vpatch.core.select import (
-    Lost,
-    Source,
     block,
     definitions,
     expression,

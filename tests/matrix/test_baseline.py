@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch import ReplaceExpr
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
@@ -254,8 +254,11 @@ def test_the_same_conflict_in_some_of_the_overlays() -> None:
 
 def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
     """A real release, with what overlays really come to on it."""
-    files = {file: (slim(release) / file).read_bytes() for file in named(overlays) if (slim(release) / file).is_file()}
-    return Row(release, Tree(files, release, "x.whl"), tuple(try_one(files.get, one, {}, overlays) for one in overlays))
+    files = {
+        file: (slim(release) / file).read_bytes() for file in Engine(overlays).files if (slim(release) / file).is_file()
+    }
+    engine = Engine(overlays)
+    return Row(release, Tree(files, release, "x.whl"), tuple(try_one(files.get, one, engine) for one in overlays))
 
 
 def test_a_planted_regression(slim: Trees) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import named, status
+from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.matrix.revision import Revision
 from vpatch.matrix.verdicts import Tree
@@ -94,10 +94,10 @@ def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: 
 def test_a_fix_is_there_or_not(upstream: Path) -> None:
     """The state comes from the commit, through the engine."""
     overlays = select(discover(), (HYBRID,))
-    asked = named(overlays)
+    asked = Engine(overlays).files
 
     def state(rev: str) -> str:
-        (verdict,) = status(Revision(str(upstream), rev).read(asked).files.get, overlays)
+        (verdict,) = Engine(overlays).status(Revision(str(upstream), rev).read(asked).files.get)
         return verdict.state
 
     assert [state(f"v{OLD}"), state("main")] == ["pending", "merged"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.local_tree import Folder
@@ -204,7 +204,7 @@ def test_a_wheel_on_disk_that_is_none(tmp_path: Path, content: bytes | None, lin
 
 def test_a_folder(pristine: Trees, tmp_path: Path) -> None:
     whole = pristine("0.20.2")
-    files = named(discover())
+    files = Engine(discover()).files
 
     tree = Folder(whole).read([*files, "vllm/not/there.py"])
 
@@ -228,7 +228,7 @@ def test_a_checkout(tmp_path: Path) -> None:
 
 def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache) -> None:
     """Every release on the user's own index, as `fetch` asks it."""
-    files = named(discover())
+    files = Engine(discover()).files
     found = releases_of("vllm", [], cache).releases
     assert {"0.18.0", "0.20.2", "0.33.0"} <= {release.name for release in found}
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Reach
 from vpatch.core.verdict import Finding, Found, State
 from vpatch.core.workspace import Workspace
@@ -44,11 +45,11 @@ class Odd:
 
 
 def one(item: Catalogued, files: Files | None = None) -> Cell:
-    return try_one((files or module(SOURCE)).get, item, {}, [item])
+    return try_one((files or module(SOURCE)).get, item, Engine([item]))
 
 
 def together(*items: Catalogued) -> Together:
-    return try_together(module(SOURCE).get, items, {}, items)
+    return try_together(module(SOURCE).get, items, Engine(items))
 
 
 def test_an_overlay_that_does_what_it_promises() -> None:

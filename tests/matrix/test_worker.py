@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.matrix import worker
 from vpatch.matrix.trial import Together
 from vpatch.matrix.worker import look
@@ -21,12 +21,12 @@ IDS = tuple(item.id for item in select(discover(), ("turboquant-hybrid", "turboq
 
 @pytest.fixture(autouse=True)
 def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_parsed", {})
+    worker._engine.cache_clear()
 
 
 def files(trees: Trees, release: str) -> dict[str, bytes]:
     root = trees(release)
-    return {file: (root / file).read_bytes() for file in named(discover()) if (root / file).is_file()}
+    return {file: (root / file).read_bytes() for file in Engine(discover()).files if (root / file).is_file()}
 
 
 def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
@@ -41,9 +41,9 @@ def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
 def test_only_what_a_neighbour_may_share_is_kept(slim: Trees) -> None:
     first, second = files(slim, "0.20.1"), files(slim, "0.20.2")
     look(first, IDS, IDS, ())
-    kept = {key[2] for key in worker._parsed}
+    kept = {data for _, data in worker._engine(frozenset(IDS))._cache._known}
     look(second, IDS, IDS, ())
 
     assert kept
     assert kept <= set(first.values())
-    assert {key[2] for key in worker._parsed} <= set(second.values())
+    assert {data for _, data in worker._engine(frozenset(IDS))._cache._known} <= set(second.values())

@@ -15,19 +15,19 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from vpatch.core.catalogue import discover
 from vpatch.core.edits import ReplaceFunction
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.core.judge import judge
 from vpatch.core.landing.position import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
 from vpatch.core.syntax import Path as Steps
 from vpatch.core.verdict import Finding, State
-from vpatch.core.workspace import Parsed, Workspace
+from vpatch.core.workspace import Workspace
 
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse
@@ -63,6 +63,10 @@ class File:
     patched: str
     items: list[Catalogued]
     found: list[tuple[Edit, Finding]]
+
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine(self.items)
 
     @cached_property
     def meanings(self) -> Mapping[Key, str]:
@@ -154,7 +158,6 @@ class Release:
     """A pristine release with all overlays, the opt-in ones included."""
 
     root: Path
-    parsed: Parsed = field(default_factory=dict)
 
     def read(self, file: str) -> bytes | None:
         path = self.root / file
@@ -164,7 +167,7 @@ class Release:
     def files(self) -> list[File]:
         """The modules that pending overlays change."""
         overlays, workspace = discover(), Workspace(self.read)
-        made = plan(self.read, overlays, self.parsed)
+        made = Engine(overlays).plan(self.read)
         assert not made.problems
         judged = [(item, judge(item, workspace)) for item in overlays]
         found: dict[str, list[tuple[Catalogued, Edit, Finding]]] = {}
@@ -180,11 +183,15 @@ class Release:
                 files.append(File(name, text, data.decode(), list(items.values()), [(e, f) for _, e, f in found[name]]))
         return files
 
+    @cached_property
+    def contents(self) -> set[bytes]:
+        """The contents of the files that the overlays read."""
+        return {data for file in Engine(discover()).files if (data := self.read(file)) is not None}
+
     def outcome(self, file: File, text: str) -> tuple[bool, str, str]:
         """Apply the overlays that change a file to a mutant of it: whether they refuse, the result, and why."""
-        changeset = plan(
-            lambda name: text.encode() if name == file.name else self.read(name), file.items, dict(self.parsed)
-        )
+        changeset = file.engine.plan(lambda name: text.encode() if name == file.name else self.read(name))
+        file.engine.forget(self.contents)
         refused = any(verdict.state is State.DRIFTED for verdict in changeset.before)
         assert refused or not changeset.problems, changeset.problems
         because = "; ".join(map(str, changeset.problems))

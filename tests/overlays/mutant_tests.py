@@ -9,15 +9,16 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import pytest
-from vpatch.core.engine import Read, plan, status
+from vpatch.core.engine import Engine, Read
 from vpatch.core.judge import judge
 from vpatch.core.marks import mark
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import Changeset, State
-from vpatch.core.workspace import Parsed, Workspace
+from vpatch.core.workspace import Workspace
 
 from tests.overlays.meaning import meanings, worse
 from tests.overlays.mutants import KINDS, Mutant, Mutator, mutants
@@ -32,14 +33,26 @@ class Subject:
     root: Path
     count: int
     made: Changeset = field(init=False)
-    parsed: Parsed = field(default_factory=dict)
+    engine: Engine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.made = plan(self.pristine, [self.item], self.parsed)
+        self.engine = Engine([self.item])
+        self.made = self.engine.plan(self.pristine)
 
     def pristine(self, file: str) -> bytes | None:
         path = self.root / file
         return path.read_bytes() if path.is_file() else None
+
+    def plan(self, read: Read) -> Changeset:
+        """Plan for a mutant, and forget it."""
+        changeset = self.engine.plan(read)
+        self.engine.forget(self._known)
+        return changeset
+
+    @cached_property
+    def _known(self) -> set[bytes]:
+        read = (self.pristine(file) for file in self.engine.files)
+        return {data for data in read if data is not None} | set(self.made.files.values())
 
     def patched(self, file: str) -> bytes | None:
         return self.made.files.get(file, self.pristine(file))
@@ -75,7 +88,7 @@ def any_order(text: str) -> Counter[str]:
 def outcome(subject: Subject, mutant: Mutant) -> str:
     """Apply the overlay to a mutant, and hold against it what must become of it."""
     read = subject.with_file(subject.pristine, mutant.file, mutant.text)
-    changeset = plan(read, [subject.item], dict(subject.parsed))
+    changeset = subject.plan(read)
     (before,), (after,) = changeset.before, changeset.after
     compile(changeset.files.get(mutant.file, b""), mutant.file, "exec", dont_inherit=True)
     if mutant.fate == "drifted" or (mutant.fate == "leaned" and before.state is State.DRIFTED):
@@ -162,7 +175,7 @@ def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_t
         # Every region takes its share first: enough, that there is something besides.
         for mutant in mutants(mutator, max(30, 8 * len(mutator.regions)), 1, 7):
             read = subject.with_file(subject.patched, mutant.file, mutant.text)
-            (verdict,) = status(read, [subject.item], dict(subject.parsed))
+            (verdict,) = subject.plan(read).before
             states[verdict.state] += 1
             left = Counter(ast.dump(p.node) for p in places(ast.parse(mutant.text).body))
             # What no edit looks at may change, even in a statement that gained an argument.

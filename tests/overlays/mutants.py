@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from libcst.metadata import MetadataWrapper, PositionProvider
 from vpatch.core import cst
 from vpatch.core.overlay import Edit
-from vpatch.core.select import Source
+from vpatch.core.parse import Source
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Finding
 

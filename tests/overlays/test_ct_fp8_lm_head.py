@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import status
+from vpatch.core.engine import Engine
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
@@ -114,7 +114,7 @@ def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", PENDING)
 def test_parts(release: str, slim: Callable[[str], Path]) -> None:
-    (verdict,) = status(locate(slim(release)).read, select(discover(), ("ct-fp8-lm-head",)))
+    (verdict,) = Engine(select(discover(), ("ct-fp8-lm-head",))).status(locate(slim(release)).read)
     states = {part.name: part.state for part in verdict.parts}
 
     assert {name for name, state in states.items() if state is State.PENDING} == PENDING[release]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from vpatch.api import apply
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan, status
+from vpatch.core.engine import Engine
 from vpatch.tree.locate import locate
 from vpatch.tree.store import SitePackages
 from vpatch_overlays.companions.turboquant_speculation import refuse_wrong_attention
@@ -36,7 +36,7 @@ def test_every_order_gives_the_same_bytes(
     release: str, linked: Trees, slim: Trees, contents: Callable[[Path], Contents]
 ) -> None:
     _, overlays = RELEASES[release]
-    together = plan(locate(slim(release)).read, select(discover(), overlays))
+    together = Engine(select(discover(), overlays)).plan(locate(slim(release)).read)
     assert not together.problems
     assert COMPANION in together.files
 
@@ -46,13 +46,13 @@ def test_every_order_gives_the_same_bytes(
             changeset, changed = apply(SitePackages(locate(tree)), select(discover(), (overlay,)))
             assert changed, changeset.problems
         assert {file: (tree / file).read_bytes() for file in together.files} == together.files
-        states = status(locate(tree).read, select(discover(), overlays))
+        states = Engine(select(discover(), overlays)).status(locate(tree).read)
         assert {str(verdict.state) for verdict in states} == {"applied"}
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_only_what_removes_a_stop_adds_one(release: str, slim: Trees) -> None:
-    adds = {item.id for item in discover() if COMPANION in plan(locate(slim(release)).read, [item]).files}
+    adds = {item.id for item in discover() if COMPANION in Engine([item]).plan(locate(slim(release)).read).files}
 
     assert adds == {RELEASES[release][0]}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
@@ -114,7 +114,7 @@ def test_it_and_workspace_in_any_order(slim: Callable[[str], Path], release: str
             return changes.get(file) or site.read(file)
 
         for step in [order] if order is both else [(one,) for one in order]:
-            changeset = plan(read, select(discover(), step))
+            changeset = Engine(select(discover(), step)).plan(read)
             assert not changeset.problems
             changes |= changeset.files
         made.append(changes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
@@ -119,7 +119,7 @@ def test_it_and_hybrid_share_one_file(slim: Callable[[str], Path]) -> None:
     read = locate(slim("0.20.2")).read
 
     def made(*overlays: str) -> Mapping[str, bytes]:
-        return plan(read, select(discover(), overlays)).files
+        return Engine(select(discover(), overlays)).plan(read).files
 
     hybrid, workspace = made("turboquant-hybrid"), made("turboquant-workspace")
     both = made("turboquant-hybrid", "turboquant-workspace")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.tree import disk
 from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
@@ -243,7 +243,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
-    desired = plan(locate(clone).read, select(discover(), (HYBRID,))).files
+    desired = Engine(select(discover(), (HYBRID,))).plan(locate(clone).read).files
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
 

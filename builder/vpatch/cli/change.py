@@ -11,7 +11,7 @@ from vpatch.api import apply, revert
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
 from vpatch.cli.output import Report
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.tree.locate import is_checkout
@@ -38,7 +38,7 @@ def apply_command(tree: Path | None, python: Path | None, ids: tuple[str, ...], 
     site = store.site
     changed: tuple[str, ...] = ()
     if check:
-        changeset = plan(site.read, overlays)
+        changeset = Engine(overlays).plan(site.read)
         verdicts = changeset.before
     else:
         changeset, changed = apply(store, overlays)

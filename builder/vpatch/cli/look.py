@@ -11,7 +11,7 @@ from vpatch.api import unknown_marks
 from vpatch.cli.options import chosen, not_applicable, reported, site_of, tree_options
 from vpatch.cli.output import Report
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import plan, status
+from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.tree.locate import is_checkout, locate
 from vpatch.tree.writer import originals
@@ -23,7 +23,7 @@ from vpatch.tree.writer import originals
 def status_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
     """Say what TREE is to every overlay. Writes nothing."""
     site, overlays = site_of(tree, python), chosen(ids)
-    verdicts = status(site.read, overlays)
+    verdicts = Engine(overlays).status(site.read)
     problems = [p for v in verdicts for p in v.problems] + not_applicable(verdicts, ids, str(site.root))
     return Report("status", str(site.root), site.version, verdicts, problems=problems)
 
@@ -34,7 +34,7 @@ def status_command(tree: Path | None, python: Path | None, ids: tuple[str, ...])
 def diff_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
     """Print the unified diff that `apply` would make. Writes nothing."""
     site, overlays = site_of(tree, python), chosen(ids)
-    changeset = plan(site.read, overlays)
+    changeset = Engine(overlays).plan(site.read)
     lines = [line for file, new in changeset.files.items() for line in _diff(file, site.read(file), new)]
     problems = [*changeset.problems, *not_applicable(changeset.before, ids, str(site.root))]
     extra = {"diff": "".join(f"{line}\n" for line in lines), "files": list(changeset.files)}

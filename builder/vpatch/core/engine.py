@@ -1,86 +1,133 @@
-"""From the bytes of a tree to verdicts, and to the new bytes of every file that changes. Nothing is written here."""
+"""The engine: from the bytes of a tree to verdicts, and to the new bytes of every file that changes.
+
+It writes nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
 from vpatch.core.overlay import Catalogued
+from vpatch.core.parse import Cache
 from vpatch.core.select import inside
 from vpatch.core.verdict import Changeset, Finding, Found, PartVerdict, State, Verdict
-from vpatch.core.workspace import Parsed, Workspace
+from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem
 
 Read = Callable[[str], bytes | None]
+"""Returns the bytes of a file of a tree by its POSIX path, None if there is no such file."""
+
+_Part = tuple[str, str]
+"""The ids of an overlay and of a part of it."""
 
 
-@dataclass(frozen=True)
-class _Claim:
-    overlay: str
-    part: str
-    file: str
-    scope: str
-    finding: Finding
-
-
-def status(
-    read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None, among: Collection[Catalogued] = ()
-) -> tuple[Verdict, ...]:
-    """Say what a tree is to each overlay, in the order of their ids.
+class Engine:
+    """Judges trees by a fixed set of overlays. It parses equal bytes of a file once, however often it is asked.
 
     Args:
-        read: gives the bytes of a file of the tree, None where there is no such file.
-        overlays: the selected ones; only these can be in conflict with each other.
-        parsed: syntax trees of earlier calls, to be used and added to.
-        among: the overlays that other calls with the same `parsed` select. A syntax tree is shared only where the same
-            code was looked at, and so these calls must name the same ones.
+        overlays: the overlays that questions may be about.
     """
-    files = Workspace(read, _reach([*overlays, *among]), parsed)
-    return tuple(judgement.verdict for judgement in _judge(files, overlays))
+
+    def __init__(self, overlays: Iterable[Catalogued]) -> None:
+        self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
+        self._reach = _reach(self.overlays)
+        self._cache = Cache(self._reach)
+        self._landed: dict[object, dict[str, tuple[str, ...]]] = {}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that the overlays read, change or add."""
+        parts = (part for item in self.overlays for part in item.overlay.parts)
+        return tuple(dict.fromkeys((*self._reach, *(file for part in parts for file in part.files))))
+
+    def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
+        """Judge a tree.
+
+        Args:
+            read: the tree.
+            overlays: some of the engine's; only these can be in conflict with each other. Default: all.
+
+        Returns:
+            The verdicts in the order of the overlays' ids.
+
+        Raises:
+            Failure: an edit or a predicate raised an exception.
+        """
+        return self._status(Workspace(read, self._cache), overlays)
+
+    def plan(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> Changeset:
+        """Compute the whole change that applies overlays to a tree.
+
+        If any of them is `drifted` or in `conflict`, nothing changes, and the changeset has every problem. The
+        arguments are those of `status`.
+
+        Raises:
+            RuntimeError: a postcondition does not hold once the result is parsed again: a bug of an overlay or an edit.
+            Failure: an edit or a predicate raised an exception.
+        """
+        chosen = self.overlays if overlays is None else tuple(overlays)
+        files = Workspace(read, self._cache)
+        before = self._status(files, chosen)
+        problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
+        if problems:
+            return Changeset(before, before, {}, problems)
+        changes = files.changes()
+        after = self.status(_overlaid(read, changes), chosen) if changes else before
+        broken = tuple(problem for old, new in zip(before, after, strict=True) for problem in _broken(old, new))
+        if not broken:
+            return Changeset(before, after, changes, ())
+        if sum(verdict.state is State.PENDING for verdict in before) > 1:
+            for item in chosen:
+                self.plan(read, [item])  # raises if one overlay alone is at fault
+            return Changeset(before, before, {}, broken)
+        raise RuntimeError("\n".join(map(str, broken)))
+
+    def forget(self, but: Collection[bytes] = ()) -> None:
+        """Forget what was parsed, but for files with these contents."""
+        self._cache.forget(but)
+        self._landed.clear()
+
+    def _status(self, files: Workspace, overlays: Iterable[Catalogued] | None) -> tuple[Verdict, ...]:
+        """Judge the overlays, apply the pending ones to `files`, and judge the code where it landed."""
+        chosen = self.overlays if overlays is None else sorted(overlays, key=lambda item: item.id)
+        judged = [judge(item, files) for item in chosen]
+        conflicts = _conflicts(judged)
+        judged = [_with_problems(one, conflicts, State.CONFLICT) for one in judged]
+        for one in judged:
+            if one.verdict.state is State.PENDING:
+                _apply(one, files)
+        wrong: dict[_Part, list[Problem]] = {}
+        notes: dict[_Part, tuple[str, ...]] = {}
+        for one in judged:
+            problems, told = self._landing(one, files)
+            wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
+            notes |= {(one.verdict.id, part): found for part, found in told.items()}
+        judged = [_with_problems(one, wrong, State.DRIFTED) for one in judged]
+        return tuple(_with_notes(one.verdict, notes) for one in judged)
+
+    def _landing(
+        self, judgement: Judgement, files: Workspace
+    ) -> tuple[dict[str, list[Problem]], dict[str, tuple[str, ...]]]:
+        """Return what is wrong with inserted code, and remarks on it, by part. Equal code is judged once."""
+        found = dict(_landed(judgement, files))
+        pairs = [pair for findings in found.values() for pair in findings]
+        key = (tuple(pairs), tuple(files.read(file) for file in dict.fromkeys(edit.file for edit, _ in pairs)))
+        if (known := self._landed.get(key)) is not None:
+            return {}, known
+        opened = check.opened(pairs, files)
+        problems = {part: check.problems(findings, opened) for part, findings in found.items()}
+        notes = {part: tuple(check.notes(findings, opened)) for part, findings in found.items()}
+        if not any(problems.values()):
+            self._landed[key] = notes
+        return problems, notes
 
 
-def plan(
-    read: Read, overlays: Sequence[Catalogued], parsed: Parsed | None = None, among: Collection[Catalogued] = ()
-) -> Changeset:
-    """Compute the whole change that brings the selected overlays onto a tree.
-
-    If any of them is `drifted` or in `conflict`, nothing changes, and the changeset carries every problem. The
-    arguments are those of `status`.
-
-    Raises:
-        RuntimeError: an edit broke its word (a bug of the edit or of its overlay): a postcondition does not hold on the
-            result as it is parsed again.
-        Failure: an edit or a predicate raised something.
-    """
-    parsed = {} if parsed is None else parsed
-    files = Workspace(read, _reach([*overlays, *among]), parsed)
-    before = tuple(judgement.verdict for judgement in _judge(files, overlays))
-    problems = tuple(dict.fromkeys(p for v in before for p in v.problems))
-    if problems:
-        return Changeset(before, before, {}, problems)
-    changes = files.changes()
-    after = before if not changes else status(_overlaid(read, changes), overlays, parsed, among)
-    broken = tuple(problem for old, new in zip(before, after, strict=True) for problem in _broken(old, new))
-    if not broken:
-        return Changeset(before, after, changes, ())
-    if sum(verdict.state is State.PENDING for verdict in before) > 1:
-        for item in overlays:
-            plan(read, [item], parsed, among)  # raises where it is one overlay's own fault
-        return Changeset(before, before, {}, broken)
-    raise RuntimeError("\n".join(map(str, broken)))
-
-
-def named(overlays: Collection[Catalogued]) -> tuple[str, ...]:
-    """Give the files that the overlays look at, or may make."""
-    made = (file for item in overlays for part in item.overlay.parts for file in part.files)
-    return tuple(dict.fromkeys((*_reach(overlays), *made)))
-
-
-def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:
-    """Give, for every file that the overlays name, the code that they look at."""
+def _reach(overlays: Iterable[Catalogued]) -> dict[str, frozenset[str]]:
+    """Return the code that overlays read in each file, as qualified names."""
     found: dict[str, set[str]] = {}
     for part in (part for item in overlays for part in item.overlay.parts):
         edits = (edit.reach for shape in part.shapes for edit in shape.edits)
@@ -90,8 +137,12 @@ def _reach(overlays: Collection[Catalogued]) -> dict[str, frozenset[str]]:
     return {file: frozenset(scopes) for file, scopes in found.items()}
 
 
+def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
+    return lambda file: changes[file] if file in changes else read(file)
+
+
 def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
-    """Give the parts that the edits did not bring where they should be."""
+    """Yield the parts that the edits left in another state than intended."""
     for was, part in zip(old.parts, new.parts, strict=True):
         expected = State.APPLIED if was.state is State.PENDING else was.state
         if part.state is not expected:
@@ -99,76 +150,28 @@ def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
             yield Problem("conflict", new.id, cause)
 
 
-def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
-    return lambda file: changes[file] if file in changes else read(file)
-
-
-def _judge(files: Workspace, overlays: Collection[Catalogued]) -> list[Judgement]:
-    """Judge the overlays, and then, with every pending one applied to `files`, the code where it landed."""
-    judged = [judge(item, files) for item in sorted(overlays, key=lambda item: item.id)]
-    clashes: dict[tuple[str, str], list[Problem]] = {}
-    for one, other in combinations([claim for j in judged for claim in _claims(j)], 2):
-        if one.overlay != other.overlay and one.file == other.file and _clash(one.finding, other.finding):
-            for mine, theirs in ((one, other), (other, one)):
-                cause = f"{mine.overlay} and {theirs.overlay} change the same code"
-                problem = Problem("conflict", mine.file, cause, mine.scope)
-                clashes.setdefault((mine.overlay, mine.part), []).append(problem)
-    judged = [_with_problems(j, clashes, State.CONFLICT) for j in judged] if clashes else judged
-    for judgement in judged:
-        if judgement.verdict.state is State.PENDING:
-            _apply(judgement, files)
-    wrong: dict[tuple[str, str], list[Problem]] = {}
-    noted: dict[tuple[str, str], list[str]] = {}
-    for judgement in judged:
-        found = dict(_landed(judgement, files))
-        opened = check.opened([pair for findings in found.values() for pair in findings], files)
-        for part, findings in found.items():
-            wrong[judgement.verdict.id, part] = check.problems(findings, opened)
-            noted[judgement.verdict.id, part] = check.notes(findings, opened)
-    judged = [_with_problems(j, wrong, State.DRIFTED) for j in judged] if any(wrong.values()) else judged
-    return [_with_notes(j, noted) for j in judged] if any(noted.values()) else judged
-
-
-def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, check.Findings]]:
-    """Yield the parts that are applied by now, each with what its edits find."""
-    name, states = judgement.verdict.id, {State.APPLIED}
-    if judgement.verdict.state is State.PENDING:
-        states.add(State.PENDING)
-    for part in judgement.parts:
-        if part.verdict.state in states:
-            yield part.verdict.name, [(edit, find(edit, files, name)) for edit, _ in part.findings]
-
-
-def _claims(judgement: Judgement) -> Iterator[_Claim]:
-    for part in judgement.parts:
-        for edit, finding in part.findings:
-            yield _Claim(judgement.verdict.id, part.verdict.name, edit.file, edit.scope, finding)
+def _conflicts(judged: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
+    """Return, by part, the code that it changes and a part of another overlay changes, too."""
+    claims = [
+        (one.verdict.id, part.verdict.name, edit, finding)
+        for one in judged
+        for part in one.parts
+        for edit, finding in part.findings
+    ]
+    found: dict[_Part, list[Problem]] = {}
+    for one, other in combinations(claims, 2):
+        if one[0] != other[0] and one[2].file == other[2].file and _clash(one[3], other[3]):
+            for (mine, part, edit, _), (theirs, *_) in ((one, other), (other, one)):
+                cause = f"{mine} and {theirs} change the same code"
+                found.setdefault((mine, part), []).append(Problem("conflict", edit.file, cause, edit.scope))
+    return found
 
 
 def _clash(one: Finding, other: Finding) -> bool:
-    """Tell whether two edits want the same code, or the same name for different things."""
+    """Whether two edits change the same code, or bind the same name to different things."""
     if any(inside(a, b) or inside(b, a) for a in one.regions for b in other.regions):
         return True
     return any(a == b and what != other_what for a, what in one.binds for b, other_what in other.binds)
-
-
-def _with_problems(judgement: Judgement, problems: Mapping[tuple[str, str], list[Problem]], state: State) -> Judgement:
-    """Put the parts that have problems into a state."""
-
-    def told(part: PartVerdict) -> PartVerdict:
-        found = tuple(dict.fromkeys(problems.get((judgement.verdict.id, part.name), ())))
-        if not found:
-            return part
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        because = found[0].cause if state is State.CONFLICT else f"{found[0].where}: {found[0].cause}{more}"
-        return replace(part, state=state, because=because, problems=(*part.problems, *found))
-
-    return replace(judgement, verdict=replace(judgement.verdict, parts=tuple(map(told, judgement.verdict.parts))))
-
-
-def _with_notes(judgement: Judgement, notes: Mapping[tuple[str, str], list[str]]) -> Judgement:
-    parts = (replace(p, notes=tuple(notes.get((judgement.verdict.id, p.name), ()))) for p in judgement.verdict.parts)
-    return replace(judgement, verdict=replace(judgement.verdict, parts=tuple(parts)))
 
 
 def _apply(judgement: Judgement, files: Workspace) -> None:
@@ -178,3 +181,32 @@ def _apply(judgement: Judgement, files: Workspace) -> None:
                 if find(edit, files, judgement.verdict.id).found is Found.BEFORE:
                     with blaming(judgement.verdict.id, edit, edit.file, edit.scope):
                         edit.apply(files, judgement.verdict.id)
+
+
+def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, check.Findings]]:
+    """Yield the parts that are applied by now, each with the findings of its edits."""
+    name, states = judgement.verdict.id, {State.APPLIED}
+    if judgement.verdict.state is State.PENDING:
+        states.add(State.PENDING)
+    for part in judgement.parts:
+        if part.verdict.state in states:
+            yield part.verdict.name, [(edit, find(edit, files, name)) for edit, _ in part.findings]
+
+
+def _with_problems(judgement: Judgement, problems: Mapping[_Part, list[Problem]], state: State) -> Judgement:
+    """Put the parts that have problems into a state."""
+
+    def revised(part: PartVerdict) -> PartVerdict:
+        found = tuple(dict.fromkeys(problems.get((judgement.verdict.id, part.name), ())))
+        if not found:
+            return part
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        because = found[0].cause if state is State.CONFLICT else f"{found[0].where}: {found[0].cause}{more}"
+        return replace(part, state=state, because=because, problems=(*part.problems, *found))
+
+    verdict = replace(judgement.verdict, parts=tuple(map(revised, judgement.verdict.parts)))
+    return replace(judgement, verdict=verdict)
+
+
+def _with_notes(verdict: Verdict, notes: Mapping[_Part, tuple[str, ...]]) -> Verdict:
+    return replace(verdict, parts=tuple(replace(p, notes=notes.get((verdict.id, p.name), ())) for p in verdict.parts))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from vpatch.core.marks import mark, marks_in
 from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
-from vpatch.core.select import Lost
+from vpatch.core.parse import Lost
 from vpatch.core.verdict import Answer, Finding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
@@ -58,13 +58,13 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
 def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
     """Give what an edit finds; it is asked once of the same code."""
     with blaming(overlay, edit, edit.file, edit.scope):
-        found = files.found(edit.file).get((edit, overlay))
+        found = files.findings(edit.file).get((edit, overlay))
         if found is None:
             try:
                 found = edit.state(files, overlay)
             except Lost as lost:
                 found = Finding(Found.LOST, lost.with_traceback(None))  # which would keep all of this alive
-            files.found(edit.file)[edit, overlay] = found
+            files.findings(edit.file)[edit, overlay] = found
         return found
 
 

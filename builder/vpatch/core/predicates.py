@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
-from vpatch.core.landing.definitions import analyzed
 from vpatch.core.overlay import Predicate
-from vpatch.core.select import Lost, block, expression, expressions, headline, lines, names, scopes
+from vpatch.core.parse import Lost
+from vpatch.core.select import block, expression, expressions, headline, lines, names, scopes
 from vpatch.core.syntax import Spot, matches, statements, walk
 from vpatch.core.verdict import Answer
 
@@ -90,17 +90,17 @@ class Sets:
 
     @property
     def reach(self) -> Reach:
-        """The class."""
-        return ((self.file, self.owner),)
+        """Nothing that libcst parses."""
+        return ((self.file, None),)
 
     def ask(self, files: Workspace) -> Answer:
         """Read the class; unknown if there is none, or the module cannot be read."""
         try:
-            module = analyzed(files.source(self.file).bytes)
+            module = files.analyzed(self.file)
             (owner,) = (s for s in module.scope.binders(self.owner) if isinstance(s, ast.ClassDef))
         except Lost as lost:
             return Answer(None, f"{self.file}: {lost}")
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, LookupError):
             return Answer(None, f"{self.file}: there is not one class {self.owner!r}")
         missing = sorted(set(self.attributes) - set(module.attributes(module.scope.inner(owner))))
         told = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"

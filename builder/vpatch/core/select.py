@@ -3,61 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 
 from vpatch.core import cst
-from vpatch.core.elide import restore
-from vpatch.core.syntax import BLOCKS, Path, Spot, along, matches, same, splice, steps, walk, walk_expressions
-
-
-class Lost(Exception):
-    """What was looked for is not there as declared; the message says what is there instead.
-
-    The ending of the message, `hint`, is made when it is read: it is slow, and mostly nobody asks.
-    """
-
-    def __init__(self, because: str, hint: Callable[[], str] = str) -> None:
-        super().__init__(because)
-        self._hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.args[0]}{self._hint()}"
-
-
-@dataclass(frozen=True)
-class Source:
-    """One parsed module of the tree; `elided` are the function bodies that were left out (see `vpatch.core.elide`)."""
-
-    file: str
-    module: cst.Module
-    elided: tuple[str, ...] = ()
-
-    @property
-    def bytes(self) -> bytes:
-        """The module's source, whole."""
-        return restore(self.module.bytes, self.elided, self.module.encoding)
-
-    def put(self, path: Path, *new: cst.CSTNode) -> Source:
-        """Give the source with `new` in the place of the node at `path`."""
-        return replace(self, module=splice(self.module, path, new))
-
-    def text(self, node: cst.CSTNode) -> str:
-        """Give a node's code as it stands in the file, on one line, at most 80 characters long."""
-        line = " ".join(self.module.code_for_node(node).split())
-        return line if len(line) <= 80 else line[:77] + "..."
-
-    def line(self, path: Path) -> int:
-        """Give the line that the statement at or around `path` begins on. Slow: for messages about what went wrong."""
-        import re
-
-        nodes = along(self.module, path)
-        depth = next(depth for depth in range(len(path), 0, -1) if hasattr(nodes[depth], "leading_lines"))
-        here = cst.EmptyLine(comment=cst.Comment("# \0"))
-        above = (*nodes[depth].leading_lines, here)  # type: ignore[attr-defined]
-        flagged = splice(self.module, path[:depth], [nodes[depth].with_changes(leading_lines=above)])
-        before = flagged.with_changes(body=flagged.body[: path[0][1] + 1]).code.partition("# \0")[0]
-        return len(re.findall(r"\r\n?|\n", before)) + 1
+from vpatch.core.parse import Lost, Source
+from vpatch.core.syntax import BLOCKS, Path, Spot, matches, same, steps, walk, walk_expressions
 
 
 @cache
@@ -181,7 +131,7 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
     root = Spot((), source.module)
     found = list(_resolve(root, scope.split(".") if scope else ()))
     if not found:
-        raise Lost(f"no {scope!r} here", lambda: _nearest_name(root, scope))
+        raise Lost(f"no {scope!r} here", lambda: _nearest_name(source, scope))
     for header in within:
         inner = [spot for owner in found for spot in _inner(owner, header)]
         if not inner:
@@ -190,10 +140,11 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
     return found
 
 
-def _nearest_name(root: Spot, scope: str) -> str:
+def _nearest_name(source: Source, scope: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(scope, [name for name, _ in names(root)], 1, 0.6)
+    whole = cst.parse_module(source.bytes)  # names may hide behind placeholders
+    near = difflib.get_close_matches(scope, [name for name, _ in names(Spot((), whole))], 1, 0.6)
     return f"; nearest: {near[0]!r}" if near else ""
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any
 
-from vpatch.core.engine import plan
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, Verdict
@@ -47,7 +47,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     Raises:
         Failure: something in the image cannot be read or replaced.
     """
-    changeset = plan(lambda file: _module(files, vllm, file), overlays)
+    changeset = Engine(overlays).plan(lambda file: _module(files, vllm, file))
     if changeset.problems or not changeset.files:
         return Patch(changeset)
     rows = listed(files, vllm)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeAlias
 
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Source
@@ -44,11 +44,11 @@ def run(
     Raises:
         Failure: a process that looks at them dies.
     """
-    columns = _Columns({item.id: named([item]) for item in overlays}, frozenset(together))
+    columns = _Columns({item.id: Engine([item]).files for item in overlays}, frozenset(together))
     with _looking(len(sources)) as pool:
         asked: dict[Key, Future[Looked]] = {}
         keys: dict[Future[Row], Mapping[str, Key]] = {}
-        reading = _reading(sources, named(overlays))
+        reading = _reading(sources, Engine(overlays).files)
         for done, future in enumerate(as_completed(reading), 1):
             told(done / len(sources) / 2)
             if (tree := future.result().tree) is not None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vpatch.api import apply, edited, revert
-from vpatch.core.engine import Read, status
+from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
-from vpatch.core.workspace import Parsed
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
 from vpatch.tree.verify import compiles
@@ -67,63 +66,60 @@ class Together:
     problems: tuple[Problem, ...]
 
 
-def try_one(read: Read, item: Catalogued, parsed: Parsed, among: Collection[Catalogued]) -> Cell:
+def try_one(read: Read, item: Catalogued, engine: Engine) -> Cell:
     """Say what a vLLM is to one overlay, and whether the overlay does there what it promises.
 
     Args:
         read: gives the bytes of a file of the pristine vLLM.
         item: the overlay.
-        parsed: syntax trees of this vLLM, to be used and added to.
-        among: the overlays that `parsed` is used for.
+        engine: one that has this overlay.
     """
     try:
-        changeset, problems = _tried(read, [item], parsed, among)
+        changeset, problems = _tried(read, [item], engine)
         return Cell(changeset.before[0], problems)
     except (Failure, RuntimeError) as error:
         told = error.problems if isinstance(error, Failure) else (Problem("overlay failed", item.id, str(error)),)
     try:
-        return Cell(status(read, [item], parsed, among)[0], told)
+        return Cell(engine.status(read, [item])[0], told)
     except Failure:  # it cannot even be asked
         return Cell(_unknown(item, told[0]), told)
 
 
-def try_together(read: Read, overlays: Sequence[Catalogued], parsed: Parsed, among: Collection[Catalogued]) -> Together:
+def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> Together:
     """Say which overlays want the same code when they are selected together, and what else does not hold then.
 
     What is wrong with one of them alone is left to `try_one`; the others are tried without it. Arguments are its.
     """
     try:
-        changeset, problems = _tried(read, overlays, parsed, among)
+        changeset, problems = _tried(read, overlays, engine)
         clashes = {v.id: v for v in changeset.before if v.state is State.CONFLICT}
     except (Failure, RuntimeError) as error:
         problems = (Problem("do not go together", ", ".join(item.id for item in overlays), str(error)),)
         clashes = {}
     if not problems:
         return Together({}, ())
-    alone = {item.id for item in overlays if try_one(read, item, parsed, among).problems}
+    alone = {item.id for item in overlays if try_one(read, item, engine).problems}
     rest = [item for item in overlays if item.id not in alone | clashes.keys()]
     if len(rest) == len(overlays):
         return Together({}, problems)
-    others = try_together(read, rest, parsed, among)
+    others = try_together(read, rest, engine)
     return Together({**clashes, **others.clashes}, others.problems)
 
 
-def _tried(
-    read: Read, overlays: Sequence[Catalogued], parsed: Parsed, among: Collection[Catalogued]
-) -> tuple[Changeset, tuple[Problem, ...]]:
+def _tried(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Changeset, tuple[Problem, ...]]:
     names = ", ".join(item.id for item in overlays)
     store = Memory(read)
-    changeset, changed = apply(store, overlays, parsed, among)
+    changeset, changed = apply(store, overlays, engine)
     if not changed:
         return changeset, changeset.problems
     problems = [problem for file in changed for problem in compiles(file, store.read(file) or b"")]
-    again, rewritten = apply(store, overlays, parsed, among)
+    again, rewritten = apply(store, overlays, engine)
     if rewritten:
         problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
     problems.extend(again.problems)
     marks = (marks_in(read(file) or b"") for item in overlays for file in edited(item))
     if not any(marks):  # else the originals are elsewhere
-        problems.extend(_reverted(store, changeset, overlays, parsed, among))
+        problems.extend(_reverted(store, changeset, overlays, engine))
     return changeset, (*changeset.problems, *problems)
 
 
@@ -131,13 +127,12 @@ def _reverted(
     store: Memory,
     changeset: Changeset,
     overlays: Sequence[Catalogued],
-    parsed: Parsed,
-    among: Collection[Catalogued],
+    engine: Engine,
 ) -> list[Problem]:
     """Take one overlay away while the others stay, and then all of them."""
     applied = {verdict.id for verdict in changeset.after if verdict.state is State.APPLIED}
     try:
-        revert(store, overlays, [next(item for item in overlays if item.id in applied)], parsed, among)
+        revert(store, overlays, [next(item for item in overlays if item.id in applied)], engine)
         revert(store, overlays, None)
     except Failure as failure:
         return list(failure.problems)

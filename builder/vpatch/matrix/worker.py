@@ -12,8 +12,8 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 
 from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
-from vpatch.core.workspace import Parsed
 from vpatch.matrix.trial import Together, try_one, try_together
 from vpatch.matrix.verdicts import Cell
 
@@ -24,9 +24,6 @@ class Looked:
 
     cells: Mapping[str, Cell]
     together: Together
-
-
-_parsed: Parsed = {}  # this process's own, from one row to the next
 
 
 def start() -> None:
@@ -46,6 +43,11 @@ def _installed() -> Mapping[str, Catalogued]:
     return {item.id: item for item in discover()}
 
 
+@cache
+def _engine(ids: frozenset[str]) -> Engine:
+    return Engine(_installed()[name] for name in ids)
+
+
 def look(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Looked:
     """Look at one vLLM.
 
@@ -55,10 +57,8 @@ def look(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str
         alone: those to try by themselves.
         together: those to try with each other.
     """
-    among = [_installed()[name] for name in ids]
-    cells = {item.id: try_one(files.get, item, _parsed, among) for item in among if item.id in alone}
-    both = try_together(files.get, [item for item in among if item.id in together], _parsed, among)
-    pristine = set(files.values())  # the next one may be a neighbour, with many of the same files
-    for key in [key for key in _parsed if key[2] not in pristine]:
-        del _parsed[key]
+    engine = _engine(frozenset(ids))
+    cells = {item.id: try_one(files.get, item, engine) for item in engine.overlays if item.id in alone}
+    both = try_together(files.get, [item for item in engine.overlays if item.id in together], engine)
+    engine.forget(set(files.values()))  # the next release may have many of the same files
     return Looked(cells, both)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.core import nesting
-from vpatch.core.engine import status
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State, Verdict
@@ -45,7 +45,7 @@ def verify(site: Site, overlays: Sequence[Catalogued], *, asked: bool, python: P
         seen.add(file)
         return site.read(file)
 
-    verdicts = status(read, overlays)
+    verdicts = Engine(overlays).status(read)
     touched = [(v, [f for f in _files(v) if v.id in marks_in(site.read(f) or b"")]) for v in verdicts]
     problems: list[Problem] = []
     for verdict, files in touched:

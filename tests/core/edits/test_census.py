@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from vpatch.core.edits.census import census
-from vpatch.core.select import Lost
+from vpatch.core.parse import Lost
 from vpatch.core.verdict import Found, Landed
 
 ONE, TWO = ((("body", 0),), (("body", 1),))

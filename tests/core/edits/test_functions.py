@@ -7,7 +7,8 @@ from itertools import permutations
 import pytest
 from vpatch import AddFunction, ReplaceFunction
 from vpatch.core.overlay import Edit
-from vpatch.core.select import Source, scopes
+from vpatch.core.parse import Source
+from vpatch.core.select import scopes
 from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace

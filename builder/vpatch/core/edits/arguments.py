@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from vpatch.core import cst
 from vpatch.core.edits.census import marked, names_read_by, put_marked
 from vpatch.core.marks import carrier
-from vpatch.core.select import Lost, Source, block, expression, expressions, nearest, scopes
+from vpatch.core.parse import Lost, Source
+from vpatch.core.select import block, expression, expressions, nearest, scopes
 from vpatch.core.syntax import Spot, same
 from vpatch.core.verdict import Finding, Found, Landed
 

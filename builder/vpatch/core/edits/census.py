@@ -9,7 +9,7 @@ from functools import cache
 from vpatch.core import cst
 from vpatch.core.landing.binding import Read, reads
 from vpatch.core.marks import carrier, marks_on, with_mark
-from vpatch.core.select import Lost, Source
+from vpatch.core.parse import Lost, Source
 from vpatch.core.syntax import Path, along
 from vpatch.core.verdict import Finding, Found, Landed
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from vpatch.core import cst
 from vpatch.core.edits.statements import put_run
 from vpatch.core.marks import mark, marks_on, with_mark
-from vpatch.core.select import Lost, block, headline, lines, nearest, runs, scopes
+from vpatch.core.parse import Lost
+from vpatch.core.select import block, headline, lines, nearest, runs, scopes
 from vpatch.core.syntax import Spot, along
 from vpatch.core.verdict import Finding, Found, Landed
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vpatch.core.overlay import Reach
-    from vpatch.core.select import Source
+    from vpatch.core.parse import Source
     from vpatch.core.syntax import Path
     from vpatch.core.workspace import Workspace
 

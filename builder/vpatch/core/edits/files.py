@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vpatch.core.marks import mark
 from vpatch.core.overlay import COMPANIONS
-from vpatch.core.select import Lost
+from vpatch.core.parse import Lost
 from vpatch.core.verdict import Finding, Found
 
 if TYPE_CHECKING:

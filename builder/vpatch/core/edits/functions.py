@@ -9,7 +9,8 @@ from vpatch.core import cst
 from vpatch.core.edits.census import marked
 from vpatch.core.edits.imports import insert
 from vpatch.core.marks import marks_on, with_mark
-from vpatch.core.select import Lost, Source, block, definitions, lines, scopes
+from vpatch.core.parse import Lost, Source
+from vpatch.core.select import block, definitions, lines, scopes
 from vpatch.core.syntax import fingerprint, same
 from vpatch.core.verdict import Finding, Found, Landed
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from vpatch.core import cst
 from vpatch.core.edits.census import marked
 from vpatch.core.marks import mark, marks_on, with_mark
-from vpatch.core.select import Lost, Source, block, lines, scopes
+from vpatch.core.parse import Lost, Source
+from vpatch.core.select import block, lines, scopes
 from vpatch.core.syntax import Spot, along, fingerprint, same
 from vpatch.core.verdict import Finding, Found, Landed
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from vpatch.core import cst
 from vpatch.core.edits.census import census, marked
 from vpatch.core.marks import with_mark
-from vpatch.core.select import Lost, Source, block, headline, lines, nearest, runs, scopes
+from vpatch.core.parse import Lost, Source
+from vpatch.core.select import block, headline, lines, nearest, runs, scopes
 from vpatch.core.syntax import Path, Spot, same
 from vpatch.core.verdict import Finding, Found, Landed
 

@@ -13,7 +13,6 @@ from vpatch.core.landing.flow import Definition, Flow, Function, Names, bound_by
 _IMPLICIT = frozenset({"__file__", "__path__", "__class__", "__module__", "__qualname__"})
 _DEFERRED = (ast.Lambda, ast.GeneratorExp)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-ACCESSORS = frozenset({"getter", "setter", "deleter"})
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from vpatch.core.landing.binding import Read, Scope, dotted, imported_as, reads
-from vpatch.core.landing.definitions import Module, analyzed
+from vpatch.core.landing.definitions import Module
 from vpatch.core.landing.flow import Definition, Function, blocks, bound_by, statements
 from vpatch.core.landing.overriding import Line, decorated, headline, overrides
 from vpatch.core.landing.position import chain, in_annotation, named_around
 from vpatch.core.overlay import COMPANIONS, Edit
+from vpatch.core.parse import Lost
 from vpatch.core.verdict import Finding, Found, Landed
 from vpatch.errors import Problem
 
 if TYPE_CHECKING:
     import difflib
 
-    from vpatch.core.select import Source
+    from vpatch.core.parse import Source
     from vpatch.core.workspace import Workspace
 
 _KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
@@ -59,7 +60,7 @@ class _File:
     Attributes:
         module: its code.
         source: the same for libcst.
-        original: its bytes on disk.
+        before: returns its code on disk, None if this Python cannot parse it.
         line: translates its lines into those on disk.
         changed: the definitions that the overlay changes.
         imported: the scopes into which the overlay imports a name, by that name.
@@ -67,7 +68,7 @@ class _File:
 
     module: Module
     source: Source
-    original: bytes
+    before: Callable[[], Module | None]
     line: Line
     changed: frozenset[ast.AST]
     imported: Mapping[str, set[ast.AST]]
@@ -119,16 +120,16 @@ def notes(found: Findings, files: Files) -> list[str]:
     return list(said)
 
 
-def _analyzed(file: str, files: Workspace) -> Module | None:
-    """Analyze a module; None for one of ours, and where libcst can read it and this Python cannot (see `verify`)."""
+def _analyzed(name: str, files: Workspace, data: bytes | None = None) -> Module | None:
+    """Analyze a module; None where libcst can parse it and this Python cannot (see `verify`)."""
     try:
-        return None if file.startswith(COMPANIONS) else analyzed(files.read(file) or b"")
-    except (SyntaxError, ValueError, RecursionError):
+        return files.analyzed(name, data)
+    except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
         return None
 
 
 def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
-    if (module := _analyzed(name, files)) is None:
+    if name.startswith(COMPANIONS) or (module := _analyzed(name, files)) is None:
         return None
     source = files.source(name)
     changed: set[ast.AST] = set()
@@ -139,7 +140,8 @@ def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
             imported.setdefault(bound, set()).add(place.scope.node)
     original = files.original(name) or b""
     line = _line_before(original, files.read(name) or b"")
-    return _File(module, source, original, line, frozenset(changed), imported)
+    before = partial(_analyzed, name, files, original)
+    return _File(module, source, before, line, frozenset(changed), imported)
 
 
 def _places(found: Findings, file: str, module: Module, source: Source) -> Iterator[tuple[Edit, _Place]]:
@@ -243,8 +245,7 @@ def _reads(place: _Place, file: _File) -> Iterator[_ReadAt]:
     if code.whole:
         yield from _all_reads(place.stmt, place.scope, module)
         return
-    local = isinstance(place.stmt, ast.AnnAssign) and isinstance(place.scope.node, Function)
-    evaluated = not (module.defers_annotations or local)
+    evaluated = _evaluated(place.stmt, place.scope, module)
     found = code.reads if code.reads is not None else reads(place.stmt, annotations=evaluated)
     if code.reads is not None and not evaluated and in_annotation(file.source.module, code.path):
         return
@@ -252,11 +253,16 @@ def _reads(place: _Place, file: _File) -> Iterator[_ReadAt]:
     yield from ((read, place.at, place.stmt, place.scope) for read in sorted(found, key=str) if read.name not in inner)
 
 
+def _evaluated(stmt: ast.stmt, scope: Scope, module: Module) -> bool:
+    """Whether Python evaluates the annotations of a statement when it runs."""
+    local = isinstance(stmt, ast.AnnAssign) and isinstance(scope.node, Function)
+    return not (module.defers_annotations or local)
+
+
 def _all_reads(stmt: ast.stmt, scope: Scope, module: Module) -> Iterator[_ReadAt]:
     if stmt not in scope.flow.before:
         return
-    local = isinstance(stmt, ast.AnnAssign) and isinstance(scope.node, Function)
-    evaluated = not (module.defers_annotations or local)
+    evaluated = _evaluated(stmt, scope, module)
     for node in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
         yield from ((read, node, stmt, scope) for read in reads(node, annotations=evaluated))
     inner = scope.inner(stmt) if isinstance(stmt, Definition) else scope
@@ -286,9 +292,7 @@ def _lost(scope: Scope, file: _File) -> Iterator[str]:
     lost = dict(_without(scope, file.module))
     if not lost:
         return
-    try:
-        before = analyzed(file.original)
-    except (SyntaxError, ValueError, RecursionError):
+    if (before := file.before()) is None:
         return
     known = {name for old in before.scopes(scope.name) for name, _ in _without(old, before)}
     for name in lost.keys() - known:

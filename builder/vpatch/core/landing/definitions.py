@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from vpatch.core.landing.binding import Scope, annotated_by, dotted
 from vpatch.core.landing.flow import Definition
@@ -72,14 +71,12 @@ class Module:
                 todo += [self.scope.inner(stmt) for stmt in bound if isinstance(stmt, ast.ClassDef)]
 
 
-@lru_cache(maxsize=64)
-def analyzed(data: bytes) -> Module:
-    """Parse a module's bytes.
+def analyzed(tree: ast.Module) -> Module:
+    """Collect the scopes of a module, and what replaces attributes of its classes.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: it is not Python, or too deeply nested.
+        RecursionError: it is nested too deeply.
     """
-    tree = ast.parse(data)
     declared: set[str] = set()
     module = Scope(tree, None, declared)
     replaced: list[Replacement] = []
@@ -90,10 +87,8 @@ def analyzed(data: bytes) -> Module:
         match node:
             case ast.Attribute(value=value, attr=attr, ctx=ast.Store() | ast.Del()):
                 replaced += _replacement(value, attr, scope, owner, instance)
-            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[target, ast.Constant(value=str(attr)), *_]):
-                replaced += _replacement(target, attr, scope, owner, instance)
             case ast.Call(
-                func=ast.Attribute(attr="__setattr__" | "__delattr__"),
+                func=ast.Name(id="setattr" | "delattr") | ast.Attribute(attr="__setattr__" | "__delattr__"),
                 args=[target, ast.Constant(value=str(attr)), *_],
             ):
                 replaced += _replacement(target, attr, scope, owner, instance)

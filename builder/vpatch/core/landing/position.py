@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from vpatch.core import cst
 from vpatch.core.landing.binding import inner_names
+from vpatch.core.parse import width
 from vpatch.core.syntax import Path, along
 
 
@@ -22,7 +23,7 @@ def chain(module: cst.Module, tree: ast.Module, path: Path) -> list[ast.AST]:
     for (field, index), parent, node in zip(path, nodes, nodes[1:], strict=False):
         match parent:
             case cst.Module() | cst.IndentedBlock():
-                block = block[sum(map(_width, parent.body[:index])) :]
+                block = block[sum(map(width, parent.body[:index])) :]
                 if not isinstance(node, cst.SimpleStatementLine):
                     owner = block[0]
                     found.append(block[0])
@@ -43,10 +44,6 @@ def chain(module: cst.Module, tree: ast.Module, path: Path) -> list[ast.AST]:
             case _:
                 return found  # an expression, or the header of a compound statement
     return [*found, block[0]] if isinstance(nodes[-1], cst.SimpleStatementLine) else found
-
-
-def _width(node: cst.CSTNode) -> int:
-    return len(node.body) if isinstance(node, cst.SimpleStatementLine) else 1
 
 
 def named_around(module: cst.Module, path: Path) -> frozenset[str]:

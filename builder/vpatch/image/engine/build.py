@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import named
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.image import checks, config
@@ -46,7 +46,7 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
             vllm = find(files, base, order.python)
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
-            files.expect(f"{vllm.root}/{file}" for file in (*named(overlays), vllm.record))
+            files.expect(f"{vllm.root}/{file}" for file in (*Engine(overlays).files, vllm.record))
             served = serve(files, vllm, base, order.architectures)
             found = patch(files, vllm, base, overlays, order.python)
         built = begun(base, base.id, found, vllm, served)

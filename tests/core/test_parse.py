@@ -7,7 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vpatch.core.elide import elide, restore
+from vpatch.core import nesting
+from vpatch.core.parse import elide, restore
+
+
+def elided(data: bytes, reach: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
+    """Elide a module as the parser does: one that Python cannot parse stays whole."""
+    try:
+        tree = nesting.parse(nesting.decode(data)[0])
+    except (SyntaxError, ValueError, LookupError):
+        return data, ()
+    return elide(data, tree, reach)
+
 
 MODULE = '''\
 """A module."""
@@ -53,41 +64,73 @@ else:
             return 6
 '''
 
-BODIES = ('"""One."""', "return inner", "return 3", "return 4", "return 5", "return 6")
+PIECES = (
+    '"""One."""',
+    "attribute = 1",
+    "return inner",
+    "return await self.it",
+    "def deep",
+    "return 3",
+    "return 4",
+    "return 5",
+    "return 6",
+)
 
 CASES = {
     (): (),
     ("first",): ('"""One."""',),
     ("first.inner",): ('"""One."""',),
-    ("Outer",): ("return inner", "return 3"),
-    ("Outer.Inner.deep",): ("return 3",),
+    ("Outer",): ("attribute = 1", "return inner", "return await self.it", "def deep", "return 3"),
+    # A method that begins on the line of its header stays where its class is read; so does a class's last member.
+    ("Outer.run",): ("return await self.it",),
+    ("Outer.Inner.deep",): ("def deep", "return 3"),
     ("Outer.name", "conditional"): ("return inner", "return 4", "return 5", "return 6"),
     ("Out",): (),
-    ("",): BODIES,
+    ("",): PIECES,
 }
 
 
 @pytest.mark.parametrize(("reach", "there"), CASES.items())
-def test_only_what_is_looked_at_stays(reach: tuple[str, ...], there: tuple[str, ...]) -> None:
-    rest, bodies = elide(MODULE.encode(), reach)
+def test_only_what_is_read_stays(reach: tuple[str, ...], there: tuple[str, ...]) -> None:
+    rest, bodies = elided(MODULE.encode(), reach)
 
-    assert tuple(body for body in BODIES if body in rest.decode()) == there
+    assert tuple(piece for piece in PIECES if piece in rest.decode()) == there
     assert restore(rest, bodies, "utf-8") == MODULE.encode()
-    assert "return await self.it" in rest.decode()
 
 
 @pytest.mark.parametrize("reach", CASES)
 def test_headers_and_line_numbers_stay(reach: tuple[str, ...]) -> None:
     def headers(source: bytes) -> list[tuple[str, int]]:
-        nodes = ast.walk(ast.parse(source))
-        return sorted(
-            (n.name, n.lineno) for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name != "inner"
-        )
+        tree = ast.parse(source)
+        return sorted((n.name, n.lineno) for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef))
 
-    rest, _ = elide(MODULE.encode(), reach)
+    rest, _ = elided(MODULE.encode(), reach)
 
     assert headers(rest) == headers(MODULE.encode())
     assert rest.count(b"\n") == MODULE.encode().count(b"\n")
+
+
+MARKED = """\
+class C:
+    a = 1
+    def first(self):  # vpatch: some-overlay
+        return 1
+    b = 2
+    def second(self): return 2
+    def third(self):
+        return 3
+        # of the last member's block
+"""
+
+
+def test_marked_definitions_and_the_last_member_stay() -> None:
+    """Edits sort what they add by the marked definitions at the end of a class."""
+    rest, bodies = elided(MARKED.encode(), ("C.third",))
+    text = rest.decode()
+
+    assert "def first(self):  # vpatch: some-overlay" in text
+    assert [piece for piece in ("a = 1", "return 1", "b = 2", "return 2", "return 3") if piece in text] == ["return 3"]
+    assert restore(rest, bodies, "utf-8") == MARKED.encode()
 
 
 ENCODED = {
@@ -104,7 +147,7 @@ ENCODED = {
 
 @pytest.mark.parametrize("data", ENCODED.values(), ids=ENCODED)
 def test_every_byte_comes_back(data: bytes) -> None:
-    rest, bodies = elide(data, ())
+    rest, bodies = elided(data, ())
     encoding = "iso-8859-1" if b"latin-1" in data else "utf-8-sig" if data.startswith(b"\xef") else "utf-8"
 
     assert bodies
@@ -125,7 +168,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("data", WHOLE.values(), ids=WHOLE)
 def test_what_cannot_be_left_out_safely_stays(data: bytes) -> None:
-    assert elide(data, ()) == (data, ())
+    assert elided(data, ()) == (data, ())
 
 
 def test_a_whole_release_comes_back(pristine: Callable[[str], Path]) -> None:
@@ -134,7 +177,7 @@ def test_a_whole_release_comes_back(pristine: Callable[[str], Path]) -> None:
 
     for module in modules:
         data = module.read_bytes()
-        rest, bodies = elide(data, ())
+        rest, bodies = elided(data, ())
         assert restore(rest, bodies, "utf-8") == data, module
         left_out += len(data) - len(rest)
 
