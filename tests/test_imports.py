@@ -47,7 +47,7 @@ LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
 # Beyond the standard library: who may import what at all, and who of them when it is imported itself.
 EXTRAS = {
-    "git": {"tree.checkout", "matrix.revision", "matrix.git_fetch"},
+    "git": {"tree.checkout", "matrix.git_revision"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.as_json import as_rows, read_rows
-from vpatch.matrix.difference import Change, Kind, as_objects, from_objects, told
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
+from vpatch.matrix.baseline import Change, Kind, as_objects, from_objects
+from vpatch.matrix.rendering import markdown_changes
+from vpatch.matrix.sources import Tree
+from vpatch.matrix.verdicts import Cell, Matrix, Row, as_rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +167,7 @@ def test_changes_there_and_back() -> None:
 
 def test_how_they_are_told() -> None:
     """What upstream's code says is told as it is: nobody is called, nothing is linked, nothing is markup."""
-    assert told(CHANGES) == [
+    assert markdown_changes(CHANGES) == [
         "### Worse",
         "",
         "- `0.34.0`, `an-overlay`: merged -> drifted, compared with `0.33.0`: `` a.py: `x` is @gone, #1 ``",
@@ -181,7 +182,7 @@ def test_how_they_are_told() -> None:
         "- `main`, `an-overlay`: drifted: `drifted`",
         "",
     ]
-    assert told(()) == []
+    assert markdown_changes(()) == []
 
 
 def test_how_they_are_problems() -> None:

@@ -12,10 +12,10 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
-from vpatch.matrix.baseline import changes
-from vpatch.matrix.difference import Change, Kind
-from vpatch.matrix.trial import try_one
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
+from vpatch.matrix.baseline import Change, Kind, changes
+from vpatch.matrix.sources import Tree
+from vpatch.matrix.verdicts import Cell, Matrix, Row
+from vpatch.matrix.worker import try_one
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

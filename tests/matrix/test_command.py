@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.catalogue import discover
-from vpatch.matrix.as_json import read_rows
 from vpatch.matrix.baseline import changes
 from vpatch.matrix.rendering import markdown
-from vpatch.matrix.verdicts import Matrix
+from vpatch.matrix.verdicts import Matrix, read_rows
 
 from tests.readme import README, RECORD, fresh
 from tests.releases import FACTS, RELEASES, fact

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix.page import SAYS, on, page, pieces
+from vpatch.matrix.rendering import STATES, on, page, pieces
 from vpatch.matrix.verdicts import Matrix
 
 from tests.matrix.pages import HOSTILE, html, saying, wide
@@ -86,7 +86,7 @@ def test_no_rows() -> None:
 def test_the_states_are_told_as_readme_tells_them() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", README.read_text(), re.MULTILINE)
 
-    assert [(state, says) for state, says in rows if state in {*SAYS}] == [*SAYS.items()]
+    assert [(state, says) for state, says in rows if state in {*STATES}] == [*STATES.items()]
 
 
 @pytest.mark.parametrize(

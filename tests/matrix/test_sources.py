@@ -15,9 +15,8 @@ from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
-from vpatch.matrix.local_tree import Folder
-from vpatch.matrix.releases import Release, releases_of
-from vpatch.matrix.wheel import WheelFile
+from vpatch.matrix.releases import Release, WheelFile, releases_of
+from vpatch.matrix.sources import LocalTree
 
 from tests.loopback import NAME, SOURCES, Site, make_wheel, record_of
 
@@ -206,13 +205,13 @@ def test_a_folder(pristine: Trees, tmp_path: Path) -> None:
     whole = pristine("0.20.2")
     files = Engine(discover()).files
 
-    tree = Folder(whole).read([*files, "vllm/not/there.py"])
+    tree = LocalTree(whole).read([*files, "vllm/not/there.py"])
 
-    assert Folder(whole).name == str(whole)
+    assert LocalTree(whole).name == str(whole)
     assert tree.files == {name: (whole / name).read_bytes() for name in files if "/_vpatch/" not in name}
     assert (tree.version, tree.origin, tree.received, tree.size) == ("0.20.2", str(whole.resolve()), 0, 0)
     with pytest.raises(Failure, match=r"^no vllm: .*: not a site-packages"):
-        Folder(tmp_path).read(files)
+        LocalTree(tmp_path).read(files)
 
 
 def test_a_checkout(tmp_path: Path) -> None:
@@ -220,7 +219,7 @@ def test_a_checkout(tmp_path: Path) -> None:
     (tmp_path / INIT).write_bytes(b"new\n")
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
 
-    assert Folder(tmp_path).read(FILES).files == {INIT: b"new\n"}
+    assert LocalTree(tmp_path).read(FILES).files == {INIT: b"new\n"}
 
 
 # --- the real index --------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Reach
 from vpatch.core.verdict import Finding, Found, State
 from vpatch.core.workspace import Workspace
-from vpatch.matrix import trial
-from vpatch.matrix.trial import Together, try_one, try_together
+from vpatch.matrix import worker
 from vpatch.matrix.verdicts import Cell
+from vpatch.matrix.worker import Together, try_one, try_together
 
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay
 
@@ -101,20 +101,20 @@ def test_an_edit_that_raises() -> None:
 
 def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tree does not keep is written again."""
-    monkeypatch.setattr(trial.Memory, "read", lambda self, path: self.pristine(path))
+    monkeypatch.setattr(worker.MemoryStore, "read", lambda self, path: self.pristine(path))
 
     assert f"not idempotent: good: the second run writes {FILE}" in map(str, one(GOOD).problems)
 
 
 def test_an_original_that_is_not_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = trial.Memory.settle
+    settle = worker.MemoryStore.settle
 
-    def wrong(self: trial.Memory, desired: Files, note: object, *, on_edits: bool) -> tuple[str, ...]:
+    def wrong(self: worker.MemoryStore, desired: Files, note: object, *, on_edits: bool) -> tuple[str, ...]:
         wrote = settle(self, desired, note, on_edits=on_edits)
         self.kept = {file: (data or b"") + b"\n" for file, data in self.kept.items()}
         return wrote
 
-    monkeypatch.setattr(trial.Memory, "settle", wrong)
+    monkeypatch.setattr(worker.MemoryStore, "settle", wrong)
 
     assert f"not reversible: {FILE}: it stays changed" in map(str, one(GOOD).problems)
 

@@ -8,8 +8,7 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.matrix import worker
-from vpatch.matrix.trial import Together
-from vpatch.matrix.worker import look
+from vpatch.matrix.worker import Together, work
 
 from tests.releases import fact
 
@@ -30,7 +29,7 @@ def files(trees: Trees, release: str) -> dict[str, bytes]:
 
 
 def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
-    looked = look(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
+    looked = work(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
 
     assert {name: cell.verdict.state for name, cell in looked.cells.items()} == {
         name: fact(name, "0.20.2") for name in IDS[:2]
@@ -40,9 +39,9 @@ def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
 
 def test_only_what_a_neighbour_may_share_is_kept(slim: Trees) -> None:
     first, second = files(slim, "0.20.1"), files(slim, "0.20.2")
-    look(first, IDS, IDS, ())
+    work(first, IDS, IDS, ())
     kept = {data for _, data in worker._engine(frozenset(IDS))._cache._known}
-    look(second, IDS, IDS, ())
+    work(second, IDS, IDS, ())
 
     assert kept
     assert kept <= set(first.values())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix.wheel import WheelFile
+from vpatch.matrix.releases import WheelFile
 from vpatch.net import session
 from vpatch.net.error_text import size as formatted
 from vpatch.net.ranges import open_remote

@@ -137,31 +137,29 @@ def changes(old: Sequence[Row], new: Matrix) -> tuple[Change, ...]:
 
 def _row_changes(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
     same = next((one for one in old if one.name == row.name), None)
+    unread = same is not None and same.tree is None
     if row.tree is None:
-        kind = Kind.STILL if same and same.tree is None else Kind.WORSE
+        kind = Kind.STILL if unread else Kind.WORSE
         yield _of_row(row, same, kind, f"cannot be read: {_joined(row.problems)}")
         return
-    before = same
-    if same and same.tree is None:
+    if unread:
         yield _of_row(row, same, Kind.BETTER, "it can be read again")
-        before = None
-    before = before or _older(old, row)
+    before = same if same and not unread else _older(old, row)
     if before is None:
         yield _of_row(row, None, Kind.WORSE, "there is no row in the baseline to compare it with")
+    yield from _compared(before, row, asked)
+
+
+def _compared(before: Row | None, row: Row, asked: set[str]) -> Iterator[Change]:
     known = {cell.verdict.id: cell for cell in before.cells} if before else {}
     complete = known.keys() <= asked  # conflicts depend on which overlays are asked for
-    urgency = _urgency(before=bool(before and before.problems), after=bool(row.problems))
-    if urgency and (complete or urgency is not Kind.BETTER):
-        yield _of_row(row, before, urgency, _joined(row.problems) or "overlays go together again")
+    kind = _urgency(before=bool(before and before.problems), after=bool(row.problems))
+    if kind and (complete or kind is not Kind.BETTER):
+        yield _of_row(row, before, kind, _joined(row.problems) or "overlays go together again")
     for cell in row.cells:
         was = known.get(cell.verdict.id)
-        if was and was.verdict.state is State.CONFLICT and not complete and not cell.urgent:
-            continue
-        yield from _cell_changes(row, before, was, cell)
-
-
-def _of_row(row: Row, before: Row | None, kind: Kind, because: str) -> Change:
-    return Change(row.name, "", before.name if before else "", None, None, kind, because)
+        if complete or cell.urgent or not was or was.verdict.state is not State.CONFLICT:
+            yield from _cell_changes(row, before, was, cell)
 
 
 def _cell_changes(row: Row, before: Row | None, was: Cell | None, cell: Cell) -> Iterator[Change]:
@@ -171,6 +169,10 @@ def _cell_changes(row: Row, before: Row | None, was: Cell | None, cell: Cell) ->
         yield Change(row.name, name, against, state, after, *judged)
     elif before and not was:
         yield Change(row.name, name, "", None, after, Kind.OTHER, f"new since the baseline: {cell.verdict.because}")
+
+
+def _of_row(row: Row, before: Row | None, kind: Kind, because: str) -> Change:
+    return Change(row.name, "", before.name if before else "", None, None, kind, because)
 
 
 def _urgency(*, before: bool, after: bool) -> Kind | None:
