@@ -73,11 +73,6 @@ class Change:
         return str(self.problem)
 
     @property
-    def where(self) -> str:
-        """The row, and the overlay of the cell."""
-        return f"{self.row}: {self.overlay}" if self.overlay else self.row
-
-    @property
     def other(self) -> str:
         """The row that it was compared with if that has another name, else ""."""
         return self.against if self.against != self.row else ""
@@ -93,7 +88,8 @@ class Change:
     def problem(self) -> Problem:
         """The change as a problem."""
         compared = ", ".join(filter(None, (self.states, self.other and f"compared with {self.other}")))
-        return Problem(self.kind, self.where, ": ".join(filter(None, (compared, self.because))))
+        where = ": ".join(filter(None, (self.row, self.overlay)))
+        return Problem(self.kind, where, ": ".join(filter(None, (compared, self.because))))
 
 
 def as_objects(changes: Iterable[Change]) -> list[dict[str, Any]]:

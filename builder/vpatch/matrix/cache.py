@@ -122,24 +122,23 @@ class Cache:
 
     def notes(self, kind: str) -> list[Note]:
         """Return every undamaged note of a kind."""
-        found = (_unsealed(self._read(path) or b"") for path in self._files() if path.parent.name == kind)
+        found = (_unsealed(self._read(path) or b"") for path, _ in self._files() if path.parent.name == kind)
         return [note for note in found if note and note["schema"] == SCHEMA]
 
     def usage(self) -> Usage:
         """Count the files of the cache."""
-        sizes = [size for path in self._files() if (size := self._size(path)) is not None]
-        return Usage(len(sizes), sum(sizes))
+        files = self._files()
+        return Usage(len(files), sum(size for _, size in files))
 
     def clear(self) -> Usage:
         """Remove the files of the cache, and folders that this leaves empty; return what was removed."""
         removed = Usage()
-        for path in self._files():
-            size = self._size(path) or 0
+        for path, size in self._files():
             with naming("cannot clear the cache", str(path)), suppress(FileNotFoundError):  # another run was quicker
                 path.unlink()
                 removed = Usage(removed.files + 1, removed.bytes + size)
         for top, _, _ in os.walk(self.folder, topdown=False):
-            if _OUR_FOLDERS.fullmatch(self._relative(top)):
+            if _OUR_FOLDERS.fullmatch(Path(top).relative_to(self.folder).as_posix()):
                 with suppress(OSError):  # a file of the user's is in it
                     Path(top).rmdir()
         return removed
@@ -147,25 +146,21 @@ class Cache:
     def _object(self, sha256: str) -> Path:
         return self.folder / _OBJECTS / sha256[:2] / sha256[2:]
 
-    def _files(self) -> list[Path]:
-        """List the cache's own files; links are neither listed nor followed."""
+    def _files(self) -> list[tuple[Path, int]]:
+        """List the cache's own files with their sizes; links are neither listed nor followed."""
 
         def refuse(error: OSError) -> None:
             with naming("cannot read the cache", error.filename, _ADVICE), suppress(FileNotFoundError):
                 raise error
 
-        found = (Path(top, name) for top, _, names in os.walk(self.folder, onerror=refuse) for name in names)
-        return [path for path in found if _OURS.fullmatch(self._relative(path)) and self._size(path) is not None]
-
-    def _relative(self, path: Path | str) -> str:
-        return Path(path).relative_to(self.folder).as_posix()
-
-    def _size(self, path: Path) -> int | None:
-        """Return the size of a plain file; None for a link, a folder, or a file that is gone."""
-        with naming("cannot read the cache", str(path), _ADVICE), suppress(FileNotFoundError):
-            found = path.lstat()
-            return found.st_size if S_ISREG(found.st_mode) else None
-        return None
+        found = []
+        for path in (Path(top, name) for top, _, names in os.walk(self.folder, onerror=refuse) for name in names):
+            if _OURS.fullmatch(path.relative_to(self.folder).as_posix()):
+                with naming("cannot read the cache", str(path), _ADVICE), suppress(FileNotFoundError):
+                    status = path.lstat()
+                    if S_ISREG(status.st_mode):
+                        found.append((path, status.st_size))
+        return found
 
     def _read(self, path: Path) -> bytes | None:
         with naming("cannot read the cache", str(path), _ADVICE), suppress(FileNotFoundError):
@@ -225,7 +220,7 @@ class WheelCache:
         return None if note is None or record is None else (record, note["size"])
 
     def files(self, wanted: Collection[str], sums: Mapping[str, tuple[str, str]]) -> dict[str, bytes]:
-        """Return the cached ones of the wanted files, each as `sums`, from RECORD, has it."""
+        """Return those wanted files that are cached, each as `sums`, from RECORD, has it."""
         found = {}
         for name in sorted({*wanted} & sums.keys()):
             sha256 = _decoded(sums[name][0])

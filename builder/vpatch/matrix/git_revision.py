@@ -77,8 +77,9 @@ class Revision:
         blobs = _blobs(git, commit, files, f"{shown(self.address)} {self.rev}")
         if fetched and blobs:
             _fetch_blobs(self.address, self.rev, git_dir, set(blobs.values()))
+        raw = {"strip_newline_in_stdout": False, "stdout_as_string": False}
         return Tree(
-            files={file: _content(git, blob) for file, blob in blobs.items()},
+            files={file: bytes(git.cat_file("blob", blob, **raw)) for file, blob in blobs.items()},
             version=_version(git, commit),
             origin=f"{shown(self.address)} {commit}",
             received=sum(pack.stat().st_size for pack in git_dir.glob("objects/pack/*.pack")) if fetched else 0,
@@ -142,10 +143,6 @@ def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> Mapping
     return {file: entries[file][2] for file in files if file in entries}
 
 
-def _content(git: Git, blob: str) -> bytes:
-    return bytes(git.cat_file("blob", blob, strip_newline_in_stdout=False, stdout_as_string=False))
-
-
 def _version(git: Git, commit: str) -> str | None:
     """Return the newest version among the tags of this very commit."""
     tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
@@ -153,22 +150,18 @@ def _version(git: Git, commit: str) -> str | None:
     return str(max(versions)) if versions else None
 
 
-# --- fetching --------------------------------------------------------------------------------------------------
-
-
-def _git(folder: Path, git_dir: Path, protocols: Collection[str] = ()) -> Git:
-    """Return git for one repository, which may fetch by these protocols and never asks questions.
-
-    Without protocols it fetches nothing, not even what a partial clone lacks.
-    """
+def _git(folder: Path, git_dir: Path, *, fetches: bool = False) -> Git:
+    """Return git for one repository. It asks no questions, and fetches only if it may, by safe protocols."""
     from git import Git
 
+    allowed = os.environ.get("GIT_ALLOW_PROTOCOL")
+    protocols = [name for name in _PROTOCOLS if fetches and (allowed is None or name in allowed.split(":"))]
     git = Git(folder)
     git.update_environment(
         GIT_DIR=str(git_dir),  # a hook that started vpatch may have set this and the next for another repository
         GIT_WORK_TREE=str(git_dir),
         GIT_ALLOW_PROTOCOL=":".join(protocols) or "none",
-        GIT_NO_LAZY_FETCH="1",
+        GIT_NO_LAZY_FETCH="1",  # else git would fetch what a partial clone lacks
         GIT_NO_REPLACE_OBJECTS="1",
         GIT_TERMINAL_PROMPT="0",
         SSH_ASKPASS_REQUIRE="never",  # nor is there a terminal, as git runs in a session of its own
@@ -184,7 +177,7 @@ def _fetch_commit(address: str, rev: str, folder: Path) -> str:
     """
     from git import GitCommandError
 
-    git = _git(folder, folder, _allowed())
+    git = _git(folder, folder, fetches=True)
     git.init("--quiet", "--template=")
     try:
         git.check_ref_format("--allow-onelevel", rev)
@@ -198,18 +191,12 @@ def _fetch_commit(address: str, rev: str, folder: Path) -> str:
 
 def _fetch_blobs(address: str, rev: str, folder: Path, ids: Collection[str]) -> None:
     """Fetch these contents at once, if they are not there yet."""
-    git = _git(folder, folder, _allowed())
+    git = _git(folder, folder, fetches=True)
     message = _fetch(git, address, "--no-tags", "--filter=blob:none", "origin", *ids)
     if _UNADVERTISED in message:  # the server can leave files out, but does not send single ones by their ids
         message = _fetch(git, address, "--refetch", "--no-filter", "--depth=1", "origin", f"+{rev}:{_REF}")
     if message:
         raise _failure(address, rev, message)
-
-
-def _allowed() -> list[str]:
-    """Return the safe protocols that the user's own environment allows."""
-    allowed = os.environ.get("GIT_ALLOW_PROTOCOL")
-    return [name for name in _PROTOCOLS if allowed is None or name in allowed.split(":")]
 
 
 def _fetch(git: Git, address: str, *arguments: str) -> str:
@@ -224,7 +211,11 @@ def _fetch(git: Git, address: str, *arguments: str) -> str:
         start_new_session=True,
     )
     process: Any = running.proc  # gitpython ends the process when `running` is collected
-    end = partial(_end, process.pid)
+
+    def end() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
     atexit.register(end)  # for the threads that an interrupted program does not wait for
     output = b""
     with process:
@@ -242,15 +233,6 @@ def _fetch(git: Git, address: str, *arguments: str) -> str:
         finally:
             atexit.unregister(end)
     return output.decode("utf-8", "replace") if failed else ""
-
-
-def _end(session: int) -> None:
-    """End a process and all that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(session, signal.SIGKILL)
-
-
-# --- messages --------------------------------------------------------------------------------------------------
 
 
 def _failure(address: str, rev: str, output: str) -> Failure:

@@ -13,12 +13,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, WheelCache, is_hash
+from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, Note, WheelCache, is_hash
 from vpatch.matrix.sources import Tree
-from vpatch.release.index import PROJECT, Offer, Wheel, find_wheels, listings
+from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
 from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
 
 if TYPE_CHECKING:
+    from requests import Session
+
     from vpatch.net.ranges import RemoteFile
 
 OLDEST = Version("0.18.0")  # the first release that overlays are made for
@@ -38,11 +40,7 @@ class Release:
         return self.wheel.version if self.project == PROJECT else f"{self.project} {self.wheel.version}"
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read these files, without any request if all of them are in the cache.
-
-        Raises:
-            Failure: a server fails, the wheel is not what it should be, or the cache cannot be used.
-        """
+        """Read those of these files that exist, without any request if all are in the cache."""
         digest = self.wheel.sha256
         if self.cache is None or digest is None or not is_hash(digest):
             return self._fetch(files)[0]
@@ -78,11 +76,7 @@ class WheelFile:
         return self.path.name
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read these files.
-
-        Raises:
-            Failure: the wheel cannot be read, or differs from its RECORD.
-        """
+        """Read those of these files that exist."""
         with naming("cannot read", str(self.path)), self.path.open("rb") as file:
             members = read_wheel(file, files)
         version = members.path.partition(".dist-info/")[0].partition("-")[2]
@@ -102,37 +96,30 @@ def read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Members:
     """Read those of the `wanted` files that a wheel has.
 
     RECORD must list all code of the wheel, and no wanted file that is not there: from then on, RECORD alone says
-    which files the wheel has.
-
-    Raises:
-        Failure: the wheel is damaged, or differs from RECORD. Each problem names the wheel.
+    which files the wheel has. Each problem names the wheel.
     """
-    wheel = Path(file.name).name
-    try:
-        return _members(file, frozenset(wanted))
-    except Failure as failure:
-        problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
-        raise Failure(*problems) from failure
-
-
-def _members(file: RemoteFile | BinaryIO, wanted: frozenset[str]) -> Members:
-    names: set[str] = set()
+    wheel, names = Path(file.name).name, set[str]()
 
     def chosen(name: str) -> bool:
         names.add(name)
         return name in wanted or is_record(name)
 
-    found = {member.name: member.data for member in read_members(file, chosen)}
-    (path,) = filter(is_record, found)
-    record = found.pop(path)
-    listed = sums_in(record).keys()
-    unlisted = sorted(name for name in names - listed if name.endswith(".py"))
-    absent = sorted((listed & wanted) - names)
-    if unlisted or absent:
-        raise Failure(
-            *(Problem("wrong bytes", name, "RECORD does not list it") for name in unlisted),
-            *(Problem("wrong bytes", name, "RECORD lists it, and the wheel has no such file") for name in absent),
-        )
+    try:
+        found = {member.name: member.data for member in read_members(file, chosen)}
+        (path,) = filter(is_record, found)
+        record = found.pop(path)
+        listed = sums_in(record).keys()
+        unlisted = sorted(name for name in names - listed if name.endswith(".py"))
+        absent = sorted((listed & {*wanted}) - names)
+        if unlisted or absent:
+            why = "RECORD lists it, and the wheel has no such file"
+            raise Failure(
+                *(Problem("wrong bytes", name, "RECORD does not list it") for name in unlisted),
+                *(Problem("wrong bytes", name, why) for name in absent),
+            )
+    except Failure as failure:
+        problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
+        raise Failure(*problems) from failure
     return Members(path, record, found)
 
 
@@ -155,18 +142,18 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
         Failure: no such project or releases, all of them at once; an index that fails; a cache that cannot be used.
     """
     memory = None if cache is None else _Memory(cache)
-    notes = memory.notes if memory else []
+    ask, notes = (memory.ask, memory.notes) if memory else (ask_index, [])
     try:
-        offers = find_wheels(versions, project=project, memory=memory) if versions else _default(project, memory)
+        offers = find_wheels(versions, project=project, ask=ask) if versions else _default(project, ask)
     except Failure as failure:
         raise Failure(*failure.problems, *notes) from failure  # a release may be newer than what is remembered
     name = canonicalize_name(project)
     return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
 
 
-def _default(project: str, memory: _Memory | None) -> list[Offer]:
+def _default(project: str, ask: Ask) -> Sequence[Offer]:
     known: dict[Version, Offer] = {}
-    for offers in listings(project, memory=memory):
+    for offers in listings(project, ask=ask):
         known = offers | known
     offered = sorted(version for version, offer in known.items() if not offer.yanked)
     final = [version for version in offered if not version.is_prerelease]
@@ -179,28 +166,32 @@ def _default(project: str, memory: _Memory | None) -> list[Offer]:
 
 @dataclass(frozen=True)
 class _Memory:
-    """The last answers of indexes, in the cache; `notes` list the indexes for which they were used."""
+    """Asks indexes, and answers from the cache for one that does not; `notes` list these."""
 
     cache: Cache
     notes: list[Problem] = field(default_factory=list)
 
-    def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
-        date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        self.cache.put_note(LISTINGS, _key(index, project), {"date": date, "offers": list(map(asdict, offers))})
-
-    def recall(self, index: str, project: str, problem: Problem) -> list[Offer] | None:
+    def ask(self, session: Session, index: str, project: str) -> Iterable[Offer]:
+        key = sha256(f"{project}\n{index}".encode()).hexdigest()
         try:
-            note = self.cache.note(LISTINGS, _key(index, project))
+            offers = ask_index(session, index, project)
+        except NoAnswerError as error:
+            note = self._recall(key, project, *error.problems)
+            if note is None:
+                raise
+            return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
+        date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        self.cache.put_note(LISTINGS, key, {"date": date, "offers": list(map(asdict, offers))})
+        return offers
+
+    def _recall(self, key: str, project: str, problem: Problem) -> Note | None:
+        try:
+            note = self.cache.note(LISTINGS, key)
         except DamagedError:
             cause = f"the list of its {project} releases is gone"
             self.notes.append(Problem("damaged in the cache", problem.where, cause))
             return None
-        if note is None:
-            return None
-        cause = f"{problem.cause}; {project} releases as of {note['date']}"
-        self.notes.append(Problem("offline", problem.where, cause))
-        return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
-
-
-def _key(index: str, project: str) -> str:
-    return sha256(f"{project}\n{index}".encode()).hexdigest()
+        if note is not None:
+            cause = f"{problem.cause}; {project} releases as of {note['date']}"
+            self.notes.append(Problem("offline", problem.where, cause))
+        return note

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
@@ -125,33 +125,19 @@ def _code(text: str) -> str:
     return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
 
 
-@dataclass(frozen=True)
-class Reason:
-    """The equal cells of one overlay on the page: its column, and the numbers of their rows."""
+class _Reason(NamedTuple):
+    """Equal cells of one overlay on the page."""
 
     id: str
     column: int
     item: Catalogued
     cell: Cell
-    rows: tuple[int, ...]
-
-    @property
-    def parts(self) -> Counter[State]:
-        """The number of parts in each state."""
-        return Counter(part.state for part in self.cell.verdict.parts)
+    rows: Sequence[int]
+    parts: Counter[State]
 
 
 def page(matrix: Matrix, *, made: datetime, version: str) -> str:
-    """Render the page, with the newest row first.
-
-    Args:
-        matrix: the matrix.
-        made: when the verdicts were computed; the page shows it in UTC.
-        version: vpatch's own.
-
-    Raises:
-        Failure: the extra `vpatch[matrix]` is not installed.
-    """
+    """Render the page, with the newest row first. `made` is when the verdicts were computed; `version` is vpatch's."""
     require_jinja()
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -160,10 +146,10 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     for number, row in enumerate(rows):
         for column, cell in enumerate(row.cells):
             numbers.setdefault((column, cell), []).append(number)
-    found = {
-        key: Reason(f"reason-{number}", key[0], matrix.overlays[key[0]], key[1], tuple(numbers[key]))
-        for number, key in enumerate(sorted(numbers, key=lambda key: key[0]))
-    }
+    found = {}
+    for number, (column, cell) in enumerate(sorted(numbers, key=lambda key: key[0])):
+        item, parts = matrix.overlays[column], Counter(part.state for part in cell.verdict.parts)
+        found[column, cell] = _Reason(f"reason-{number}", column, item, cell, numbers[column, cell], parts)
     environment = Environment(
         loader=PackageLoader("vpatch.matrix", ""),
         autoescape=True,
@@ -187,11 +173,7 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
 
 
 def require_jinja() -> None:
-    """Check that a page can be made.
-
-    Raises:
-        Failure: the extra `vpatch[matrix]` is not installed.
-    """
+    """Raise a failure if the extra that renders the page is not installed."""
     try:
         import jinja2  # noqa: F401
     except ModuleNotFoundError as error:

@@ -66,11 +66,7 @@ class LocalTree:
         return str(self.path)
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read these files.
-
-        Raises:
-            Failure: there is no vLLM or more than one, or a file cannot be read.
-        """
+        """Read those of these files that exist."""
         site = locate(self.path)
         found = {name: data for name in files if (data := site.read(name)) is not None}
         return Tree(found, site.version, str(site.root))

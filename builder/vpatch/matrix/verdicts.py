@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.sources import Tree, parsed_version
-
-T = TypeVar("T")
 
 BROKEN = frozenset({State.DRIFTED, State.CONFLICT})  # the states that need a person's attention
 
@@ -92,19 +89,28 @@ def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
     ]
 
 
+_OPTIONAL = object()  # a text or null
+_PROBLEM = {"what": str, "file": str, "cause": str, "scope": _OPTIONAL}
+_PART = {"state": State, "name": str, "because": str, "files": [str], "shape": _OPTIONAL}
+_CELL = {"id": str, "parts": [_PART], "state": str, "problems": [_PROBLEM]}
+_ROW = {"name": str, "vllm": str, "origin": _OPTIONAL, "overlays": [_CELL], "problems": [_PROBLEM]}
+
+
 def read_rows(path: Path) -> tuple[Row, ...]:
     """Read the rows of a file that `vpatch matrix --json` wrote. Their trees have no files.
 
     Raises:
-        Failure: the file cannot be read, or is not such a file.
+        Failure: the file cannot be read, or has another format.
     """
     with naming("cannot read", str(path)):
         data = path.read_bytes()
     try:
         body = json.loads(data)
-        if _field(body, "schema", int) != 1 or _field(body, "command", str) != "matrix":
+        _check(body, {"schema": int, "command": str})
+        if (body["schema"], body["command"]) != (1, "matrix"):
             raise _FormatError("it is no result of this version's `vpatch matrix --json`")
-        rows = tuple(_each(body, "rows", _row))
+        _check(body, {"rows": [_ROW]})
+        rows = tuple(_row(row, f"rows[{number}]: ") for number, row in enumerate(body["rows"]))
         names = [row.name for row in rows]
         if twice := [name for name in names if names.count(name) > 1]:
             raise _FormatError(f"rows: two are called {twice[0]}")
@@ -115,71 +121,46 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 
 class _FormatError(ValueError):
-    """The JSON is not that of a matrix; the text has the path to the field."""
+    """JSON of another format; the text has the path to the field."""
 
 
-def _is(found: object, kind: type[T]) -> T:
+def _check(found: Any, shape: Any, where: str = "") -> None:
+    """Check that `found`, at the path `where`, has the fields and types of `shape`."""
+    if shape is _OPTIONAL and found is None:
+        return
+    kind = type(shape) if isinstance(shape, (dict, list)) else str if shape in (_OPTIONAL, State) else shape
     if not isinstance(found, kind):
-        raise _FormatError(f"{json.dumps(found)[:40]} is no {kind.__name__}")
-    return found
+        raise _FormatError(f"{where}{json.dumps(found)[:40]} is no {kind.__name__}")
+    if shape is State and found not in set(State):
+        raise _FormatError(f"{where}there is none called {found}")
+    if isinstance(shape, dict):
+        for name, one in shape.items():
+            if name not in found:
+                raise _FormatError(f"{where}{name}: it is missing")
+            _check(found[name], one, f"{where}{name}: ")
+    if isinstance(shape, list):
+        for number, one in enumerate(found):
+            _check(one, shape[0], f"{where.removesuffix(': ')}[{number}]: ")
 
 
-def _field(body: object, name: str, kind: type[T]) -> T:
-    fields = _is(body, dict)
-    if name not in fields:
-        raise _FormatError(f"{name}: it is missing")
-    try:
-        return _is(fields[name], kind)
-    except _FormatError as error:
-        raise _FormatError(f"{name}: {error}") from error
-
-
-def _each(body: object, name: str, parse: Callable[[object], T]) -> Sequence[T]:
-    found = []
-    for number, one in enumerate(_field(body, name, list)):
-        try:
-            found.append(parse(one))
-        except _FormatError as error:
-            raise _FormatError(f"{name}[{number}]: {error}") from error
-    return found
-
-
-def _optional(body: object, name: str) -> str | None:
-    return None if _field(body, name, object) is None else _field(body, name, str)
-
-
-def _row(body: object) -> Row:
-    name, shown, origin = _field(body, "name", str), _field(body, "vllm", str), _optional(body, "origin")
+def _row(row: Any, where: str) -> Row:
+    name, shown = row["name"], row["vllm"]
     version = None if shown == name and parsed_version(shown) is None else shown
-    return Row(
-        name,
-        None if origin is None else Tree({}, version, origin),
-        tuple(_each(body, "overlays", _cell)),
-        tuple(_each(body, "problems", _problem)),
+    tree = None if row["origin"] is None else Tree({}, version, row["origin"])
+    cells = (_cell(cell, f"{where}overlays[{number}]: ") for number, cell in enumerate(row["overlays"]))
+    return Row(name, tree, tuple(cells), _problems(row))
+
+
+def _cell(cell: Any, where: str) -> Cell:
+    parts = (
+        PartVerdict(part["name"], State(part["state"]), part["because"], tuple(part["files"]), part["shape"])
+        for part in cell["parts"]
     )
+    verdict = Verdict(cell["id"], tuple(parts))
+    if not verdict.parts or verdict.state != cell["state"]:
+        raise _FormatError(f"{where}state: it is not that of the parts of {verdict.id}")
+    return Cell(verdict, _problems(cell))
 
 
-def _cell(body: object) -> Cell:
-    verdict = Verdict(_field(body, "id", str), tuple(_each(body, "parts", _part)))
-    if not verdict.parts or verdict.state != _field(body, "state", str):
-        raise _FormatError(f"state: it is not that of the parts of {verdict.id}")
-    return Cell(verdict, tuple(_each(body, "problems", _problem)))
-
-
-def _part(body: object) -> PartVerdict:
-    state = _field(body, "state", str)
-    if state not in set(State):
-        raise _FormatError(f"state: there is none called {state}")
-    return PartVerdict(
-        _field(body, "name", str),
-        State(state),
-        _field(body, "because", str),
-        tuple(_each(body, "files", lambda file: _is(file, str))),
-        _optional(body, "shape"),
-    )
-
-
-def _problem(body: object) -> Problem:
-    return Problem(
-        _field(body, "what", str), _field(body, "file", str), _field(body, "cause", str), _optional(body, "scope") or ""
-    )
+def _problems(body: Any) -> tuple[Problem, ...]:
+    return tuple(Problem(one["what"], one["file"], one["cause"], one["scope"] or "") for one in body["problems"])

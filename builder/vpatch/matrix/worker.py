@@ -53,14 +53,7 @@ def _end_with(parent: BaseProcess | None) -> None:
 
 
 def work(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Result:
-    """Try overlays on one vLLM.
-
-    Args:
-        files: those of its files that any overlay reads.
-        ids: all overlays of this run.
-        alone: the overlays to try by themselves.
-        together: the overlays to try with each other.
-    """
+    """Try overlays on the `files` of one vLLM: some `alone`, some `together`. `ids` are all overlays of this run."""
     engine = _engine(frozenset(ids))
     cells = {item.id: try_one(files.get, item, engine) for item in engine.overlays if item.id in alone}
     both = try_together(files.get, [item for item in engine.overlays if item.id in together], engine)
@@ -74,13 +67,7 @@ def _engine(ids: frozenset[str]) -> Engine:
 
 
 def try_one(read: Read, item: Catalogued, engine: Engine) -> Cell:
-    """Judge a vLLM by one overlay, and check that the overlay does what it promises.
-
-    Args:
-        read: returns the bytes of a file of the pristine vLLM.
-        item: the overlay.
-        engine: one that has this overlay.
-    """
+    """Judge a pristine vLLM by one overlay of the engine, and check that the overlay does what it promises."""
     try:
         changeset, problems = _try(read, [item], engine)
         return Cell(changeset.before[0], problems)

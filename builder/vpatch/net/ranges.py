@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 import requests
 
@@ -25,6 +25,7 @@ BLOCK = 1 << 16
 ATTEMPTS = 3  # requests for one span, or for a whole file, before giving up
 
 Span = tuple[int, int]  # first byte, byte after the last
+Progress = Callable[[int, int], object]  # called with the bytes received and the bytes expected, which may grow
 
 _COUNT = r"\d{1,18}"  # bytes; a server may send more digits than Python parses
 
@@ -33,19 +34,12 @@ class CutError(Exception):
     """The body ended before its end."""
 
 
-class Progress(Protocol):
-    """Callback for the progress of a download."""
-
-    def __call__(self, done: int, total: int, /) -> None:
-        """Accept the bytes received and the bytes expected, which grow as more is requested."""
-        ...
-
-
 class RemoteFile(io.RawIOBase):
     """A read-only, seekable file that keeps in memory only what was read of it.
 
     `name` is its address without user name, password and query, `size` its length in bytes, `received` the bytes that
     came so far. `etag` is the version of the file in the server's first answer: every later answer must have the same.
+    Reading raises a `Failure` if the server does not send the bytes of this version.
     """
 
     def __init__(
@@ -82,11 +76,7 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer` up to the end of the file; requests what `prefetch` did not bring.
-
-        Raises:
-            Failure: the server did not send these bytes of the file that was opened.
-        """
+        """Fill `buffer` up to the end of the file; requests what `prefetch` did not bring."""
         view = memoryview(buffer).cast("B")
         start = self._position
         stop = max(start, min(start + len(view), self.size))
@@ -94,7 +84,7 @@ class RemoteFile(io.RawIOBase):
             self._copy.seek(start)
             view[: stop - start] = self._copy.read(stop - start)
         else:
-            self._read(missing(start, stop, self._held()))
+            self._read(_missing(start, stop, self._held()))
             for at, data in self._pieces:
                 first, last = max(start, at), min(stop, at + len(data))
                 if first < last:
@@ -103,14 +93,10 @@ class RemoteFile(io.RawIOBase):
         return stop - start
 
     def prefetch(self, spans: Iterable[Span]) -> None:
-        """Read these spans now, in as few requests as make sense.
-
-        Raises:
-            Failure: as `readinto`.
-        """
+        """Read these spans now, in as few requests as make sense."""
         if not self.whole:
             held = self._held()
-            self._read(gap for start, stop in joined(spans) for gap in missing(start, min(stop, self.size), held))
+            self._read(gap for start, stop in _joined(spans) for gap in _missing(start, min(stop, self.size), held))
 
     def close(self) -> None:
         """Forget what was read."""
@@ -127,7 +113,7 @@ class RemoteFile(io.RawIOBase):
         wanted = list(spans)
         expected = sum(stop - start for start, stop in wanted)
         if expected + sum(len(data) for _, data in self._pieces) > LIMITS.files:
-            raise unreadable(self._url, f"more than {size(LIMITS.files)} of it would be read")
+            raise _unreadable(self._url, f"more than {size(LIMITS.files)} of it would be read")
         self._planned += expected
         for start, stop in wanted:
             self._pieces.append((start, self._span(start, stop, answer)))
@@ -143,7 +129,7 @@ class RemoteFile(io.RawIOBase):
                     for block in blocks(response):
                         data += block
                         if start + len(data) > stop:
-                            raise unreadable(self._url, f"more bytes came than the {stop - start} asked for")
+                            raise _unreadable(self._url, f"more bytes came than the {stop - start} asked for")
                         self.received += len(block)
                         self._progress(self.received, self._planned)
             except CutError as error:
@@ -151,20 +137,20 @@ class RemoteFile(io.RawIOBase):
             if start + len(data) == stop:
                 return data
             answer = None
-        raise unreadable(self._url, f"cut off {ATTEMPTS} times: {why or 'the body was short'}")
+        raise _unreadable(self._url, f"cut off {ATTEMPTS} times: {why or 'the body was short'}")
 
     def _request(self, start: int, stop: int) -> requests.Response:
-        response = get(self._session, self._url, f"bytes={start}-{stop - 1}", self._etag)
+        response = _get(self._session, self._url, f"bytes={start}-{stop - 1}", self._etag)
         why = ""
         if response.status_code == requests.codes.ok:  # `If-Range` found another file, or ranges ended
             why = "it changed while it was read, or its server stopped serving ranges"
         elif response.status_code != requests.codes.partial_content:
             why = answers(response)
-        elif content_range(response) != (start, stop, self.size) or etag_of(response) != self._etag:
+        elif _content_range(response) != (start, stop, self.size) or response.headers.get("ETag", "") != self._etag:
             why = "its server sent another range, or the file changed while it was read"
         if why:
             response.close()
-            raise unreadable(self._url, why)
+            raise _unreadable(self._url, why)
         return response
 
     def _download(self, answer: requests.Response | None) -> None:
@@ -183,22 +169,23 @@ class RemoteFile(io.RawIOBase):
         for _ in range(ATTEMPTS):
             copy.seek(0)
             try:
-                with answer or get(self._session, self._url) as response:
+                with answer or _get(self._session, self._url) as response:
                     if response.status_code != requests.codes.ok:
-                        raise unreadable(self._url, answers(response))
-                    total = content_length(response)
+                        raise _unreadable(self._url, answers(response))
+                    length = re.fullmatch(_COUNT, response.headers.get("Content-Length", ""))
+                    total = int(length[0]) if length else 0
                     for block in blocks(response):
                         copy.write(block)
                         self.received += len(block)
                         self._progress(copy.tell(), max(total, copy.tell()))
                         if copy.tell() > LIMITS.wheel:
-                            raise unreadable(self._url, f"it has more than {size(LIMITS.wheel)}")
+                            raise _unreadable(self._url, f"it has more than {size(LIMITS.wheel)}")
                 self.size = copy.tell()
                 return
             except CutError as error:
                 why = str(error)
             answer = None
-        raise unreadable(self._url, f"cut off {ATTEMPTS} times: {why}")
+        raise _unreadable(self._url, f"cut off {ATTEMPTS} times: {why}")
 
 
 def open_remote(session: requests.Session, url: str, *, progress: Progress | None = None) -> RemoteFile:
@@ -209,27 +196,22 @@ def open_remote(session: requests.Session, url: str, *, progress: Progress | Non
     Raises:
         Failure: the server does not answer, has no such file, cuts every connection, or sends something else.
     """
-    with get(session, url, f"bytes=-{TAIL}") as answer:
+    with _get(session, url, f"bytes=-{TAIL}") as answer:
         if answer.status_code != requests.codes.partial_content:
             file = RemoteFile(session, url, progress=progress)
             file._download(answer if answer.status_code == requests.codes.ok else None)
             return file
-        start, stop, length = content_range(answer) or (-1, -1, 0)
+        start, stop, length = _content_range(answer) or (-1, -1, 0)
         if stop != length or start != max(0, length - TAIL):
-            raise unreadable(url, "its server sent another range than the end of the file")
+            raise _unreadable(url, "its server sent another range than the end of the file")
         if length > LIMITS.wheel:
-            raise unreadable(url, f"it has {length:,} bytes, and may have {size(LIMITS.wheel)}")
-        file = RemoteFile(session, url, size=length, etag=etag_of(answer), progress=progress)
+            raise _unreadable(url, f"it has {length:,} bytes, and may have {size(LIMITS.wheel)}")
+        file = RemoteFile(session, url, size=length, etag=answer.headers.get("ETag", ""), progress=progress)
         file._read([(start, length)], answer)
         return file
 
 
-def get(session: requests.Session, url: str, span: str = "", etag: str = "") -> requests.Response:
-    """Request the file at `url`, or a span of it; close the response after use.
-
-    Raises:
-        Failure: the server does not answer.
-    """
+def _get(session: requests.Session, url: str, span: str = "", etag: str = "") -> requests.Response:
     headers = {"Accept-Encoding": "identity"}  # a range of a compressed body would be of no use
     if span:
         headers["Range"] = span
@@ -238,7 +220,7 @@ def get(session: requests.Session, url: str, span: str = "", etag: str = "") -> 
     try:
         return session.get(url, headers=headers, stream=True, timeout=error_text.TIMEOUT)
     except (OSError, ValueError) as error:  # ValueError: addresses that urllib3 and requests refuse
-        raise unreadable(url, error_text.cause(error)) from error
+        raise _unreadable(url, error_text.cause(error)) from error
 
 
 def blocks(response: requests.Response) -> Iterator[bytes]:
@@ -253,29 +235,17 @@ def blocks(response: requests.Response) -> Iterator[bytes]:
         raise CutError(error_text.cause(error)) from error
 
 
-def unreadable(url: str, why: str) -> Failure:
-    """Return the failure to read the file at `url`."""
+def _unreadable(url: str, why: str) -> Failure:
     return Failure(Problem("cannot read", shown(url), why))
 
 
-def etag_of(response: requests.Response) -> str:
-    """Return the server's name for this version of the file, "" without one."""
-    return response.headers.get("ETag", "")
-
-
-def content_range(response: requests.Response) -> tuple[int, int, int] | None:
-    """Parse the first byte, the byte after the last and the length of the whole file; None without them."""
+def _content_range(response: requests.Response) -> tuple[int, int, int] | None:
+    """Parse the first byte, the byte after the last, and the length of the whole file."""
     found = re.fullmatch(rf"bytes ({_COUNT})-({_COUNT})/({_COUNT})", response.headers.get("Content-Range", ""))
     return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
 
 
-def content_length(response: requests.Response) -> int:
-    """Parse the length of the body in bytes, 0 without one."""
-    found = re.fullmatch(_COUNT, response.headers.get("Content-Length", ""))
-    return int(found[0]) if found else 0
-
-
-def joined(spans: Iterable[Span]) -> Iterator[Span]:
+def _joined(spans: Iterable[Span]) -> Iterator[Span]:
     """Join spans that are at most `GAP` bytes apart."""
     ordered = sorted(spans)
     if not ordered:
@@ -289,7 +259,7 @@ def joined(spans: Iterable[Span]) -> Iterator[Span]:
     yield start, stop
 
 
-def missing(start: int, stop: int, held: Iterable[Span]) -> Iterator[Span]:
+def _missing(start: int, stop: int, held: Iterable[Span]) -> Iterator[Span]:
     """Yield the parts of a span that `held`, which is sorted, leaves out."""
     for first, last in held:
         if first >= stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
@@ -53,22 +54,19 @@ class RedirectError(OSError):
     """A server redirects to something other than a web address."""
 
 
+@dataclass
 class Pace:
-    """The bytes a server sent, and the seconds spent waiting for them. A socket's time limit restarts with each byte.
+    """The bytes a server sent, and the seconds spent waiting for them: a socket's time limit restarts with each byte.
 
     `granted` are seconds in addition to `LIMITS.grace`.
     """
 
-    def __init__(self) -> None:
-        self.received = 0
-        self.waited = self.granted = 0.0
+    received: int = 0
+    waited: float = 0.0
+    granted: float = 0.0
 
     def count(self, seconds: float, received: int) -> None:
-        """Add received bytes and the wait for them.
-
-        Raises:
-            RefusedError: the server is too slow on average.
-        """
+        """Add received bytes and the wait for them; raise RefusedError if the server is too slow on average."""
         self.waited += seconds
         self.received += received
         if self.waited > LIMITS.grace + self.granted + self.received / LIMITS.rate:
@@ -85,15 +83,19 @@ class Session(requests.Session):
             self.mount(scheme, Adapter(max_retries=retries()))
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return the address that a response redirects to, None if it does not.
+        """Return the address that a response redirects to, None if it does not redirect.
 
         Raises:
             RedirectError: the target is a file, say, or cannot be parsed.
         """
         target = super().get_redirect_target(resp)
-        if target is not None and not _is_web_address(resp.url, target):
-            raise RedirectError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
-        return target
+        if target is None:
+            return None
+        with suppress(ValueError):
+            url = urljoin(resp.url, target)
+            if url.startswith(("http://", "https://")) and parse_url(url).host is not None:
+                return target
+        raise RedirectError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
 
 
 def retries(**options: Any) -> Retry:
@@ -128,11 +130,7 @@ class Adapter(HTTPAdapter):
         return self._watch(super().proxy_manager_for(*arguments, **options))
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        """Send a request.
-
-        Raises:
-            RefusedError: the server answers too slowly. Reading the answer raises it later if that is too large.
-        """
+        """Send a request; raise RefusedError if the server answers too slowly, or later with too large an answer."""
         answer = super().send(request, *arguments, **options)
         if not options.get("stream"):
             answer.raw = _Limited(answer.raw)
@@ -209,11 +207,3 @@ class _Counted(io.RawIOBase):
     def close(self) -> None:
         self._real.close()
         super().close()
-
-
-def _is_web_address(base: str, target: str) -> bool:
-    try:
-        joined = urljoin(base, target)
-        return joined.startswith(("http://", "https://")) and parse_url(joined).host is not None
-    except ValueError:
-        return False

