@@ -22,7 +22,7 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.release.fetch import fetch
 from vpatch.tree.locate import locate
-from vpatch.tree.store import SitePackages
+from vpatch.tree.write_plan import SitePackages
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"

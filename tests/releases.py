@@ -1,10 +1,11 @@
-"""Every vLLM release that the overlays answer for, and what the facts say each is to each of them."""
+"""Every vLLM release that the overlays answer for, and the state that each overlay says it has there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from packaging.specifiers import SpecifierSet
+from vpatch.core.catalogue import discover
 
 RELEASES = (
     *("0.18.0", "0.18.1", "0.19.0", "0.19.1", "0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0"),
@@ -13,13 +14,11 @@ RELEASES = (
 )
 
 FACTS: Mapping[str, Mapping[str, str]] = {
-    "ct-fp8-lm-head": {">=0.18": "pending"},
-    "turboquant-auto-dtype": {"<0.25": "not_applicable", ">=0.25,<0.27": "pending", ">=0.27": "merged"},
-    "turboquant-hybrid": {"<0.20": "not_applicable", ">=0.20,<0.21": "pending", ">=0.21": "merged"},
-    "turboquant-skip-list": {"<0.20": "not_applicable", ">=0.20,<0.32": "pending", ">=0.32": "merged"},
-    "turboquant-tiles": {"<0.20": "not_applicable", ">=0.20": "pending"},
-    "turboquant-workspace": {"<0.20": "not_applicable", ">=0.20,<0.24": "pending", ">=0.24": "merged"},
+    item.id: {span: what.partition(":")[0] for span, what in item.overlay.releases.items()}
+    for item in discover()
+    if item.origin.startswith("vpatch ")
 }
+"""By overlay and range of releases, the state that the overlay says it has there."""
 
 
 def fact(overlay: str, release: str) -> str:

@@ -12,8 +12,9 @@ from vpatch.api import apply, revert
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.tree.store import SitePackages
-from vpatch.tree.tree import Site
+from vpatch.tree import Tree
+from vpatch.tree.lock import lock
+from vpatch.tree.write_plan import Installed, SitePackages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,11 +44,11 @@ def store(tmp_path: Path) -> SitePackages:
     for name, text in files.items():
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / name).write_text(text)
-    return SitePackages(Site(tmp_path / "tree", "vllm-1.dist-info", "1"))
+    return SitePackages(Tree(tmp_path / "tree", "vllm-1.dist-info", "1"))
 
 
 def text(store: SitePackages) -> str:
-    return (store.site.root / FILE).read_text()
+    return (store.tree.root / FILE).read_text()
 
 
 def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
@@ -55,11 +56,11 @@ def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path]
     assert apply(store, [FIRST])[1]
     assert apply(store, [LEANS_ON_FIRST])[1]
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
-    before = contents(store.site.root)
+    before = contents(store.tree.root)
 
     with pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`"):
         revert(store, ALL, [FIRST])
-    assert contents(store.site.root) == before
+    assert contents(store.tree.root) == before
 
     revert(store, ALL, [LEANS_ON_FIRST])
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nw = 9\n"
@@ -77,13 +78,13 @@ def test_a_rival_that_is_not_there_is_no_hindrance(store: SitePackages) -> None:
 
 
 def test_rivals_are_not_applied(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
-    before = contents(store.site.root)
+    before = contents(store.tree.root)
 
     changeset, changed = apply(store, [APART, IN_CONFLICT])
 
     assert changed == ()
     assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
-    assert contents(store.site.root) == before
+    assert contents(store.tree.root) == before
 
 
 def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
@@ -92,7 +93,7 @@ def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
     with pytest.raises(Failure) as failure:
         revert(store, ALL, [APART, FIRST, IN_CONFLICT])
 
-    root = store.site.root
+    root = store.tree.root
     assert str(failure.value) == (
         f"not applied: {root}: there is nothing of apart to take away\n"
         f"not applied: {root}: there is nothing of rival to take away"
@@ -102,15 +103,21 @@ def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
 
 @dataclass(frozen=True)
 class Busy(SitePackages):
-    """A tree in which somebody writes while we wait for the lock."""
+    """A tree that another program changes while vpatch waits for the lock."""
 
     theirs: str = ""
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        with super().lock():
-            (self.site.root / FILE).write_text(self.theirs)
-            yield
+    def snapshot(self) -> Installed:
+        seen = super().snapshot()
+
+        @contextmanager
+        def waiting() -> Iterator[None]:
+            with lock(self.tree):
+                (self.tree.root / FILE).write_text(self.theirs)
+                yield
+
+        seen.lock = waiting  # type: ignore[method-assign]
+        return seen
 
 
 @pytest.mark.parametrize(
@@ -121,8 +128,8 @@ class Busy(SitePackages):
     ],
 )
 def test_the_tree_changes_while_we_wait(store: SitePackages, theirs: str, state: State, ours: str) -> None:
-    """The plan is made anew: what somebody wrote meanwhile is neither lost nor guessed at."""
-    busy = Busy(store.site, theirs)
+    """vpatch plans anew: what the other program wrote is neither lost nor assumed."""
+    busy = Busy(store.tree, theirs)
 
     changeset, changed = apply(busy, [FIRST])
 

@@ -34,7 +34,7 @@ CORE = (
     ("landing.position", "select", "workspace"),
     ("overlay",),
     ("edits", "predicates", "judge", "probes", "landing.check", "landing"),
-    ("engine", "catalogue"),
+    ("authoring", "engine", "catalogue"),
 )
 
 

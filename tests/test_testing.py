@@ -14,8 +14,8 @@ from vpatch.core.parse import Lost
 from vpatch.errors import Problem
 from vpatch.testing import Case, State, check, fingerprint_of
 from vpatch.tree.locate import locate
-from vpatch.tree.store import SitePackages
 from vpatch.tree.verify import Verified
+from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class Faults:
     @staticmethod
     def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            spoil(store.site.root)
+            spoil(store.tree.root)
             return api.apply(store, overlays)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -125,7 +125,7 @@ class Faults:
         def apply(store: SitePackages, overlays: object) -> object:
             result = api.apply(store, overlays)  # type: ignore[arg-type]
             if result[1]:
-                spoil(store.site.root, INTERFACE)
+                spoil(store.tree.root, INTERFACE)
             return result
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -140,7 +140,7 @@ class Faults:
     def reverts_too_little(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
             api.revert(store, installed, None)  # type: ignore[arg-type]
-            spoil(store.site.root)
+            spoil(store.tree.root)
 
         monkeypatch.setattr(testing, "revert", revert)
         return PENDING
@@ -149,7 +149,7 @@ class Faults:
     def reverts_too_much(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
             api.revert(store, installed, None)  # type: ignore[arg-type]
-            (store.site.root / INTERFACE).unlink()
+            (store.tree.root / INTERFACE).unlink()
 
         monkeypatch.setattr(testing, "revert", revert)
         return PENDING

@@ -3,6 +3,7 @@
 This module is what overlay authors import.
 """
 
+from vpatch.core.authoring import Block, Companion, File
 from vpatch.core.edits import (
     AddFile,
     AddFunction,
@@ -16,9 +17,8 @@ from vpatch.core.edits import (
     ReplaceExpr,
     ReplaceFunction,
     ReplaceStatements,
-    companion,
 )
-from vpatch.core.overlay import Need, Overlay, Part, Probe, Shape, Use
+from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
 from vpatch.core.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
 from vpatch.core.probes import probe
 
@@ -29,11 +29,15 @@ __all__ = [
     "AddParameter",
     "All",
     "AnyOf",
+    "Block",
+    "Companion",
     "Contains",
     "Defines",
     "DeleteStatements",
+    "Edits",
     "EnsureFutureAnnotations",
     "EnsureImport",
+    "File",
     "Imports",
     "InsertAfter",
     "InsertBefore",
@@ -42,6 +46,7 @@ __all__ = [
     "Not",
     "Overlay",
     "Part",
+    "Predicate",
     "Probe",
     "ReplaceExpr",
     "ReplaceFunction",
@@ -50,6 +55,5 @@ __all__ = [
     "Shape",
     "Takes",
     "Use",
-    "companion",
     "probe",
 ]

@@ -1,95 +1,84 @@
-"""Apply and revert: what the engine computes, brought to where the files are kept."""
+"""Apply and revert: what the engine computes is written to a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure, Problem
-from vpatch.tree.store import Store
+from vpatch.tree import Snapshot, Writable, WritePlan
 
 
 def apply(
-    store: Store,
+    tree: Writable,
     overlays: Sequence[Catalogued],
     engine: Engine | None = None,
 ) -> tuple[Changeset, tuple[str, ...]]:
     """Apply overlays to a tree; return the changeset and the paths that were written.
 
     `engine` is one that has these overlays, to share what it has parsed. The plan is made before any lock is taken, so
-    that a tree that is as asked may be read-only; under the lock it holds
-    only if the files are still what they were.
+    that a tree on which everything is applied may be read-only.
 
     Raises:
-        Failure: the tree cannot be written, or is not what it was.
+        Failure: the tree cannot be read or written.
     """
     engine = engine or Engine(overlays)
-    changeset, seen = _planned(store, overlays, engine)
-    if changeset.problems:
-        return changeset, ()
-    desired = _desired(store, changeset.files)
-    if store.settled(desired, _note(desired)):
-        return changeset, ()
-    with store.lock():
-        if any(store.site.read(file) != data for file, data in seen.items()):
-            changeset, _ = _planned(store, overlays, engine)
-            if changeset.problems:
-                return changeset, ()
-            desired = _desired(store, changeset.files)
-        return changeset, store.settle(desired, _note(desired), on_edits=True)
 
+    def prepare(seen: Snapshot) -> WritePlan:
+        return seen.prepare(engine.plan(seen.read, overlays), keep=True)
 
-def _planned(
-    store: Store, overlays: Sequence[Catalogued], engine: Engine
-) -> tuple[Changeset, Mapping[str, bytes | None]]:
-    """Plan; give the files, too, that the plan rests on."""
-    seen: dict[str, bytes | None] = {}
-
-    def read(file: str) -> bytes | None:
-        seen[file] = store.site.read(file)
-        return seen[file]
-
-    return engine.plan(read, overlays), seen
+    done = prepare(tree.snapshot())
+    if done.work:
+        done = done.commit(prepare)
+    return done.changeset, done.writes.changed
 
 
 def revert(
-    store: Store,
+    tree: Writable,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued] | None,
     engine: Engine | None = None,
 ) -> tuple[str, ...]:
-    """Revert `overlays`, all if it is None; return the paths that were put back.
+    """Revert `overlays`, or all if None; return the paths that were put back.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
 
     Raises:
-        Failure: somebody edited a file after vpatch, an overlay to take away is not applied, one that stays cannot be
+        Failure: a user edited a file after vpatch, an overlay to remove is not applied, one that stays cannot be
             computed, or marks remain of overlays that are not installed.
     """
-    if not store.settled({}, []):
-        with store.lock():
-            if overlays is None:
-                changed = store.settle({}, [], on_edits=False)
+    engine = engine or Engine(installed)
+
+    def prepare(seen: Snapshot) -> WritePlan:
+        nothing = Changeset((), (), {}, ())
+        try:
+            if overlays is None or not seen.originals:
+                done = seen.prepare(nothing, keep=False)
             else:
-                changed = _without(store, installed, overlays, engine or Engine(installed))
-    else:
-        changed = ()
+                done = seen.prepare(_without(tree, seen, installed, overlays, engine), keep=False)
+            if overlays is not None and not seen.originals and done.work:
+                raise Failure(*(_not_applied(tree, item.id) for item in overlays))
+        except Failure as failure:
+            return WritePlan(seen, nothing, failure=failure)
+        return done
+
+    done = prepare(tree.snapshot())
+    if done.work:
+        done = done.commit(prepare)
+    changed, read = done.writes.changed, tree.tree.read
     gone = installed if overlays is None else overlays
-    left = {
-        (file, item.id) for item in gone for file in edited(item) if item.id in marks_in(store.site.read(file) or b"")
-    }
+    left = {(file, item.id) for item in gone for file in edited(item) if item.id in marks_in(read(file) or b"")}
     cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
     problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
     if overlays is None:
-        problems += unknown_marks(store.site.read, installed)
+        problems += unknown_marks(read, installed)
     if problems:
         raise Failure(*problems)
     if overlays is not None and not changed:
-        raise Failure(*(_not_applied(store, item.id) for item in overlays))
+        raise Failure(*(_not_applied(tree, item.id) for item in overlays))
     return changed
 
 
@@ -113,24 +102,30 @@ def unknown_marks(
 
 
 def edited(item: Catalogued) -> set[str]:
-    """Give the files that an overlay changes or adds."""
+    """Return the files that an overlay changes or adds."""
     return {file for part in item.overlay.parts for file in part.files}
 
 
 def _without(
-    store: Store,
+    tree: Writable,
+    seen: Snapshot,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued],
     engine: Engine,
-) -> tuple[str, ...]:
-    originals, going = store.originals(), {item.id for item in overlays}
-    marks = {name: file for file in sorted(originals) for name in marks_in(store.site.read(file) or b"")}
-    # One by one: that some are in conflict does not matter to what is applied already.
+) -> Changeset:
+    """Plan the tree, from its pristine bytes, with the overlays that stay.
+
+    Raises:
+        Failure: an overlay to remove is not applied, or one that stays cannot be computed.
+    """
+    originals, going = seen.originals, {item.id for item in overlays}
+    marks = {name: file for file in sorted(originals) for name in marks_in(seen.read(file) or b"")}
+    # One by one: a conflict between some of them does not matter for what is applied already.
     here = [item for item in installed if item.id in marks]
-    states = {item.id: engine.status(store.site.read, [item])[0].state for item in here}
+    states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
     if missing := sorted(going - marks.keys()):
-        raise Failure(*(_not_applied(store, name) for name in missing))
+        raise Failure(*(_not_applied(tree, name) for name in missing))
     if unknown := sorted(marks.keys() - going - applied):
         raise Failure(
             *(
@@ -141,26 +136,13 @@ def _without(
     stay = [item for item in installed if item.id in applied - going]
 
     def pristine(file: str) -> bytes | None:
-        return originals[file] if file in originals else store.site.read(file)
+        return originals[file] if file in originals else seen.read(file)
 
     changeset = engine.plan(pristine, stay)
     if changeset.problems:
         raise Failure(*changeset.problems)
-    return store.settle(changeset.files, _note(changeset.files), on_edits=False)
+    return changeset
 
 
-def _desired(store: Store, changes: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Add what earlier runs changed to what this one does."""
-    present = {file: (store.site.read(file), original) for file, original in store.originals().items()}
-    return {f: now for f, (now, original) in present.items() if now is not None and now != original} | dict(changes)
-
-
-def _not_applied(store: Store, name: str) -> Problem:
-    return Problem("not applied", str(store.site.root), f"there is nothing of {name} to take away")
-
-
-def _note(desired: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Give what is kept for people: which overlays are in which files."""
-    marks = {file: set(marks_in(data)) for file, data in desired.items()}
-    overlays = sorted(set().union(*marks.values()))
-    return [{"id": name, "files": sorted(f for f, names in marks.items() if name in names)} for name in overlays]
+def _not_applied(tree: Writable, name: str) -> Problem:
+    return Problem("not applied", str(tree.tree.root), f"there is nothing of {name} to take away")

@@ -29,8 +29,8 @@ from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 from vpatch.tree.locate import locate
-from vpatch.tree.store import SitePackages
 from vpatch.tree.verify import verify
+from vpatch.tree.write_plan import SitePackages
 
 __all__ = ["Case", "State", "check", "fingerprint_of"]
 
@@ -81,7 +81,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
     shutil.copytree(root, pristine, copy_function=_link)
     store, chosen = SitePackages(locate(root)), select(discover(), (overlay,))
 
-    (found,) = Engine(chosen).status(store.site.read)
+    (found,) = Engine(chosen).status(store.tree.read)
     told = "; ".join([found.because, *map(str, found.problems)])
     _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {told}")
     _hold(case.says in told, f"{case.says!r} is not in: {told}")
@@ -96,7 +96,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
             got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
             _hold(got == ast.dump(ast.parse(text), indent=1), f"{file} is not what it should be:\n{got}")
         _hold(apply(store, chosen)[1] == (), "the second run wrote something")
-        problems = verify(store.site, chosen, asked=True, python=None).problems
+        problems = verify(store.tree, chosen, asked=True, python=None).problems
         _hold(not problems, "\n".join(map(str, problems)))
         applied = scratch / "applied"
         shutil.copytree(root, applied, copy_function=_link)

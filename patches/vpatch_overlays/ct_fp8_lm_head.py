@@ -23,57 +23,44 @@ head whose class passes no config then stays unquantized, and a draft's head fol
 
 from typing import TypeAlias
 
-from vpatch import (
-    AddKeyword,
-    All,
-    AnyOf,
-    Contains,
-    EnsureImport,
-    InsertAfter,
-    InsertBefore,
-    Need,
-    Not,
-    Overlay,
-    Part,
-    ReplaceExpr,
-    Shape,
-    Use,
-    companion,
-    probe,
+from vpatch import All, Block, Companion, Edits, File, Need, Overlay, Part, Predicate, Shape, Use, probe
+
+from vpatch_overlays import _shared as shared
+
+layers, models = "vllm/model_executor/layers", "vllm/model_executor/models"
+vocab = File(f"{layers}/vocab_parallel_embedding.py")
+init = vocab.function("VocabParallelEmbedding.__init__")
+load = vocab.function("VocabParallelEmbedding.weight_loader")
+head_init = vocab.function("ParallelLMHead.__init__")
+tie_weights = vocab.function("ParallelLMHead.tie_weights")
+
+compressed_tensors = File(f"{layers}/quantization/compressed_tensors/compressed_tensors.py")
+get_method = compressed_tensors.function("CompressedTensorsConfig.get_quant_method")
+get_scheme = compressed_tensors.function("CompressedTensorsConfig.get_scheme_dict")
+
+loader = File("vllm/model_executor/model_loader/utils.py")
+v2_drafts = File("vllm/v1/worker/gpu/spec_decode/eagle/utils.py")
+
+QWEN3_5 = (
+    File(f"{models}/qwen3_5.py").function("Qwen3_5ForCausalLMBase.__init__"),
+    File(f"{models}/qwen3_5_mtp.py").function("Qwen3_5MTP.__init__"),
+)
+QWEN3_NEXT = (
+    File(f"{models}/qwen3_next.py").function("Qwen3NextForCausalLM.__init__"),
+    File(f"{models}/qwen3_next_mtp.py").function("Qwen3NextMTP.__init__"),
 )
 
-LAYERS = "vllm/model_executor/layers/"
-VOCAB = f"{LAYERS}vocab_parallel_embedding.py"
-CT = f"{LAYERS}quantization/compressed_tensors/compressed_tensors.py"
-MODELS = "vllm/model_executor/models/"
-BUILD = "vllm/model_executor/model_loader/utils.py"
-PROPOSER, EAGLE = "vllm/v1/spec_decode/llm_base_proposer.py", "vllm/v1/spec_decode/eagle.py"
-V2_DRAFTS = "vllm/v1/worker/gpu/spec_decode/eagle/utils.py"
-
-GET_METHOD = "CompressedTensorsConfig.get_quant_method"
-GET_SCHEME = "CompressedTensorsConfig.get_scheme_dict"
-INIT = "VocabParallelEmbedding.__init__"
-LOAD = "VocabParallelEmbedding.weight_loader"
-TIE = "ParallelLMHead.tie_weights"
-
-Links: TypeAlias = tuple[str, ...]
-Edit: TypeAlias = EnsureImport | InsertAfter | InsertBefore | ReplaceExpr
+NAMES = ("ct_fp8_lm_head", "ct_fp8_lm_head_weights", "ct_fp8_lm_head_models")
+dispatching, weights, building = (Companion(f"{shared.COMPANIONS}.{name}", along=NAMES) for name in NAMES)
 
 # What tells how a vocabulary is shared among ranks.
 SHARD = ("self._get_indices", "self.embedding_dim", "self.num_embeddings", "self.org_vocab_size", "self.tp_size")
 
+Links: TypeAlias = tuple[str, ...]
+
 DISPATCHED = ("vllm-project/vllm#37291",)
 QWEN3_5_PASSES = ("vllm-project/vllm#42124",)
 KERNELS_READ = ("vllm-project/vllm#52543",)
-
-QWEN3_5 = {
-    f"{MODELS}qwen3_5.py": "Qwen3_5ForCausalLMBase.__init__",
-    f"{MODELS}qwen3_5_mtp.py": "Qwen3_5MTP.__init__",
-}
-QWEN3_NEXT = {
-    f"{MODELS}qwen3_next.py": "Qwen3NextForCausalLM.__init__",
-    f"{MODELS}qwen3_next_mtp.py": "Qwen3NextMTP.__init__",
-}
 
 DISPATCH = """
 if isinstance(layer, ParallelLMHead):
@@ -85,7 +72,6 @@ if should_ignore_layer(layer_name, ignore=self.ignore, fused_mapping=self.packed
     return None
 """
 
-SHARE = "SpecDecodeBaseProposer._maybe_share_lm_head"
 SHARED = "torch.equal(target_language_model.lm_head.weight.cpu(), self.model.lm_head.weight.cpu())"
 
 OTHER_TYPE = """
@@ -111,8 +97,6 @@ else:
     return self
 """
 
-TIED_TARGET = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
-
 READS_WEIGHT = "its logits are computed from the weight of the head without its scales"
 NORMALIZES = "it normalizes the head while loading, which PyTorch cannot do in FP8"
 IF_NORM_HEAD = f"where its config sets norm_head, {NORMALIZES}"
@@ -128,55 +112,44 @@ UNCOVERED = {
 }
 """Architectures whose FP8 head no release serves, not even with this overlay, and why. Some reasons are conditional."""
 
-OURS = tuple(companion("vpatch_overlays.companions", f"ct_fp8_lm_head{name}") for name in ("", "_weights", "_models"))
 
-
-def ours(file: str, names: str, module: str = "") -> EnsureImport:
-    """Import from a companion."""
-    return EnsureImport(file, f"from vllm._vpatch.ct_fp8_lm_head{module} import {names}")
-
-
-def edited(
-    name: str, *edits: Edit, when: Not | None = None, merged: All | AnyOf | Contains | None = None, upstream: Links = ()
+def part(
+    name: str, *edits: Edits, when: Predicate | None = None, merged: Predicate | None = None, upstream: Links = ()
 ) -> Part:
-    """A part of one shape, whose edits call the companions."""
-    return Part(name, (Shape("0.18", (*edits, *OURS), when),), merged, upstream=upstream)
+    """Make a part of one shape."""
+    return Part(name, {"0.18": Shape(when=when, edits=edits)}, merged, upstream=upstream)
 
 
-def quant_config_of(name: str, heads: dict[str, str], upstream: Links = ()) -> Part:
+def passes_config(name: str, models: tuple[Block, ...], upstream: Links = ()) -> Part:
     """Pass the quantization config to the heads of a family of models."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
-    passed = "ParallelLMHead(..., quant_config=..., prefix=...)"
-    edits = tuple(
-        AddKeyword(file, scope, call, "quant_config=self.quant_config", uses=("self.quant_config",))
-        for file, scope in heads.items()
-    )
-    merged = All(tuple(Contains(file, scope, passed) for file, scope in heads.items()))
-    return Part(name, (Shape("0.18", edits),), merged, upstream=upstream)
+    passed = All(tuple(model.contains("ParallelLMHead(..., quant_config=..., prefix=...)") for model in models))
+    add = [model.add_keyword(call, "quant_config=self.quant_config", uses=("self.quant_config",)) for model in models]
+    return part(name, add, merged=passed, upstream=upstream)
 
 
-def tied_heads(name: str, anchor: str) -> Shape:
-    """Leave a tied head unquantized where `ParallelLMHead.tie_weights` has this form."""
-    leave = InsertBefore(VOCAB, TIE, anchor=anchor, new="leave_tied(self, embed_tokens)", uses=SHARD)
-    return Shape(name, (ours(VOCAB, "leave_tied", "_models"), leave, *OURS))
+def leaves_tied_head(anchor: str) -> Edits:
+    """Leave a tied head unquantized where `ParallelLMHead.tie_weights` has this statement."""
+    leave = tie_weights.insert_before(anchor, "leave_tied(self, embed_tokens)", uses=SHARD)
+    return leave, building.import_into(vocab, "leave_tied")
 
 
-def left_tied(file: str, scope: str) -> tuple[Edit, ...]:
+def leaves_tied_targets(models: tuple[Block, ...]) -> Edits:
     """Note that a tied model uses its embeddings, where it builds no head at all."""
-    within = ("if get_pp_group().is_last_rank", "if config.tie_word_embeddings")
-    anchor = "self.lm_head = self.model.embed_tokens"
+    target = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
+    tied = [model.within("if get_pp_group().is_last_rank", "if config.tie_word_embeddings") for model in models]
+    anchor, uses = "self.lm_head = self.model.embed_tokens", ("self.model", "self.quant_config")
     return (
-        ours(file, "leave_tied_target", "_models"),
-        InsertBefore(
-            file, scope, anchor=anchor, new=TIED_TARGET, within=within, uses=("self.model", "self.quant_config")
-        ),
+        [block.insert_before(anchor, target, uses=uses) for block in tied],
+        [building.import_into(File(model.path), "leave_tied_target") for model in models],
     )
 
 
-def compares_types(name: str, file: str) -> Shape:
+def compares_types(path: str) -> Edits:
     """Compare the heads of target and draft only if they are of one type."""
     types = "target_language_model.lm_head.weight.dtype == self.model.lm_head.weight.dtype"
-    return Shape(name, (ReplaceExpr(file, SHARE, old=SHARED, new=f"({types} and {SHARED})", uses=("self.model",)),))
+    share = File(path).function("SpecDecodeBaseProposer._maybe_share_lm_head")
+    return share.replace_expression(SHARED, f"({types} and {SHARED})", uses=("self.model",))
 
 
 def needed(use: Use) -> Need:
@@ -199,134 +172,105 @@ overlay = Overlay(
         ">=0.23,<0.31": "pending: Qwen3.5 passes its config and scalar scales load (#42124), but the rest is missing",
         ">=0.31": "pending: block scales, target names, tied heads and heads that get no config are missing",
     },
-    probes=(probe("vpatch_overlays.probes", "ct_fp8_lm_head"),),
+    probes=(probe(shared.PROBES, "ct_fp8_lm_head"),),
     parts=(
-        edited(
+        part(
             "dispatch",
-            EnsureImport(CT, "from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead"),
-            ours(CT, "head_method"),
-            InsertBefore(
-                CT,
-                GET_METHOD,
-                anchor="if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
-                new=DISPATCH,
+            compressed_tensors.ensure_import(
+                "from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead"
+            ),
+            get_method.insert_before(
+                "if isinstance(layer, Attention):\n    return CompressedTensorsKVCacheMethod(self)",
+                DISPATCH,
                 uses=("self.get_scheme", "self.get_scheme_dict"),
             ),
-            when=Not(AnyOf(tuple(Contains(CT, GET_METHOD, n) for n in ("ParallelLMHead", "VocabParallelEmbedding")))),
-            merged=Contains(CT, GET_METHOD, "isinstance(layer, ParallelLMHead)"),
+            dispatching.import_into(compressed_tensors, "head_method"),
+            when=~(get_method.contains("ParallelLMHead") | get_method.contains("VocabParallelEmbedding")),
+            merged=get_method.contains("isinstance(layer, ParallelLMHead)"),
             upstream=DISPATCHED,
         ),
-        edited(
+        part(
             "target-names",
-            ours(CT, "name_in_config"),
-            InsertBefore(
-                CT,
-                GET_SCHEME,
-                anchor=IGNORED,
-                new="layer_name = name_in_config(layer, layer_name, self)",
+            get_scheme.insert_before(
+                IGNORED,
+                "layer_name = name_in_config(layer, layer_name, self)",
                 uses=("self.ignore", "self.target_scheme_map"),
             ),
+            dispatching.import_into(compressed_tensors, "name_in_config"),
         ),
-        edited(
+        part(
             "config-of-head",
-            ours(BUILD, "build as build_with_heads", "_models"),
-            ReplaceExpr(
-                BUILD,
-                "initialize_model",
-                old="model_class(vllm_config=vllm_config, prefix=prefix)",
-                new="build_with_heads(model_class, vllm_config, prefix, model_config)",
+            loader.function("initialize_model").replace_expression(
+                "model_class(vllm_config=vllm_config, prefix=prefix)",
+                "build_with_heads(model_class, vllm_config, prefix, model_config)",
             ),
-            ours(VOCAB, "config_of_head", "_models"),
-            InsertBefore(
-                VOCAB,
-                INIT,
-                anchor="self.embedding_dim = embedding_dim",
-                new="quant_config = config_of_head(self, prefix, quant_config)",
+            init.insert_before(
+                "self.embedding_dim = embedding_dim", "quant_config = config_of_head(self, prefix, quant_config)"
             ),
+            building.import_into(loader, "build as build_with_heads"),
+            building.import_into(vocab, "config_of_head"),
         ),
-        quant_config_of("qwen3.5", QWEN3_5, QWEN3_5_PASSES),
-        quant_config_of("qwen3-next", QWEN3_NEXT),
-        edited(
+        passes_config("qwen3.5", QWEN3_5, QWEN3_5_PASSES),
+        passes_config("qwen3-next", QWEN3_NEXT),
+        part(
             "block-scales",
-            ours(VOCAB, "load as load_fp8_head", "_weights"),
-            ours(VOCAB, "pad_to_blocks", "_weights"),
-            InsertAfter(
-                VOCAB,
-                INIT,
-                anchor="self.quant_method: QuantizeMethodBase = quant_method",
-                new="pad_to_blocks(self)",
-                uses=SHARD,
+            init.insert_after(
+                "self.quant_method: QuantizeMethodBase = quant_method", "pad_to_blocks(self)", uses=SHARD
             ),
-            InsertAfter(VOCAB, LOAD, anchor='packed_dim = getattr(param, "packed_dim", None)', new=LOAD_FP8),
-            merged=AnyOf(
-                (Contains(VOCAB, LOAD, "BlockQuantScaleParameter"), Contains(VOCAB, LOAD, "self.weight_block_size"))
-            ),
+            load.insert_after('packed_dim = getattr(param, "packed_dim", None)', LOAD_FP8),
+            weights.import_into(vocab, "load as load_fp8_head", "pad_to_blocks"),
+            merged=load.contains("BlockQuantScaleParameter") | load.contains("self.weight_block_size"),
         ),
-        Part(
-            name="scalar-scales",
+        part(
+            "scalar-scales",
+            load.within("if output_dim is None").insert_before(
+                "assert param.data.shape == loaded_weight.shape", SCALAR
+            ),
+            when=~load.contains("loaded_weight.ndim"),
+            merged=load.contains("loaded_weight = loaded_weight.reshape(1)"),
             upstream=QWEN3_5_PASSES,
-            merged=Contains(VOCAB, LOAD, "loaded_weight = loaded_weight.reshape(1)"),
-            shapes=(
-                Shape(
-                    name="0.18",
-                    when=Not(Contains(VOCAB, LOAD, "loaded_weight.ndim")),
-                    edits=(
-                        InsertBefore(
-                            VOCAB,
-                            LOAD,
-                            anchor="assert param.data.shape == loaded_weight.shape",
-                            new=SCALAR,
-                            within=("if output_dim is None",),
-                        ),
-                    ),
-                ),
-            ),
         ),
-        edited(
+        part(
             "geometry",
-            ours(VOCAB, "set_geometry", "_weights"),
-            InsertAfter(
-                VOCAB,
-                INIT,
-                anchor="self.embedding_dim = embedding_dim",
-                new="set_geometry(self, prefix)",
+            init.insert_after(
+                "self.embedding_dim = embedding_dim",
+                "set_geometry(self, prefix)",
                 uses=("self.embedding_dim", "self.tp_size"),
             ),
-            InsertBefore(VOCAB, "ParallelLMHead.__init__", anchor="super().__init__(...)", new="self.has_bias = bias"),
-            when=Not(Contains(VOCAB, INIT, "self.output_partition_sizes")),
-            merged=All(
-                (
-                    Contains(VOCAB, INIT, "self.output_partition_sizes = ..."),
-                    Contains(VOCAB, "ParallelLMHead.__init__", "self.has_bias = bias"),
-                )
-            ),
+            head_init.insert_before("super().__init__(...)", "self.has_bias = bias"),
+            weights.import_into(vocab, "set_geometry"),
+            when=~init.contains("self.output_partition_sizes"),
+            merged=init.contains("self.output_partition_sizes = ...") & head_init.contains("self.has_bias = bias"),
             upstream=KERNELS_READ,
         ),
         Part(
-            name="tied-heads",
-            shapes=(
-                tied_heads("0.24", "return self.quant_method.tie_weights(self, embed_tokens)"),
-                tied_heads("0.18", TIE_BEFORE_0_24),
-            ),
+            "tied-heads",
+            {
+                "0.24": leaves_tied_head("return self.quant_method.tie_weights(self, embed_tokens)"),
+                "0.18": leaves_tied_head(TIE_BEFORE_0_24),
+            },
         ),
         Part(
-            name="tied-qwen3.5",
+            "tied-qwen3.5",
+            {"0.18": leaves_tied_targets(QWEN3_5)},
             absent=All(
                 tuple(
-                    Contains(f, s, "self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)")
-                    for f, s in QWEN3_5.items()
+                    model.contains("self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)")
+                    for model in QWEN3_5
                 )
             ),
-            shapes=(Shape("0.18", (*(e for f, s in QWEN3_5.items() for e in left_tied(f, s)), *OURS)),),
         ),
         Part(
-            name="draft-heads",
-            shapes=(compares_types("0.20", PROPOSER), compares_types("0.18", EAGLE)),
+            "draft-heads",
+            {
+                "0.20": compares_types("vllm/v1/spec_decode/llm_base_proposer.py"),
+                "0.18": compares_types("vllm/v1/spec_decode/eagle.py"),
+            },
         ),
         Part(
-            name="draft-heads-v2",
-            absent=Contains(V2_DRAFTS, "load_eagle_model", "share_lm_head = not eagle_model.has_own_lm_head"),
-            shapes=(Shape("0.22", (InsertAfter(V2_DRAFTS, "_should_share", "w = draft.weight", OTHER_TYPE),)),),
+            "draft-heads-v2",
+            {"0.22": v2_drafts.function("_should_share").insert_after("w = draft.weight", OTHER_TYPE)},
+            absent=v2_drafts.function("load_eagle_model").contains("share_lm_head = not eagle_model.has_own_lm_head"),
         ),
     ),
 )

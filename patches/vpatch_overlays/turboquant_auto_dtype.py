@@ -14,32 +14,15 @@ cache type. Everything else starts, eager ngram speculation among it.
 
 from itertools import product
 
-from vpatch import (
-    All,
-    AnyOf,
-    Contains,
-    EnsureImport,
-    Imports,
-    Lists,
-    Need,
-    Not,
-    Overlay,
-    Part,
-    ReplaceExpr,
-    Shape,
-    Use,
-    probe,
-)
+from vpatch import AnyOf, File, Need, Overlay, Part, Shape, Use, probe
 
-from vpatch_overlays._speculation import NOTE, knows_speculation, refusal
+from vpatch_overlays import _shared as shared
 
-ATTENTION = "vllm/model_executor/layers/attention/attention.py"
-CACHE_CONFIG = "vllm/config/cache.py"
-INTERFACE = "vllm/v1/kv_cache_interface.py"
-RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+runner = File("vllm/v1/worker/gpu_model_runner.py")
+reshape = runner.function("GPUModelRunner._reshape_kv_cache_tensors")
+quant_mode = File("vllm/v1/kv_cache_interface.py").function("get_kv_quant_mode")
+get_spec = File("vllm/model_executor/layers/attention/attention.py").function("Attention.get_kv_cache_spec")
 
-RESHAPE = "GPUModelRunner._reshape_kv_cache_tensors"
-SPEC = "Attention.get_kv_cache_spec"
 UNQUANTISED = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
 TQ = "TQFullAttentionSpec"
 
@@ -55,28 +38,22 @@ GUARDED = (
     *(f'... if {tq} else "auto" if {none} else ...' for none, tq in product(NO_MODE, IS_TQ)),
 )
 
-has_mode = Contains(INTERFACE, "get_kv_quant_mode", 'kv_cache_dtype.startswith("turboquant_")')
-has_spec = Contains(ATTENTION, SPEC, "TQFullAttentionSpec(...)")
-tells_mode = Contains(ATTENTION, SPEC, "TQFullAttentionSpec(..., kv_quant_mode=quant_mode, tq_slot_size=...)")
-passes_dtype = Contains(
-    RUNNER, RESHAPE, "attn_backend.get_kv_cache_shape(..., cache_dtype_str=self.cache_config.cache_dtype)"
-)
-names_spec = AnyOf((Contains(RUNNER, RESHAPE, TQ), Contains(RUNNER, RESHAPE, f"(...).{TQ}")))
-guards_spec = All(
-    (
-        names_spec,
-        AnyOf((Imports(RUNNER, TQ), Imports(RUNNER, TQ, RESHAPE), Contains(RUNNER, RESHAPE, f"(...).{TQ}"))),
-        AnyOf(tuple(Contains(RUNNER, RESHAPE, guarded) for guarded in GUARDED)),
-    )
+has_mode = quant_mode.contains('kv_cache_dtype.startswith("turboquant_")')
+has_spec = get_spec.contains("TQFullAttentionSpec(...)")
+tells_mode = get_spec.contains("TQFullAttentionSpec(..., kv_quant_mode=quant_mode, tq_slot_size=...)")
+passes_dtype = reshape.contains("attn_backend.get_kv_cache_shape(..., cache_dtype_str=self.cache_config.cache_dtype)")
+names_spec = reshape.contains(TQ) | reshape.contains(f"(...).{TQ}")
+guards_spec = (
+    names_spec
+    & AnyOf((runner.imports(TQ), reshape.imports(TQ), reshape.contains(f"(...).{TQ}")))
+    & AnyOf(tuple(map(reshape.contains, GUARDED)))
 )
 
 
 def needed(use: Use) -> Need:
-    """Say whether a use is one that dies on the V1 model runner of 0.25 and 0.26."""
-    if not use.turboquant:
-        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")
-    runner = "hybrid models run on the V1 runner" if use.hybrid else "the model may run on the V1 runner"
-    return Need(needed=True, because=f"the KV cache is TurboQuant's, and {runner}")
+    """Decide whether a use fails on the V1 model runner of 0.25 and 0.26."""
+    where = "hybrid models run on the V1 runner" if use.hybrid else "the model may run on the V1 runner"
+    return shared.not_turboquant(use) or Need(needed=True, because=f"the KV cache is TurboQuant's, and {where}")
 
 
 overlay = Overlay(
@@ -89,29 +66,25 @@ overlay = Overlay(
         ">=0.25,<0.27": 'pending: the runner takes TurboQuant\'s cache dtype to be "auto"',
         ">=0.27": "merged: #50533, TurboQuant has a quantisation mode of its own",
     },
-    probes=(probe("vpatch_overlays.probes", "turboquant_auto_dtype"),),
+    probes=(probe(shared.PROBES, "turboquant_auto_dtype"),),
     parts=(
         Part(
-            name="cache-dtype",
-            merged=AnyOf((All((has_mode, AnyOf((tells_mode, Not(has_spec))))), guards_spec)),
-            absent=AnyOf((Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*")), passes_dtype)),
-            shapes=(
-                Shape(
-                    name="0.25",
-                    when=All((Not(has_mode), has_spec, Not(tells_mode), Not(names_spec), knows_speculation)),
-                    edits=(
-                        EnsureImport(RUNNER, f"from vllm.v1.kv_cache_interface import {TQ}"),
-                        ReplaceExpr(
-                            RUNNER,
-                            RESHAPE,
-                            old=UNQUANTISED,
-                            new=f"{UNQUANTISED} and not isinstance(kv_cache_spec, {TQ})",
+            "cache-dtype",
+            merged=has_mode & (tells_mode | ~has_spec) | guards_spec,
+            absent=shared.no_turboquant | passes_dtype,
+            shapes={
+                "0.25": Shape(
+                    when=~has_mode & has_spec & ~tells_mode & ~names_spec & shared.knows_speculation,
+                    note=shared.NOTE,
+                    edits=[
+                        runner.ensure_import(f"from vllm.v1.kv_cache_interface import {TQ}"),
+                        reshape.replace_expression(
+                            UNQUANTISED, f"{UNQUANTISED} and not isinstance(kv_cache_spec, {TQ})"
                         ),
-                        *refusal,
-                    ),
-                    note=NOTE,
+                        shared.refusal,
+                    ],
                 ),
-            ),
+            },
         ),
     ),
 )

@@ -9,39 +9,14 @@ each request from the device. There a patched vLLM refuses to start, and names w
 cache type.
 """
 
-from vpatch import (
-    All,
-    AnyOf,
-    Contains,
-    DeleteStatements,
-    EnsureFutureAnnotations,
-    EnsureImport,
-    InsertBefore,
-    Lists,
-    Need,
-    Not,
-    Overlay,
-    Part,
-    ReplaceExpr,
-    ReplaceFunction,
-    Shape,
-    Takes,
-    Use,
-    companion,
-    probe,
-)
+from vpatch import Companion, File, Need, Overlay, Part, Shape, Use, probe
 
-from vpatch_overlays._speculation import NOTE_ON_0_20, knows_speculation, refusal
+from vpatch_overlays import _shared as shared
 
-ARG_UTILS = "vllm/engine/arg_utils.py"
-CACHE_CONFIG = "vllm/config/cache.py"
-INTERFACE = "vllm/platforms/interface.py"
-TQ_CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-
-CREATE = "EngineArgs.create_engine_config"
-ALIGN = "Platform._align_hybrid_block_size"
-SKIP_LAYERS = "TurboQuantConfig.get_boundary_skip_layers"
-TURBOQUANT = ('if resolved_cache_dtype.startswith("turboquant_")',)
+config = File("vllm/model_executor/layers/quantization/turboquant/config.py")
+skip_layers = config.function("TurboQuantConfig.get_boundary_skip_layers")
+align = File("vllm/platforms/interface.py").function("Platform._align_hybrid_block_size")
+helper = Companion(f"{shared.COMPANIONS}.turboquant_hybrid")
 
 REFUSAL = """
 if model_config.is_hybrid:
@@ -50,38 +25,65 @@ if model_config.is_hybrid:
         "Boundary layer protection requires uniform attention layers."
     )
 """
-
-# The name is private, and yet upstream's tests import it.
-INDICES = "full_attention_layer_indices as _get_full_attention_layer_indices"
-
+CALL = "TurboQuantConfig.get_boundary_skip_layers"
+INDICES = "full_attention_layer_indices"
 GET_BOUNDARY_SKIP_LAYERS = '''
 @staticmethod
 def get_boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
     """Layers to leave unquantised: the first and last n of a dense model, none of a hybrid."""
     return boundary_skip_layers(model_config, n)
 '''
-
 IS_TURBOQUANT = 'cache_config.cache_dtype.startswith("turboquant_")'
-
 PAGE_SIZE = f"""
 if {IS_TURBOQUANT} and not model_config.use_mla:
     from vllm._vpatch.turboquant_hybrid import attention_page_size_of_one_token
 
     attn_page_size_1_token = attention_page_size_of_one_token(vllm_config)
 """
-
-no_turboquant = Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*"))
-helpers = companion("vpatch_overlays.companions", "turboquant_hybrid")
+refuses = shared.create_engine_config.contains("if model_config.is_hybrid:\n    raise NotImplementedError(...)")
 
 
 def needed(use: Use) -> Need:
-    """Say whether a use is one that 0.20 refuses."""
-    if not use.turboquant:
-        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")
-    if not use.hybrid:
+    """Decide whether vLLM 0.20 refuses this use."""
+    if use.turboquant and not use.hybrid:
         return Need(needed=False, because="every layer of the model is attention")
-    return Need(needed=True, because="the model is hybrid, and its KV cache TurboQuant's")
+    return shared.not_turboquant(use) or Need(needed=True, because="the model is hybrid, and its KV cache TurboQuant's")
 
+
+boundary_layers = Part(
+    "boundary-layers",
+    merged=skip_layers.takes_first("model_config") & ~refuses,
+    absent=shared.no_turboquant,
+    shapes={
+        "0.20": Shape(
+            when=shared.knows_speculation,
+            note=shared.NOTE_ON_0_20,
+            edits=[
+                config.defer_annotations(),
+                config.ensure_import("from typing import TYPE_CHECKING"),
+                config.ensure_import("from vllm.config import ModelConfig", typing_only=True),
+                skip_layers.replace(GET_BOUNDARY_SKIP_LAYERS, known="5e16a80928df1fe1"),
+                shared.turboquant_branch.delete(REFUSAL),
+                shared.turboquant_branch.replace_expression(f"{CALL}(num_layers)", f"{CALL}(model_config)"),
+                # The second name is private, and yet upstream's tests import it.
+                helper.import_into(config, "boundary_skip_layers", f"{INDICES} as _get_{INDICES}"),
+                shared.refusal,
+            ],
+        )
+    },
+)
+page_size = Part(
+    "page-size",
+    merged=align.contains(IS_TURBOQUANT)
+    & (align.contains("TQFullAttentionSpec(...)") | align.contains("TurboQuantAttentionBackend")),
+    absent=shared.no_turboquant,
+    shapes={
+        "0.20": Shape(
+            when=~align.contains(IS_TURBOQUANT),
+            edits=[align.insert_before("model_cls, _ = ModelRegistry.resolve_model_cls(...)", PAGE_SIZE), helper.files],
+        )
+    },
+)
 
 overlay = Overlay(
     summary="TurboQuant KV cache on hybrid (attention + Mamba) models.",
@@ -92,77 +94,6 @@ overlay = Overlay(
         ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantised pages",
         ">=0.21": "merged: #39931",
     },
-    probes=(
-        probe("vpatch_overlays.probes", "turboquant_hybrid"),
-        probe("vpatch_overlays.probes", "turboquant_hybrid_serve", gpu=True),
-    ),
-    parts=(
-        Part(
-            name="boundary-layers",
-            merged=All(
-                (
-                    Takes(TQ_CONFIG, SKIP_LAYERS, "model_config", first=True),
-                    Not(Contains(ARG_UTILS, CREATE, "if model_config.is_hybrid:\n    raise NotImplementedError(...)")),
-                )
-            ),
-            absent=no_turboquant,
-            shapes=(
-                Shape(
-                    name="0.20",
-                    when=knows_speculation,
-                    edits=(
-                        EnsureFutureAnnotations(TQ_CONFIG),
-                        EnsureImport(TQ_CONFIG, "from typing import TYPE_CHECKING"),
-                        EnsureImport(TQ_CONFIG, "from vllm.config import ModelConfig", typing_only=True),
-                        EnsureImport(TQ_CONFIG, "from vllm._vpatch.turboquant_hybrid import boundary_skip_layers"),
-                        EnsureImport(TQ_CONFIG, f"from vllm._vpatch.turboquant_hybrid import {INDICES}"),
-                        ReplaceFunction(
-                            TQ_CONFIG, SKIP_LAYERS, forms=("5e16a80928df1fe1",), new=GET_BOUNDARY_SKIP_LAYERS
-                        ),
-                        DeleteStatements(ARG_UTILS, CREATE, REFUSAL, within=TURBOQUANT),
-                        ReplaceExpr(
-                            ARG_UTILS,
-                            CREATE,
-                            old="TurboQuantConfig.get_boundary_skip_layers(num_layers)",
-                            new="TurboQuantConfig.get_boundary_skip_layers(model_config)",
-                            within=TURBOQUANT,
-                        ),
-                        helpers,
-                        *refusal,
-                    ),
-                    note=NOTE_ON_0_20,
-                ),
-            ),
-        ),
-        Part(
-            name="page-size",
-            merged=All(
-                (
-                    Contains(INTERFACE, ALIGN, IS_TURBOQUANT),
-                    AnyOf(
-                        (
-                            Contains(INTERFACE, ALIGN, "TQFullAttentionSpec(...)"),
-                            Contains(INTERFACE, ALIGN, "TurboQuantAttentionBackend"),
-                        )
-                    ),
-                )
-            ),
-            absent=no_turboquant,
-            shapes=(
-                Shape(
-                    name="0.20",
-                    when=Not(Contains(INTERFACE, ALIGN, IS_TURBOQUANT)),
-                    edits=(
-                        InsertBefore(
-                            INTERFACE,
-                            ALIGN,
-                            anchor="model_cls, _ = ModelRegistry.resolve_model_cls(...)",
-                            new=PAGE_SIZE,
-                        ),
-                        helpers,
-                    ),
-                ),
-            ),
-        ),
-    ),
+    probes=(probe(shared.PROBES, "turboquant_hybrid"), probe(shared.PROBES, "turboquant_hybrid_serve", gpu=True)),
+    parts=(boundary_layers, page_size),
 )

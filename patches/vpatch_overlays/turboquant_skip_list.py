@@ -10,53 +10,30 @@ at least, full-attention layers in TurboQuant cannot share a cache with sliding-
 by name or by index (vllm-project/vllm#54599).
 """
 
-from vpatch import (
-    All,
-    Contains,
-    EnsureImport,
-    Lists,
-    Need,
-    Not,
-    Overlay,
-    Part,
-    ReplaceExpr,
-    Shape,
-    Use,
-    companion,
-    probe,
-)
+from vpatch import Companion, Edits, Need, Overlay, Part, Use, probe
 
-ARG_UTILS = "vllm/engine/arg_utils.py"
-CACHE_CONFIG = "vllm/config/cache.py"
+from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import arg_utils, create_engine_config, turboquant_branch
 
-CREATE = "EngineArgs.create_engine_config"
-TURBOQUANT = ('if resolved_cache_dtype.startswith("turboquant_")',)
+helper = Companion(f"{shared.COMPANIONS}.turboquant_skip_list")
 
 BY_TEXT = """
 cache_config.kv_cache_dtype_skip_layers = sorted(set(cache_config.kv_cache_dtype_skip_layers) | set(boundary))
 """
 
 
-def sorts_by(key: str, since: str) -> Shape:
-    """Give the shape of upstream's code that sorts by `key`."""
-    return Shape(
-        name=since,
-        edits=(
-            EnsureImport(ARG_UTILS, "from vllm._vpatch.turboquant_skip_list import skip_layer_order"),
-            ReplaceExpr(
-                ARG_UTILS,
-                CREATE,
-                old=f"sorted(existing | set(boundary), key={key})",
-                new="sorted(existing | set(boundary), key=skip_layer_order)",
-                within=TURBOQUANT,
-            ),
-            companion("vpatch_overlays.companions", "turboquant_skip_list"),
+def sorts_by(key: str) -> Edits:
+    """Replace the key by which upstream sorts the list."""
+    return [
+        turboquant_branch.replace_expression(
+            f"sorted(existing | set(boundary), key={key})", "sorted(existing | set(boundary), key=skip_layer_order)"
         ),
-    )
+        helper.import_into(arg_utils, "skip_layer_order"),
+    ]
 
 
 def needed(use: Use) -> Need:
-    """Say whether a use is one that names layers to skip; a plan has none."""
+    """Decide whether a use names layers to skip; a plan has none."""
     cause = "no layers are named to be left unquantised" if use.turboquant else f"the KV cache is {use.kv_cache_dtype}"
     return Need(needed=False, because=cause)
 
@@ -69,18 +46,13 @@ overlay = Overlay(
         ">=0.20,<0.32": "pending: the list is sorted by number",
         ">=0.32": "merged: the list is sorted as text",
     },
-    probes=(probe("vpatch_overlays.probes", "turboquant_skip_list"),),
+    probes=(probe(shared.PROBES, "turboquant_skip_list"),),
     parts=(
         Part(
-            name="order",
-            merged=All(
-                (
-                    Contains(ARG_UTILS, CREATE, BY_TEXT),
-                    Not(Contains(ARG_UTILS, CREATE, "sorted(..., key=...)")),
-                )
-            ),
-            absent=Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*")),
-            shapes=(sorts_by("int", "0.21"), sorts_by("lambda x: int(x)", "0.20")),
+            "order",
+            merged=create_engine_config.contains(BY_TEXT) & ~create_engine_config.contains("sorted(..., key=...)"),
+            absent=shared.no_turboquant,
+            shapes={"0.21": sorts_by("int"), "0.20": sorts_by("lambda x: int(x)")},
         ),
     ),
 )

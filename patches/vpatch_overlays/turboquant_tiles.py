@@ -16,35 +16,19 @@ With dual batch overlap the V1 runner profiles half a batch at a time, and so ha
 that vLLM stored before (`VLLM_ENABLE_STARTUP_PLAN`, from 0.26 on) does not count it: delete the plan after `apply`.
 """
 
-from vpatch import (
-    All,
-    AnyOf,
-    Contains,
-    EnsureImport,
-    InsertAfter,
-    InsertBefore,
-    Lists,
-    Need,
-    Not,
-    Overlay,
-    Part,
-    Shape,
-    Takes,
-    Use,
-    companion,
-    probe,
-)
+from vpatch import All, Companion, File, Need, Overlay, Part, Shape, Use, probe
 
-ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-KERNELS = "vllm/v1/attention/ops/triton_turboquant_decode.py"
-MERGE = "vllm/v1/attention/ops/merge_attn_states.py"
-CACHE_CONFIG = "vllm/config/cache.py"
+from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import attention, builder_init
 
-BUILDER = "TurboQuantMetadataBuilder"
-RESERVE_WORKSPACE = f"{BUILDER}._reserve_workspace"
-INIT = "TurboQuantAttentionImpl.__init__"
-FORWARD = "TurboQuantAttentionImpl.forward"
-CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"
+builder = attention.class_("TurboQuantMetadataBuilder")
+reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
+init = attention.function("TurboQuantAttentionImpl.__init__")
+forward = attention.function("TurboQuantAttentionImpl.forward")
+continuation = attention.function("TurboQuantAttentionImpl._continuation_prefill")
+dequantize = File("vllm/v1/attention/ops/triton_turboquant_decode.py").function("_tq_full_dequant_kv")
+merge = File("vllm/v1/attention/ops/merge_attn_states.py").function("merge_attn_states")
+helper = Companion(f"{shared.COMPANIONS}.turboquant_tiles")
 
 # With a cache still to be made, this is the run that it is sized by. Layers that use another's cache have no key.
 COUNTED = """
@@ -72,55 +56,42 @@ if in_tiles():
 """
 
 tiles = (
-    EnsureImport(ATTENTION, "from vllm._vpatch.turboquant_tiles import Limits, continue_in_tiles, in_tiles, rehearse"),
-    InsertAfter(ATTENTION, INIT, anchor=SPLITS, new="self._limits = Limits.of(vllm_config)"),
-    InsertBefore(
-        ATTENTION,
-        FORWARD,
-        anchor="if attn_metadata is None:\n    return output.fill_(0)",
-        new=COUNTED,
+    init.insert_after(SPLITS, "self._limits = Limits.of(vllm_config)"),
+    forward.insert_before(
+        "if attn_metadata is None:\n    return output.fill_(0)",
+        COUNTED,
         uses=(
             *("self._decode_attention", "self._ensure_on_device", "self._prefill_attention"),
             *("self.head_size", "self.num_heads", "self.num_kv_heads", "self.tq_config"),
         ),
     ),
-    InsertBefore(
-        ATTENTION,
-        CONTINUATION,
-        anchor="q_len, Hq, D = query.shape",
-        new=TILED,
+    continuation.insert_before(
+        "q_len, Hq, D = query.shape",
+        TILED,
         uses=("self._mse_bytes", "self._val_data_bytes", "self.fa_version", "self.scale", "self.tq_config"),
     ),
-    companion("vpatch_overlays.companions", "turboquant_tiles"),
+    helper.import_into(attention, "Limits, continue_in_tiles, in_tiles, rehearse"),
 )
 
-reserved_by_upstream = Contains(ATTENTION, BUILDER, "current_workspace_manager().get_simultaneous(...)")
+reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
 # That of `turboquant-workspace` asks by itself whether there are tiles.
-not_reserved = AnyOf(
-    (
-        Not(Contains(ATTENTION, f"{BUILDER}.__init__", "self._reserve_workspace()")),
-        Contains(ATTENTION, RESERVE_WORKSPACE, "reserve_workspace(self, current_workspace_manager(), ...)"),
-    )
+not_reserved = ~builder_init.contains("self._reserve_workspace()") | reserve_workspace.contains(
+    "reserve_workspace(self, current_workspace_manager(), ...)"
 )
-no_turboquant = Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*"))
 
 # What the companion module calls by name.
 calls = All(
     (
-        *(
-            Takes(KERNELS, "_tq_full_dequant_kv", name)
-            for name in ("K_out_ptr", "V_out_ptr", "NORM_CORRECTION", "FP8_E4B15")
-        ),
-        *(Takes(MERGE, "merge_attn_states", name) for name in ("prefix_lse", "suffix_lse", "output_lse")),
+        *map(dequantize.takes, ("K_out_ptr", "V_out_ptr", "NORM_CORRECTION", "FP8_E4B15")),
+        *map(merge.takes, ("prefix_lse", "suffix_lse", "output_lse")),
     )
 )
 
 
 def needed(use: Use) -> Need:
-    """Say what it would be good for; nothing fails to start without it."""
-    if not use.turboquant:
-        return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")
-    return Need(needed=False, because=f"opt-in: without it, a prompt of {use.longest:,} tokens takes memory uncounted")
+    """Describe what it is for; nothing fails to start without it."""
+    because = f"opt-in: without it, a prompt of {use.longest:,} tokens takes memory uncounted"
+    return shared.not_turboquant(use) or Need(needed=False, because=because)
 
 
 overlay = Overlay(
@@ -133,31 +104,23 @@ overlay = Overlay(
         ">=0.24": "pending: so it is, in a workspace that is reserved when the KV cache has been sized",
     },
     opt_in=True,
-    probes=(probe("vpatch_overlays.probes", "turboquant_tiles"),),
+    probes=(probe(shared.PROBES, "turboquant_tiles"),),
     parts=(
         Part(
-            name="tiles",
-            merged=Contains(ATTENTION, CONTINUATION, "merge_attn_states(...)"),
-            absent=no_turboquant,
-            shapes=(Shape(name="0.20", when=calls, edits=tiles),),
+            "tiles",
+            merged=continuation.contains("merge_attn_states(...)"),
+            absent=shared.no_turboquant,
+            shapes={"0.20": Shape(when=calls, edits=tiles)},
         ),
         Part(
-            name="reservation",
-            absent=AnyOf((no_turboquant, All((Not(reserved_by_upstream), not_reserved)))),
-            shapes=(
-                Shape(
-                    name="0.24",
+            "reservation",
+            absent=shared.no_turboquant | (~reserved_by_upstream & not_reserved),
+            shapes={
+                "0.24": Shape(
                     when=reserved_by_upstream,
-                    edits=(
-                        InsertBefore(
-                            ATTENTION,
-                            RESERVE_WORKSPACE,
-                            anchor=UPSTREAMS_GATE,
-                            new=NOT_IN_THE_WORKSPACE,
-                        ),
-                    ),
+                    edits=reserve_workspace.insert_before(UPSTREAMS_GATE, NOT_IN_THE_WORKSPACE),
                 ),
-            ),
+            },
         ),
     ),
 )

@@ -19,34 +19,15 @@ these cases a patched 0.21 to 0.23 refuses to start, and names what helps: `enfo
 another KV cache type. Everything else starts, eager ngram speculation among it.
 """
 
-from vpatch import (
-    AddFunction,
-    All,
-    Contains,
-    EnsureImport,
-    InsertAfter,
-    Lists,
-    Need,
-    Not,
-    Overlay,
-    Part,
-    ReplaceExpr,
-    ReplaceStatements,
-    Shape,
-    Use,
-    companion,
-    probe,
-)
+from vpatch import Companion, Need, Overlay, Part, Shape, Use, probe
 
-from vpatch_overlays._speculation import NOTE, builder_base, knows_speculation, refusal
+from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import attention, builder_init
 
-ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-CACHE_CONFIG = "vllm/config/cache.py"
-
-BUILDER = "TurboQuantMetadataBuilder"
-INIT = f"{BUILDER}.__init__"
-CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"
-DECODE = "TurboQuantAttentionImpl._decode_attention"
+builder = attention.class_("TurboQuantMetadataBuilder")
+continuation = attention.function("TurboQuantAttentionImpl._continuation_prefill")
+decode = attention.function("TurboQuantAttentionImpl._decode_attention")
+helper = Companion(f"{shared.COMPANIONS}.turboquant_workspace")
 
 RESERVE_WORKSPACE = '''
 def _reserve_workspace(self) -> None:
@@ -82,24 +63,28 @@ PARTIAL_RESULTS = "((B, Hq, S, D + 1), torch.float32), ((B, Hq, D), query.dtype)
 ANY_USE = "current_workspace_manager().get_simultaneous(...)"
 
 reservation = (
-    EnsureImport(
-        ATTENTION, "from vllm.v1.worker.workspace import current_workspace_manager, is_workspace_manager_initialized"
+    attention.ensure_import(
+        "from vllm.v1.worker.workspace import current_workspace_manager, is_workspace_manager_initialized"
     ),
-    EnsureImport(ATTENTION, "from vllm._vpatch.turboquant_workspace import reserve_workspace, scratch"),
-    AddFunction(ATTENTION, BUILDER, RESERVE_WORKSPACE),
-    InsertAfter(ATTENTION, INIT, anchor="self._init_reorder_batch_threshold(...)", new="self._reserve_workspace()"),
-    companion("vpatch_overlays.companions", "turboquant_workspace"),
+    builder.add_function(RESERVE_WORKSPACE),
+    builder_init.insert_after("self._init_reorder_batch_threshold(...)", "self._reserve_workspace()"),
+    helper.import_into(attention, "reserve_workspace, scratch"),
 )
-nothing_reserved = All(
-    (Not(Contains(ATTENTION, INIT, "self._reserve_workspace()")), Not(Contains(ATTENTION, BUILDER, ANY_USE)))
-)
+reserves = builder_init.contains("self._reserve_workspace()")
+nothing_reserved = ~reserves & ~builder.contains(ANY_USE)
 
 
 def needed(use: Use) -> Need:
-    """Say whether a use goes on with prompts in TurboQuant's KV cache."""
+    """Decide whether a use continues prompts in TurboQuant's KV cache."""
     if not use.turboquant:
         return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, which other kernels read")
     return Need(needed=True, because=f"a prompt of more than {use.chunk:,} tokens goes on from TurboQuant's KV cache")
+
+
+def in_scratch(buffers: str, device: str) -> tuple[str, str]:
+    """Return how upstream takes buffers from the workspace, and how the overlay does."""
+    manager = "current_workspace_manager()"
+    return f"{manager}.get_simultaneous({buffers})", f"scratch({manager}, {device}, {buffers})"
 
 
 overlay = Overlay(
@@ -112,56 +97,32 @@ overlay = Overlay(
         ">=0.21,<0.24": "pending: the shared workspace is used, and locked before it is large enough",
         ">=0.24": "merged: #44053",
     },
-    probes=(probe("vpatch_overlays.probes", "turboquant_workspace"),),
+    probes=(probe(shared.PROBES, "turboquant_workspace"),),
     parts=(
         Part(
-            name="workspace",
+            "workspace",
             upstream=("vllm-project/vllm#44053",),
-            merged=All(
-                (
-                    Contains(ATTENTION, INIT, "self._reserve_workspace()"),
-                    Contains(ATTENTION, f"{BUILDER}._reserve_workspace", f"{ANY_USE}\n...\n{ANY_USE}"),
-                    Contains(ATTENTION, CONTINUATION, ANY_USE),
-                    Contains(ATTENTION, DECODE, ANY_USE),
-                )
-            ),
-            absent=Not(Lists(CACHE_CONFIG, "CacheDType", "turboquant_*")),
-            shapes=(
-                Shape(
-                    name="0.21",
-                    when=All((nothing_reserved, knows_speculation)),
-                    note=NOTE,
-                    edits=(
-                        *reservation,
-                        *refusal,
-                        ReplaceExpr(
-                            ATTENTION,
-                            CONTINUATION,
-                            old=f"current_workspace_manager().get_simultaneous({KEYS_AND_VALUES})",
-                            new=f"scratch(current_workspace_manager(), device, {KEYS_AND_VALUES})",
-                        ),
-                        ReplaceExpr(
-                            ATTENTION,
-                            DECODE,
-                            old=f"current_workspace_manager().get_simultaneous({PARTIAL_RESULTS})",
-                            new=f"scratch(current_workspace_manager(), query.device, {PARTIAL_RESULTS})",
-                        ),
-                    ),
+            merged=reserves
+            & attention.function("TurboQuantMetadataBuilder._reserve_workspace").contains(f"{ANY_USE}\n...\n{ANY_USE}")
+            & continuation.contains(ANY_USE)
+            & decode.contains(ANY_USE),
+            absent=shared.no_turboquant,
+            shapes={
+                "0.21": Shape(
+                    when=nothing_reserved & shared.knows_speculation,
+                    note=shared.NOTE,
+                    edits=[
+                        reservation,
+                        shared.refusal,
+                        continuation.replace_expression(*in_scratch(KEYS_AND_VALUES, "device")),
+                        decode.replace_expression(*in_scratch(PARTIAL_RESULTS, "query.device")),
+                    ],
                 ),
-                Shape(
-                    name="0.20",
-                    when=All((nothing_reserved, builder_base)),
-                    edits=(
-                        *reservation,
-                        ReplaceStatements(
-                            ATTENTION,
-                            CONTINUATION,
-                            old=GROWTH,
-                            new=INTO_SCRATCH,
-                        ),
-                    ),
+                "0.20": Shape(
+                    when=nothing_reserved & shared.builder_base,
+                    edits=[reservation, continuation.replace_statements(GROWTH, INTO_SCRATCH)],
                 ),
-            ),
+            },
         ),
     ),
 )

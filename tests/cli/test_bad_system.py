@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.tree.locate import locate
-from vpatch.tree.writer import lock
+from vpatch.tree.lock import lock
 
 if TYPE_CHECKING:
     from tests.conftest import Contents, Process, Program, Trees

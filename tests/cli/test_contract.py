@@ -18,7 +18,7 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.verdict import State
 from vpatch.tree.locate import locate
-from vpatch.tree.writer import lock
+from vpatch.tree.lock import lock
 
 from tests.releases import FACTS, fact
 

@@ -94,7 +94,14 @@ def test_the_answer(predicate: Predicate, *, holds: bool | None) -> None:
     answer = predicate.ask(workspace(dict(module(CODE)), predicate))
 
     assert answer.holds is holds
-    assert answer.because or predicate in {All(()), AnyOf(())}
+    assert answer.because or isinstance(predicate, All | AnyOf)
+
+
+def test_operators_combine_predicates() -> None:
+    assert YES & NO == All((YES, NO))
+    assert YES | NO == AnyOf((YES, NO))
+    assert ~YES == Not(YES)
+    assert ~(YES & NO) | NO == AnyOf((Not(All((YES, NO))), NO))
 
 
 @pytest.mark.parametrize("data", [None, b"def (", b"x = '\xff'\n"])

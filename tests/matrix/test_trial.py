@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
@@ -12,7 +12,7 @@ from vpatch.core.verdict import Finding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.matrix import worker
 from vpatch.matrix.verdicts import Cell
-from vpatch.matrix.worker import Together, try_one, try_together
+from vpatch.tree import Writes
 
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay
 
@@ -101,20 +101,24 @@ def test_an_edit_that_raises() -> None:
 
 def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tree does not keep is written again."""
-    monkeypatch.setattr(worker.MemoryStore, "read", lambda self, path: self.pristine(path))
+    monkeypatch.setattr(worker.MemoryTree, "read", lambda self, path: self.pristine(path))
 
     assert f"not idempotent: good: the second run writes {FILE}" in map(str, one(GOOD).problems)
 
 
 def test_an_original_that_is_not_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = worker.MemoryStore.settle
+    decide = worker.MemoryTree.decide
 
-    def wrong(self: worker.MemoryStore, desired: Files, note: object, *, on_edits: bool) -> tuple[str, ...]:
-        wrote = settle(self, desired, note, on_edits=on_edits)
-        self.kept = {file: (data or b"") + b"\n" for file, data in self.kept.items()}
-        return wrote
+    def wrong(self: worker.MemoryTree, desired: Files, note: object, *, on_edits: bool) -> Writes:
+        writes = decide(self, desired, note, on_edits=on_edits)
 
-    monkeypatch.setattr(worker.MemoryStore, "settle", wrong)
+        def carry_out() -> None:
+            writes.carry_out()
+            self.kept = {file: (data or b"") + b"\n" for file, data in self.kept.items()}
+
+        return replace(writes, carry_out=carry_out)
+
+    monkeypatch.setattr(worker.MemoryTree, "decide", wrong)
 
     assert f"not reversible: {FILE}: it stays changed" in map(str, one(GOOD).problems)
 

@@ -14,7 +14,7 @@ from vpatch.api import apply
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.tree.locate import locate
-from vpatch.tree.store import SitePackages
+from vpatch.tree.write_plan import SitePackages
 from vpatch_overlays.companions.turboquant_speculation import refuse_wrong_attention
 
 from tests.conftest import Contents, Program, Trees

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from vpatch.tree import writer
-from vpatch.tree.tree import Site
+from vpatch.core.verdict import Changeset
+from vpatch.errors import Failure
+from vpatch.tree import Snapshot, Tree, WritePlan, backup
+from vpatch.tree.write_plan import SitePackages
 
 INFO = "vllm-1.0.dist-info"
 RECORD = f"{INFO}/RECORD"
@@ -35,38 +37,66 @@ SECOND = FIRST | {
     "vllm/engine/m5.py": MODULES["vllm/engine/m5.py"] + b"two = 2  # vpatch: two\n",
 }
 
-Snapshot = Mapping[str, bytes | None]
+Contents = Mapping[str, bytes | None]
 Forked = Callable[..., int]
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A site, and what the tests do to it."""
+def plan_of(seen: Snapshot, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> WritePlan:
+    """Plan as `Snapshot.prepare` does, with another note."""
+    nothing = Changeset((), (), {}, ())
+    try:
+        return WritePlan(seen, nothing, seen.decide(desired, note, on_edits=on_edits))
+    except Failure as failure:
+        return WritePlan(seen, nothing, failure=failure)
 
-    site: Site
+
+def change(tree: Tree, desired: Mapping[str, bytes], note: object, *, on_edits: bool = False) -> tuple[str, ...]:
+    """Plan, and commit even if there is nothing to do."""
+
+    def prepare(seen: Snapshot) -> WritePlan:
+        return plan_of(seen, desired, note, on_edits=on_edits)
+
+    return prepare(SitePackages(tree).snapshot()).commit(prepare).writes.changed
+
+
+def settled(tree: Tree, desired: Mapping[str, bytes], note: object) -> bool:
+    """Whether there is nothing to do."""
+    return not plan_of(SitePackages(tree).snapshot(), desired, note, on_edits=True).work
+
+
+def edited(tree: Tree) -> tuple[str, ...]:
+    """List the files that somebody edited after vpatch."""
+    backup.originals(tree)
+    kept = backup.read(tree)
+    return tuple(path for path in sorted(kept.paths) if kept.is_edited(path, tree.read(path)))
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A tree, and what the tests do to it."""
+
+    tree: Tree
     first: dict[str, bytes]
     second: dict[str, bytes]
     modules: dict[str, bytes]
 
     @property
     def root(self) -> Path:
-        return self.site.root
+        return self.tree.root
 
     def settle(self, desired: Mapping[str, bytes], *, allow_edited: bool = False) -> tuple[str, ...]:
-        """Do what the command line does, the engine left out."""
+        """Do what the command line does, without the engine."""
         return () if self.settled(desired) else self.change(desired, allow_edited=allow_edited)
 
     def change(self, desired: Mapping[str, bytes], *, allow_edited: bool = False) -> tuple[str, ...]:
-        """Do it without the look beforehand, which no error ends."""
-        note = {"overlays": sorted(desired)}
-        with writer.lock(self.site):
-            return writer.settle(self.site, desired, note, pristine=unmarked, allow_edited=allow_edited)
+        """Do it even if there is nothing to do."""
+        return change(self.tree, desired, {"overlays": sorted(desired)}, on_edits=allow_edited)
 
     def settled(self, desired: Mapping[str, bytes]) -> bool:
-        return writer.settled(self.site, desired, {"overlays": sorted(desired)})
+        return settled(self.tree, desired, {"overlays": sorted(desired)})
 
-    def snapshot(self) -> Snapshot:
-        """Give all that `diff -r` would see: every folder (None), every file's bytes."""
+    def snapshot(self) -> Contents:
+        """Return all that `diff -r` would see: every folder (None), every file's bytes."""
         found: dict[str, bytes | None] = {}
         for at, folders, names in os.walk(self.root):
             found |= {str(Path(at, name).relative_to(self.root)): None for name in folders}
@@ -77,19 +107,15 @@ class Tree:
         paths = sorted(self.root.rglob("*"))
         return {str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in paths}
 
-    def copy(self, to: Path) -> Tree:
-        """Link it as uv links its cache: what is done to the copy must not change this one."""
+    def copy(self, to: Path) -> Sandbox:
+        """Hard-link it, as uv links its cache: what is done to the copy must not change this one."""
         shutil.rmtree(to, ignore_errors=True)
         shutil.copytree(self.root, to, symlinks=True, copy_function=os.link)
-        return Tree(Site(to, self.site.dist_info, "1.0"), self.first, self.second, self.modules)
+        return Sandbox(Tree(to, self.tree.dist_info, "1.0"), self.first, self.second, self.modules)
 
     def write(self, path: str, content: bytes) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(content)
-
-
-def unmarked(path: str, content: bytes) -> bool:
-    return b"# vpatch: " not in content
 
 
 def row(path: str, content: bytes) -> str:
@@ -97,14 +123,14 @@ def row(path: str, content: bytes) -> str:
     return f"{path},sha256={digest},{len(content)}"
 
 
-def make_tree(root: Path) -> Tree:
-    tree = Tree(Site(root, INFO, "1.0"), FIRST, SECOND, MODULES)
+def make_sandbox(root: Path) -> Sandbox:
+    sandbox = Sandbox(Tree(root, INFO, "1.0"), FIRST, SECOND, MODULES)
     files = {**MODULES, f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: vllm\nVersion: 1.0\n"}
     for path, content in files.items():
-        tree.write(path, content)
+        sandbox.write(path, content)
     gone = row("vllm/_C.abi3.so", b"left out of this tree")
-    tree.write(RECORD, "\n".join([*(row(*item) for item in files.items()), gone, f"{RECORD},,", ""]).encode())
-    return tree
+    sandbox.write(RECORD, "\n".join([*(row(*item) for item in files.items()), gone, f"{RECORD},,", ""]).encode())
+    return sandbox
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +140,7 @@ def _fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """Give a folder that other users reach, in memory where that is possible: fsync is what takes time."""
+    """Yield a folder that other users reach, in memory if possible: fsync is what takes time."""
     memory = Path("/dev/shm")  # noqa: S108
     folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None)).resolve()
     folder.chmod(0o755)
@@ -123,12 +149,12 @@ def public() -> Iterator[Path]:
 
 
 @pytest.fixture
-def tree(public: Path) -> Tree:
-    return make_tree(public / "site-packages")
+def sandbox(public: Path) -> Sandbox:
+    return make_sandbox(public / "site-packages")
 
 
 def in_a_child(work: Callable[[], object], uid: int | None = None) -> int:
-    """Do `work` in a child, as another user if so asked; give the signal that ended it, 0 for none."""
+    """Do `work` in a child process, as another user if `uid` is given; return the signal that ended it, or 0."""
     child = os.fork()
     if child == 0:
         try:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.core import nesting
 from vpatch.errors import Failure
-from vpatch.tree import bytecode, writer
+from vpatch.tree import bytecode
 
 if TYPE_CHECKING:
-    from tests.tree.conftest import Tree
+    from tests.tree.conftest import Sandbox
 
 OLD, NEW = b"value = 'old'\n", b"value = 'new'\n"
 
@@ -163,45 +163,45 @@ def test_what_cannot_be_read_is_named(source: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_after_a_change_the_new_code_runs(tree: Tree, mode: Mode) -> None:
-    source = written(tree.root / "vllm/engine/m.py", OLD)
+def test_after_a_change_the_new_code_runs(sandbox: Sandbox, mode: Mode) -> None:
+    source = written(sandbox.root / "vllm/engine/m.py", OLD)
     compiled(source, mode)
     folder = source.parent
     assert what_runs(folder) == "old"
 
-    tree.settle({"vllm/engine/m.py": NEW})
+    sandbox.settle({"vllm/engine/m.py": NEW})
     os.utime(source, (1_600_000_000, 1_600_000_000))
 
     assert what_runs(folder) == "new"
     assert not (folder / "__pycache__").exists()
 
 
-def test_stale_code_of_files_that_stay_goes(tree: Tree) -> None:
-    tree.settle(tree.first)
-    source = tree.root / "vllm/engine/m0.py"
+def test_stale_code_of_files_that_stay_goes(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    source = sandbox.root / "vllm/engine/m0.py"
     content = source.read_bytes()
     old = compiled(written(source, content.replace(b"one = 1", b"one = 0")))
     later()
     written(source, content)
 
-    assert [problem.where for problem in writer.stale_bytecode(tree.site, tree.first)] == [
-        str(old.relative_to(tree.root))
+    assert [problem.where for problem in bytecode.problems(sandbox.tree, sandbox.first)] == [
+        str(old.relative_to(sandbox.root))
     ]
-    assert not tree.settled(tree.first)
-    assert tree.settle(tree.first) == ()
+    assert not sandbox.settled(sandbox.first)
+    assert sandbox.settle(sandbox.first) == ()
     assert not old.exists()
-    assert tree.settled(tree.first)
-    assert writer.stale_bytecode(tree.site, tree.first) == ()
+    assert sandbox.settled(sandbox.first)
+    assert bytecode.problems(sandbox.tree, sandbox.first) == ()
 
 
-def test_a_changed_file_never_keeps_second_and_size(tree: Tree) -> None:
+def test_a_changed_file_never_keeps_second_and_size(sandbox: Sandbox) -> None:
     """A process that imports the old source meanwhile may write its bytecode after ours has gone."""
     path = "vllm/engine/m0.py"
-    source, content = tree.root / path, tree.modules[path]
+    source, content = sandbox.root / path, sandbox.modules[path]
     for other in (content.replace(b"0", b"1"), content.replace(b"0", b"2")):
         now = int(time.time())
         for second in (now, now + 1, now + 2):  # whichever it is when the new file is made
             os.utime(source, (second, second))
-            tree.settle({path: other})
+            sandbox.settle({path: other})
             assert int(source.stat().st_mtime) != second
-            tree.settle({})
+            sandbox.settle({})

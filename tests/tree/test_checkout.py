@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.tree import disk
+from vpatch.core.verdict import Changeset
+from vpatch.tree import Snapshot, WritePlan, disk
 from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vpatch.tree.folders import Folders
+    from vpatch.tree.disk import Folders
 
     from tests.conftest import Process, Program, Trees
 
@@ -243,7 +244,12 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
-    desired = Engine(select(discover(), (HYBRID,))).plan(locate(clone).read).files
+    changeset = Engine(select(discover(), (HYBRID,))).plan(locate(clone).read)
+    nothing = Changeset((), (), {}, ())
+
+    def prepare(seen: Snapshot) -> WritePlan:
+        return seen.prepare(changeset if command == "apply" else nothing, keep=command == "apply")
+
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
 
@@ -252,8 +258,7 @@ def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_
         store = Checkout.at(locate(tree))
 
         def work(store: Checkout = store) -> None:
-            with store.lock():
-                store.settle(desired if command == "apply" else {}, [], on_edits=command == "apply")
+            prepare(store.snapshot()).commit(prepare)
 
         if not killed_at(step, work):
             break

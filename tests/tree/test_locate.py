@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
+from vpatch.tree import Tree
 from vpatch.tree import locate as module
 from vpatch.tree.locate import ask, is_checkout, locate
-from vpatch.tree.tree import Site
 
 INFO = "vllm-1.0.dist-info"
 PYTHON = f"python3.{sys.version_info.minor}"
@@ -43,7 +43,7 @@ def refusal(tree: Path | None, python: Path | None = None) -> str:
 def test_a_folder(tmp_path: Path, name: str) -> None:
     root = make(tmp_path / name)
 
-    assert locate(root) == Site(root, INFO, "1.0")
+    assert locate(root) == Tree(root, INFO, "1.0")
 
 
 def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +57,12 @@ def test_a_checkout(tmp_path: Path) -> None:
     assert not is_checkout(locate(root))
     (root / ".git").mkdir()
 
-    assert locate(root) == Site(root, None, None)
+    assert locate(root) == Tree(root, None, None)
     assert is_checkout(locate(root))
 
 
 def test_a_virtual_environment_and_its_interpreter(venv: Path, tmp_path: Path) -> None:
-    site = Site(venv / "lib" / PYTHON / "site-packages", INFO, "1.0")
+    site = Tree(venv / "lib" / PYTHON / "site-packages", INFO, "1.0")
 
     assert locate(venv) == locate(venv / "bin/python") == locate(None, venv / "bin/python") == site
 
@@ -158,7 +158,7 @@ def test_a_fork(tmp_path: Path, fork: str) -> None:
     info = f"{fork}-2.0+local.dist-info"
     root = make(tmp_path / "site-packages", info=info, record=f"{info}/METADATA,,\nvllm/__init__.py,sha256=x,0\n")
 
-    assert locate(root) == Site(root, info, "2.0+local")
+    assert locate(root) == Tree(root, info, "2.0+local")
 
 
 @pytest.mark.parametrize("record", ["vllm_flash_attn/__init__.py,,\n", None, b"\xff"])

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree import mounts, writer
-from vpatch.tree.lock import locked
+from vpatch.tree import lock as module
+from vpatch.tree.lock import file_system, lock, locked, mount
 
 if TYPE_CHECKING:
-    from tests.tree.conftest import Forked, Tree
+    from tests.tree.conftest import Forked, Sandbox
 
 METADATA = "vllm-1.0.dist-info/METADATA"
 
 
 @pytest.fixture(params=["nfs4", "cifs", "fuse.glusterfs"])
 def remote(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(mounts, "type_of", lambda file: request.param)
+    monkeypatch.setattr(module, "file_system", lambda file: request.param)
     return str(request.param)
 
 
 @contextmanager
-def another_host(tree: Tree) -> Iterator[None]:
+def another_host(sandbox: Sandbox) -> Iterator[None]:
     """What a run on another host holds: of its lock on the folder, this host learns nothing."""
-    file = os.open(tree.root / METADATA, os.O_RDWR)
+    file = os.open(sandbox.root / METADATA, os.O_RDWR)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -39,44 +39,48 @@ def another_host(tree: Tree) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("remote")
-def test_another_host_at_work(tree: Tree) -> None:
-    says = rf"another vpatch is at work: {tree.root}: it did not end in 0.1 seconds"
-    with another_host(tree), pytest.raises(Failure, match=says), writer.lock(tree.site, patience=0.1):
+def test_another_host_at_work(sandbox: Sandbox) -> None:
+    says = rf"another vpatch is at work: {sandbox.root}: it did not end in 0.1 seconds"
+    with another_host(sandbox), pytest.raises(Failure, match=says), lock(sandbox.tree, patience=0.1):
         pass
 
-    with writer.lock(tree.site, patience=0), pytest.raises(Failure, match=says), writer.lock(tree.site, patience=0.1):
+    with (
+        lock(sandbox.tree, patience=0),
+        pytest.raises(Failure, match=says),
+        lock(sandbox.tree, patience=0.1),
+    ):
         pass
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
 
 
 @pytest.mark.usefixtures("remote")
-def test_a_killed_run_leaves_no_lock(tree: Tree, forked: Forked) -> None:
-    before = tree.snapshot()
+def test_a_killed_run_leaves_no_lock(sandbox: Sandbox, forked: Forked) -> None:
+    before = sandbox.snapshot()
 
     def run() -> None:
-        with writer.lock(tree.site):
+        with lock(sandbox.tree):
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert forked(run) == signal.SIGKILL
-    with writer.lock(tree.site, patience=0):
-        assert tree.snapshot() == before
-    assert tree.snapshot() == before
+    with lock(sandbox.tree, patience=0):
+        assert sandbox.snapshot() == before
+    assert sandbox.snapshot() == before
 
 
-def test_environments_that_share_a_file_do_not_wait_for_each_other(tree: Tree, public: Path) -> None:
+def test_environments_that_share_a_file_do_not_wait_for_each_other(sandbox: Sandbox, public: Path) -> None:
     """On one host the folder is enough, and METADATA may be one file in all of them."""
-    other = tree.copy(public / "other")
+    other = sandbox.copy(public / "other")
 
-    with another_host(tree), writer.lock(tree.site, patience=0), writer.lock(other.site, patience=0):
+    with another_host(sandbox), lock(sandbox.tree, patience=0), lock(other.tree, patience=0):
         pass
 
 
-def test_what_cannot_be_locked_is_named(tree: Tree, remote: str) -> None:
-    (tree.root / METADATA).unlink()
+def test_what_cannot_be_locked_is_named(sandbox: Sandbox, remote: str) -> None:
+    (sandbox.root / METADATA).unlink()
 
     says = rf"cannot lock: .*/{METADATA}: no such file or directory; on this file system \({remote}\) it keeps other"
     with pytest.raises(Failure, match=says):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
 
 @pytest.mark.usefixtures("remote")
@@ -88,15 +92,15 @@ def test_a_checkout_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_the_type_of_a_file_system() -> None:
     with Path("/proc/self/stat").open() as file:
-        assert mounts.type_of(file.fileno()) == "proc"
-    assert mounts.type_of(10_000) is None
-    assert mounts.number(10_000) is None
+        assert file_system(file.fileno()) == "proc"
+    assert file_system(10_000) is None
+    assert mount(10_000) is None
 
 
-def test_a_system_that_does_not_tell(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_tell(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_text(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert mounts.type_of(0) is None
-    assert tree.settle(tree.first)
+    assert file_system(0) is None
+    assert sandbox.settle(sandbox.first)

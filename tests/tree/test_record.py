@@ -23,8 +23,8 @@ HELLO = "sha256=LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"  # of b"hello", as 
 def test_every_byte_survives(content: bytes) -> None:
     parsed = record.parse(content)
 
-    assert parsed.serialise() == content
-    assert record.revise(parsed, {}).serialise() == content
+    assert parsed.serialize() == content
+    assert record.revise(parsed, {}).serialize() == content
 
 
 @pytest.mark.parametrize(
@@ -74,26 +74,26 @@ def test_a_row_is_replaced_where_it_stands() -> None:
 
     revised = record.revise(parsed, {"b.py": record.entry("b.py", b"hello")})
 
-    assert revised.serialise() == f"a.py,x,1\nb.py,{HELLO},5\r\nc.py,x,1\n".encode()
+    assert revised.serialize() == f"a.py,x,1\nb.py,{HELLO},5\r\nc.py,x,1\n".encode()
 
 
 def test_a_row_that_says_the_same_keeps_its_line() -> None:
     content = f'"a.py",{HELLO},"5"\n'.encode()
 
-    assert record.revise(record.parse(content), {"a.py": record.entry("a.py", b"hello")}).serialise() == content
+    assert record.revise(record.parse(content), {"a.py": record.entry("a.py", b"hello")}).serialize() == content
 
 
 @pytest.mark.parametrize(("content", "end"), [(b"a.py,,\n", "\n"), (b"a.py,,\r\n", "\r\n"), (b"a.py,,", "\n")])
 def test_a_new_row_comes_last_and_ends_as_the_others(content: bytes, end: str) -> None:
     revised = record.revise(record.parse(content), {"b.py": record.entry("b.py", b"hello")})
 
-    assert revised.serialise() == f"a.py,,{end}b.py,{HELLO},5{end}".encode()
+    assert revised.serialize() == f"a.py,,{end}b.py,{HELLO},5{end}".encode()
 
 
 def test_rows_are_dropped() -> None:
     parsed = record.parse(b"a.py,,\nb.py,,\na.py,,\nc.py,,\n")
 
-    assert record.revise(parsed, {}, {"a.py", "none.py"}).serialise() == b"b.py,,\nc.py,,\n"
+    assert record.revise(parsed, {}, {"a.py", "none.py"}).serialize() == b"b.py,,\nc.py,,\n"
 
 
 def test_a_row_is_found() -> None:

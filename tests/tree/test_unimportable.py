@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from vpatch import AddFile, EnsureImport, InsertAfter, InsertBefore, ReplaceExpr
 from vpatch.core.overlay import Edit
-from vpatch.tree.tree import Site
+from vpatch.tree import Tree
 from vpatch.tree.verify import Verified, verify
 
 from tests.snippets import FILE, applied, overlay
@@ -32,7 +32,7 @@ def verified(folder: Path, *edits: Edit, stock: str = STOCK, others: Mapping[str
     for file, data in applied({file: text.encode() for file, text in files.items()}, overlay(*edits)).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(data)
-    return verify(Site(folder.resolve(), None, None), [overlay(*edits)], asked=True, python=Path(sys.executable))
+    return verify(Tree(folder.resolve(), None, None), [overlay(*edits)], asked=True, python=Path(sys.executable))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from vpatch.errors import Failure
 
 if TYPE_CHECKING:
-    from tests.tree.conftest import Forked, Tree
+    from tests.tree.conftest import Forked, Sandbox
 
 STEPS = ("open", "write", "fsync", "fchmod", "fchown", "utime", "replace", "unlink", "mkdir", "rmdir")
 SCENARIOS = {
@@ -110,7 +110,7 @@ def interrupted_after(step: str, path: str) -> Fault:
 class Stage:
     """The trees before, after and between, for one scenario."""
 
-    def __init__(self, pristine: Tree, folder: Path, scenario: str) -> None:
+    def __init__(self, pristine: Sandbox, folder: Path, scenario: str) -> None:
         desired: dict[str, Mapping[str, bytes]] = {"pristine": {}, "first": pristine.first, "second": pristine.second}
         start, goal = SCENARIOS[scenario]
         self.folder, self.pristine, self.desired = folder, pristine.snapshot(), desired[goal]
@@ -129,34 +129,34 @@ class Stage:
         unharmed.settle(self.again)
         self.applied = unharmed.snapshot()
 
-    def run(self, tree: Tree, fault: Fault) -> None:
+    def run(self, sandbox: Sandbox, fault: Fault) -> None:
         with at_each_step(fault):
-            tree.change(self.desired)
+            sandbox.change(self.desired)
 
-    def fresh(self) -> Tree:
+    def fresh(self) -> Sandbox:
         return self.start.copy(self.folder / "run")
 
-    def check_whole(self, tree: Tree) -> None:
-        now = tree.snapshot()
-        for path in {*tree.second, *tree.modules, f"{tree.site.dist_info}/RECORD"}:
+    def check_whole(self, sandbox: Sandbox) -> None:
+        now = sandbox.snapshot()
+        for path in {*sandbox.second, *sandbox.modules, f"{sandbox.tree.dist_info}/RECORD"}:
             assert now.get(path) in (self.before.get(path), self.after.get(path)), path
 
-    def check_heals(self, tree: Tree) -> None:
-        reverted = tree.copy(self.folder / "reverted")
+    def check_heals(self, sandbox: Sandbox) -> None:
+        reverted = sandbox.copy(self.folder / "reverted")
         reverted.settle({})
         assert reverted.snapshot() == self.pristine
-        tree.settle(self.again)
-        assert tree.snapshot() == self.applied
-        assert tree.settled(self.again)
+        sandbox.settle(self.again)
+        assert sandbox.snapshot() == self.applied
+        assert sandbox.settled(self.again)
 
 
 @pytest.fixture(params=SCENARIOS)
-def stage(request: pytest.FixtureRequest, tree: Tree, public: Path) -> Stage:
-    return Stage(tree, public, request.param)
+def stage(request: pytest.FixtureRequest, sandbox: Sandbox, public: Path) -> Stage:
+    return Stage(sandbox, public, request.param)
 
 
-def test_the_steps_are_seen(tree: Tree, public: Path) -> None:
-    seen = {name for scenario in SCENARIOS for name in Stage(tree, public, scenario).steps}
+def test_the_steps_are_seen(sandbox: Sandbox, public: Path) -> None:
+    seen = {name for scenario in SCENARIOS for name in Stage(sandbox, public, scenario).steps}
 
     assert set(STEPS) - seen <= {"fchown", "utime"}
 
@@ -164,49 +164,49 @@ def test_the_steps_are_seen(tree: Tree, public: Path) -> None:
 def test_killed_at_any_step(stage: Stage, forked: Forked) -> None:
     # The disk is the same before a step that only looks as before the next one.
     for number in (number for number, name in enumerate(stage.steps, 1) if name != "look"):
-        tree = stage.fresh()
+        sandbox = stage.fresh()
 
-        assert forked(partial(stage.run, tree, killed_at(number))) == signal.SIGKILL
-        stage.check_whole(tree)
-        stage.check_heals(tree)
+        assert forked(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
+        stage.check_whole(sandbox)
+        stage.check_heals(sandbox)
     assert stage.start.snapshot() == stage.before
 
 
 def test_refused_at_any_step(stage: Stage) -> None:
     codes = itertools.cycle((errno.ENOSPC, errno.EIO, errno.EACCES))
     for number, code in zip(range(1, len(stage.steps) + 1), codes, strict=False):
-        tree = stage.fresh()
+        sandbox = stage.fresh()
 
         with pytest.raises(Failure) as failure:
-            stage.run(tree, raised_at(number, OSError(code, os.strerror(code))))
+            stage.run(sandbox, raised_at(number, OSError(code, os.strerror(code))))
         assert os.strerror(code).lower() in str(failure.value)
         if LATER not in str(failure.value):
-            assert tree.snapshot() == stage.before
-        stage.check_whole(tree)
+            assert sandbox.snapshot() == stage.before
+        stage.check_whole(sandbox)
         if number % 2 == 0:
-            stage.check_heals(tree)
+            stage.check_heals(sandbox)
 
 
 def test_a_disk_that_fails_for_good(stage: Stage) -> None:
     for number in range(1, len(stage.steps) + 1, 5):
-        tree = stage.fresh()
+        sandbox = stage.fresh()
 
         with pytest.raises(Failure, match="input/output error"):
-            stage.run(tree, raised_at(number, OSError(errno.EIO, os.strerror(errno.EIO)), ever_after=True))
-        stage.check_whole(tree)
-        stage.check_heals(tree)
+            stage.run(sandbox, raised_at(number, OSError(errno.EIO, os.strerror(errno.EIO)), ever_after=True))
+        stage.check_whole(sandbox)
+        stage.check_heals(sandbox)
 
 
 def test_interrupted_at_any_step(stage: Stage) -> None:
     for number in range(1, len(stage.steps) + 1, 3):
-        tree = stage.fresh()
+        sandbox = stage.fresh()
 
         with pytest.raises(KeyboardInterrupt):
-            stage.run(tree, raised_at(number, KeyboardInterrupt()))
-        stage.check_whole(tree)
-        assert not [path for path in tree.snapshot() if path.endswith(".vpatch-new")]
+            stage.run(sandbox, raised_at(number, KeyboardInterrupt()))
+        stage.check_whole(sandbox)
+        assert not [path for path in sandbox.snapshot() if path.endswith(".vpatch-new")]
         if number % 5 == 0:
-            stage.check_heals(tree)
+            stage.check_heals(sandbox)
 
 
 def test_a_failure_after_a_kill(stage: Stage, forked: Forked) -> None:
@@ -214,73 +214,73 @@ def test_a_failure_after_a_kill(stage: Stage, forked: Forked) -> None:
     failures = 0
     renames = [number for number, name in enumerate(stage.steps, 1) if name == "replace"]
     for number in renames[1::4]:
-        tree = stage.fresh()
-        assert forked(partial(stage.run, tree, killed_at(number))) == signal.SIGKILL
+        sandbox = stage.fresh()
+        assert forked(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
 
         try:
-            stage.run(tree, raised_at_write(3))
+            stage.run(sandbox, raised_at_write(3))
         except Failure:
             failures += 1
-        stage.check_whole(tree)
-        stage.check_heals(tree)
+        stage.check_whole(sandbox)
+        stage.check_heals(sandbox)
     assert failures
 
 
-def test_an_edit_survives_a_killed_apply(tree: Tree) -> None:
-    tree.settle(tree.first)
+def test_an_edit_survives_a_killed_apply(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
     path = "vllm/engine/m0.py"
-    edit = tree.first[path] + b"mine = 1\n"
-    tree.write(path, edit)
+    edit = sandbox.first[path] + b"mine = 1\n"
+    sandbox.write(path, edit)
 
     with at_each_step(interrupted_after("replace", path)), pytest.raises(KeyboardInterrupt):
-        tree.settle(tree.second | {path: edit + b"two = 2  # vpatch: two\n"}, allow_edited=True)
+        sandbox.settle(sandbox.second | {path: edit + b"two = 2  # vpatch: two\n"}, allow_edited=True)
 
     with pytest.raises(Failure, match=rf"edited after vpatch: {path}: "):
-        tree.settle({})
+        sandbox.settle({})
 
 
-def test_companions_found_without_a_note_are_ours_after_a_kill(tree: Tree) -> None:
-    pristine = tree.snapshot()
-    tree.write("vllm/_vpatch/shared.py", b"of an older vpatch\n")
+def test_companions_found_without_a_note_are_ours_after_a_kill(sandbox: Sandbox) -> None:
+    pristine = sandbox.snapshot()
+    sandbox.write("vllm/_vpatch/shared.py", b"of an older vpatch\n")
 
     with at_each_step(interrupted_after("replace", "vllm/_vpatch/first.py")), pytest.raises(KeyboardInterrupt):
-        tree.settle(tree.first)
-    tree.settle({})
+        sandbox.settle(sandbox.first)
+    sandbox.settle({})
 
-    assert tree.snapshot() == pristine
+    assert sandbox.snapshot() == pristine
 
 
-def test_a_revert_killed_at_its_last_step(tree: Tree) -> None:
+def test_a_revert_killed_at_its_last_step(sandbox: Sandbox) -> None:
     """Whichever file of the folder goes last."""
-    tree.settle(tree.first)
-    applied = tree.snapshot()
+    sandbox.settle(sandbox.first)
+    applied = sandbox.snapshot()
     folder = "vllm-1.0.dist-info/vpatch"
 
     def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if name == "unlink" and str(args[0]).endswith(("/under-way.json", "/provenance.json")):
-            real(tree.root / folder / "provenance.json")
+            real(sandbox.root / folder / "provenance.json")
             raise KeyboardInterrupt
 
     with at_each_step(fault), pytest.raises(KeyboardInterrupt):
-        tree.settle({})
-    assert [path.name for path in (tree.root / folder).iterdir()] == ["under-way.json"]
-    tree.settle(tree.first)
+        sandbox.settle({})
+    assert [path.name for path in (sandbox.root / folder).iterdir()] == ["under-way.json"]
+    sandbox.settle(sandbox.first)
 
-    assert tree.snapshot() == applied
+    assert sandbox.snapshot() == applied
 
 
-def test_the_order_of_steps(tree: Tree) -> None:
+def test_the_order_of_steps(sandbox: Sandbox) -> None:
     """What the next step relies on is durable before it: each file, then each group of names; RECORD comes last."""
     trace: list[tuple[str, str]] = []
 
     def note(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if name == "fsync":
-            trace.append((name, str(Path(f"/proc/self/fd/{args[0]}").readlink().relative_to(tree.root))))
+            trace.append((name, str(Path(f"/proc/self/fd/{args[0]}").readlink().relative_to(sandbox.root))))
         elif name == "replace":
-            trace.append((name, str(Path(args[0]).relative_to(tree.root))))
+            trace.append((name, str(Path(args[0]).relative_to(sandbox.root))))
 
     with at_each_step(note):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
     renamed = [path for name, path in trace if name == "replace"]
     for path in renamed:
@@ -303,23 +303,23 @@ def test_the_order_of_steps(tree: Tree) -> None:
     assert ("fsync", "vllm-1.0.dist-info") in trace[trace.index(("replace", renamed[-1])) :]
 
 
-def test_no_old_code_beside_new_source(tree: Tree) -> None:
+def test_no_old_code_beside_new_source(sandbox: Sandbox) -> None:
     """Nor where the run ends between two files, nor where an import compiled the old source meanwhile."""
-    twins = {path: Path(path).parent / "__pycache__" / f"{Path(path).stem}.cpython-399.pyc" for path in tree.first}
+    twins = {path: Path(path).parent / "__pycache__" / f"{Path(path).stem}.cpython-399.pyc" for path in sandbox.first}
     written, seen = twins["vllm/engine/m0.py"], 0
     for twin in twins.values():
-        tree.write(str(twin), b"old")
+        sandbox.write(str(twin), b"old")
 
     def compile_meanwhile(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
         nonlocal seen
         if name == "replace" and "originals" not in str(args[1]) and str(args[1]).endswith(".py"):
             seen += 1
-            left = {twin for twin in twins.values() if (tree.root / twin).exists()}
+            left = {twin for twin in twins.values() if (sandbox.root / twin).exists()}
             assert left == (set() if seen == 1 else {written})
-            tree.write(str(written), b"old")
+            sandbox.write(str(written), b"old")
 
     with at_each_step(compile_meanwhile):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
-    assert seen == len(tree.first)
-    assert not list(tree.root.rglob("*.pyc"))
+    assert seen == len(sandbox.first)
+    assert not list(sandbox.root.rglob("*.pyc"))

@@ -14,7 +14,7 @@ from vpatch.errors import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.tree.conftest import Tree
+    from tests.tree.conftest import Sandbox
 
 INFO = "vllm-1.0.dist-info"
 MODULE = "vllm/engine/m0.py"
@@ -42,37 +42,37 @@ def give(path: Path, name: str, value: bytes) -> None:
         pytest.skip(f"the file system of {path} has no {name}")
 
 
-def test_lists_and_attributes_stay(tree: Tree) -> None:
+def test_lists_and_attributes_stay(sandbox: Sandbox) -> None:
     """The list denies the owning group what the mode alone, which shows the list's mask, would grant."""
-    give(tree.root / MODULE, ACCESS, acl(group=0, mask=6))
-    give(tree.root / MODULE, "user.checked", b"by somebody")
-    before = attributes(tree.root / MODULE), (tree.root / MODULE).stat().st_mode
+    give(sandbox.root / MODULE, ACCESS, acl(group=0, mask=6))
+    give(sandbox.root / MODULE, "user.checked", b"by somebody")
+    before = attributes(sandbox.root / MODULE), (sandbox.root / MODULE).stat().st_mode
     assert before[1] & 0o777 == 0o660
 
-    for desired in (tree.first, tree.second, {}):
-        tree.settle(desired)
-        assert (attributes(tree.root / MODULE), (tree.root / MODULE).stat().st_mode) == before
+    for desired in (sandbox.first, sandbox.second, {}):
+        sandbox.settle(desired)
+        assert (attributes(sandbox.root / MODULE), (sandbox.root / MODULE).stat().st_mode) == before
 
 
-def test_an_original_is_as_private_as_its_module(tree: Tree) -> None:
-    (tree.root / MODULE).chmod(0o600)
-    give(tree.root / "vllm/engine/m1.py", ACCESS, acl(group=0, mask=4))
+def test_an_original_is_as_private_as_its_module(sandbox: Sandbox) -> None:
+    (sandbox.root / MODULE).chmod(0o600)
+    give(sandbox.root / "vllm/engine/m1.py", ACCESS, acl(group=0, mask=4))
 
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
 
-    assert (tree.root / ORIGINAL).stat().st_mode & 0o777 == 0o600
-    assert attributes(tree.root / ORIGINAL.replace("m0", "m1")) == {ACCESS: acl(group=0, mask=4)}
-    (tree.root / MODULE).unlink()
-    tree.settle({})
-    assert (tree.root / MODULE).stat().st_mode & 0o777 == 0o600
+    assert (sandbox.root / ORIGINAL).stat().st_mode & 0o777 == 0o600
+    assert attributes(sandbox.root / ORIGINAL.replace("m0", "m1")) == {ACCESS: acl(group=0, mask=4)}
+    (sandbox.root / MODULE).unlink()
+    sandbox.settle({})
+    assert (sandbox.root / MODULE).stat().st_mode & 0o777 == 0o600
 
 
-def test_what_a_folder_hands_down_does_not_widen_access(tree: Tree) -> None:
+def test_what_a_folder_hands_down_does_not_widen_access(sandbox: Sandbox) -> None:
     """New files and folders inherit a folder's default list; those that are replaced had none."""
     for folder in ("vllm/engine", "vllm", INFO):
-        give(tree.root / folder, DEFAULT, acl(group=6, mask=6, user=6))
+        give(sandbox.root / folder, DEFAULT, acl(group=6, mask=6, user=6))
 
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
 
     new = (
         MODULE,
@@ -82,7 +82,7 @@ def test_what_a_folder_hands_down_does_not_widen_access(tree: Tree) -> None:
         ORIGINAL,
         f"{INFO}/RECORD",
     )
-    assert {path: attributes(tree.root / path).get(ACCESS) for path in new} == dict.fromkeys(new)
+    assert {path: attributes(sandbox.root / path).get(ACCESS) for path in new} == dict.fromkeys(new)
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
@@ -102,20 +102,20 @@ def refuse(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     ids=["list", "attribute"],
 )
 def test_what_cannot_be_kept_is_refused(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, name: str, value: bytes, what: str
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, name: str, value: bytes, what: str
 ) -> None:
-    give(tree.root / MODULE, name, value)
-    before = tree.snapshot()
+    give(sandbox.root / MODULE, name, value)
+    before = sandbox.snapshot()
     refuse(monkeypatch, name)
 
     with pytest.raises(Failure) as failure:
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
     assert f"cannot write: {MODULE}: its {what} {name} cannot be kept: no space left on device" in str(failure.value)
-    assert tree.snapshot() == before
+    assert sandbox.snapshot() == before
 
 
-def test_an_attribute_that_grants_nothing_is_left_behind(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attribute_that_grants_nothing_is_left_behind(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the system's own may set those; one that describes the old bytes would be wrong of the new ones."""
     names = ("security.other", "security.ima", "trusted.overlay.origin")
     set_by_us: list[str] = []
@@ -127,20 +127,20 @@ def test_an_attribute_that_grants_nothing_is_left_behind(tree: Tree, monkeypatch
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "setxattr", setxattr)
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
 
     assert set(set_by_us) == {"security.other"}
 
 
 @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EIO])
-def test_a_file_system_without_attributes(tree: Tree, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_file_system_without_attributes(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def listxattr(path: Any) -> list[str]:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "listxattr", listxattr)
     if code == errno.ENOTSUP:
-        tree.settle(tree.first)
-        assert tree.settled(tree.first)
+        sandbox.settle(sandbox.first)
+        assert sandbox.settled(sandbox.first)
     else:
         with pytest.raises(Failure, match="input/output error"):
-            tree.settle(tree.first)
+            sandbox.settle(sandbox.first)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vpatch.errors import Failure
 
-from tests.tree.conftest import make_tree
+from tests.tree.conftest import make_sandbox
 from tests.tree.test_writer_faults import at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.tree.conftest import Tree
+    from tests.tree.conftest import Sandbox
 
 INFO = "vllm-1.0.dist-info"
 MODULE = "vllm/layers/m3.py"
@@ -54,15 +54,15 @@ def flagged(path: Path, flag: str) -> Iterator[None]:
     ],
 )
 def test_flags_on_apply(tmp_path: Path, path: str, flag: str, says: str) -> None:
-    tree = make_tree(tmp_path / "site-packages")
-    before = tree.snapshot()
+    sandbox = make_sandbox(tmp_path / "site-packages")
+    before = sandbox.snapshot()
 
-    with flagged(tree.root / path, flag), pytest.raises(Failure) as failure:
-        tree.settle(tree.first)
+    with flagged(sandbox.root / path, flag), pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.first)
 
     assert says in map(str, failure.value.problems)
-    assert tree.snapshot() == before
-    assert tree.settle(tree.first)
+    assert sandbox.snapshot() == before
+    assert sandbox.settle(sandbox.first)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
@@ -76,24 +76,24 @@ def test_flags_on_apply(tmp_path: Path, path: str, flag: str, says: str) -> None
     ],
 )
 def test_flags_on_revert(tmp_path: Path, path: str, says: str) -> None:
-    tree = make_tree(tmp_path / "site-packages")
-    pristine = tree.snapshot()
-    tree.settle(tree.first)
-    before = tree.snapshot()
+    sandbox = make_sandbox(tmp_path / "site-packages")
+    pristine = sandbox.snapshot()
+    sandbox.settle(sandbox.first)
+    before = sandbox.snapshot()
 
-    with flagged(tree.root / path, "i"), pytest.raises(Failure) as failure:
-        tree.settle({})
+    with flagged(sandbox.root / path, "i"), pytest.raises(Failure) as failure:
+        sandbox.settle({})
 
     assert [str(problem) for problem in failure.value.problems] == [says]
-    assert tree.snapshot() == before
-    tree.settle({})
-    assert tree.snapshot() == pristine
+    assert sandbox.snapshot() == before
+    sandbox.settle({})
+    assert sandbox.snapshot() == pristine
 
 
-def test_flags_that_the_system_reports(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a machine without `chattr`, or a file system without flags: the answer alone is injected."""
-    before = tree.snapshot()
-    of = (tree.root / MODULE).stat().st_ino
+    before = sandbox.snapshot()
+    of = (sandbox.root / MODULE).stat().st_ino
 
     def ioctl(file: int, request: int, argument: bytes) -> bytes:
         assert request == 0x80086601
@@ -103,52 +103,52 @@ def test_flags_that_the_system_reports(tree: Tree, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("vpatch.tree.precheck.ioctl", ioctl)
     with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is immutable"):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
-    assert tree.snapshot() == before
+    assert sandbox.snapshot() == before
 
 
-def test_a_file_that_something_is_mounted_over(tree: Tree, tmp_path: Path) -> None:
+def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path) -> None:
     """As `docker run -v ./m3.py:/.../m3.py` does: the rename would be refused, half way."""
     mine = tmp_path / "m3.py"
-    mine.write_bytes(tree.modules[MODULE])
-    mount: list[str | Path] = ["mount", "--bind", mine, tree.root / MODULE]
+    mine.write_bytes(sandbox.modules[MODULE])
+    mount: list[str | Path] = ["mount", "--bind", mine, sandbox.root / MODULE]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     try:
-        before = tree.snapshot()
+        before = sandbox.snapshot()
         with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is a mount point"):
-            tree.settle(tree.first)
-        assert tree.snapshot() == before
+            sandbox.settle(sandbox.first)
+        assert sandbox.snapshot() == before
     finally:
-        subprocess.run(["umount", tree.root / MODULE], check=True)
-    assert tree.settle(tree.first)
+        subprocess.run(["umount", sandbox.root / MODULE], check=True)
+    assert sandbox.settle(sandbox.first)
 
 
 @pytest.mark.parametrize("size", ["the same", "another"])
 @pytest.mark.parametrize("path", [MODULE, COMPANION, f"{INFO}/RECORD"])
-def test_a_file_that_another_program_changes_meanwhile(tree: Tree, path: str, size: str) -> None:
+def test_a_file_that_another_program_changes_meanwhile(sandbox: Sandbox, path: str, size: str) -> None:
     """An editor, or an installer: what it wrote is not lost."""
-    old = (tree.root / path).read_bytes() if path != COMPANION else b""
+    old = (sandbox.root / path).read_bytes() if path != COMPANION else b""
     new = old[:-1] + b" " if size == "the same" else old + b"# mine\n"
     done: list[str] = []
 
     def change(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if name == "fsync" and not done:
             done.append(path)
-            tree.write(path, new)
+            sandbox.write(path, new)
 
     says = f"cannot write: {path}: another program changed it while vpatch was at work; run again"
     with at_each_step(change), pytest.raises(Failure, match=says):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
-    assert (tree.root / path).read_bytes() == new
+    assert (sandbox.root / path).read_bytes() == new
 
 
-def test_a_file_that_another_program_removes_meanwhile(tree: Tree) -> None:
+def test_a_file_that_another_program_removes_meanwhile(sandbox: Sandbox) -> None:
     def remove(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        (tree.root / MODULE).unlink(missing_ok=True) if name == "fsync" else None
+        (sandbox.root / MODULE).unlink(missing_ok=True) if name == "fsync" else None
 
     with at_each_step(remove), pytest.raises(Failure, match=f"cannot write: {MODULE}: no such file"):
-        tree.settle(tree.first)
-    assert not (tree.root / MODULE).exists()
+        sandbox.settle(sandbox.first)
+    assert not (sandbox.root / MODULE).exists()

@@ -17,7 +17,7 @@ from tests.tree.test_writer_faults import at_each_step
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.tree.conftest import Tree
+    from tests.tree.conftest import Sandbox
 
 INFO = "vllm-1.0.dist-info"
 MODULE = "vllm/engine/m0.py"
@@ -41,80 +41,80 @@ def swapped(folder: Path, outside: Path) -> None:
     folder.symlink_to(outside)
 
 
-def given_away(tree: Tree) -> None:
+def given_away(sandbox: Sandbox) -> None:
     """Make the tree somebody's, as a virtual environment of a user in which root runs vpatch."""
     if os.getuid() == 0:
-        for path in (tree.root, *tree.root.rglob("*")):
+        for path in (sandbox.root, *sandbox.root.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
 @pytest.mark.parametrize("folder", ["vllm/_vpatch", f"{INFO}/vpatch", f"{INFO}/vpatch/originals"])
-def test_a_folder_that_is_swapped_as_soon_as_it_is_made(tree: Tree, public: Path, folder: str) -> None:
+def test_a_folder_that_is_swapped_as_soon_as_it_is_made(sandbox: Sandbox, public: Path, folder: str) -> None:
     """Between `mkdir` and `open`: what is opened is given to the owner of the tree, and its mode changed."""
     outside = public / "outside"
     outside.mkdir(mode=0o711)
-    given_away(tree)
-    before, tree_before = state(outside), tree.snapshot()
+    given_away(sandbox)
+    before, tree_before = state(outside), sandbox.snapshot()
     swaps: list[str] = []
 
     def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        made = tree.root / folder
+        made = sandbox.root / folder
         if not swaps and made.is_dir():
             swaps.append(name)
             made.rmdir()
             made.symlink_to(outside)
 
     with at_each_step(swap), pytest.raises(Failure) as failure:
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
     assert swaps == ["open"]
     causes = {problem.cause for problem in failure.value.problems}
     assert causes & {"not a directory", "a symbolic link leads out of the tree"}
     assert state(outside) == before
-    (tree.root / folder).unlink()
-    tree.settle(tree.first)
-    tree.settle({})
-    assert tree.snapshot() == tree_before
+    (sandbox.root / folder).unlink()
+    sandbox.settle(sandbox.first)
+    sandbox.settle({})
+    assert sandbox.snapshot() == tree_before
 
 
-def test_a_folder_that_is_not_the_one_that_was_made(tree: Tree, public: Path) -> None:
+def test_a_folder_that_is_not_the_one_that_was_made(sandbox: Sandbox, public: Path) -> None:
     """A folder with something in it is somebody's: it is not given to the owner of the tree."""
     other = public / "other"
     other.mkdir(mode=0o711)
     (other / "file").touch()
-    given_away(tree)
+    given_away(sandbox)
     before, swaps = state(other), list[str]()
 
     def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        made = tree.root / "vllm/_vpatch"
+        made = sandbox.root / "vllm/_vpatch"
         if not swaps and made.is_dir():
             swaps.append(name)
             made.rmdir()
             other.rename(made)
 
     with at_each_step(swap), pytest.raises(Failure, match="another program put a folder in its place"):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
-    assert state(tree.root / "vllm/_vpatch") == before
+    assert state(sandbox.root / "vllm/_vpatch") == before
 
 
 @pytest.mark.parametrize("folder", ["vllm/engine", "vllm/engine/__pycache__", f"{INFO}/vpatch", INFO, "vllm"])
 @pytest.mark.parametrize("goal", ["second", "pristine"])
-def test_a_folder_swapped_at_any_step(tree: Tree, public: Path, folder: str, goal: str) -> None:
+def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: str, goal: str) -> None:
     """The link leads to a folder with the very same names in it."""
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
     for name in ("m0", "m1"):
-        tree.write(f"vllm/engine/__pycache__/{name}.cpython-399.pyc", b"old")
-    desired = tree.second if goal == "second" else {}
-    outside = shutil.copytree(tree.root / folder, public / "outside")
+        sandbox.write(f"vllm/engine/__pycache__/{name}.cpython-399.pyc", b"old")
+    desired = sandbox.second if goal == "second" else {}
+    outside = shutil.copytree(sandbox.root / folder, public / "outside")
     before = state(outside)
     with at_each_step(lambda *_: None) as made:
-        tree.copy(public / "whole").settle(desired)
+        sandbox.copy(public / "whole").settle(desired)
 
     for step in range(1, len(made) + 1, 4):
-        run = tree.copy(public / "run")
+        run = sandbox.copy(public / "run")
 
-        def swap(number: int, *_: object, run: Tree = run, step: int = step) -> None:
+        def swap(number: int, *_: object, run: Sandbox = run, step: int = step) -> None:
             if number == step and (run.root / folder).is_dir():
                 swapped(run.root / folder, outside)
 
@@ -123,68 +123,68 @@ def test_a_folder_swapped_at_any_step(tree: Tree, public: Path, folder: str, goa
         assert state(outside) == before, step
 
 
-def test_what_strays_in_the_folder_is_removed_and_not_what_it_leads_to(tree: Tree, tmp_path: Path) -> None:
-    tree.settle(tree.first)
-    applied = tree.snapshot()
+def test_what_strays_in_the_folder_is_removed_and_not_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.settle(sandbox.first)
+    applied = sandbox.snapshot()
     (tmp_path / "theirs").write_bytes(b"")
-    (tree.root / INFO / "vpatch/stray").symlink_to(tmp_path)
+    (sandbox.root / INFO / "vpatch/stray").symlink_to(tmp_path)
 
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
 
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
-    assert tree.snapshot() == applied
+    assert sandbox.snapshot() == applied
 
 
 @pytest.mark.parametrize("folder", ["", "originals", "originals/vllm/engine"])
-def test_a_link_below_our_folder_does_not_block_revert(tree: Tree, tmp_path: Path, folder: str) -> None:
-    pristine = tree.snapshot()
+def test_a_link_below_our_folder_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, folder: str) -> None:
+    pristine = sandbox.snapshot()
     (tmp_path / "theirs").write_bytes(b"")
-    tree.settle(tree.first)
-    (tree.root / INFO / "vpatch" / folder / "link").symlink_to(tmp_path)
+    sandbox.settle(sandbox.first)
+    (sandbox.root / INFO / "vpatch" / folder / "link").symlink_to(tmp_path)
 
-    tree.settle({})
+    sandbox.settle({})
 
-    assert tree.snapshot() == pristine
+    assert sandbox.snapshot() == pristine
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
 @pytest.mark.parametrize("link", ["link", "__pycache__/link"])
-def test_a_link_among_the_companions_stays_and_does_not_block_revert(tree: Tree, tmp_path: Path, link: str) -> None:
+def test_a_link_among_companions_stays_and_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, link: str) -> None:
     """As any file of somebody's there."""
-    tree.settle(tree.first)
-    (tree.root / "vllm/_vpatch" / link).parent.mkdir(exist_ok=True)
-    (tree.root / "vllm/_vpatch" / link).symlink_to(tmp_path)
+    sandbox.settle(sandbox.first)
+    (sandbox.root / "vllm/_vpatch" / link).parent.mkdir(exist_ok=True)
+    (sandbox.root / "vllm/_vpatch" / link).symlink_to(tmp_path)
 
-    tree.settle({})
+    sandbox.settle({})
 
-    assert [path.name for path in (tree.root / "vllm/_vpatch").rglob("*") if path.is_symlink()] == ["link"]
-    assert not (tree.root / INFO / "vpatch").exists()
-    assert tree.settled({})
+    assert [path.name for path in (sandbox.root / "vllm/_vpatch").rglob("*") if path.is_symlink()] == ["link"]
+    assert not (sandbox.root / INFO / "vpatch").exists()
+    assert sandbox.settled({})
 
 
-def test_an_original_is_not_read_through_a_link(tree: Tree, tmp_path: Path) -> None:
+def test_an_original_is_not_read_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
     """Else a revert by root would put what the link leads to where everybody can read it."""
     (tmp_path / "secret").write_bytes(b"secret = 1\n")
-    tree.settle(tree.first)
-    original = tree.root / INFO / "vpatch/originals" / MODULE
+    sandbox.settle(sandbox.first)
+    original = sandbox.root / INFO / "vpatch/originals" / MODULE
     original.unlink()
     original.symlink_to(tmp_path / "secret")
 
-    assert MODULE not in backup.read(tree.site).originals
+    assert MODULE not in backup.read(sandbox.tree).originals
     with pytest.raises(Failure, match=f"no original kept: {MODULE}: "):
-        tree.settle({})
-    assert (tree.root / MODULE).read_bytes() == tree.first[MODULE]
+        sandbox.settle({})
+    assert (sandbox.root / MODULE).read_bytes() == sandbox.first[MODULE]
 
 
-def test_an_original_that_is_a_link_is_replaced(tree: Tree, tmp_path: Path) -> None:
+def test_an_original_that_is_a_link_is_replaced(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"untouched")
-    original = tree.root / INFO / "vpatch/originals" / MODULE
+    original = sandbox.root / INFO / "vpatch/originals" / MODULE
     original.parent.mkdir(parents=True)
     original.symlink_to(tmp_path / "secret")
 
-    tree.settle(tree.first)
+    sandbox.settle(sandbox.first)
 
-    assert (original.is_symlink(), original.read_bytes()) == (False, tree.modules[MODULE])
+    assert (original.is_symlink(), original.read_bytes()) == (False, sandbox.modules[MODULE])
     assert (tmp_path / "secret").read_bytes() == b"untouched"
 
 
@@ -195,30 +195,30 @@ def test_an_original_that_is_a_link_is_replaced(tree: Tree, tmp_path: Path) -> N
         (f"{INFO}/RECORD", f"cannot write: {INFO}/vpatch: too many levels of symbolic links"),
     ],
 )
-def test_a_file_that_is_swapped_after_it_was_read(tree: Tree, tmp_path: Path, path: str, says: str) -> None:
-    content = (tree.root / path).read_bytes()
+def test_a_file_that_is_swapped_after_it_was_read(sandbox: Sandbox, tmp_path: Path, path: str, says: str) -> None:
+    content = (sandbox.root / path).read_bytes()
     (tmp_path / "theirs").write_bytes(content)
 
     def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if name == "mkdir" and not (tree.root / path).is_symlink():
-            (tree.root / path).unlink()
-            (tree.root / path).symlink_to(tmp_path / "theirs")
+        if name == "mkdir" and not (sandbox.root / path).is_symlink():
+            (sandbox.root / path).unlink()
+            (sandbox.root / path).symlink_to(tmp_path / "theirs")
 
     with at_each_step(swap), pytest.raises(Failure, match=says):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
     assert (tmp_path / "theirs").read_bytes() == content
 
 
-def test_a_tree_that_is_swapped_as_a_whole(tree: Tree, public: Path) -> None:
-    outside = shutil.copytree(tree.root, public / "outside")
+def test_a_tree_that_is_swapped_as_a_whole(sandbox: Sandbox, public: Path) -> None:
+    outside = shutil.copytree(sandbox.root, public / "outside")
     before = state(outside)
 
     def swap(number: int, *_: object) -> None:
         if number == 3:
-            swapped(tree.root, outside)
+            swapped(sandbox.root, outside)
 
     with at_each_step(swap), pytest.raises(Failure):
-        tree.settle(tree.first)
+        sandbox.settle(sandbox.first)
 
     assert state(outside) == before

@@ -14,11 +14,12 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State, Verdict
+from vpatch.tree import Writable
 from vpatch.tree.locate import is_checkout
-from vpatch.tree.store import SitePackages, Store
+from vpatch.tree.write_plan import SitePackages
 
 
-def store_of(tree: Path | None, python: Path | None) -> Store:
+def store_of(tree: Path | None, python: Path | None) -> Writable:
     """Find the tree that is meant, to change it."""
     site = site_of(tree, python)
     if not is_checkout(site):
@@ -35,7 +36,7 @@ def store_of(tree: Path | None, python: Path | None) -> Store:
 def apply_command(tree: Path | None, python: Path | None, ids: tuple[str, ...], *, check: bool) -> Report:
     """Put the selected overlays on TREE: all of them, or nothing if one does not fit."""
     store, overlays = store_of(tree, python), chosen(ids)
-    site = store.site
+    site = store.tree
     changed: tuple[str, ...] = ()
     if check:
         changeset = Engine(overlays).plan(site.read)
@@ -70,4 +71,4 @@ def revert_command(tree: Path | None, python: Path | None, ids: tuple[str, ...])
     store = store_of(tree, python)
     installed = discover()
     changed = revert(store, installed, select(installed, ids) if ids else None)
-    return Report("revert", str(store.site.root), store.site.version, changed=changed)
+    return Report("revert", str(store.tree.root), store.tree.version, changed=changed)

@@ -13,8 +13,8 @@ from vpatch.cli.output import Report
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
+from vpatch.tree.backup import originals
 from vpatch.tree.locate import is_checkout, locate
-from vpatch.tree.writer import originals
 
 
 @click.command("status")

@@ -19,8 +19,8 @@ from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, cause
+from vpatch.tree import Tree
 from vpatch.tree.locate import locate
-from vpatch.tree.tree import Site
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -118,7 +118,7 @@ def unwinding() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def site_of(tree: Path | None, python: Path | None) -> Site:
+def site_of(tree: Path | None, python: Path | None) -> Tree:
     """Find the tree that is meant."""
     if tree and python:
         raise click.UsageError("TREE and --python name two trees: leave one out")

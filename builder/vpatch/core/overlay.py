@@ -6,11 +6,12 @@ This module parses, reads and writes nothing. The edits are in `vpatch.core.edit
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from importlib.metadata import EntryPoint
 
     from vpatch.core.verdict import Answer, Finding
@@ -70,38 +71,81 @@ class Predicate(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Shape:
-    """One known form of the upstream code, and the edits that start from it.
+Edits: TypeAlias = "Edit | Iterable[Edits]"
+"""Edits, nested as it suits their author."""
 
-    `name` is what people see (by custom the oldest release that has it), `when` tells it from other shapes where its
-    edits alone would not. `note` is what a user has to know once it is applied; `vpatch apply` prints it.
+
+@dataclass(frozen=True, init=False)
+class Shape:
+    """One known form of upstream's code, and the edits that start from it.
+
+    Attributes:
+        name: what users see; by custom the oldest release with this form. A part may set it.
+        edits: the edits, flat and each once.
+        when: tells this shape from others where the edits alone would not.
+        note: what a user must know once the shape is applied; `vpatch apply` prints it.
     """
 
     name: str
     edits: tuple[Edit, ...]
-    when: Predicate | None = None
-    note: str = ""
+    when: Predicate | None
+    note: str
+
+    def __init__(self, name: str = "", edits: Edits = (), when: Predicate | None = None, note: str = "") -> None:
+        _set(self, name=name, edits=tuple(dict.fromkeys(_flat(edits))), when=when, note=note)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Part:
-    """An atomic group of edits that upstream could merge on its own; `shapes` are listed newest first.
+    """A group of edits that upstream could merge on its own; vpatch applies all of them or none.
 
-    `merged` holds where upstream has the change, `absent` where the feature or the defect does not exist, shown
-    positively. `upstream` says by what, where that is not simply what the overlay says.
+    Attributes:
+        name: the part's name, unique in its overlay.
+        shapes: the known forms of upstream's code, newest first. Given as a mapping, its keys are the shapes' names,
+            and a value may be just the edits.
+        merged: holds where upstream has the change.
+        absent: holds where the feature or the defect does not exist, shown positively.
+        upstream: the pull requests that brought it, where they are not simply those of the overlay.
     """
 
     name: str
     shapes: tuple[Shape, ...]
-    merged: Predicate | None = None
-    absent: Predicate | None = None
-    upstream: tuple[str, ...] = ()
+    merged: Predicate | None
+    absent: Predicate | None
+    upstream: tuple[str, ...]
+
+    def __init__(
+        self,
+        name: str,
+        shapes: Mapping[str, Shape | Edits] | Iterable[Shape] = (),
+        merged: Predicate | None = None,
+        absent: Predicate | None = None,
+        upstream: tuple[str, ...] = (),
+    ) -> None:
+        if isinstance(shapes, Mapping):
+            shapes = [
+                Shape(key, one.edits, one.when, one.note) if isinstance(one, Shape) else Shape(key, one)
+                for key, one in shapes.items()
+            ]
+        _set(self, name=name, shapes=tuple(shapes), merged=merged, absent=absent, upstream=upstream)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that it changes or adds, each once."""
         return tuple(dict.fromkeys(edit.file for shape in self.shapes for edit in shape.edits))
+
+
+def _set(value: object, **fields: object) -> None:
+    for name, content in fields.items():
+        object.__setattr__(value, name, content)
+
+
+def _flat(edits: Edits) -> Iterator[Edit]:
+    if isinstance(edits, Iterable):
+        for one in edits:
+            yield from _flat(one)
+    else:
+        yield edits
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,21 @@ def _home(name: str) -> str | None:
     return name if "." in name else None
 
 
+class _Combinable:
+    """The operators of predicates: `a & b`, `a | b` and `~a`."""
+
+    def __and__(self: Predicate, other: Predicate) -> All:
+        return All((self, other))
+
+    def __or__(self: Predicate, other: Predicate) -> AnyOf:
+        return AnyOf((self, other))
+
+    def __invert__(self: Predicate) -> Not:
+        return Not(self)
+
+
 @dataclass(frozen=True)
-class Defines:
+class Defines(_Combinable):
     """Whether a module defines the function or class with this qualified name."""
 
     file: str
@@ -47,7 +60,7 @@ class Defines:
 
 
 @dataclass(frozen=True)
-class Takes:
+class Takes(_Combinable):
     """Whether a function takes a parameter of this name; `first`: as its first one, `self` and `cls` not counted."""
 
     file: str
@@ -78,7 +91,7 @@ class Takes:
 
 
 @dataclass(frozen=True)
-class Sets:
+class Sets(_Combinable):
     """Whether a class of the module sets every one of these attributes of its instances.
 
     For what inserted code relies on in a base class from another module; an edit's `uses` looks into its own.
@@ -108,7 +121,7 @@ class Sets:
 
 
 @dataclass(frozen=True)
-class Contains:
+class Contains(_Combinable):
     """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in a scope."""
 
     file: str
@@ -144,7 +157,7 @@ def _bodies() -> tuple[type[cst.CSTNode], ...]:
 
 
 @dataclass(frozen=True)
-class Lists:
+class Lists(_Combinable):
     """Whether the value that a module assigns to `name` has a string in it that matches the glob `entry`."""
 
     file: str
@@ -182,7 +195,7 @@ def _assigned(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
 
 
 @dataclass(frozen=True)
-class Imports:
+class Imports(_Combinable):
     """Whether `from ... import name`, without `as`, is in force in a module, or stands anywhere in a function."""
 
     file: str
@@ -212,7 +225,7 @@ class Imports:
 
 
 @dataclass(frozen=True)
-class Not:
+class Not(_Combinable):
     """The opposite of a predicate."""
 
     predicate: Predicate
@@ -229,7 +242,7 @@ class Not:
 
 
 @dataclass(frozen=True)
-class All:
+class All(_Combinable):
     """Whether every one of some predicates holds."""
 
     predicates: tuple[Predicate, ...]
@@ -251,7 +264,7 @@ class All:
 
 
 @dataclass(frozen=True)
-class AnyOf:
+class AnyOf(_Combinable):
     """Whether at least one of some predicates holds."""
 
     predicates: tuple[Predicate, ...]

@@ -57,7 +57,7 @@ def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], 
     new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
-    contents[f"{vllm.root}/{vllm.record}"] = revised.serialise()
+    contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
     entries = _entries(files, vllm, contents)
     made = layer.make(contents, entries, _bytecode(files, contents), _epoch(base.config.get("created")))
     return Patch(changeset, made, said)

@@ -21,6 +21,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
+from vpatch.tree import Snapshot, Writes
 from vpatch.tree.verify import compiles
 
 
@@ -102,33 +103,33 @@ def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> 
 
 def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Changeset, tuple[Problem, ...]]:
     """Apply, compile, apply again and revert."""
-    store = MemoryStore(read)
-    changeset, changed = apply(store, overlays, engine)
+    tree = MemoryTree(read)
+    changeset, changed = apply(tree, overlays, engine)
     if not changed:
         return changeset, changeset.problems
-    problems = [problem for file in changed for problem in compiles(file, store.read(file) or b"")]
-    again, rewritten = apply(store, overlays, engine)
+    problems = [problem for file in changed for problem in compiles(file, tree.read(file) or b"")]
+    again, rewritten = apply(tree, overlays, engine)
     if rewritten:
         names = ", ".join(item.id for item in overlays)
         problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
     problems.extend(again.problems)
     marks = (marks_in(read(file) or b"") for item in overlays for file in edited(item))
     if not any(marks):  # else the originals are elsewhere
-        problems.extend(_revert(store, changeset, overlays, engine))
+        problems.extend(_revert(tree, changeset, overlays, engine))
     return changeset, (*changeset.problems, *problems)
 
 
 def _revert(
-    store: MemoryStore, changeset: Changeset, overlays: Sequence[Catalogued], engine: Engine
+    tree: MemoryTree, changeset: Changeset, overlays: Sequence[Catalogued], engine: Engine
 ) -> Sequence[Problem]:
     """Revert one overlay while the others stay, and then all of them."""
     applied = {verdict.id for verdict in changeset.after if verdict.state is State.APPLIED}
     try:
-        revert(store, overlays, [next(item for item in overlays if item.id in applied)], engine)
-        revert(store, overlays, None)
+        revert(tree, overlays, [next(item for item in overlays if item.id in applied)], engine)
+        revert(tree, overlays, None)
     except Failure as failure:
         return failure.problems
-    changed = [file for file in changeset.files if store.read(file) != store.pristine(file)]
+    changed = [file for file in changeset.files if tree.read(file) != tree.pristine(file)]
     return [Problem("not reversible", file, "it stays changed") for file in changed]
 
 
@@ -142,8 +143,8 @@ def _unknown(item: Catalogued, problem: Problem) -> Verdict:
 
 
 @dataclass
-class MemoryStore:
-    """A `vpatch.tree.store.Store` that keeps changed files in memory, and its tree at the same time."""
+class MemoryTree(Snapshot):
+    """A vLLM whose changed files are kept in memory: a `vpatch.tree.Writable`, its tree and its snapshot in one."""
 
     pristine: Read
     root: Path = Path("memory")
@@ -152,31 +153,39 @@ class MemoryStore:
     kept: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
-    def site(self) -> MemoryStore:
+    def originals(self) -> Mapping[str, bytes | None]:
+        """The bytes of every file before its first change."""
+        return self.kept
+
+    @property
+    def tree(self) -> MemoryTree:
         """The tree: itself."""
         return self
+
+    def snapshot(self) -> MemoryTree:
+        """Return itself: no other program changes it."""
+        return self
+
+    def refresh(self) -> bool:
+        """Return that nothing differs."""
+        return False
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Lock nothing."""
+        return nullcontext()
 
     def read(self, path: str) -> bytes | None:
         """Return the current bytes of a file."""
         return self.now[path] if path in self.now else self.pristine(path)
 
-    def originals(self) -> Mapping[str, bytes | None]:
-        """Return the files as they were before the first change."""
-        return self.kept
-
-    def settled(self, desired: Mapping[str, bytes], _note: object) -> bool:
-        """Return whether nothing is to be written."""
-        return all(self.read(file) == data for file, data in {**self.kept, **desired}.items())
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Need no lock: this process alone has it."""
-        return nullcontext()
-
-    def settle(self, desired: Mapping[str, bytes], _note: object, *, on_edits: bool) -> tuple[str, ...]:
-        """Keep the originals, and change the files."""
-        for file in desired:
-            self.kept.setdefault(file, self.read(file))
+    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+        """Compare the files with `desired`."""
         new = {**self.kept, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
-        self.now.update(new)
-        return changed
+
+        def carry_out() -> None:
+            for file in desired:
+                self.kept.setdefault(file, self.read(file))
+            self.now.update(new)
+
+        return Writes(changed, bool(changed), carry_out)

@@ -1,11 +1,11 @@
-"""What is kept beside the tree, in the dist-info's `vpatch` folder: the originals, and who changed what and when.
+"""What vpatch keeps beside the tree, in the dist-info's `vpatch` folder: the originals, and who changed what and when.
 
-It decides no state. It serves `revert`, people, and the question whether a file's bytes were written by vpatch.
+It decides no state. `revert` and people need it, and it tells whether vpatch wrote a file's bytes.
 
     <dist-info>/vpatch/originals/<path>   the bytes of <path> before the first change; RECORD's too
     <dist-info>/vpatch/provenance.json    what is applied: {"schema": 1, "vpatch": ..., "when": ..., "who": ...,
                                           "overlays": ..., "files": {path: {"before": sha256 | null, "after": [...]}}}
-    <dist-info>/vpatch/under-way.json     only while a run is under way, or after it was killed: {"schema": 1,
+    <dist-info>/vpatch/under-way.json     only during a run, or after it was killed: {"schema": 1,
                                           "files": {path: [sha256, ...]}}, every hash that it may have left there
 """
 
@@ -22,28 +22,65 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpatch.core.overlay import COMPANIONS
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vpatch.tree.tree import Site
+    from vpatch.tree import Tree
 
 SCHEMA = 1
 NAMES = frozenset({"originals", "provenance.json"})
-"""What the folder holds when no run is under way."""
+"""The names in the folder while no run is under way."""
 STAGED = ".vpatch-new"
-"""How the name of a file that waits for its rename ends."""
+"""The suffix of a file that waits for its rename."""
+
+
+@dataclass(frozen=True)
+class File:
+    """The bytes of one file as they are, as they should be, and before vpatch; None if there is no such file.
+
+    Attributes:
+        path: relative to the tree's root.
+        now: the present bytes.
+        want: the bytes that it should have.
+        origin: the bytes before vpatch; None, too, if they are lost.
+        tracked: `want` is the work of overlays, which `revert` has to undo.
+        edited: `want` holds a user's edit, too, which `revert` must not lose.
+    """
+
+    path: str
+    now: bytes | None
+    want: bytes | None
+    origin: bytes | None
+    tracked: bool
+    edited: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file has to be written or removed."""
+        return self.now != self.want
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the file should be as it was before vpatch."""
+        return self.want == self.origin
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept for one site.
+    """What is kept for one tree.
 
-    `originals` has the bytes by path, RECORD's left out: that is `record`. `before` and `after` are what provenance
-    says: by path the sha256 of the file as it was, None for a file that vpatch added, and those of what vpatch wrote.
-    `unclean` says that a run was killed, or is under way. `broken` is why provenance cannot be read, empty where it can
-    be.
+    Attributes:
+        originals: the bytes by path, without RECORD's.
+        record: RECORD's original bytes.
+        before: by path, the sha256 of the file before vpatch, as in provenance; None for a file that vpatch added.
+        after: by path, the sha256 of what vpatch wrote, as in provenance.
+        under_way: by path, the sha256 of what a killed run may have left.
+        overlays: the note that provenance holds for people.
+        provenance: its bytes.
+        unclean: a run was killed, or is under way.
+        broken: why provenance cannot be read; empty if it can.
     """
 
     originals: Mapping[str, bytes] = field(default_factory=dict)
@@ -58,12 +95,12 @@ class Kept:
 
     @property
     def anything(self) -> bool:
-        """Whether a run has kept something here, or was killed before it could."""
+        """Whether a run kept something here, or was killed before it could."""
         return self.record is not None or bool(self.paths) or self.unclean
 
     @property
     def paths(self) -> frozenset[str]:
-        """Every path of the tree that something is kept or known of."""
+        """Every path of the tree that something is kept or known about."""
         added = (path for path in self.under_way if is_companion(path))
         return frozenset(self.originals).union(self.before, added)
 
@@ -73,49 +110,64 @@ class Kept:
         known = (*self.after.get(path, ()), *self.under_way.get(path, ()), self.before.get(path))
         return digest in known or self.originals.get(path) == content
 
+    def is_edited(self, path: str, now: bytes | None) -> bool:
+        """Whether a known file, which holds `now`, has neither its original bytes nor any that vpatch wrote."""
+        return path in self.paths and now is not None and not self.wrote(path, now)
+
 
 def is_companion(path: str) -> bool:
     """Whether `path` is one of the files that vpatch adds."""
     return path.startswith(COMPANIONS)
 
 
-def folder(site: Site) -> str:
-    """Give the folder of what is kept, relative to the site's root.
+def folder(tree: Tree) -> str:
+    """Return the folder of what is kept, relative to the tree's root.
 
     Raises:
-        Failure: the site has no dist-info.
+        Failure: the tree has no dist-info.
     """
-    if site.dist_info is None:
-        raise Failure(
-            Problem("no dist-info", str(site.root), "originals and provenance are kept in it; reinstall vLLM with it")
-        )
-    return f"{site.dist_info}/vpatch"
+    if tree.dist_info is None:
+        cause = "originals and provenance are kept in it; reinstall vLLM with it"
+        raise Failure(Problem("no dist-info", str(tree.root), cause))
+    return f"{tree.dist_info}/vpatch"
 
 
-def read(site: Site) -> Kept:
-    """Read what is kept for `site`; nothing is, where there is no dist-info.
+def originals(tree: Tree, kept: Kept | None = None) -> Mapping[str, bytes | None]:
+    """Return the bytes, from before vpatch, of every file that vpatch changed; None for a file that it added.
 
     Raises:
-        Failure: something is there and cannot be read. Provenance that is not what vpatch writes is no failure here.
+        Failure: what is kept cannot be read.
     """
-    if site.dist_info is None:
+    kept = kept or read(tree)
+    if kept.broken:
+        raise Failure(Problem("cannot read provenance", folder(tree), kept.broken))
+    added = (path for path in {**kept.before, **kept.under_way} if is_companion(path))
+    return {**kept.originals, **dict.fromkeys(added)}
+
+
+def read(tree: Tree) -> Kept:
+    """Read what is kept for a tree; without a dist-info, nothing is.
+
+    Raises:
+        Failure: something exists and cannot be read. Foreign provenance is not a failure: see `Kept.broken`.
+    """
+    if tree.dist_info is None:
         return Kept()
-    base = folder(site)
-    record_path = f"{site.dist_info}/RECORD"
-    originals = _files(site.root / base / "originals")
-    record = originals.pop(record_path, None)
-    provenance, under_way = site.read(f"{base}/provenance.json"), site.read(f"{base}/under-way.json")
-    try:
-        names = frozenset(os.listdir(site.root / base))  # noqa: PTH208 - names are what is compared
-    except FileNotFoundError:
-        names = NAMES
-    except OSError as error:
-        raise Failure(Problem("cannot read", base, (error.strerror or str(error)).lower())) from error
+    base = folder(tree)
+    record_path = f"{tree.dist_info}/RECORD"
+    contents = _files(tree.root / base / "originals")
+    record = contents.pop(record_path, None)
+    provenance, under_way = tree.read(f"{base}/provenance.json"), tree.read(f"{base}/under-way.json")
+    with naming("cannot read", base):
+        try:
+            names = frozenset(os.listdir(tree.root / base))  # noqa: PTH208 - names are what is compared
+        except FileNotFoundError:
+            names = NAMES
     try:
         said = _table(provenance)
         files = said.get("files", {})
         return Kept(
-            originals,
+            contents,
             record,
             before={path: file["before"] for path, file in files.items()},
             after={path: tuple(file["after"]) for path, file in files.items()},
@@ -125,11 +177,11 @@ def read(site: Site) -> Kept:
             unclean=names != NAMES,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return Kept(originals, record, unclean=True, broken=f"not what vpatch writes: {error}".replace("\n", " "))
+        return Kept(contents, record, unclean=True, broken=f"not what vpatch writes: {error}".replace("\n", " "))
 
 
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
-    """Make the provenance of a tree in which `after`, sha256 by path, is what vpatch wrote. `overlays` is JSON-able.
+    """Return provenance as bytes; the arguments are those fields of it, and `overlays` is JSON-able.
 
     Raises:
         Failure: SOURCE_DATE_EPOCH is set and not a number of seconds.
@@ -140,12 +192,12 @@ def provenance(overlays: object, before: Mapping[str, str | None], after: Mappin
 
 
 def under_way(files: Mapping[str, tuple[str, ...]]) -> bytes:
-    """Make the note of a run that is about to write `files`, sha256 by path."""
+    """Return the note of a run that is about to write `files`, sha256 by path."""
     return _json({"schema": SCHEMA, "files": {path: list(files[path]) for path in sorted(files)}})
 
 
 def sha256(content: bytes) -> str:
-    """Give the hash of `content` as provenance writes it."""
+    """Return the hash of `content` as provenance has it."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -163,23 +215,22 @@ def _table(content: bytes | None) -> dict[str, Any]:
 
 
 def _files(top: Path) -> dict[str, bytes]:
-    """Read every file below a folder that vpatch writes, by path; what a symbolic link leads to is not vpatch's."""
+    """Read every file below a folder of vpatch's, by path; symbolic links are not followed."""
 
     def refuse(error: OSError) -> None:
         raise error
 
     found = {}
-    try:
-        for at, folders, names, folder in os.fwalk(top, onerror=refuse):
-            folders[:] = [name for name in folders if name != "__pycache__"]
-            for name in (name for name in names if not name.endswith(STAGED)):
-                path = Path(at, name).relative_to(top).as_posix()
-                if (content := _read(name, folder)) is not None:
-                    found[path] = content
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise Failure(Problem("cannot read", str(top), (error.strerror or str(error)).lower())) from error
+    with naming("cannot read", str(top)):
+        try:
+            for at, folders, names, folder in os.fwalk(top, onerror=refuse):
+                folders[:] = [name for name in folders if name != "__pycache__"]
+                for name in (name for name in names if not name.endswith(STAGED)):
+                    path = Path(at, name).relative_to(top).as_posix()
+                    if (content := _read(name, folder)) is not None:
+                        found[path] = content
+        except FileNotFoundError:
+            return {}
     return dict(sorted(found.items()))
 
 

@@ -1,7 +1,7 @@
-"""The compiled twins of a source file, and which of them Python would run though they are not of this source.
+"""The compiled twins of a source file, and which of them are stale: Python would run other code than the source's.
 
-Python trusts a twin whose header names the source's modification time, in whole seconds, and its size in bytes. An edit
-that keeps both, as layers with fixed times make likely, leaves the old code running.
+Python trusts a twin whose header has the source's modification time, in whole seconds, and its size in bytes. After an
+edit that changes neither, which image layers with fixed times make likely, the old code runs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import marshal
 import re
 import warnings
 from _imp import source_hash
+from contextlib import suppress
 from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vpatch.core import nesting
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, cause, naming
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
+
+    from vpatch.tree import Tree
 
 _HEADER = 16
 _HASH_BASED, _CHECKED = 0b01, 0b10
@@ -27,7 +31,7 @@ _MASK = 0xFFFFFFFF
 
 
 def twins(source: Path) -> tuple[Path, ...]:
-    """Every bytecode file of `source`: any interpreter, any optimisation, and the legacy `<name>.pyc` beside it.
+    """List every bytecode file of `source`: any interpreter, any optimization, and the legacy `<name>.pyc` beside it.
 
     Raises:
         Failure: `__pycache__` cannot be listed.
@@ -36,21 +40,18 @@ def twins(source: Path) -> tuple[Path, ...]:
         return ()
     ours = re.compile(re.escape(source.stem) + r"\.[^.]+(\.opt-[^.]*)?\.pyc").fullmatch
     cache = source.with_name("__pycache__")
-    try:
+    found = []
+    with naming("cannot read", str(cache)), suppress(FileNotFoundError, NotADirectoryError):
         found = [path for path in cache.iterdir() if ours(path.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        found = []
-    except OSError as error:
-        raise Failure(Problem("cannot read", str(cache), (error.strerror or str(error)).lower())) from error
     legacy = source.with_suffix(".pyc")
     return (*sorted(found), *([legacy] if legacy.is_file() else []))
 
 
 def stale(source: Path) -> tuple[Path, ...]:
-    """Those twins of `source` that Python would run although they were not compiled from it.
+    """List the twins of `source` that Python would run although they were not compiled from it.
 
     Raises:
-        Failure: a twin, or `source`, is there and cannot be read.
+        Failure: a twin, or `source`, exists and cannot be read.
     """
     found = twins(source)
     if not found:
@@ -60,7 +61,18 @@ def stale(source: Path) -> tuple[Path, ...]:
             return tuple(path for path in found if path.parent == source.parent)
         return tuple(path for path in found if path.parent != source.parent and _is_stale(path, source))
     except OSError as error:
-        raise Failure(Problem("cannot read", str(error.filename), (error.strerror or str(error)).lower())) from error
+        raise Failure(Problem("cannot read", str(error.filename), cause(error))) from error
+
+
+def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
+    """List the bytecode that Python would run instead of `paths`.
+
+    Raises:
+        Failure: a file cannot be read.
+    """
+    found = (twin.relative_to(tree.root).as_posix() for path in sorted(set(paths)) for twin in stale(tree.root / path))
+    why = "python would run it, and it was not compiled from the source beside it"
+    return tuple(Problem("stale bytecode", twin, why) for twin in found)
 
 
 def _is_stale(path: Path, source: Path) -> bool:
@@ -79,7 +91,7 @@ def _is_stale(path: Path, source: Path) -> bool:
 def _compiled_from(path: Path, source: Path) -> bool:
     """Whether a twin with suspicious times holds this source's code: unpacking an image renews every ctime.
 
-    For another interpreter's twin, and for a source that is too large to compile, there is no telling: False.
+    False for another interpreter's twin and for a source that is too large to compile: vpatch cannot compare those.
     """
     content = path.read_bytes()
     if not content.startswith(importlib.util.MAGIC_NUMBER):
@@ -98,7 +110,7 @@ def _compiled_from(path: Path, source: Path) -> bool:
 
 
 def same_seconds(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether Python could take the bytecode of one source for that of the other, were they at the same path."""
+    """Whether Python could take the bytecode of one source for that of the other, at the same path."""
     return (int(one.st_mtime), one.st_size) == (int(other.st_mtime), other.st_size)
 
 

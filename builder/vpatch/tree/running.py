@@ -16,9 +16,9 @@ from vpatch.core.landing.overriding import accessor_role
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem
+from vpatch.tree import Tree
 from vpatch.tree.loaded import Changed
 from vpatch.tree.locate import ask
-from vpatch.tree.tree import Site
 
 # Errors that code makes. Others, as of libraries, devices and memory, come from where it runs.
 _FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
@@ -53,7 +53,7 @@ print(json.dumps(answers))
 """
 
 
-def imported(site: Site, files: Sequence[str], python: Path) -> list[Problem]:
+def imported(tree: Tree, files: Sequence[str], python: Path) -> list[Problem]:
     """List the files that an interpreter would not import, or not compile. vLLM is not imported for it."""
     names = {_module(file): file for file in files}
     try:
@@ -63,7 +63,7 @@ def imported(site: Site, files: Sequence[str], python: Path) -> list[Problem]:
     problems = []
     for name, file in names.items():
         origin, bad = answers[name]
-        if origin is None or Path(origin).resolve() != (site.root / file).resolve():
+        if origin is None or Path(origin).resolve() != (tree.root / file).resolve():
             problems.append(
                 Problem("not what is imported", file, f"{python} would import {origin or 'no such module'}")
             )
@@ -72,10 +72,10 @@ def imported(site: Site, files: Sequence[str], python: Path) -> list[Problem]:
     return problems
 
 
-def loaded(site: Site, files: Sequence[str], python: Path) -> tuple[list[Problem], tuple[str, ...]]:
+def loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[list[Problem], tuple[str, ...]]:
     """Import the changed modules in an interpreter, where it can, and compare their functions with the files."""
     modules = {_module(file): file for file in files if not file.startswith(COMPANIONS)}
-    wanted = [(name, changed_functions(site.read(file) or b"")) for name, file in modules.items()]
+    wanted = [(name, changed_functions(tree.read(file) or b"")) for name, file in modules.items()]
     script = (resources("vpatch.tree") / "loaded.py").read_text("utf-8")
     try:
         answers = ask(python, script, json.dumps(wanted), patience=_PATIENCE)
@@ -89,34 +89,34 @@ def loaded(site: Site, files: Sequence[str], python: Path) -> tuple[list[Problem
     failed = []
     for name, answer in answers.items():
         failed += [f"{modules[name]} ({function}): {why}" for function, why in answer["failed"].items()]
-        if fault := _fault(site, python, answer["errors"]):
+        if fault := _fault(tree, python, answer["errors"]):
             problems.append(fault)
         elif answer["errors"]:
             failed.append(f"{modules[name]}: {python} cannot import it: {answer['errors'][0]['told']}")
     return list(dict.fromkeys(problems)), tuple(f"functions not compared: {cause}" for cause in failed)
 
 
-def _fault(site: Site, python: Path, errors: Sequence[dict[str, Any]]) -> Problem | None:
+def _fault(tree: Tree, python: Path, errors: Sequence[dict[str, Any]]) -> Problem | None:
     """Find the fault of changed code because of which a module cannot be imported; None if something else is missing.
 
     Args:
-        site: the tree.
+        tree: the tree.
         python: the interpreter that cannot import it.
         errors: the error and its causes, as `loaded.errors` describes them.
     """
     for error in errors:
-        file, line = _file(site, error["file"]), error["line"]
-        if file and (file.startswith(COMPANIONS) or line in changed_lines(site.read(file) or b"")):
+        file, line = _file(tree, error["file"]), error["line"]
+        if file and (file.startswith(COMPANIONS) or line in changed_lines(tree.read(file) or b"")):
             cause = f"{python} fails in line {line}, in code that an overlay changed: {error['told']}"
             # What changed code raises of an error that it caught is its own word: no further cause is looked at.
-            return Problem("cannot be imported", file, cause) if _is_fault(site, error) else None
+            return Problem("cannot be imported", file, cause) if _is_fault(tree, error) else None
     return None
 
 
-def _file(site: Site, path: str) -> str:
-    """Return a file's path relative to the root of the site; "" for one that is elsewhere."""
+def _file(tree: Tree, path: str) -> str:
+    """Return a file's path relative to the root of the tree; "" for one that is elsewhere."""
     real = Path(path).resolve()
-    return real.relative_to(site.root).as_posix() if real.is_relative_to(site.root) and real.is_file() else ""
+    return real.relative_to(tree.root).as_posix() if real.is_relative_to(tree.root) and real.is_file() else ""
 
 
 def changed_lines(data: bytes) -> set[int]:
@@ -141,7 +141,7 @@ def _span(node: ast.stmt | ast.ExceptHandler) -> set[int]:
     return set(range(first, (node.end_lineno or first) + 1))
 
 
-def _is_fault(site: Site, error: dict[str, Any]) -> bool:
+def _is_fault(tree: Tree, error: dict[str, Any]) -> bool:
     """Return whether an error, raised by changed code, is its own fault and never for want of something around it.
 
     vLLM is also imported where no device, no Triton and no compiled extension is. What it lacks there is None, or an
@@ -150,16 +150,16 @@ def _is_fault(site: Site, error: dict[str, Any]) -> bool:
     message = error["message"]
     if "ImportError" in error["kinds"]:
         lacks = re.match(r"cannot import name '([^\W_]\w*)' from '(vllm\.[\w.]+)' \(", message)
-        return lacks is not None and not _may_have(site, *lacks.groups())
+        return lacks is not None and not _may_have(tree, *lacks.groups())
     if re.match(r"(partially initialized )?module '|cannot access submodule '", message) or "'NoneType'" in message:
         return False
     return not _FAULTS.isdisjoint(error["kinds"])
 
 
-def _may_have(site: Site, name: str, module: str) -> bool:
+def _may_have(tree: Tree, name: str, module: str) -> bool:
     """Return whether a module of vLLM has a name, if only on another platform."""
     path = module.replace(".", "/")
-    data = next(filter(None, map(site.read, (f"{path}.py", f"{path}/__init__.py"))), b"")
+    data = next(filter(None, map(tree.read, (f"{path}.py", f"{path}/__init__.py"))), b"")
     words = re.findall(rb"\w+", data)
     return not data or name.encode() in words or b"__getattr__" in words or b"import *" in data
 

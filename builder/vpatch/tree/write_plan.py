@@ -1,146 +1,224 @@
-"""What has to change on disk so that a site is as asked: decided from what is there, before anything is written."""
+"""What has to change in an installed vLLM, decided from what is there before anything is written."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from vpatch.core.overlay import COMPANIONS
+from vpatch.core.marks import marks_in
 from vpatch.errors import Failure, Problem
-from vpatch.tree import backup, bytecode, record_revision, symlinks
-from vpatch.tree.file_state import Asked, File, judge
+from vpatch.tree import DiskSnapshot, Writes, backup, bytecode, record
+from vpatch.tree.backup import File
+from vpatch.tree.lock import lock
+from vpatch.tree.transaction import Steps, carry_out, collecting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from vpatch.tree import Tree
     from vpatch.tree.backup import Kept
     from vpatch.tree.record import Record
-    from vpatch.tree.tree import Site
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Every change, by path relative to the site's root.
+class SitePackages:
+    """An installed vLLM; see `vpatch.tree.transaction` for what its writer promises."""
 
-    `now` has what each file that changes held when it was read. `originals`, `files`, `provenance` and `record` are
-    bytes to write (None: as it is), `removed` the companions that go, `dropped` the originals that nothing needs any
-    more, `bytecode` the stale twins of files that stay. `under_way` is the note for the time of the run. `ends` says
-    that nothing stays applied, `kept` that there is something kept or left, `unclean` that a killed run left it.
-    """
+    tree: Tree
 
-    now: Mapping[str, bytes | None]
-    originals: Mapping[str, bytes]
-    files: Mapping[str, bytes]
-    removed: tuple[str, ...]
-    provenance: bytes | None
-    record: bytes | None
-    dropped: tuple[str, ...]
-    bytecode: tuple[Path, ...]
-    under_way: bytes
-    ends: bool
-    kept: bool
-    unclean: bool
+    def snapshot(self) -> Installed:
+        """Begin a run."""
+        return Installed(self.tree)
+
+
+class Installed(DiskSnapshot):
+    """An installed vLLM as one run reads it."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree)
+        self._stale: dict[str, tuple[Path, ...]] = {}
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What vpatch keeps beside the tree."""
+        return backup.read(self.tree)
 
     @property
-    def work(self) -> bool:
-        """Whether there is anything to do."""
-        written = self.originals or self.files or self.provenance is not None or self.record is not None
-        gone = self.removed or self.dropped or self.bytecode or (self.ends and self.kept)
-        return bool(written or gone or self.unclean)
+    def originals(self) -> Mapping[str, bytes | None]:
+        """The original bytes, from the dist-info."""
+        return backup.originals(self.tree, self.kept)
+
+    def stale(self, path: str) -> tuple[Path, ...]:
+        """List the stale bytecode of a file."""
+        if path not in self._stale:
+            self._stale[path] = bytecode.stale(self.tree.root / path)
+        return self._stale[path]
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Lock the dist-info."""
+        return lock(self.tree)
+
+    def refresh(self) -> bool:
+        """Read files, what is kept and stale bytecode again; return whether something differs."""
+        kept, stale = self.kept, self._stale
+        del self.kept
+        self._stale = {}
+        differs = super().refresh() or self.kept != kept
+        return differs or any(self.stale(path) != twins for path, twins in stale.items())
+
+    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+        """Compare the tree with `desired`; see `Snapshot.decide`."""
+        steps = decide(self, desired, note, on_edits=on_edits)
+        lists = () if steps.record is None else (record.path_of(self.tree),)
+        return Writes(
+            tuple(sorted({*steps.files, *steps.removed, *lists})), steps.work, partial(self._carry_out, steps)
+        )
+
+    def _carry_out(self, steps: Steps) -> None:
+        path = record.path_of(self.tree)
+        # Without RECORD, nothing is done but to remove bytecode.
+        written = (*steps.files, *steps.removed, path) if self.read(path) is not None else ()
+        carry_out(self.tree, steps, {path: self.loaded[path] for path in written})
 
 
-def decide(site: Site, asked: Asked, note: object) -> Plan:
-    """Compare `site` with what is asked; the arguments are those of `writer.settle`.
+def decide(seen: Installed, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Steps:
+    """Compare a tree with what is desired of it; the arguments are those of `Snapshot.decide`.
 
     Raises:
-        Failure: it cannot be done, with every problem.
+        Failure: it cannot be done; carries every problem.
     """
-    have = backup.read(site)
-    if have.broken and (not asked.allow_edited or have.paths - set(asked.desired)):
-        raise Failure(Problem("cannot read provenance", backup.folder(site), have.broken))
-    rows = record_revision.read(site)
-    files = _judged(site, asked, have, rows)
+    tree, kept = seen.tree, seen.kept
+    if kept.broken and (not on_edits or kept.paths - set(desired)):
+        raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
+    content = None if tree.dist_info is None else seen.read(record.path_of(tree))
+    rows = record.read(tree, content)
+    files = _Judge(desired, on_edits, kept, rows).files(seen)
     changed = [file for file in files if file.changes]
-    twins = tuple(twin for file in files if not file.changes for twin in bytecode.stale(site.root / file.path))
+    twins = tuple(twin for file in files if not file.changes for twin in seen.stale(file.path))
 
-    # A tree that was patched elsewhere, dist-info and all, is already as asked; there is nothing to keep of it.
-    tracked = [file for file in files if file.tracked and (changed or have.anything)]
+    # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
+    tracked = [file for file in files if file.tracked and (changed or kept.anything)]
     if rows is None:
         if changed or tracked:
-            backup.folder(site)
-            raise Failure(
-                Problem("no RECORD", record_revision.path_of(site), "it could not be kept true; reinstall vLLM")
-            )
-        return Plan({}, {}, {}, (), None, None, (), twins, b"", ends=False, kept=False, unclean=False)
+            backup.folder(tree)
+            raise Failure(Problem("no RECORD", record.path_of(tree), "it could not be kept true; reinstall vLLM"))
+        return Steps(bytecode=twins)
 
-    base = record_revision.before(site, rows, have, files)
+    base = record.before(tree, rows, kept, files)
     originals = {file.path: file.origin for file in tracked if file.origin is not None}
     keep, provenance = {}, None
     if tracked:
-        originals[record_revision.path_of(site)] = base.serialise()
-        provenance = _provenance(have, note, tracked)
-        keep = {f"{backup.folder(site)}/originals/{path}": content for path, content in originals.items()}
-        keep[f"{backup.folder(site)}/provenance.json"] = provenance
-    record = record_revision.revised(site, rows, base, files, keep).serialise()
-    had = (
-        dict(have.originals) if have.record is None else {**have.originals, record_revision.path_of(site): have.record}
-    )
-    plan = Plan(
-        now={**{file.path: file.now for file in changed}, record_revision.path_of(site): rows.serialise()},
+        originals[record.path_of(tree)] = base.serialize()
+        provenance = _provenance(kept, note, tracked)
+        keep = {f"{backup.folder(tree)}/originals/{path}": content for path, content in originals.items()}
+        keep[f"{backup.folder(tree)}/provenance.json"] = provenance
+    listed = record.revised(tree, rows, base, files, keep).serialize()
+    had = dict(kept.originals) if kept.record is None else {**kept.originals, record.path_of(tree): kept.record}
+    return Steps(
         originals={path: content for path, content in originals.items() if had.get(path) != content},
         files={file.path: file.want for file in changed if file.want is not None},
         removed=tuple(file.path for file in changed if file.want is None),
-        provenance=None if provenance == have.provenance else provenance,
-        record=None if record == rows.serialise() else record,
+        provenance=None if provenance == kept.provenance else provenance,
+        record=None if listed == content else listed,
         dropped=tuple(sorted(set(had) - set(originals))),
         bytecode=twins,
-        under_way=_under_way(have, changed),
+        under_way=_under_way(kept, changed),
         ends=not tracked,
-        kept=have.anything,
-        unclean=have.unclean,
+        kept=kept.anything,
+        unclean=kept.unclean,
     )
-    if plan.work:
-        symlinks.check(
-            site, [*plan.files, *plan.removed, record_revision.path_of(site), backup.folder(site), COMPANIONS]
-        )
-    return plan
 
 
-def _judged(site: Site, asked: Asked, have: Kept, rows: Record | None) -> list[File]:
-    files: list[File] = []
-    problems: list[Problem] = []
-    for path in sorted({*asked.desired, *have.paths}):
-        try:
-            files.append(judge(path, site.read(path), asked, have, rows))
-        except Failure as failure:
-            problems += failure.problems
-    if problems:
-        raise Failure(*problems)
-    return files
+@dataclass(frozen=True)
+class _Judge:
+    """Decides what each file should hold, and what it held before vpatch."""
+
+    desired: Mapping[str, bytes]
+    on_edits: bool
+    kept: Kept
+    rows: Record | None
+
+    def files(self, seen: Installed) -> list[File]:
+        files: list[File] = []
+        problems: list[Problem] = []
+        for path in sorted({*self.desired, *self.kept.paths}):
+            with collecting(problems):
+                files.append(self.file(path, seen.read(path)))
+        if problems:
+            raise Failure(*problems)
+        return files
+
+    def file(self, path: str, now: bytes | None) -> File:
+        want, edited = self.desired.get(path), self.kept.is_edited(path, now)
+        anew = edited and self.installed_anew(path, now)
+        if edited and not anew and now != want and (want is None or not self.on_edits):
+            cause = "somebody's edit is in it and would be lost; undo it, or delete the file, and run again"
+            raise Failure(Problem("edited after vpatch", path, cause))
+        if backup.is_companion(path):
+            return File(path, now, want, None, tracked=want is not None)
+        origin = now if anew else self.origin(path, now, want)
+        if want is None:
+            return File(path, now, origin, origin, tracked=False)
+        edited = edited and path in self.kept.after and origin is not now
+        return File(path, now, want, origin, tracked=origin is not None and want != origin, edited=edited)
+
+    def installed_anew(self, path: str, now: bytes | None) -> bool:
+        """Whether an installer wrote the file and its row: then what is kept is of an earlier installation."""
+        if now is None or backup.is_companion(path) or self.kept.provenance is None:
+            return False
+        row = self.rows.row(path) if self.rows else None
+        return row is not None and row.is_true_of(now) and not marks_in(now)
+
+    def origin(self, path: str, now: bytes | None, want: bytes | None) -> bytes | None:
+        original = self.kept.originals.get(path)
+        if now is None:
+            if original is None and want is not None:
+                raise Failure(Problem("no such file", path, "an overlay changes it"))
+            return original
+        ours = now == want or self.kept.wrote(path, now)
+        pristine = not marks_in(now)
+        if original is not None and (ours or not pristine):
+            return original
+        if self.kept.before.get(path) == backup.sha256(now) or (not ours and pristine):
+            return now  # a revert was killed after it dropped the original; or the file is as it was installed
+        if now == want:
+            return None
+        raise Failure(Problem("no original kept", path, self.why_lost(now)))
+
+    def why_lost(self, now: bytes) -> str:
+        names = dict.fromkeys(marks_in(now))
+        if self.kept.anything or not names:
+            return "it was changed before, and what it was is lost with the dist-info's vpatch folder; reinstall vLLM"
+        # There is no trace of an earlier run: the comment may be part of the release.
+        marks = ", ".join(f"`# vpatch: {name}`" for name in names)
+        cause = f"vpatch keeps nothing of this tree, and the file has {marks}; if an overlay changed it, reinstall vLLM"
+        return f"{cause}; if it is a mere comment, reword it"
 
 
-def _provenance(have: Kept, note: object, tracked: list[File]) -> bytes:
-    """Give provenance as it is where it says the same: when and who stay those of the last change."""
+def _provenance(kept: Kept, note: object, tracked: list[File]) -> bytes:
+    """Return provenance; its bytes stay if nothing but time and user would differ."""
     overlays = json.loads(json.dumps(note))
     before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
     after = {
-        file.path: have.after[file.path] if file.edited else (backup.sha256(file.want),)
+        file.path: kept.after[file.path] if file.edited else (backup.sha256(file.want),)
         for file in tracked
         if file.want is not None
     }
-    if have.provenance is not None and (have.overlays, have.before, have.after) == (overlays, before, after):
-        return have.provenance
+    if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
+        return kept.provenance
     return backup.provenance(overlays, before, after)
 
 
-def _under_way(have: Kept, changed: list[File]) -> bytes:
-    files = dict(have.under_way)
+def _under_way(kept: Kept, changed: list[File]) -> bytes:
+    files = dict(kept.under_way)
     for file in changed:
         if file.edited or (file.goes_back and not backup.is_companion(file.path)):
             continue
-        # A companion that is there without anything kept of it is ours, too.
+        # A companion that exists, and of which nothing is kept, is vpatch's, too.
         ours = (file.want, file.now if backup.is_companion(file.path) else None)
         hashes = [backup.sha256(content) for content in ours if content is not None]
         files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))

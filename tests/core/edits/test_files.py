@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import AddFile, companion
+from vpatch import AddFile, Companion
 from vpatch.core.verdict import State
 
 from tests.snippets import Files, applied, drifts, make, overlay, verdict
@@ -42,7 +42,7 @@ def test_files_of_ours_have_their_own_folder(file: str) -> None:
 
 
 def test_a_companion_is_a_module_of_a_package() -> None:
-    edit = companion("vpatch", "errors")
+    (edit,) = Companion("vpatch.errors").files
 
     assert edit.file == "vllm/_vpatch/errors.py"
     assert edit.text.startswith('"""What can go wrong')

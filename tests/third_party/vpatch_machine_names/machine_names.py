@@ -3,31 +3,25 @@
 Debian says ppc64el, Windows x64.
 """
 
-from vpatch import EnsureImport, Overlay, Part, ReplaceExpr, Shape, companion
+from vpatch import Companion, File, Overlay, Part
 
-INTERFACE = "vllm/platforms/interface.py"
-SCOPE = "Platform.get_cpu_architecture"
+interface = File("vllm/platforms/interface.py")
+get_cpu_architecture = interface.function("Platform.get_cpu_architecture")
+helper = Companion("vpatch_machine_names.companions.machine_names")
 
 overlay = Overlay(
     summary="Know a machine by its other names.",
     parts=(
         Part(
-            name="names",
-            shapes=(
-                Shape(
-                    name="0.20",
-                    edits=(
-                        EnsureImport(INTERFACE, "from vllm._vpatch.machine_names import machine_name"),
-                        ReplaceExpr(
-                            INTERFACE,
-                            SCOPE,
-                            old="platform.machine().lower()",
-                            new="machine_name(platform.machine())",
-                        ),
-                        companion("vpatch_machine_names.companions", "machine_names"),
+            "names",
+            {
+                "0.20": [
+                    get_cpu_architecture.replace_expression(
+                        "platform.machine().lower()", "machine_name(platform.machine())"
                     ),
-                ),
-            ),
+                    helper.import_into(interface, "machine_name"),
+                ]
+            },
         ),
     ),
 )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from vpatch.api import apply
 from vpatch.core.catalogue import discover, select
 from vpatch.tree.locate import locate
-from vpatch.tree.store import SitePackages
+from vpatch.tree.write_plan import SitePackages
 
 from tests.blocks import put
 from tests.conftest import tree_of

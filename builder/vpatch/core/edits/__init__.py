@@ -3,7 +3,7 @@
 from vpatch.core.edits.arguments import AddKeyword, AddParameter
 from vpatch.core.edits.delete import DeleteStatements
 from vpatch.core.edits.expr import ReplaceExpr
-from vpatch.core.edits.files import AddFile, companion
+from vpatch.core.edits.files import AddFile
 from vpatch.core.edits.functions import AddFunction, ReplaceFunction
 from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
 from vpatch.core.edits.statements import InsertAfter, InsertBefore, ReplaceStatements
@@ -21,5 +21,4 @@ __all__ = [
     "ReplaceExpr",
     "ReplaceFunction",
     "ReplaceStatements",
-    "companion",
 ]

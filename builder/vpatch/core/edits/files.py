@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files as resources
 from typing import TYPE_CHECKING
 
 from vpatch.core.marks import mark
@@ -52,11 +51,3 @@ class AddFile:
     def apply(self, files: Workspace, overlay: str) -> None:
         """Add it."""
         files.put(self.file, self._bytes(overlay))
-
-
-def companion(package: str, name: str) -> AddFile:
-    """Give the edit that adds the module `name` of `package`, real and tested Python, as `vllm/_vpatch/<name>.py`.
-
-    The folder is a namespace package, so that overlays need not agree on an `__init__.py`.
-    """
-    return AddFile(f"{COMPANIONS}{name}.py", (resources(package) / f"{name}.py").read_text("utf-8"))

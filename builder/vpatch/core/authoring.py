@@ -1,0 +1,180 @@
+"""The words in which an overlay is written: files, blocks in them, and companion modules.
+
+They build the frozen edits and predicates of `vpatch.core.edits` and `vpatch.core.predicates`; there is nothing that an
+overlay can say here and not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files as resources
+
+from vpatch.core.edits.arguments import AddKeyword, AddParameter
+from vpatch.core.edits.delete import DeleteStatements
+from vpatch.core.edits.expr import ReplaceExpr
+from vpatch.core.edits.files import AddFile
+from vpatch.core.edits.functions import AddFunction, ReplaceFunction
+from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
+from vpatch.core.edits.statements import InsertAfter, InsertBefore, ReplaceStatements
+from vpatch.core.overlay import COMPANIONS, Edit
+from vpatch.core.predicates import Contains, Defines, Imports, Lists, Sets, Takes
+
+Uses = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class File:
+    """A module of vLLM; `path` is relative to the folder that holds `vllm/`."""
+
+    path: str
+
+    def function(self, name: str) -> Block:
+        """Return the body of the function or method with this qualified name."""
+        return Block(self.path, name)
+
+    def class_(self, name: str) -> Block:
+        """Return the body of the class with this qualified name."""
+        return Block(self.path, name)
+
+    def ensure_import(self, statement: str, *, typing_only: bool = False) -> EnsureImport:
+        """Import something at module level; see `EnsureImport`."""
+        return EnsureImport(self.path, statement, typing_only=typing_only)
+
+    def defer_annotations(self) -> EnsureFutureAnnotations:
+        """Begin the module with `from __future__ import annotations`."""
+        return EnsureFutureAnnotations(self.path)
+
+    def add_function(self, new: str) -> AddFunction:
+        """Define a function or class at the end of the module."""
+        return AddFunction(self.path, "", new)
+
+    def contains(self, code: str) -> Contains:
+        """Whether `code` stands anywhere in the module."""
+        return Contains(self.path, "", code)
+
+    def defines(self, name: str) -> Defines:
+        """Whether the module defines this function or class."""
+        return Defines(self.path, name)
+
+    def imports(self, name: str) -> Imports:
+        """Whether `from ... import name` is in force in the module."""
+        return Imports(self.path, name)
+
+    def lists(self, name: str, entry: str) -> Lists:
+        """Whether the value assigned to `name` holds a string that matches the glob `entry`."""
+        return Lists(self.path, name, entry)
+
+    def sets(self, owner: str, *attributes: str) -> Sets:
+        """Whether the class `owner` sets these attributes of its instances."""
+        return Sets(self.path, owner, attributes)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The body of a function or class, or of blocks in it that begin with `headers`, written without colon."""
+
+    path: str
+    scope: str
+    headers: tuple[str, ...] = ()
+
+    def within(self, *headers: str) -> Block:
+        """Return the block in this one that `headers` lead to, such as `if x is None`."""
+        return replace(self, headers=(*self.headers, *headers))
+
+    def replace(self, new: str, *, known: str | tuple[str, ...], uses: Uses = ()) -> ReplaceFunction:
+        """Replace the whole definition if its fingerprint is `known`; see `ReplaceFunction`.
+
+        Raises:
+            ValueError: the block is narrowed by `within`.
+        """
+        if self.headers:
+            raise ValueError(f"{self.scope} is replaced as a whole, not within `{self.headers[0]}`")
+        return ReplaceFunction(self.path, self.scope, (known,) if isinstance(known, str) else known, new, uses)
+
+    def replace_expression(self, old: str, new: str, *, count: int = 1, uses: Uses = ()) -> ReplaceExpr:
+        """Replace the expression `old` by `new`."""
+        return ReplaceExpr(self.path, self.scope, old, new, within=self.headers, count=count, uses=uses)
+
+    def replace_statements(self, old: str, new: str, *, count: int = 1, uses: Uses = ()) -> ReplaceStatements:
+        """Replace the consecutive statements `old` by `new`."""
+        return ReplaceStatements(self.path, self.scope, old, new, within=self.headers, count=count, uses=uses)
+
+    def insert_before(self, anchor: str, new: str, *, count: int = 1, uses: Uses = ()) -> InsertBefore:
+        """Insert `new` before the statements that match `anchor`."""
+        return InsertBefore(self.path, self.scope, anchor, new, within=self.headers, count=count, uses=uses)
+
+    def insert_after(self, anchor: str, new: str, *, count: int = 1, uses: Uses = ()) -> InsertAfter:
+        """Insert `new` after the statements that match `anchor`."""
+        return InsertAfter(self.path, self.scope, anchor, new, within=self.headers, count=count, uses=uses)
+
+    def delete(self, old: str, *, count: int = 1) -> DeleteStatements:
+        """Delete the consecutive statements `old`."""
+        return DeleteStatements(self.path, self.scope, old, within=self.headers, count=count)
+
+    def add_keyword(self, call: str, keyword: str, *, count: int = 1, uses: Uses = ()) -> AddKeyword:
+        """Add `keyword`, written `name=value`, to the calls that match `call`."""
+        return AddKeyword(self.path, self.scope, call, keyword, within=self.headers, count=count, uses=uses)
+
+    def add_parameter(self, parameter: str, *, after: str) -> AddParameter:
+        """Add a parameter, written as in a `def`, behind the parameter `after`."""
+        return AddParameter(self.path, self.scope, parameter, after)
+
+    def add_function(self, new: str, *, uses: Uses = ()) -> AddFunction:
+        """Define a function or class at the end of this body."""
+        return AddFunction(self.path, self.scope, new, uses)
+
+    def ensure_import(self, statement: str) -> EnsureImport:
+        """Import something in this function."""
+        return EnsureImport(self.path, statement, self.scope)
+
+    def contains(self, code: str) -> Contains:
+        """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in it."""
+        return Contains(self.path, self.scope, code)
+
+    def imports(self, name: str) -> Imports:
+        """Whether `from ... import name` stands anywhere in it."""
+        return Imports(self.path, name, self.scope)
+
+    def takes(self, parameter: str) -> Takes:
+        """Whether the function takes this parameter."""
+        return Takes(self.path, self.scope, parameter)
+
+    def takes_first(self, parameter: str) -> Takes:
+        """Whether this is the function's first parameter, `self` and `cls` not counted."""
+        return Takes(self.path, self.scope, parameter, first=True)
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A module of an overlay's package that vpatch adds to vLLM as `vllm/_vpatch/<name>.py`.
+
+    It is real Python: linted, typed and unit-tested where it stands.
+
+    Attributes:
+        module: its dotted name in the overlay's package.
+        along: the names of the modules beside it that vpatch adds with it, since it imports them.
+    """
+
+    module: str
+    along: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[AddFile, ...]:
+        """The edits that add the module and those along with it."""
+        package, _, name = self.module.rpartition(".")
+        names = dict.fromkeys((*self.along, name))
+        return tuple(AddFile(f"{COMPANIONS}{one}.py", _text(package, one)) for one in names)
+
+    def import_into(self, file: File, *names: str) -> tuple[Edit, ...]:
+        """Import from the companion in a module of vLLM, and bring the companion's file.
+
+        Each of `names` makes one statement: `"a"`, `"a, b"` or `"a as b"`.
+        """
+        module = f"vllm._vpatch.{self.module.rpartition('.')[2]}"
+        return (*(EnsureImport(file.path, f"from {module} import {one}") for one in names), *self.files)
+
+
+@cache
+def _text(package: str, name: str) -> str:
+    return (resources(package) / f"{name}.py").read_text("utf-8")

@@ -1,0 +1,44 @@
+"""What several overlays share: predicates, needs, and the edits that refuse wrong attention.
+
+Some overlays remove a crash that also stopped TurboQuant with speculative decoding, which computes wrong attention in
+every release. Each of them adds `refusal` to the shapes that remove the crash. No release has two such shapes, so no
+two overlays add the same statement.
+"""
+
+from vpatch import Companion, File, Need, Use
+
+COMPANIONS = "vpatch_overlays.companions"
+PROBES = "vpatch_overlays.probes"
+
+attention = File("vllm/v1/attention/backends/turboquant_attn.py")
+arg_utils = File("vllm/engine/arg_utils.py")
+builder_init = attention.function("TurboQuantMetadataBuilder.__init__")
+create_engine_config = arg_utils.function("EngineArgs.create_engine_config")
+turboquant_branch = create_engine_config.within('if resolved_cache_dtype.startswith("turboquant_")')
+
+no_turboquant = ~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*")
+
+# The companions of several overlays read these attributes of a metadata builder; its base class sets them.
+builder_base = File("vllm/v1/attention/backend.py").sets("AttentionMetadataBuilder", "kv_cache_spec", "vllm_config")
+
+# For every shape with `refusal`: a configuration without this attribute would count as one without speculation.
+knows_speculation = builder_base & File("vllm/config/vllm.py").sets("VllmConfig", "speculative_config")
+
+refusal = (
+    Companion(f"{COMPANIONS}.turboquant_speculation").import_into(attention, "refuse_wrong_attention"),
+    builder_init.insert_after("super().__init__(...)", "refuse_wrong_attention(self)"),
+)
+
+_REFUSED = "TurboQuant with speculative decoding: vLLM refuses to start where attention would be wrong"
+NOTE = (
+    f"{_REFUSED}: with CUDA graphs of whole decode steps, and with asynchronous scheduling. It starts with "
+    "--enforce-eager --no-async-scheduling"
+)
+NOTE_ON_0_20 = f"{_REFUSED}: with CUDA graphs of whole decode steps. It starts with --enforce-eager"
+
+
+def not_turboquant(use: Use) -> Need | None:
+    """Return that an overlay is not needed, if the KV cache is not TurboQuant's."""
+    if use.turboquant:
+        return None
+    return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")

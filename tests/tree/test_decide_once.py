@@ -1,0 +1,139 @@
+"""How often one run reads files, parses RECORD, decides what to write, and takes the lock."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vpatch.tree
+from vpatch.api import apply, revert
+from vpatch.core.catalogue import discover, select
+from vpatch.tree import Tree, record, write_plan
+from vpatch.tree.checkout import CheckedOut, Checkout
+from vpatch.tree.locate import locate
+from vpatch.tree.write_plan import SitePackages
+
+from tests.tree.test_checkout import HYBRID, TRACKED, clone, upstream
+
+__all__ = ["clone", "upstream"]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count how often each file is opened for reading; every file counts as unchanged for long before the test."""
+    found: Counter[str] = Counter()
+    real = io.open
+
+    def counting(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        path = f"/proc/self/fd/{file}" if isinstance(file, int) else os.fspath(file)
+        found[str(Path(path).resolve())] += "r" in mode
+        return real(file, mode, *args, **options)
+
+    monkeypatch.setattr(io, "open", counting)
+    monkeypatch.setattr(builtins, "open", counting)
+    monkeypatch.setattr(vpatch.tree, "_TICK", 0)
+    return found
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the calls of the functions that a run should call once."""
+    found: Counter[str] = Counter()
+
+    def count(where: object, name: str) -> None:
+        real: Callable[..., Any] = getattr(where, name)
+
+        def counting(*args: Any, **options: Any) -> Any:
+            found[name] += 1
+            return real(*args, **options)
+
+        monkeypatch.setattr(where, name, counting)
+
+    count(record, "parse")
+    count(write_plan, "decide")
+    count(write_plan, "lock")
+    count(CheckedOut, "decide")
+    return found
+
+
+def stats(root: Path) -> dict[str, tuple[int, int, int]]:
+    found = {str(path): path.lstat() for path in root.rglob("*")}
+    return {path: (of.st_ino, of.st_mtime_ns, of.st_ctime_ns) for path, of in found.items()}
+
+
+def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
+    existing = {path for path in tree.rglob("*.py") if path.is_file()}
+
+    changeset, changed = apply(SitePackages(locate(tree)), discover())
+
+    counted = {file: reads[str(tree / file)] for file in changed if tree / file in existing or file.endswith("RECORD")}
+    assert counted.keys() == {file for file in changeset.files if tree / file in existing} | {
+        file for file in changed if file.endswith("RECORD")
+    }
+    assert set(counted.values()) == {2}
+    assert calls == {"parse": 1, "decide": 1, "lock": 1}
+
+
+def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
+    apply(SitePackages(locate(tree)), discover())
+    before = stats(tree)
+    calls.clear()
+    reads.clear()
+
+    changeset, changed = apply(SitePackages(locate(tree)), discover())
+
+    assert (changeset.problems, changed) == ((), ())
+    assert (calls["decide"], calls["lock"]) == (1, 0)
+    assert max(count for path, count in reads.items() if path.startswith(f"{tree}/vllm/")) == 1
+    assert stats(tree) == before
+
+
+def test_apply_decides_anew_if_something_differs(
+    tree: Path, reads: Counter[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = write_plan.lock
+    file = tree / "vllm/engine/arg_utils.py"
+
+    @contextmanager
+    def waiting(of: Tree) -> Iterator[None]:
+        with real(of):
+            file.write_bytes(file.read_bytes() + b"# of another program\n")
+            yield
+
+    monkeypatch.setattr(write_plan, "lock", waiting)
+    changeset, changed = apply(SitePackages(locate(tree)), discover())
+
+    assert "vllm/engine/arg_utils.py" in changed
+    assert file.read_bytes() == changeset.files["vllm/engine/arg_utils.py"]
+    assert file.read_bytes().endswith(b"# of another program\n")
+    assert calls == {"parse": 2, "decide": 2, "lock": 1}
+
+
+@pytest.mark.parametrize("only", [None, HYBRID])
+def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) -> None:
+    store, installed = SitePackages(locate(tree)), discover()
+    apply(store, installed)
+    calls.clear()
+
+    assert revert(store, installed, select(installed, (only,)) if only else None)
+
+    # The RECORD in place, and the one that was kept.
+    assert calls == {"parse": 2, "decide": 1, "lock": 1}
+
+
+def test_a_checkout_decides_once(clone: Path, reads: Counter[str], calls: Counter[str]) -> None:
+    store, overlays = Checkout.at(locate(clone)), select(discover(), (HYBRID,))
+
+    assert apply(store, overlays)[1]
+    assert {reads[str(clone / file)] for file in TRACKED} == {2}
+    assert apply(store, overlays)[1] == ()
+    assert revert(store, overlays, None)
+
+    assert calls == {"decide": 3}
