@@ -12,6 +12,7 @@ from vpatch.core.verdict import Finding, Found, State
 from vpatch.core.workspace import Workspace
 from vpatch.matrix import worker
 from vpatch.matrix.verdicts import Cell
+from vpatch.matrix.worker import Together, try_one, try_together
 from vpatch.tree import Writes
 
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay
