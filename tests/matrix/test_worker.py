@@ -29,12 +29,12 @@ def files(trees: Trees, release: str) -> dict[str, bytes]:
 
 
 def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
-    looked = work(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
+    cells, both = work(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
 
-    assert {name: cell.verdict.state for name, cell in looked.cells.items()} == {
+    assert {name: cell.verdict.state for name, cell in cells.items()} == {
         name: fact(name, "0.20.2") for name in IDS[:2]
     }
-    assert looked.together == Together({}, ())
+    assert both == Together({}, ())
 
 
 def test_only_what_a_neighbour_may_share_is_kept(slim: Trees) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -16,7 +17,7 @@ from vpatch.cli.output import Report, tell
 from vpatch.cli.progress import share
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.baseline import Kind, as_objects, changes
+from vpatch.matrix.baseline import Kind, changes
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, require_jinja, table
 from vpatch.matrix.run import run
 from vpatch.matrix.sources import LocalTree, Source
@@ -164,6 +165,6 @@ def _compared(
     return Report(
         "matrix",
         problems=[change.problem for change in found if change.kind is Kind.WORSE],
-        extra={**extra, "changes": as_objects(found)},
+        extra={**extra, "changes": list(map(asdict, found))},
         lines=[*markdown_changes(found), *markdown(matrix)] if as_markdown else [str(change) for change in found],
     )

@@ -1,8 +1,8 @@
 """The differences between a recorded matrix and a new one, judged from the view of a team that pins vLLM.
 
-A row is compared with the recorded row of its name. A row with a new name, such as a release that has just come out, is
-compared with the newest recorded release of its project that is not newer: "what changes for me if I bump?" A git
-revision, a wheel or a folder counts as one of the project vllm; without a version, as newer than all releases.
+A row is compared with the recorded row of its name, and a row of a new name with the newest recorded release of its
+project that is not newer: "what changes for me if I bump?" A git revision, a wheel or a folder counts as one of the
+project vllm; without a version, as newer than all releases.
 
 Worse is what needs a person's attention and did not before:
 
@@ -13,16 +13,15 @@ Worse is what needs a person's attention and did not before:
 - a row without a row to compare it with, and any problem in it or with a new overlay.
 
 Better is what no longer needs attention, and what upstream merged: that overlay can go. Other changes are listed and no
-more: an overlay is new; the defect appeared and the overlay knows it, or it is gone; the code has another known shape.
-What is as bad as in the baseline is no change, but is listed as such. Rows and overlays that were not asked for this
-time are no changes either.
+more: an overlay is new; the defect appeared or is gone; the code has another known shape. What is as bad as in the
+baseline is listed as such. Rows and overlays that were not asked for this time are no changes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -55,15 +54,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one cell, or of a whole row if `overlay` is "".
+    """A change of one cell, or of a whole row if `overlay` is None; the fields are those of the JSON object.
 
-    `against` is the row of the baseline that it was compared with, "" without one. A state is None without a cell.
-    `because` is for people.
+    `against` is the row of the baseline that it was compared with. A state is None without a cell.
     """
 
-    row: str
-    overlay: str
-    against: str
+    vllm: str
+    overlay: str | None
+    against: str | None
     before: State | None
     after: State | None
     kind: Kind
@@ -73,9 +71,9 @@ class Change:
         return str(self.problem)
 
     @property
-    def other(self) -> str:
-        """The row that it was compared with if that has another name, else ""."""
-        return self.against if self.against != self.row else ""
+    def other(self) -> str | None:
+        """The row that it was compared with if that has another name."""
+        return self.against if self.against != self.vllm else None
 
     @property
     def states(self) -> str:
@@ -88,40 +86,18 @@ class Change:
     def problem(self) -> Problem:
         """The change as a problem."""
         compared = ", ".join(filter(None, (self.states, self.other and f"compared with {self.other}")))
-        where = ": ".join(filter(None, (self.row, self.overlay)))
+        where = ": ".join(filter(None, (self.vllm, self.overlay)))
         return Problem(self.kind, where, ": ".join(filter(None, (compared, self.because))))
 
 
-def as_objects(changes: Iterable[Change]) -> list[dict[str, Any]]:
-    """Return the field "changes" of `vpatch matrix --baseline FILE --json`."""
-    return [
-        {
-            "vllm": one.row,
-            "overlay": one.overlay or None,
-            "against": one.against or None,
-            "before": one.before,
-            "after": one.after,
-            "kind": one.kind,
-            "because": one.because,
-        }
-        for one in changes
-    ]
-
-
 def from_objects(objects: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
-    """Parse that field."""
-    return tuple(
-        Change(
-            one["vllm"],
-            one["overlay"] or "",
-            one["against"] or "",
-            one["before"] and State(one["before"]),
-            one["after"] and State(one["after"]),
-            Kind(one["kind"]),
-            one["because"],
-        )
-        for one in objects
-    )
+    """Parse the field "changes" of `vpatch matrix --baseline FILE --json`."""
+    found = []
+    for one in objects:
+        change = Change(*(one[field.name] for field in fields(Change)))
+        before, after = (state and State(state) for state in (change.before, change.after))
+        found.append(replace(change, before=before, after=after, kind=Kind(change.kind)))
+    return tuple(found)
 
 
 def changes(old: Sequence[Row], new: Matrix) -> tuple[Change, ...]:
@@ -161,14 +137,14 @@ def _compared(before: Row | None, row: Row, asked: set[str]) -> Iterator[Change]
 def _cell_changes(row: Row, before: Row | None, was: Cell | None, cell: Cell) -> Iterator[Change]:
     name, after = cell.verdict.id, cell.verdict.state
     if judged := _judged(was, cell):
-        against, state = (before.name, was.verdict.state) if before and was else ("", None)
+        against, state = (before.name, was.verdict.state) if before and was else (None, None)
         yield Change(row.name, name, against, state, after, *judged)
     elif before and not was:
-        yield Change(row.name, name, "", None, after, Kind.OTHER, f"new since the baseline: {cell.verdict.because}")
+        yield Change(row.name, name, None, None, after, Kind.OTHER, f"new since the baseline: {cell.verdict.because}")
 
 
 def _of_row(row: Row, before: Row | None, kind: Kind, because: str) -> Change:
-    return Change(row.name, "", before.name if before else "", None, None, kind, because)
+    return Change(row.name, None, before.name if before else None, None, None, kind, because)
 
 
 def _urgency(*, before: bool, after: bool) -> Kind | None:

@@ -33,11 +33,7 @@ _ADVICE = "; use --no-cache to do without"
 
 
 def folder() -> Path:
-    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches.
-
-    Raises:
-        Failure: the user has no home folder.
-    """
+    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if Path(base).is_absolute():  # the specification ignores relative ones
         return Path(base, "vpatch")
@@ -69,8 +65,7 @@ class Usage:
 class Cache:
     """Objects, named by the sha256 of their bytes, and notes: small JSON objects by kind and key.
 
-    Several threads and processes may use it at once. Every method raises a `Failure` if the folder cannot be read or
-    written.
+    Several threads and processes may use it at once. Every method raises a `Failure` if the folder is of no use.
     """
 
     folder: Path
@@ -85,11 +80,7 @@ class Cache:
         return cache
 
     def get(self, sha256: str) -> bytes | None:
-        """Return an object, None if it is not there.
-
-        Raises:
-            DamagedError: the object was damaged.
-        """
+        """Return an object, None if it is not there; raise DamagedError if it was damaged."""
         path = self._object(sha256)
         data = self._read(path)
         if data is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -103,11 +94,7 @@ class Cache:
         return sha256
 
     def note(self, kind: str, key: str) -> Note | None:
-        """Return a note, None if it is not there.
-
-        Raises:
-            DamagedError: the note was damaged.
-        """
+        """Return a note, None if it is not there; raise DamagedError if it was damaged."""
         path = self.folder / kind / key
         data = self._read(path)
         note = None if data is None else _unsealed(data)

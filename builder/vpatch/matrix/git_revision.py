@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from select import select
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -99,8 +99,11 @@ class Revision:
 
 @contextmanager
 def _temporary() -> Iterator[Path]:
-    """Make a folder, and remove it afterwards, or at the program's end if this thread does not get that far."""
-    made = Path(tempfile.mkdtemp(prefix="vpatch-git-"))
+    """Make a folder, and remove it afterwards, or at the program's end if this thread does not get that far.
+
+    A TemporaryDirectory counts as removed before it is, and the program may end in between.
+    """
+    made = Path(mkdtemp(prefix="vpatch-git-"))
     remove = partial(shutil.rmtree, made, ignore_errors=True)
     atexit.register(remove)
     try:

@@ -114,8 +114,8 @@ class _Columns:
 
     def filled(self, row: Row, keys: Mapping[str, Key], jobs: Mapping[Key, Future[Result]]) -> Row:
         """Wait for the row's jobs; return it with its cells."""
-        cells = [jobs[keys[name]].result().cells[name] for name in self.files]
-        both = jobs[keys[""]].result().together
+        cells = [jobs[keys[name]].result()[0][name] for name in self.files]
+        both = jobs[keys[""]].result()[1]
         clashing = {
             cell.verdict.id: Cell(verdict, tuple(dict.fromkeys((*verdict.problems, *cell.problems))))
             for cell in cells

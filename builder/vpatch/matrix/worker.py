@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import parent_process
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
 
@@ -33,24 +32,19 @@ class Together:
     problems: tuple[Problem, ...]
 
 
-@dataclass(frozen=True)
-class Result:
-    """The result of one job: the cells of single overlays, and of several together."""
-
-    cells: Mapping[str, Cell]
-    together: Together
+Result = tuple[Mapping[str, Cell], Together]  # the cells of single overlays, by id, and of several together
 
 
 def start() -> None:
     """Prepare a worker process: it ends with its parent, however that ends."""
+
+    def end_with_parent() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
     gc.disable()  # as in the main process
-    Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess | None) -> None:
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    Thread(target=end_with_parent, daemon=True).start()
 
 
 def work(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Result:
@@ -59,7 +53,7 @@ def work(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str
     cells = {item.id: try_one(files.get, item, engine) for item in engine.overlays if item.id in alone}
     both = try_together(files.get, [item for item in engine.overlays if item.id in together], engine)
     engine.forget(set(files.values()))  # the next release may have many of the same files
-    return Result(cells, both)
+    return cells, both
 
 
 @cache
@@ -103,7 +97,7 @@ def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> 
 
 def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Changeset, tuple[Problem, ...]]:
     """Apply, compile, apply again and revert."""
-    tree = MemoryTree(read)
+    tree = _MemoryTree(read)
     changeset, changed = apply(tree, overlays, engine)
     if not changed:
         return changeset, changeset.problems
@@ -120,7 +114,7 @@ def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Ch
 
 
 def _revert(
-    tree: MemoryTree, changeset: Changeset, overlays: Sequence[Catalogued], engine: Engine
+    tree: _MemoryTree, changeset: Changeset, overlays: Sequence[Catalogued], engine: Engine
 ) -> Sequence[Problem]:
     """Revert one overlay while the others stay, and then all of them."""
     applied = {verdict.id for verdict in changeset.after if verdict.state is State.APPLIED}
@@ -143,7 +137,7 @@ def _unknown(item: Catalogued, problem: Problem) -> Verdict:
 
 
 @dataclass
-class MemoryTree(Snapshot):
+class _MemoryTree(Snapshot):
     """A vLLM whose changed files are kept in memory: a `vpatch.tree.Writable`, its tree and its snapshot in one."""
 
     pristine: Read
@@ -154,32 +148,25 @@ class MemoryTree(Snapshot):
 
     @property
     def originals(self) -> Mapping[str, bytes | None]:
-        """The bytes of every file before its first change."""
         return self.kept
 
     @property
-    def tree(self) -> MemoryTree:
-        """The tree: itself."""
+    def tree(self) -> _MemoryTree:
         return self
 
-    def snapshot(self) -> MemoryTree:
-        """Return itself: no other program changes it."""
+    def snapshot(self) -> _MemoryTree:
         return self
 
     def refresh(self) -> bool:
-        """Return that nothing differs."""
-        return False
+        return False  # no other program changes it
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock nothing."""
         return nullcontext()
 
     def read(self, path: str) -> bytes | None:
-        """Return the current bytes of a file."""
         return self.now[path] if path in self.now else self.pristine(path)
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
-        """Compare the files with `desired`."""
         new = {**self.kept, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
 

@@ -84,7 +84,7 @@ class RemoteFile(io.RawIOBase):
             self._copy.seek(start)
             view[: stop - start] = self._copy.read(stop - start)
         else:
-            self._read(_missing(start, stop, self._held()))
+            self._read(self._missing(start, stop))
             for at, data in self._pieces:
                 first, last = max(start, at), min(stop, at + len(data))
                 if first < last:
@@ -95,8 +95,7 @@ class RemoteFile(io.RawIOBase):
     def prefetch(self, spans: Iterable[Span]) -> None:
         """Read these spans now, in as few requests as make sense."""
         if not self.whole:
-            held = self._held()
-            self._read(gap for start, stop in _joined(spans) for gap in _missing(start, min(stop, self.size), held))
+            self._read(gap for start, stop in _joined(spans) for gap in self._missing(start, min(stop, self.size)))
 
     def close(self) -> None:
         """Forget what was read."""
@@ -105,8 +104,16 @@ class RemoteFile(io.RawIOBase):
             self._copy.close()
         super().close()
 
-    def _held(self) -> list[Span]:
-        return sorted((at, at + len(data)) for at, data in self._pieces)
+    def _missing(self, start: int, stop: int) -> Iterator[Span]:
+        """Yield the parts of a span that were not read yet."""
+        for first, data in sorted(self._pieces):
+            if first >= stop:
+                break
+            if first > start:
+                yield start, first
+            start = max(start, first + len(data))
+        if start < stop:
+            yield start, stop
 
     def _read(self, spans: Iterable[Span], answer: requests.Response | None = None) -> None:
         """Read exactly these spans; `answer` is a response that begins the first."""
@@ -257,15 +264,3 @@ def _joined(spans: Iterable[Span]) -> Iterator[Span]:
             start, stop = first, last
         stop = max(stop, last)
     yield start, stop
-
-
-def _missing(start: int, stop: int, held: Iterable[Span]) -> Iterator[Span]:
-    """Yield the parts of a span that `held`, which is sorted, leaves out."""
-    for first, last in held:
-        if first >= stop:
-            break
-        if first > start:
-            yield start, first
-        start = max(start, last)
-    if start < stop:
-        yield start, stop

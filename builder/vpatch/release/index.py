@@ -17,7 +17,7 @@ from vpatch.net import error_text
 from vpatch.release.index_config import open_session, read_settings
 
 PROJECT = "vllm"
-NEIGHBOURS = 3  # releases named on each side of one that does not exist
+NEIGHBORS = 3  # releases named on each side of one that does not exist
 
 Ask = Callable[[requests.Session, str, str], Iterable["Offer"]]  # the session, the index and the project
 _Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest wheel is chosen
@@ -78,7 +78,7 @@ def ask_index(session: requests.Session, index: str, project: str) -> list[Offer
         except ValueError:  # no wheel's name, or a number of more digits than Python reads
             continue
         if name == project:
-            platform = max(map(_preference, (tag.platform for tag in tags)))
+            platform = max(2 * tag.platform.endswith("x86_64") + tag.platform.startswith("manylinux") for tag in tags)
             wheel = Wheel(str(version), package.filename, package.url, package.digests.get("sha256"))
             rank = (not package.is_yanked, platform, build, package.filename)
             if version not in best or rank > best[version][0]:
@@ -111,13 +111,14 @@ def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = a
         if found.keys() == wanted:
             return tuple(found[version] for version in sorted(found))
         seen |= offers.keys()
-    near = sorted(seen)
-    raise Failure(
-        *(
-            Problem("no such release", f"{project} {version}", f"the index has {_around(version, near)}")
-            for version in sorted(wanted - found.keys())
-        )
-    )
+    known, problems = sorted(seen), []
+    for version in sorted(wanted - found.keys()):
+        at = bisect(known, version)
+        near = known[max(0, at - NEIGHBORS) : at + NEIGHBORS]
+        newest = "" if known[-1:] == near[-1:] else f" ... {known[-1]}"
+        cause = f"the index has {', '.join(map(str, near))}{newest}"
+        problems.append(Problem("no such release", f"{project} {version}", cause))
+    raise Failure(*problems)
 
 
 def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[Version, Offer]]:
@@ -149,15 +150,3 @@ def _parsed(versions: Iterable[str]) -> Iterator[Version]:
             problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
     if problems:
         raise Failure(*problems)
-
-
-def _preference(platform: str) -> int:
-    return 2 * platform.endswith("x86_64") + platform.startswith("manylinux")
-
-
-def _around(wanted: Version, versions: list[Version]) -> str:
-    """List the releases next to the one that does not exist, and the newest."""
-    at = bisect(versions, wanted)
-    near = versions[max(0, at - NEIGHBOURS) : at + NEIGHBOURS]
-    text = ", ".join(map(str, near))
-    return text if versions[-1:] == near[-1:] else f"{text} ... {versions[-1]}"

@@ -24,11 +24,8 @@ from vpatch.release.index_config import open_session, read_settings
 
 Sums = Mapping[str, tuple[str, str]]  # by path: `sha256=<digest>` and the size in bytes, as RECORD writes them
 
-# zipfile raises these for an archive that is damaged, encrypted, or compressed by an unknown method.
-DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError),
-    csv.Error,
-)
+# zipfile raises these for an archive that is damaged, encrypted, or compressed by an unknown method; csv for a RECORD.
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OverflowError, csv.Error)
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,7 @@ def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> 
     """Yield the files of a wheel whose names are wanted, each checked against RECORD.
 
     Raises:
-        Failure: the wheel is damaged, a name leads out of the tree, a file differs from RECORD, or one of `LIMITS`
-            is exceeded.
+        Failure: the wheel is damaged or exceeds `LIMITS`, a name leads out of the tree, or a file differs from RECORD.
     """
     where = file.name
     try:
@@ -62,7 +58,10 @@ def read_members(file: RemoteFile | BinaryIO, wanted: Callable[[str], bool]) -> 
         with zipfile.ZipFile(bounded) as archive:
             bounded.most = LIMITS.file
             _check_directory(archive)
-            record = _find_record(archive, where)
+            records = [info for info in archive.infolist() if is_record(info.filename)]
+            if len(records) != 1:
+                raise Failure(Problem("not a wheel", where, f"{len(records)} RECORD files in it, not one"))
+            record = records[0]
             chosen = [info for info in archive.infolist() if not info.is_dir() and wanted(info.filename)]
             _check_names(chosen)
             _check_sizes([record, *chosen])
@@ -105,10 +104,9 @@ def _check_directory(archive: zipfile.ZipFile) -> None:
 
 def _check_sizes(members: list[zipfile.ZipInfo]) -> None:
     """Refuse files that are too large, or compressed by a method that no wheel uses."""
+    most = size(LIMITS.file)
     problems = [
-        Problem(
-            "too large", info.filename, f"{info.file_size:,} bytes unpacked, and a file may have {size(LIMITS.file)}"
-        )
+        Problem("too large", info.filename, f"{info.file_size:,} bytes unpacked, and a file may have {most}")
         for info in members
         if max(info.file_size, info.compress_size) > LIMITS.file
     ]
@@ -129,13 +127,6 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Unpack a file, up to the size in the directory."""
     with archive.open(info) as file:
         return file.read(info.file_size)
-
-
-def _find_record(archive: zipfile.ZipFile, where: str) -> zipfile.ZipInfo:
-    found = [info for info in archive.infolist() if is_record(info.filename)]
-    if len(found) != 1:
-        raise Failure(Problem("not a wheel", where, f"{len(found)} RECORD files in it, not one"))
-    return found[0]
 
 
 def _check_names(members: list[zipfile.ZipInfo]) -> None:
