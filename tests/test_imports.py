@@ -47,7 +47,7 @@ LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
 # Beyond the standard library: who may import what at all, and who of them when it is imported itself.
 EXTRAS = {
-    "git": {"tree.checkout", "matrix.git_revision"},
+    "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
     "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},

@@ -13,8 +13,7 @@ from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.matrix.rendering import page
-from vpatch.matrix.sources import Tree
-from vpatch.matrix.verdicts import Cell, Matrix, Row
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 
 RELEASES = ("0.19.1", "0.20.2", "0.22.1", "0.25.1", "0.32.0", "0.33.0")
 HOSTILE = """"><script>alert(1)</script><img src=x onerror='alert(2)'>&lt;{{ 7 * 7 }}"""

@@ -13,8 +13,7 @@ from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Change, Kind, from_objects
 from vpatch.matrix.rendering import markdown_changes
-from vpatch.matrix.sources import Tree
-from vpatch.matrix.verdicts import Cell, Matrix, Row, as_rows, read_rows
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

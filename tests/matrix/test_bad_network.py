@@ -152,7 +152,7 @@ for name in ("releases",):
         __import__(f"vpatch.matrix.{name}")
     except Failure as failure:
         print(failure)
-import vpatch.matrix.sources
+import vpatch.matrix.trees
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

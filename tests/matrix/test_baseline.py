@@ -13,8 +13,7 @@ from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.matrix.baseline import Change, Kind, changes
-from vpatch.matrix.sources import Tree
-from vpatch.matrix.verdicts import Cell, Matrix, Row
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 from vpatch.matrix.worker import try_one
 
 if TYPE_CHECKING:

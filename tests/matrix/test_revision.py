@@ -13,8 +13,8 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
-from vpatch.matrix.git_revision import Revision
-from vpatch.matrix.sources import Tree
+from vpatch.matrix.trees import Revision
+from vpatch.matrix.verdicts import Tree
 
 from tests.matrix.git_server import Served, serving
 from tests.matrix.repositories import git

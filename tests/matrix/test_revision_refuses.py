@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix import git_revision
-from vpatch.matrix.git_revision import Revision
+from vpatch.matrix import trees
+from vpatch.matrix.trees import Revision
 
 from tests.matrix.git_server import Served, serving
 from tests.matrix.repositories import git
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("temporary")
 
 CACHE = "vllm/config/cache.py"
 FILES = (CACHE, "vllm/__init__.py")
-READ = "import sys; from vpatch.matrix.git_revision import Revision; Revision(*sys.argv[1:]).read([])"
+READ = "import sys; from vpatch.matrix.trees import Revision; Revision(*sys.argv[1:]).read([])"
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def processes(port: int) -> list[str]:
 
 
 def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git_revision, "SILENCE", 0.5)
+    monkeypatch.setattr(trees, "SILENCE", 0.5)
     server.silent = threading.Event()
 
     told = refused(server.url("repository/.git", "somebody:s3cret"))
@@ -190,7 +190,7 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
 
 def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its queue is full: whoever connects hears nothing at all."""
-    monkeypatch.setattr(git_revision, "SILENCE", 0.5)
+    monkeypatch.setattr(trees, "SILENCE", 0.5)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -217,7 +217,7 @@ def until(holds: Callable[[], object]) -> None:
 
 IN_THREADS = """
 import sys, threading, time
-from vpatch.matrix.git_revision import Revision
+from vpatch.matrix.trees import Revision
 for _ in range(int(sys.argv.pop())):
     threading.Thread(target=Revision(*sys.argv[1:]).read, args=([],), daemon=True).start()
 time.sleep(60)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.matrix.git_revision import shown
+from vpatch.matrix.trees import shown
 
 from tests.matrix.git_server import Served, serving
 

@@ -16,7 +16,7 @@ from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import Release, WheelFile, releases_of
-from vpatch.matrix.sources import LocalTree
+from vpatch.matrix.trees import LocalTree
 
 from tests.loopback import NAME, SOURCES, Site, make_wheel, record_of
 

@@ -20,8 +20,8 @@ from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.baseline import Kind, changes
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, require_jinja, table
 from vpatch.matrix.run import run
-from vpatch.matrix.sources import LocalTree, Source
-from vpatch.matrix.verdicts import Matrix, Row, as_rows, read_rows
+from vpatch.matrix.trees import LocalTree
+from vpatch.matrix.verdicts import Matrix, Row, Source, as_rows, read_rows
 
 PATH = click.Path(path_type=Path, readable=False)
 
@@ -124,7 +124,7 @@ def _wheels(paths: Sequence[Path]) -> list[Source]:
 def _revisions(repositories: Sequence[str], revs: Sequence[str]) -> list[Source]:
     if not repositories:
         return []
-    from vpatch.matrix.git_revision import Revision
+    from vpatch.matrix.trees import Revision
 
     return [Revision(repository, rev) for repository in repositories for rev in revs or ("HEAD",)]
 

@@ -20,7 +20,7 @@ baseline is listed as such. Rows and overlays that were not asked for this time 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -29,8 +29,7 @@ from packaging.version import Version
 
 from vpatch.core.verdict import PartVerdict, State
 from vpatch.errors import Problem
-from vpatch.matrix.sources import parsed_version
-from vpatch.matrix.verdicts import BROKEN, Cell, Matrix, Row
+from vpatch.matrix.verdicts import BROKEN, Cell, Matrix, Row, parsed_version
 
 PROJECT = "vllm"
 
@@ -70,24 +69,20 @@ class Change:
     def __str__(self) -> str:
         return str(self.problem)
 
-    @property
-    def other(self) -> str | None:
-        """The row that it was compared with if that has another name."""
-        return self.against if self.against != self.vllm else None
-
-    @property
-    def states(self) -> str:
-        """The states before and after, "" if they are equal or there is no cell."""
-        if not self.overlay or self.before is self.after:
-            return ""
-        return f"{self.before} -> {self.after}" if self.before else str(self.after)
+    def compared(self, code: Callable[[str], str] = str) -> str:
+        """Describe the states before and after if they differ, and the other row; `code` formats its name."""
+        states = other = ""
+        if self.overlay and self.before is not self.after:
+            states = f"{self.before} -> {self.after}" if self.before else str(self.after)
+        if self.against and self.against != self.vllm:
+            other = f"compared with {code(self.against)}"
+        return ", ".join(filter(None, (states, other)))
 
     @property
     def problem(self) -> Problem:
         """The change as a problem."""
-        compared = ", ".join(filter(None, (self.states, self.other and f"compared with {self.other}")))
         where = ": ".join(filter(None, (self.vllm, self.overlay)))
-        return Problem(self.kind, where, ": ".join(filter(None, (compared, self.because))))
+        return Problem(self.kind, where, ": ".join(filter(None, (self.compared(), self.because))))
 
 
 def from_objects(objects: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, Note, WheelCache, is_hash
-from vpatch.matrix.sources import Tree
+from vpatch.matrix.verdicts import Tree
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
 from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
 

@@ -114,8 +114,7 @@ def markdown_changes(changes: Sequence[Change]) -> list[str]:
 
 def _item(change: Change) -> str:
     where = ", ".join(filter(None, (_code(change.vllm), change.overlay and _code(change.overlay))))
-    since = ", ".join(filter(None, (change.states, change.other and f"compared with {_code(change.other)}")))
-    return "- " + ": ".join(filter(None, (where, since, _code(change.because))))
+    return "- " + ": ".join(filter(None, (where, change.compared(_code), _code(change.because))))
 
 
 def _code(text: str) -> str:

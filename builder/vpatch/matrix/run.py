@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -17,8 +17,7 @@ from threading import Thread
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.sources import Source
-from vpatch.matrix.verdicts import Cell, Matrix, Row
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Source
 from vpatch.matrix.worker import Result, start, work
 
 READERS = 8  # sources that are read at a time
@@ -44,20 +43,18 @@ def run(
     Raises:
         Failure: a worker process died.
     """
-    columns = _Columns({item.id: Engine([item]).files for item in overlays}, frozenset(together))
     with _worker_pool(len(sources)) as pool:
-        jobs: dict[Key, Future[Result]] = {}
+        jobs = _Jobs(pool, {item.id: Engine([item]).files for item in overlays}, frozenset(together))
         keys: dict[Future[Row], Mapping[str, Key]] = {}
         reading = _begin_reading(sources, Engine(overlays).files)
         for done, future in enumerate(as_completed(reading), 1):
             progress(done / len(sources) / 2)
             if (tree := future.result().tree) is not None:
-                keys[future] = columns.keys(tree.files)
-                columns.submit(tree.files, keys[future], pool, jobs)
+                keys[future] = jobs.begin(tree.files)
         rows = []
         for future in reading:
             row = future.result()
-            rows.append(columns.filled(row, keys[future], jobs) if row.tree else row)
+            rows.append(jobs.filled(row, keys[future]) if row.tree else row)
             progress(0.5 + len(rows) / len(sources) / 2)
     return Matrix(tuple(overlays), tuple(rows))
 
@@ -87,35 +84,37 @@ def _read(queue: SimpleQueue[tuple[Source, Future[Row]]], files: Collection[str]
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """The questions about every row. Of rows with equal bytes, as far as an overlay reads them, one is tried."""
+class _Jobs:
+    """The jobs of worker processes. Of rows with equal bytes, as far as an overlay reads them, one is tried."""
 
+    pool: Executor
     files: Mapping[str, tuple[str, ...]]  # by overlay
     together: frozenset[str]
+    begun: dict[Key, Future[Result]] = field(default_factory=dict)
 
-    def keys(self, files: Mapping[str, bytes]) -> dict[str, Key]:
-        """Return the key of the verdict on each overlay, by id, and on those together, by ""."""
+    def begin(self, files: Mapping[str, bytes]) -> Mapping[str, Key]:
+        """Begin what no job does yet; return the keys of the verdicts by overlay, and on several together by ""."""
         hashes = {file: hashlib.sha256(data).digest() for file, data in files.items()}
         keys: dict[str, Key] = {
             name: (name, *(hashes.get(file, b"") for file in wanted)) for name, wanted in self.files.items()
         }
-        return keys | {"": ("", *(part for name in sorted(self.together) for part in keys[name]))}
-
-    def submit(
-        self, files: Mapping[str, bytes], keys: Mapping[str, Key], pool: Executor, jobs: dict[Key, Future[Result]]
-    ) -> None:
-        """Begin a job for those keys that have none yet."""
-        new = {name: key for name, key in keys.items() if key not in jobs}
+        keys[""] = ("", *(part for name in sorted(self.together) for part in keys[name]))
+        new = {name: key for name, key in keys.items() if key not in self.begun}
         if new:
             together = self.together if "" in new else frozenset()
-            with _uninterrupted():
-                job = pool.submit(work, files, tuple(self.files), new.keys() - {""}, together)
-            jobs.update(dict.fromkeys(new.values(), job))
+            # An interrupt is for this process, which ends those that it starts here; meanwhile it waits.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                job = self.pool.submit(work, files, tuple(self.files), new.keys() - {""}, together)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self.begun.update(dict.fromkeys(new.values(), job))
+        return keys
 
-    def filled(self, row: Row, keys: Mapping[str, Key], jobs: Mapping[Key, Future[Result]]) -> Row:
+    def filled(self, row: Row, keys: Mapping[str, Key]) -> Row:
         """Wait for the row's jobs; return it with its cells."""
-        cells = [jobs[keys[name]].result()[0][name] for name in self.files]
-        both = jobs[keys[""]].result()[1]
+        cells = [self.begun[keys[name]].result()[0][name] for name in self.files]
+        both = self.begun[keys[""]].result()[1]
         clashing = {
             cell.verdict.id: Cell(verdict, tuple(dict.fromkeys((*verdict.problems, *cell.problems))))
             for cell in cells
@@ -141,13 +140,3 @@ def _worker_pool(rows: int) -> Iterator[Executor]:
             raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Start processes with SIGINT blocked: it is for this process, which ends them; here it comes a little later."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

