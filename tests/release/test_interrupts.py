@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from tests.loopback import Site
 
 CHILD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from vpatch.release import fetch as module
-real, written = module._write, []
-def write(path, member):
-    real(path, member)
+from vpatch.release.fetch import fetch
+real, written = os.utime, []
+def utime(path, times):
+    real(path, times)
     written.append(path)
     if len(written) == int(sys.argv[2]):
         print("writing", flush=True)
         time.sleep(60)
-module._write = write
-module.fetch("1.0", Path(sys.argv[1]))
+os.utime = utime
+fetch("1.0", Path(sys.argv[1]))
 """
 
 

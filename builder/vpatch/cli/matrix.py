@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from vpatch.cli.progress import share
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.baseline import Kind, changes
-from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, require_jinja, table
+from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
-from vpatch.matrix.trees import LocalTree
+from vpatch.matrix.trees import LocalTree, Revision
 from vpatch.matrix.verdicts import Matrix, Row, Source, as_rows, read_rows
 
 PATH = click.Path(path_type=Path, readable=False)
@@ -72,7 +73,8 @@ def matrix_command(
     before = read_rows(baseline) if baseline else None
     installed = discover()
     overlays = select(installed, ids) if ids else installed
-    sources = [*_wheels(wheels), *map(LocalTree, trees), *_revisions(repositories, revs)]
+    revisions = [Revision(*pair) for pair in product(repositories, revs or ("HEAD",))]
+    sources: list[Source] = [*_wheels(wheels), *map(LocalTree, trees), *revisions]
     notes: tuple[str, ...] = ()
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
@@ -101,7 +103,7 @@ def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdow
 
 def _check_writable(path: Path) -> None:
     """Check that the page can be made and written, before the work is done."""
-    require_jinja()
+    page_template()
     with naming("cannot write", str(path)), path.open("a"):
         return
 
@@ -119,14 +121,6 @@ def _wheels(paths: Sequence[Path]) -> list[Source]:
     from vpatch.matrix.releases import WheelFile
 
     return [*map(WheelFile, paths)]
-
-
-def _revisions(repositories: Sequence[str], revs: Sequence[str]) -> list[Source]:
-    if not repositories:
-        return []
-    from vpatch.matrix.trees import Revision
-
-    return [Revision(repository, rev) for repository in repositories for rev in revs or ("HEAD",)]
 
 
 def _releases(

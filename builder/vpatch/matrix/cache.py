@@ -181,9 +181,7 @@ class Cache:
 
 def _unsealed(data: bytes) -> Note | None:
     seal, _, body = data.partition(b"\n")
-    if seal != hashlib.sha256(body).hexdigest().encode():
-        return None
-    note: Note = json.loads(body)
+    note: Note | None = json.loads(body) if seal == hashlib.sha256(body).hexdigest().encode() else None
     return note
 
 
@@ -200,11 +198,11 @@ class WheelCache:
         """Return the wheel's RECORD and its size in bytes, None if the wheel is not in the cache."""
         try:
             note = self.cache.note(WHEELS, self.sha256)
-            record = None if note is None else self.cache.get(note["record"])
+            record = self.cache.get(note["record"]) if note else None
         except DamagedError:
             self._note_damage("RECORD")
             return None
-        return None if note is None or record is None else (record, note["size"])
+        return (record, note["size"]) if note and record is not None else None
 
     def files(self, wanted: Collection[str], sums: Mapping[str, tuple[str, str]]) -> dict[str, bytes]:
         """Return those wanted files that are cached, each as `sums`, from RECORD, has it."""

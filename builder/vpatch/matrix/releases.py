@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -58,9 +58,9 @@ class Release:
         cached.keep(members.record, tree.size, tree.files)
         return replace(tree, files={**held, **tree.files}, notes=tuple(cached.notes))
 
-    def _fetch(self, files: Collection[str]) -> tuple[Tree, Members]:
+    def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
         with open_wheel(self.wheel) as file:
-            members = read_wheel(file, files)
+            members = _read_wheel(file, files)
             return Tree(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
 
 
@@ -78,25 +78,21 @@ class WheelFile:
     def read(self, files: Collection[str]) -> Tree:
         """Read those of these files that exist."""
         with naming("cannot read", str(self.path)), self.path.open("rb") as file:
-            members = read_wheel(file, files)
+            members = _read_wheel(file, files)
         version = members.path.partition(".dist-info/")[0].partition("-")[2]
         return Tree(members.files, version, str(self.path))
 
 
-@dataclass(frozen=True)
-class Members:
-    """RECORD's path and bytes, and the bytes of the wanted files of a wheel."""
-
-    path: str
+class _Members(NamedTuple):
+    path: str  # of RECORD
     record: bytes
     files: Mapping[str, bytes]
 
 
-def read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Members:
-    """Read those of the `wanted` files that a wheel has.
+def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Members:
+    """Read those of the `wanted` files that a wheel has. Each problem names the wheel.
 
-    RECORD must list all code of the wheel, and no wanted file that is not there: from then on, RECORD alone says
-    which files the wheel has. Each problem names the wheel.
+    RECORD must list all its code, and no wanted file that is not there: from then on, RECORD alone says what it has.
     """
     wheel, names = Path(file.name).name, set[str]()
 
@@ -112,19 +108,16 @@ def read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> Members:
         unlisted = sorted(name for name in names - listed if name.endswith(".py"))
         absent = sorted((listed & {*wanted}) - names)
         if unlisted or absent:
-            why = "RECORD lists it, and the wheel has no such file"
-            raise Failure(
-                *(Problem("wrong bytes", name, "RECORD does not list it") for name in unlisted),
-                *(Problem("wrong bytes", name, why) for name in absent),
-            )
+            causes = dict.fromkeys(unlisted, "RECORD does not list it")
+            causes |= dict.fromkeys(absent, "RECORD lists it, and the wheel has no such file")
+            raise Failure(*(Problem("wrong bytes", name, cause) for name, cause in causes.items()))
     except Failure as failure:
         problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
         raise Failure(*problems) from failure
-    return Members(path, record, found)
+    return _Members(path, record, found)
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """Releases, oldest first, and notes on where the list comes from."""
 
     releases: tuple[Release, ...]

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Change, Kind
 from vpatch.matrix.verdicts import Cell, Matrix, Row
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _HEADINGS = {
     Kind.WORSE: "Worse",
@@ -38,12 +41,8 @@ _PIECES = re.compile(r"`([^`]+)`|(?<![\w/.-])([\w.-]+/[\w.-]+#\d+)\b")
 
 def lines(matrix: Matrix) -> list[str]:
     """Render a line for each cell, with its reason and the problems found after the overlay was applied."""
-    return [
-        f"{row.name}: {cell.verdict.id}: {cell.verdict.state}: "
-        + "; ".join([cell.verdict.because, *map(str, cell.beyond)])
-        for row in matrix.rows
-        for cell in row.cells
-    ]
+    cells = ((row.name, cell.verdict, cell.beyond) for row in matrix.rows for cell in row.cells)
+    return [f"{name}: {v.id}: {v.state}: {'; '.join([v.because, *map(str, beyond)])}" for name, v, beyond in cells]
 
 
 def table(matrix: Matrix) -> list[tuple[str, ...]]:
@@ -73,11 +72,10 @@ def markdown(matrix: Matrix) -> list[str]:
     rows = ["| vLLM | " + " | ".join(f"`{item.id}`" for item in matrix.overlays) + " |"]
     rows.append("|---" * (len(matrix.overlays) + 1) + "|")
     rows += [f"| {_escaped(name)} | {' | '.join(_states(row))} |" for name, row in _spans(matrix.rows, _states)]
-    unread = (row for row in matrix.rows if row.tree is None)
     padding = " |" * (len(matrix.overlays) - 1)
-    return rows + [
-        f"| {_escaped(r.name)} | **cannot be read**: {_escaped(str(r.problems[0]))} |{padding}" for r in unread
-    ]
+    for row in (row for row in matrix.rows if row.tree is None):
+        rows.append(f"| {_escaped(row.name)} | **cannot be read**: {_escaped(str(row.problems[0]))} |{padding}")
+    return rows
 
 
 def _spans(rows: Sequence[Row], shown: Callable[[Row], object]) -> Iterator[tuple[str, Row]]:
@@ -137,9 +135,6 @@ class _Reason(NamedTuple):
 
 def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     """Render the page, with the newest row first. `made` is when the verdicts were computed; `version` is vpatch's."""
-    require_jinja()
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     rows = matrix.rows[::-1]
     numbers: dict[tuple[int, Cell], list[int]] = {}
     for number, row in enumerate(rows):
@@ -149,15 +144,7 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     for number, (column, cell) in enumerate(sorted(numbers, key=lambda key: key[0])):
         item, parts = matrix.overlays[column], Counter(part.state for part in cell.verdict.parts)
         found[column, cell] = _Reason(f"reason-{number}", column, item, cell, numbers[column, cell], parts)
-    environment = Environment(
-        loader=PackageLoader("vpatch.matrix", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"pieces": pieces, "words": lambda state: state.replace("_", " "), "on": on}
-    html = environment.get_template("page.html").render(
+    html = page_template().render(
         overlays=matrix.overlays,
         rows=rows,
         reasons=tuple(found.values()),
@@ -171,13 +158,17 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     return html.encode("utf-8", "backslashreplace").decode()
 
 
-def require_jinja() -> None:
-    """Raise a failure if the extra that renders the page is not installed."""
+def page_template() -> Template:
+    """Return the template of the page; raise a failure if its extra is not installed."""
     try:
-        import jinja2  # noqa: F401
+        from jinja2 import Environment, PackageLoader, StrictUndefined
     except ModuleNotFoundError as error:
         cause = "not installed: pip install 'vpatch[matrix]'"
         raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
+    options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("vpatch.matrix", ""), autoescape=True, **options)
+    environment.filters |= {"pieces": pieces, "words": lambda state: state.replace("_", " "), "on": on}
+    return environment.get_template("page.html")
 
 
 def pieces(text: str) -> Iterator[tuple[str, str]]:

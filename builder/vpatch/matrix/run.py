@@ -32,13 +32,9 @@ def run(
     together: Collection[str],
     progress: Callable[[float], None],
 ) -> Matrix:
-    """Compute the matrix.
+    """Compute the matrix of vLLMs, its rows, and overlays, its columns.
 
-    Args:
-        sources: the vLLMs, in the order of the rows.
-        overlays: the columns.
-        together: the ids of the overlays that are tried together, too.
-        progress: accepts the share that is done, from 0 to 1.
+    The overlays whose ids are in `together` are tried together, too. `progress` accepts the share done, from 0 to 1.
 
     Raises:
         Failure: a worker process died.
@@ -65,22 +61,22 @@ def _begin_reading(sources: Sequence[Source], files: Collection[str]) -> list[Fu
     queue = SimpleQueue[tuple[Source, Future[Row]]]()
     for pair in zip(sources, rows, strict=True):
         queue.put(pair)
+
+    def read() -> None:
+        with suppress(Empty):
+            while True:
+                source, row = queue.get_nowait()
+                try:
+                    row.set_result(Row(source.name, source.read(files)))
+                except Failure as failure:
+                    row.set_result(Row(source.name, None, problems=failure.problems))
+                except BaseException as error:
+                    row.set_exception(error)
+
     for _ in range(min(READERS, len(sources))):
         # After an interrupt, Python would wait for an executor's threads, and a server can be silent for long.
-        Thread(target=_read, args=(queue, files), daemon=True).start()
+        Thread(target=read, daemon=True).start()
     return rows
-
-
-def _read(queue: SimpleQueue[tuple[Source, Future[Row]]], files: Collection[str]) -> None:
-    with suppress(Empty):
-        while True:
-            source, row = queue.get_nowait()
-            try:
-                row.set_result(Row(source.name, source.read(files)))
-            except Failure as failure:
-                row.set_result(Row(source.name, None, problems=failure.problems))
-            except BaseException as error:
-                row.set_exception(error)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _ODD = {"120000": "a symbolic link", "160000": "a submodule"}  # by mode
 
 @dataclass(frozen=True)
 class LocalTree:
-    """A site-packages folder, a virtual environment, an interpreter, or a source checkout."""
+    """A vLLM in a site-packages folder, a virtual environment, an interpreter, or a source checkout."""
 
     path: Path
 
@@ -47,9 +47,9 @@ class LocalTree:
 
     def read(self, files: Collection[str]) -> Tree:
         """Read those of these files that exist."""
-        site = locate(self.path)
-        found = {name: data for name in files if (data := site.read(name)) is not None}
-        return Tree(found, site.version, str(site.root))
+        tree = locate(self.path)
+        found = {name: data for name in files if (data := tree.read(name)) is not None}
+        return Tree(found, tree.version, str(tree.root))
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,7 @@ class Revision:
         return self.rev
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read these files as git stores them. The version is that of the commit's newest tag, if it has any.
-
-        Raises:
-            Failure: git, gitpython, the repository or the revision is missing, it has no vLLM, a wanted file is not a
-                plain one, or a server does not answer.
-        """
+        """Read these files as git stores them. The version is that of the commit's newest tag, if it has any."""
         where = shown(self.address)
         for what, given in (("address", where), ("revision", self.rev)):
             if given.startswith("-"):
@@ -82,26 +77,26 @@ class Revision:
         folder = Path(self.address)
         with _naming_git(self.address):
             if folder.is_dir():
-                git_dir = folder / ".git"
-                return self._tree(git_dir if git_dir.exists() else folder, "", files)
+                git = _git(folder)
+                return self._tree(git, self._resolve(git), files)
             if not _is_url(self.address):
                 raise Failure(Problem("cannot read", where, "there is no such folder, and it is no URL"))
             with _temporary() as made:
-                return self._tree(made, _fetch_commit(self.address, self.rev, made), files)
+                git = _git(made, fetches=True)
+                return self._tree(git, self._fetch_commit(git), files, made)
 
-    def _tree(self, git_dir: Path, fetched: str, files: Collection[str]) -> Tree:
-        """Read the files of the commit `fetched`, or of the revision if nothing was fetched."""
-        git = _git(git_dir.parent if git_dir.name == ".git" else git_dir, git_dir.absolute())
-        commit = fetched or self._resolve(git)
+    def _tree(self, git: Git, commit: str, files: Collection[str], fetched: Path | None = None) -> Tree:
         blobs = _blobs(git, commit, files, f"{shown(self.address)} {self.rev}")
         if fetched and blobs:
-            _fetch_blobs(self.address, self.rev, git_dir, set(blobs.values()))
+            self._fetch_blobs(git, {*blobs.values()})
+        tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
+        versions = [version for tag in tags if (version := parsed_version(tag))]
         raw = {"strip_newline_in_stdout": False, "stdout_as_string": False}
         return Tree(
             files={file: bytes(git.cat_file("blob", blob, **raw)) for file, blob in blobs.items()},
-            version=_version(git, commit),
+            version=str(max(versions)) if versions else None,
             origin=f"{shown(self.address)} {commit}",
-            received=sum(pack.stat().st_size for pack in git_dir.glob("objects/pack/*.pack")) if fetched else 0,
+            received=sum(pack.stat().st_size for pack in fetched.glob("objects/pack/*.pack")) if fetched else 0,
         )
 
     def _resolve(self, git: Git) -> str:
@@ -113,15 +108,80 @@ class Revision:
             found = git.rev_parse("--quiet", "--verify", self.rev)
             return str(git.rev_parse("--quiet", "--verify", f"{found}^{{commit}}"))
         except GitCommandError as error:
-            raise _missing(self.address, f"{self.rev}: git knows no commit by that name there") from error
+            raise self._missing("git knows no commit by that name there") from error
+
+    def _fetch_commit(self, git: Git) -> str:
+        """Fetch the commit and its tags, and the files unless the server can leave them out; return its id."""
+        from git import GitCommandError
+
+        git.init("--quiet", "--template=")
+        try:
+            git.check_ref_format("--allow-onelevel", self.rev)
+        except GitCommandError as error:
+            raise self._missing("of a URL it is a branch, a tag or the whole id of a commit") from error
+        git.remote("add", "origin", self.address)
+        if output := self._fetch(git, "--depth=1", "--filter=blob:none", "origin", f"+{self.rev}:{_REF}"):
+            raise self._failure(output)
+        return str(git.rev_parse("--verify", f"{_REF}^{{commit}}"))
+
+    def _fetch_blobs(self, git: Git, ids: Collection[str]) -> None:
+        output = self._fetch(git, "--no-tags", "--filter=blob:none", "origin", *ids)
+        if _UNADVERTISED in output:  # the server can leave files out, but does not send single ones by their ids
+            output = self._fetch(git, "--refetch", "--no-filter", "--depth=1", "origin", f"+{self.rev}:{_REF}")
+        if output:
+            raise self._failure(output)
+
+    def _fetch(self, git: Git, *arguments: str) -> str:
+        """Run `git fetch`; return its output if it failed, else ""."""
+        options = ("--progress", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules")
+        settings = ("-c", "fetch.negotiationAlgorithm=noop", "-c", "fetch.unpackLimit=1")
+        command = [git.GIT_PYTHON_GIT_EXECUTABLE, *settings, "fetch", *options, *arguments]
+        # In a session of its own it has no terminal to ask at, and can be ended with all that it started.
+        running = git.execute(command, as_process=True, with_stdout=False, start_new_session=True)
+        process: Any = running.proc  # gitpython ends the process when `running` is collected
+
+        def end() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        atexit.register(end)  # for the threads that an interrupted program does not wait for
+        output = b""
+        with process:
+            try:
+                while select([process.stderr], [], [], SILENCE)[0]:
+                    if not (more := os.read(process.stderr.fileno(), 1 << 16)):
+                        break
+                    output += more
+                else:
+                    cause = f"no sign of life within {SILENCE:g} s"
+                    raise Failure(Problem("cannot fetch", shown(self.address), cause))
+                failed = process.wait()
+            except BaseException:
+                end()
+                raise
+            finally:
+                atexit.unregister(end)
+        return output.decode("utf-8", "replace") if failed else ""
+
+    def _failure(self, output: str) -> Failure:
+        """Return the failure of a fetch, without git's progress and without secrets."""
+        lines = [line.strip() for line in re.split(r"[\r\n]", output) if not line.startswith("warning: ")]
+        # The last line about a failure of ssh names no cause.
+        fatal = [line for line in lines if line.startswith("fatal: ") and "not read from remote" not in line]
+        cause = next(filter(None, [*fatal, *lines]), "git fetch fails")
+        if re.search(rf"couldn't find remote ref|not our ref|{_UNADVERTISED}", output):
+            return self._missing("there is neither a branch nor a tag nor a commit that is called so")
+        cause = _hidden(cause.removeprefix("fatal: "), self.address)
+        return Failure(Problem("cannot fetch", shown(self.address), cause[:1].lower() + cause[1:]))
+
+    def _missing(self, cause: str) -> Failure:
+        return Failure(Problem("no such revision", shown(self.address), f"{self.rev}: {cause}"))
 
 
 @contextmanager
 def _temporary() -> Iterator[Path]:
-    """Make a folder, and remove it afterwards, or at the program's end if this thread does not get that far.
-
-    A TemporaryDirectory counts as removed before it is, and the program may end in between.
-    """
+    """Make a folder, and remove it afterwards, or at the program's end if this thread does not get that far."""
+    # Not a TemporaryDirectory: that counts as removed before it is, and the program may end in between.
     made = Path(mkdtemp(prefix="vpatch-git-"))
     remove = partial(shutil.rmtree, made, ignore_errors=True)
     atexit.register(remove)
@@ -155,33 +215,23 @@ def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> Mapping
     if not any(path.startswith("vllm/") for path in entries):
         raise Failure(Problem("no vLLM", where, "it has no folder vllm/"))
     wanted = {place for file in files for place in (file, *map(str, Path(file).parents))}
-    odd = [
-        Problem("not a plain file", where, f"{path} is {_ODD[mode]}")
-        for path, (mode, _, _) in entries.items()
-        if path in wanted and mode in _ODD
-    ]
+    odd = [f"{path} is {_ODD[mode]}" for path, (mode, _, _) in entries.items() if path in wanted and mode in _ODD]
     if odd:
-        raise Failure(*odd)
+        raise Failure(*(Problem("not a plain file", where, cause) for cause in odd))
     return {file: entries[file][2] for file in files if file in entries}
 
 
-def _version(git: Git, commit: str) -> str | None:
-    """Return the newest version among the tags of this very commit."""
-    tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
-    versions = [version for tag in tags if (version := parsed_version(tag))]
-    return str(max(versions)) if versions else None
-
-
-def _git(folder: Path, git_dir: Path, *, fetches: bool = False) -> Git:
+def _git(folder: Path, *, fetches: bool = False) -> Git:
     """Return git for one repository. It asks no questions, and fetches only if it may, by safe protocols."""
     from git import Git
 
+    git_dir = folder / ".git" if (folder / ".git").exists() else folder
     allowed = os.environ.get("GIT_ALLOW_PROTOCOL")
     protocols = [name for name in _PROTOCOLS if fetches and (allowed is None or name in allowed.split(":"))]
     git = Git(folder)
     git.update_environment(
-        GIT_DIR=str(git_dir),  # a hook that started vpatch may have set this and the next for another repository
-        GIT_WORK_TREE=str(git_dir),
+        GIT_DIR=str(git_dir.absolute()),  # both may be set for another repository, whose hook started vpatch
+        GIT_WORK_TREE=str(git_dir.absolute()),
         GIT_ALLOW_PROTOCOL=":".join(protocols) or "none",
         GIT_NO_LAZY_FETCH="1",  # else git would fetch what a partial clone lacks
         GIT_NO_REPLACE_OBJECTS="1",
@@ -189,88 +239,6 @@ def _git(folder: Path, git_dir: Path, *, fetches: bool = False) -> Git:
         SSH_ASKPASS_REQUIRE="never",  # nor is there a terminal, as git runs in a session of its own
     )
     return git
-
-
-def _fetch_commit(address: str, rev: str, folder: Path) -> str:
-    """Fetch the commit of a branch, a tag or a whole id into `folder`, which is empty; return its id.
-
-    If the server can leave files out, `_fetch_blobs` fetches them later, else all of them come now. Tags of exactly
-    that commit come along.
-    """
-    from git import GitCommandError
-
-    git = _git(folder, folder, fetches=True)
-    git.init("--quiet", "--template=")
-    try:
-        git.check_ref_format("--allow-onelevel", rev)
-    except GitCommandError as error:
-        raise _missing(address, f"{rev}: of a URL it is a branch, a tag or the whole id of a commit") from error
-    git.remote("add", "origin", address)
-    if message := _fetch(git, address, "--depth=1", "--filter=blob:none", "origin", f"+{rev}:{_REF}"):
-        raise _failure(address, rev, message)
-    return str(git.rev_parse("--verify", f"{_REF}^{{commit}}"))
-
-
-def _fetch_blobs(address: str, rev: str, folder: Path, ids: Collection[str]) -> None:
-    """Fetch these contents at once, if they are not there yet."""
-    git = _git(folder, folder, fetches=True)
-    message = _fetch(git, address, "--no-tags", "--filter=blob:none", "origin", *ids)
-    if _UNADVERTISED in message:  # the server can leave files out, but does not send single ones by their ids
-        message = _fetch(git, address, "--refetch", "--no-filter", "--depth=1", "origin", f"+{rev}:{_REF}")
-    if message:
-        raise _failure(address, rev, message)
-
-
-def _fetch(git: Git, address: str, *arguments: str) -> str:
-    """Run `git fetch`; return its output if it failed, else ""."""
-    options = ("--progress", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules")
-    settings = ("-c", "fetch.negotiationAlgorithm=noop", "-c", "fetch.unpackLimit=1")
-    # In a session of its own it has no terminal to ask at, and can be ended with all that it started.
-    running = git.execute(
-        [git.GIT_PYTHON_GIT_EXECUTABLE, *settings, "fetch", *options, *arguments],
-        as_process=True,
-        with_stdout=False,
-        start_new_session=True,
-    )
-    process: Any = running.proc  # gitpython ends the process when `running` is collected
-
-    def end() -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    atexit.register(end)  # for the threads that an interrupted program does not wait for
-    output = b""
-    with process:
-        try:
-            while select([process.stderr], [], [], SILENCE)[0]:
-                if not (more := os.read(process.stderr.fileno(), 1 << 16)):
-                    break
-                output += more
-            else:
-                raise Failure(Problem("cannot fetch", shown(address), f"no sign of life within {SILENCE:g} s"))
-            failed = process.wait()
-        except BaseException:
-            end()
-            raise
-        finally:
-            atexit.unregister(end)
-    return output.decode("utf-8", "replace") if failed else ""
-
-
-def _failure(address: str, rev: str, output: str) -> Failure:
-    """Return the failure of a fetch, without git's progress and without secrets."""
-    lines = [line.strip() for line in re.split(r"[\r\n]", output) if not line.startswith("warning: ")]
-    # The last line about a failure of ssh names no cause.
-    fatal = [line for line in lines if line.startswith("fatal: ") and "not read from remote" not in line]
-    cause = next(filter(None, [*fatal, *lines]), "git fetch fails")
-    if re.search(rf"couldn't find remote ref|not our ref|{_UNADVERTISED}", output):
-        return _missing(address, f"{rev}: there is neither a branch nor a tag nor a commit that is called so")
-    cause = _hidden(cause.removeprefix("fatal: "), address)
-    return Failure(Problem("cannot fetch", shown(address), cause[:1].lower() + cause[1:]))
-
-
-def _missing(address: str, cause: str) -> Failure:
-    return Failure(Problem("no such revision", shown(address), cause))
 
 
 def _is_url(address: str) -> bool:

@@ -63,8 +63,8 @@ class Source(Protocol):
 class Cell:
     """What one overlay would do to one vLLM.
 
-    `verdict` is on the unmodified vLLM. `problems` need a person's attention: those of the verdict, and those found
-    after the overlay was applied in memory.
+    `verdict` is on the unmodified vLLM. `problems` are those of the verdict, and those found after the overlay was
+    applied in memory.
     """
 
     verdict: Verdict
@@ -83,10 +83,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One vLLM, with a cell for each overlay.
+    """One vLLM, with a cell for each overlay. `problems` belong to no single cell.
 
-    A vLLM that could not be read has no cells, and no tree; `problems` then say why. Otherwise they are the problems
-    that belong to no single cell.
+    A vLLM that could not be read has neither a tree nor cells; `problems` say why.
     """
 
     name: str
@@ -105,29 +104,24 @@ class Matrix:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All problems, each with the row and the overlay that it concerns."""
-        return tuple(
-            problem if problem.where.startswith(where) else replace(problem, where=f"{where}: {problem.where}")
-            for row in self.rows
-            for where, problems in (
-                (row.name, row.problems),
-                *((f"{row.name}: {cell.verdict.id}", cell.problems) for cell in row.cells),
-            )
-            for problem in problems
-        )
+        found: list[Problem] = []
+        for row in self.rows:
+            cells = ((f"{row.name}: {cell.verdict.id}", cell.problems) for cell in row.cells)
+            for where, problems in ((row.name, row.problems), *cells):
+                found += [p if p.where.startswith(where) else replace(p, where=f"{where}: {p.where}") for p in problems]
+        return tuple(found)
 
 
 def as_rows(matrix: Matrix) -> list[dict[str, Any]]:
     """Return the field "rows" of `vpatch matrix --json`. A vLLM that could not be read has no "origin"."""
+    as_json = Problem.as_json
     return [
         {
             "vllm": (row.tree.version if row.tree else None) or row.name,
             "name": row.name,
             "origin": row.tree.origin if row.tree else None,
-            "problems": [problem.as_json() for problem in row.problems],
-            "overlays": [
-                {**cell.verdict.as_json(), "problems": [problem.as_json() for problem in cell.problems]}
-                for cell in row.cells
-            ],
+            "problems": [*map(as_json, row.problems)],
+            "overlays": [{**c.verdict.as_json(), "problems": [*map(as_json, c.problems)]} for c in row.cells],
         }
         for row in matrix.rows
     ]
@@ -141,18 +135,15 @@ _ROW = {"name": str, "vllm": str, "origin": _OPTIONAL, "overlays": [_CELL], "pro
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """Read the rows of a file that `vpatch matrix --json` wrote. Their trees have no files.
-
-    Raises:
-        Failure: the file cannot be read, or has another format.
-    """
+    """Read the rows of a file that `vpatch matrix --json` wrote, else raise a failure. Their trees have no files."""
     with naming("cannot read", str(path)):
         data = path.read_bytes()
     try:
         body = json.loads(data)
-        _check(body, {"schema": int, "command": str})
-        if (body["schema"], body["command"]) != (1, "matrix"):
-            raise _FormatError("it is no result of this version's `vpatch matrix --json`")
+        for name, expected in (("schema", 1), ("command", "matrix")):
+            _check(body, {name: type(expected)})
+            if body[name] != expected:
+                raise _FormatError("it is no result of this version's `vpatch matrix --json`")
         _check(body, {"rows": [_ROW]})
         rows = tuple(_row(row, f"rows[{number}]: ") for number, row in enumerate(body["rows"]))
         names = [row.name for row in rows]

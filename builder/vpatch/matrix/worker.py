@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -113,27 +113,24 @@ def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Ch
     return changeset, (*changeset.problems, *problems)
 
 
-def _revert(
-    tree: _MemoryTree, changeset: Changeset, overlays: Sequence[Catalogued], engine: Engine
-) -> Sequence[Problem]:
+def _revert(tree: _MemoryTree, changes: Changeset, overlays: Sequence[Catalogued], engine: Engine) -> Iterator[Problem]:
     """Revert one overlay while the others stay, and then all of them."""
-    applied = {verdict.id for verdict in changeset.after if verdict.state is State.APPLIED}
+    applied = {verdict.id for verdict in changes.after if verdict.state is State.APPLIED}
     try:
         revert(tree, overlays, [next(item for item in overlays if item.id in applied)], engine)
         revert(tree, overlays, None)
     except Failure as failure:
-        return failure.problems
-    changed = [file for file in changeset.files if tree.read(file) != tree.pristine(file)]
-    return [Problem("not reversible", file, "it stays changed") for file in changed]
+        yield from failure.problems
+        return
+    for file in changes.files:
+        if tree.read(file) != tree.pristine(file):
+            yield Problem("not reversible", file, "it stays changed")
 
 
 def _unknown(item: Catalogued, problem: Problem) -> Verdict:
     """Return the verdict of an overlay that raised an exception."""
-    parts = (
-        PartVerdict(part.name, State.DRIFTED, str(problem), part.files, problems=(problem,))
-        for part in item.overlay.parts
-    )
-    return Verdict(item.id, tuple(parts))
+    parts = ((part.name, State.DRIFTED, str(problem), part.files) for part in item.overlay.parts)
+    return Verdict(item.id, tuple(PartVerdict(*part, problems=(problem,)) for part in parts))
 
 
 @dataclass

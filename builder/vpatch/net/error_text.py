@@ -35,8 +35,7 @@ def cause(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return _first_line(error.strerror)
     # Not its `__context__`: that is any error that was being handled at the time, related or not.
-    wrapped = (getattr(error, "reason", None), *error.args, error.__cause__)
-    for inner in wrapped:
+    for inner in (getattr(error, "reason", None), *error.args, error.__cause__):
         if isinstance(inner, BaseException):
             return cause(inner)
     if isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)):

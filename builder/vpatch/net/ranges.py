@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING
 
@@ -161,10 +161,7 @@ class RemoteFile(io.RawIOBase):
         return response
 
     def _download(self, answer: requests.Response | None) -> None:
-        """Read the whole file into a temporary one, from its beginning after each cut.
-
-        `answer` is a response that has all of it.
-        """
+        """Read the whole file into a temporary one, from its beginning after each cut."""
         with naming("cannot write", "temporary file"), ExitStack() as unless_done:
             copy = unless_done.enter_context(tempfile.TemporaryFile())
             self._fill(copy, answer)
@@ -231,11 +228,7 @@ def _get(session: requests.Session, url: str, span: str = "", etag: str = "") ->
 
 
 def blocks(response: requests.Response) -> Iterator[bytes]:
-    """Yield the body as it comes.
-
-    Raises:
-        CutError: it ended before its end.
-    """
+    """Yield the body as it comes; raise CutError if it ends before its end."""
     try:
         yield from response.iter_content(BLOCK)
     except requests.RequestException as error:
@@ -252,15 +245,12 @@ def _content_range(response: requests.Response) -> tuple[int, int, int] | None:
     return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
 
 
-def _joined(spans: Iterable[Span]) -> Iterator[Span]:
+def _joined(spans: Iterable[Span]) -> Sequence[Span]:
     """Join spans that are at most `GAP` bytes apart."""
-    ordered = sorted(spans)
-    if not ordered:
-        return
-    start, stop = ordered[0]
-    for first, last in ordered[1:]:
-        if first > stop + GAP:
-            yield start, stop
-            start, stop = first, last
-        stop = max(stop, last)
-    yield start, stop
+    joined: list[Span] = []
+    for start, stop in sorted(spans):
+        if joined and start <= joined[-1][1] + GAP:
+            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
+        else:
+            joined.append((start, stop))
+    return joined

@@ -30,10 +30,7 @@ BUSY = (429, 500, 502, 503, 504)
 
 @dataclass
 class Limits:
-    """The most that vpatch accepts from a server of wheels; a message about more than that names the limit.
-
-    They leave room: the wheel of vLLM 0.33.0 has 336 MB and 5,802 files, of which 50 MB are sources.
-    """
+    """The most that vpatch accepts. They leave room: vLLM 0.33.0 has 336 MB and 5,802 files, with 50 MB of sources."""
 
     wheel: int = 8 << 30  # bytes of a wheel
     directory: int = 16 << 20  # bytes of its zip directory
@@ -49,11 +46,7 @@ LIMITS = Limits()
 
 
 class RefusedError(OSError):
-    """A server sends more than vpatch accepts, or too slowly."""
-
-
-class RedirectError(OSError):
-    """A server redirects to something other than a web address."""
+    """A server sends more than vpatch accepts, sends too slowly, or redirects to no web address."""
 
 
 @dataclass
@@ -85,11 +78,7 @@ class Session(requests.Session):
             self.mount(scheme, Adapter(max_retries=retries()))
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return the address that a response redirects to, None if it does not redirect.
-
-        Raises:
-            RedirectError: the target is a file, say, or cannot be parsed.
-        """
+        """Return the address that a response redirects to, if it does; raise RefusedError if that is a file, say."""
         target = super().get_redirect_target(resp)
         if target is None:
             return None
@@ -97,7 +86,7 @@ class Session(requests.Session):
             url = urljoin(resp.url, target)
             if url.startswith(("http://", "https://")) and parse_url(url).host is not None:
                 return target
-        raise RedirectError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
+        raise RefusedError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
 
 
 def retries(**options: Any) -> Retry:

@@ -15,12 +15,12 @@ from pathlib import Path
 from vpatch.errors import Failure, Problem, naming
 from vpatch.net.ranges import Progress
 from vpatch.release.index import find_wheel
-from vpatch.release.wheel import Member, open_wheel, read_members
+from vpatch.release.wheel import open_wheel, read_members
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A release on disk: the name of its wheel, and how many of the wheel's bytes were read."""
+    """A release on disk, and the wheel that it came from."""
 
     version: str
     wheel: str
@@ -36,16 +36,19 @@ def fetch(version: str, target: Path, *, progress: Progress | None = None) -> Fe
     Everything is written beside `target` and renamed at the end: `target` is complete or does not exist.
 
     Raises:
-        Failure: no such release, an index or a server that fails, a file that differs from RECORD, a target that is
-            taken or cannot be written.
+        Failure: no such release, a server that fails, a file that differs from RECORD, a target that is of no use.
     """
     target = _free_path(target)
     wheel = find_wheel(version)
     with _staging_beside(target) as staging, open_wheel(wheel, progress=progress) as file:
         files = 0
         for member in read_members(file, _is_source):
+            path = staging / member.name
             with naming("cannot write", str(target / member.name)):
-                _write(staging / member.name, member)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as copy:
+                    copy.write(member.data)
+                os.utime(path, (member.modified, member.modified))
             files += 1
         with naming("cannot write", str(target)):
             staging.rename(target)  # replaces an empty folder
@@ -54,13 +57,6 @@ def fetch(version: str, target: Path, *, progress: Progress | None = None) -> Fe
 
 def _is_source(name: str) -> bool:
     return name.endswith(".py") or name.partition("/")[0].endswith(".dist-info")
-
-
-def _write(path: Path, member: Member) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        file.write(member.data)
-    os.utime(path, (member.modified, member.modified))
 
 
 def _free_path(target: Path) -> Path:

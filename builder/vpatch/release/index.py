@@ -25,11 +25,7 @@ _Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest wheel 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel on an index.
-
-    `version` is canonical, `url` has no credentials (sessions add them), `sha256` is that of the whole file in
-    hexadecimal, None without one on the index.
-    """
+    """One wheel on an index. `version` is canonical, `url` has no credentials, `sha256` is that of the whole file."""
 
     version: str
     filename: str
@@ -50,12 +46,7 @@ class NoAnswerError(Failure):
 
 
 def ask_index(session: requests.Session, index: str, project: str) -> list[Offer]:
-    """Return what one index offers of a project: nothing if it does not know the project.
-
-    Raises:
-        NoAnswerError: the index does not answer.
-        Failure: the index is broken.
-    """
+    """Return what one index offers of a project, which it may not know; raise NoAnswerError if it does not answer."""
     where = error_text.shown(index)
     try:
         with warnings.catch_warnings():
@@ -90,9 +81,6 @@ def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
     """Find the wheel of exactly this release: for x86-64 manylinux if possible, with the highest build tag.
 
     The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
-
-    Raises:
-        Failure: no such version or release, or an index is down, slow or broken.
     """
     (offer,) = find_wheels([version], project=project)
     return offer.wheel
@@ -101,7 +89,8 @@ def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
 def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = ask_index) -> tuple[Offer, ...]:
     """Find the wheels of these releases like `find_wheel`, oldest first, by one request to each index.
 
-    The failure names all unknown versions at once.
+    Raises:
+        Failure: a version or a release that does not exist, all of them at once; or an index is down, slow or broken.
     """
     wanted = set(_parsed(versions))
     found: dict[Version, Offer] = {}

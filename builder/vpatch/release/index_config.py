@@ -77,7 +77,7 @@ def open_session(settings: Settings) -> requests.Session:
 
 
 def _origin(url: str) -> str:
-    """Return the scheme, host and port of `url`, which credentials belong to."""
+    """Return the scheme, host and port of `url`: credentials belong to these."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()
 
