@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from vpatch.api import apply
 from vpatch.cli import main
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.release.fetch import fetch
+from vpatch.testing import release
+from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
@@ -60,13 +59,7 @@ class Process(Protocol):
 
 def tree_of(version: str) -> Path:
     """Give the folder with a pristine release, which must not be changed; fetch it if it is not there."""
-    target = CACHE / "trees" / version
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f".{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            fetch(version, target)
-    return target
+    return release(version, CACHE / "trees")
 
 
 @pytest.fixture(scope="session")

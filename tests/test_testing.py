@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch import api, testing
+from vpatch import testing
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.parse import Lost
 from vpatch.errors import Problem
 from vpatch.testing import Case, State, check, fingerprint_of
+from vpatch.tree import apply as changing
 from vpatch.tree.locate import locate
 from vpatch.tree.verify import Verified
 from vpatch.tree.write_plan import SitePackages
@@ -90,7 +91,7 @@ class Faults:
     def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
             spoil(store.tree.root)
-            return api.apply(store, overlays)  # type: ignore[arg-type]
+            return changing.apply(store, overlays)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
         return Case("0.21.0", State.MERGED)
@@ -98,7 +99,7 @@ class Faults:
     @staticmethod
     def writes_where_nothing_is_pending(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            return api.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
+            return changing.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
         return Case("0.21.0", State.MERGED)
@@ -106,7 +107,7 @@ class Faults:
     @staticmethod
     def writes_each_time(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            return api.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
+            return changing.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
         return PENDING
@@ -114,7 +115,7 @@ class Faults:
     @staticmethod
     def leaves_the_state(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            changeset, changed = api.apply(store, overlays)  # type: ignore[arg-type]
+            changeset, changed = changing.apply(store, overlays)  # type: ignore[arg-type]
             return type(changeset)(changeset.before, changeset.before, {}, ()), changed
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -123,7 +124,7 @@ class Faults:
     @staticmethod
     def spoils_what_it_applied(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
-            result = api.apply(store, overlays)  # type: ignore[arg-type]
+            result = changing.apply(store, overlays)  # type: ignore[arg-type]
             if result[1]:
                 spoil(store.tree.root, INTERFACE)
             return result
@@ -139,7 +140,7 @@ class Faults:
     @staticmethod
     def reverts_too_little(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
-            api.revert(store, installed, None)  # type: ignore[arg-type]
+            changing.revert(store, installed, None)  # type: ignore[arg-type]
             spoil(store.tree.root)
 
         monkeypatch.setattr(testing, "revert", revert)
@@ -148,7 +149,7 @@ class Faults:
     @staticmethod
     def reverts_too_much(monkeypatch: pytest.MonkeyPatch) -> Case:
         def revert(store: SitePackages, installed: object, overlays: object) -> None:
-            api.revert(store, installed, None)  # type: ignore[arg-type]
+            changing.revert(store, installed, None)  # type: ignore[arg-type]
             (store.tree.root / INTERFACE).unlink()
 
         monkeypatch.setattr(testing, "revert", revert)

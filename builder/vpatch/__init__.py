@@ -1,8 +1,10 @@
 """Idempotent, reversible source overlays for an installed vLLM.
 
-This module is what overlay authors import.
+Overlay authors import the words of an overlay from here, programs the verbs: `status`, `diff`, `apply`, `revert` and
+`verify` (see `vpatch.api`).
 """
 
+from vpatch.api import Changed, Diff, Refused, Result, apply, diff, revert, status, verify
 from vpatch.core.authoring import Block, Companion, File
 from vpatch.core.edits import (
     AddFile,
@@ -21,6 +23,7 @@ from vpatch.core.edits import (
 from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
 from vpatch.core.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
 from vpatch.core.probes import probe
+from vpatch.errors import Failure, Problem
 
 __all__ = [
     "AddFile",
@@ -30,13 +33,16 @@ __all__ = [
     "All",
     "AnyOf",
     "Block",
+    "Changed",
     "Companion",
     "Contains",
     "Defines",
     "DeleteStatements",
+    "Diff",
     "Edits",
     "EnsureFutureAnnotations",
     "EnsureImport",
+    "Failure",
     "File",
     "Imports",
     "InsertAfter",
@@ -48,12 +54,20 @@ __all__ = [
     "Part",
     "Predicate",
     "Probe",
+    "Problem",
+    "Refused",
     "ReplaceExpr",
     "ReplaceFunction",
     "ReplaceStatements",
+    "Result",
     "Sets",
     "Shape",
     "Takes",
     "Use",
+    "apply",
+    "diff",
     "probe",
+    "revert",
+    "status",
+    "verify",
 ]

@@ -1,148 +1,229 @@
-"""Apply and revert: what the engine computes is written to a tree."""
+"""vpatch from Python: the verbs of the command line as functions.
+
+    import vpatch
+
+    vpatch.apply(overlays=["turboquant-hybrid"])  # the vLLM that this interpreter imports
+
+Call it before the first `import vllm`: a module that is already imported keeps its old code. Each function returns a
+frozen result and raises `vpatch.Failure`, with every problem, if it could not do what was asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import difflib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import Changeset, State
+from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Snapshot, Writable, WritePlan
+from vpatch.tree import Tree, backup
+from vpatch.tree import apply as changing
+from vpatch.tree.locate import is_checkout, locate
+from vpatch.tree.write_plan import SitePackages
+
+if TYPE_CHECKING:
+    from vpatch.tree.checkout import Checkout
+
+R = TypeVar("R", bound="Result")
+
+TreeLike = Tree | str | os.PathLike[str] | None
+"""A site-packages folder, a virtual environment, an interpreter or a source checkout; None: this interpreter's vLLM."""
+
+Ids = Iterable[str] | None
+"""Ids of overlays; None: every installed overlay that is not opt-in."""
 
 
-def apply(
-    tree: Writable,
-    overlays: Sequence[Catalogued],
-    engine: Engine | None = None,
-) -> tuple[Changeset, tuple[str, ...]]:
-    """Apply overlays to a tree; return the changeset and the paths that were written.
+@dataclass(frozen=True)
+class Result:
+    """What a verb found in one vLLM.
 
-    `engine` is one that has these overlays, to share what it has parsed. The plan is made before any lock is taken, so
-    that a tree on which everything is applied may be read-only.
+    Attributes:
+        tree: the folder that holds `vllm/`.
+        vllm: the version, as its metadata or git says; None if neither does.
+        overlays: the verdicts, after the verb did its work; empty for `revert`.
+        problems: what needs attention.
+        notes: remarks that change no outcome.
+    """
+
+    tree: Path
+    vllm: str | None
+    overlays: tuple[Verdict, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Changed(Result):
+    """What `apply` or `revert` did; `changed` has the paths of the files written or removed, relative to `tree`."""
+
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diff(Result):
+    """What `apply` would do; `files` has, by path, the bytes before (None: no such file) and after."""
+
+    files: Mapping[str, tuple[bytes | None, bytes]] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """The unified diff, as lines without newline; bytes that are not UTF-8 are surrogate escapes."""
+        return [line for file, (old, new) in self.files.items() for line in _diff(file, old, new)]
+
+
+class Refused(Failure):
+    """A verb that found problems; `result` is what it would have returned."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(*result.problems)
+        self.result = result
+
+
+def status(tree: TreeLike = None, overlays: Ids = None) -> Result:
+    """Judge a vLLM by overlays. It writes nothing, and does not raise for overlays that are drifted or in conflict.
 
     Raises:
-        Failure: the tree cannot be read or written.
+        Failure: there is no such vLLM or overlay, or a file cannot be read.
     """
-    engine = engine or Engine(overlays)
-
-    def prepare(seen: Snapshot) -> WritePlan:
-        return seen.prepare(engine.plan(seen.read, overlays), keep=True)
-
-    done = prepare(tree.snapshot())
-    if done.work:
-        done = done.commit(prepare)
-    return done.changeset, done.writes.changed
+    found, chosen = _tree(tree), _select(overlays)
+    verdicts = Engine(chosen).status(found.read)
+    problems = [problem for verdict in verdicts for problem in verdict.problems]
+    return Result(found.root, found.version, verdicts, (*problems, *_inapplicable(verdicts, overlays, found.root)))
 
 
-def revert(
-    tree: Writable,
-    installed: Sequence[Catalogued],
-    overlays: Collection[Catalogued] | None,
-    engine: Engine | None = None,
-) -> tuple[str, ...]:
-    """Revert `overlays`, or all if None; return the paths that were put back.
-
-    What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
+def diff(tree: TreeLike = None, overlays: Ids = None) -> Diff:
+    """Compute the change that `apply` would make. It writes nothing.
 
     Raises:
-        Failure: a user edited a file after vpatch, an overlay to remove is not applied, one that stays cannot be
-            computed, or marks remain of overlays that are not installed.
+        Refused: an overlay is drifted, in conflict, or was named and is not applicable.
+        Failure: as `status`.
     """
-    engine = engine or Engine(installed)
-
-    def prepare(seen: Snapshot) -> WritePlan:
-        nothing = Changeset((), (), {}, ())
-        try:
-            if overlays is None or not seen.originals:
-                done = seen.prepare(nothing, keep=False)
-            else:
-                done = seen.prepare(_without(tree, seen, installed, overlays, engine), keep=False)
-            if overlays is not None and not seen.originals and done.work:
-                raise Failure(*(_not_applied(tree, item.id) for item in overlays))
-        except Failure as failure:
-            return WritePlan(seen, nothing, failure=failure)
-        return done
-
-    done = prepare(tree.snapshot())
-    if done.work:
-        done = done.commit(prepare)
-    changed, read = done.writes.changed, tree.tree.read
-    gone = installed if overlays is None else overlays
-    left = {(file, item.id) for item in gone for file in edited(item) if item.id in marks_in(read(file) or b"")}
-    cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
-    problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
-    if overlays is None:
-        problems += unknown_marks(read, installed)
-    if problems:
-        raise Failure(*problems)
-    if overlays is not None and not changed:
-        raise Failure(*(_not_applied(tree, item.id) for item in overlays))
-    return changed
+    found, chosen = _tree(tree), _select(overlays)
+    changeset = Engine(chosen).plan(found.read)
+    files = {file: (found.read(file), new) for file, new in changeset.files.items()}
+    problems = (*changeset.problems, *_inapplicable(changeset.before, overlays, found.root))
+    notes = _notes(chosen, changeset.before)
+    return _checked(Diff(found.root, found.version, changeset.before, problems, notes, files))
 
 
-def unknown_marks(
-    read: Callable[[str], bytes | None], installed: Sequence[Catalogued], changed: Collection[str] = ()
-) -> list[Problem]:
-    """Report marks of overlays that are not installed, in the files that the installed ones change.
+def apply(tree: TreeLike = None, overlays: Ids = None) -> Changed:
+    """Apply overlays: all of them, or none if one does not fit. What is applied already stays as it is.
 
-    In `changed`, files that vpatch keeps an original of, such a mark is the work of an overlay whose package is gone.
-    Elsewhere it may as well be a comment that vLLM itself or somebody else wrote.
+    Raises:
+        Refused: an overlay is drifted or in conflict, and nothing was written; or one was named and is not applicable.
+        Failure: as `status`, or the tree cannot be written.
     """
-    known = {item.id for item in installed}
-    found = []
-    for file in sorted(set().union(*map(edited, installed)) - set(changed)):
-        for number, line in enumerate((read(file) or b"").split(b"\n"), 1):
-            for name in dict.fromkeys(marks_in(line)):
-                if name not in known:
-                    cause = "no overlay of this name is installed: install its package, or reword a mere comment"
-                    found.append(Problem("unknown mark", file, f"line {number} has `# vpatch: {name}`, and {cause}"))
+    writable, chosen = open_tree(tree), _select(overlays)
+    changeset, changed = changing.apply(writable, chosen)
+    root = writable.tree.root
+    problems = (*changeset.problems, *_inapplicable(changeset.after, overlays, root))
+    notes = _notes(chosen, changeset.after)
+    return _checked(Changed(root, writable.tree.version, changeset.after, problems, notes, changed))
+
+
+def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
+    """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
+
+    Raises:
+        Failure: as `apply`; or a file was edited after vpatch, or an overlay that was named is not applied.
+    """
+    writable, installed = open_tree(tree), discover()
+    changed = changing.revert(writable, installed, None if overlays is None else select(installed, tuple(overlays)))
+    return Changed(writable.tree.root, writable.tree.version, changed=changed)
+
+
+def verify(tree: TreeLike = None, overlays: Ids = None, *, python: str | os.PathLike[str] | None = None) -> Result:
+    """Check that what is applied is complete: postconditions, syntax, RECORD, bytecode.
+
+    Args:
+        tree: the vLLM.
+        overlays: overlays that must be applied. Default: whatever is applied.
+        python: an interpreter that must import exactly these files and run the changed functions.
+
+    Raises:
+        Refused: something is wrong.
+        Failure: as `status`.
+    """
+    from vpatch.tree.verify import verify as check
+
+    found, installed = _tree(tree), discover()
+    chosen = installed if overlays is None else select(installed, tuple(overlays))
+    seen = check(found, chosen, asked=overlays is not None, python=None if python is None else Path(python))
+    problems = list(seen.problems)
+    with suppress(Failure):  # `check` has reported an unreadable provenance
+        if not is_checkout(found):
+            problems += changing.unknown_marks(found.read, installed, backup.originals(found))
+    return _checked(Result(found.root, found.version, seen.verdicts, tuple(problems), seen.notes))
+
+
+def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
+    """Find a vLLM to write to; the version of a source checkout is then what git describes.
+
+    Raises:
+        Failure: there is no such vLLM, or it is a checkout and gitpython is not installed.
+    """
+    found = _tree(tree)
+    if not is_checkout(found):
+        return SitePackages(found)
+    from vpatch.tree.checkout import Checkout
+
+    return Checkout.at(found)
+
+
+def _tree(tree: TreeLike) -> Tree:
+    if isinstance(tree, Tree):
+        return tree
+    return locate(None, Path(sys.executable)) if tree is None else locate(Path(tree))
+
+
+def _select(overlays: Ids) -> tuple[Catalogued, ...]:
+    return select(discover(), () if overlays is None else tuple(overlays))
+
+
+def _inapplicable(verdicts: Sequence[Verdict], overlays: Ids, root: Path) -> Iterator[Problem]:
+    """Yield the overlays that were asked for by name and are not applicable."""
+    named = set(overlays or ())
+    for verdict in verdicts:
+        if verdict.id in named and verdict.state is State.NOT_APPLICABLE:
+            yield Problem("not applicable", str(root), f"{verdict.id}: {verdict.because}")
+
+
+def _notes(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Collect what users must know of the shapes that are applied, or about to be."""
+    parts = {(item.id, part.name): part for item in overlays for part in item.overlay.parts}
+    found = (
+        f"{verdict.id}: {shape.note}"
+        for verdict in verdicts
+        for part in verdict.parts
+        for shape in parts[verdict.id, part.name].shapes
+        if shape.note and shape.name == part.shape and part.state in {State.APPLIED, State.PENDING}
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _checked(result: R) -> R:
+    if result.problems:
+        raise Refused(result)
+    return result
+
+
+def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:
+    source = f"a/{file}" if old is not None else "/dev/null"
+    found: list[str] = []
+    for line in difflib.unified_diff(_lines(old or b""), _lines(new), source, f"b/{file}"):
+        found += [line[:-1]] if line.endswith("\n") else [line, "\\ No newline at end of file"]
     return found
 
 
-def edited(item: Catalogued) -> set[str]:
-    """Return the files that an overlay changes or adds."""
-    return {file for part in item.overlay.parts for file in part.files}
-
-
-def _without(
-    tree: Writable,
-    seen: Snapshot,
-    installed: Sequence[Catalogued],
-    overlays: Collection[Catalogued],
-    engine: Engine,
-) -> Changeset:
-    """Plan the tree, from its pristine bytes, with the overlays that stay.
-
-    Raises:
-        Failure: an overlay to remove is not applied, or one that stays cannot be computed.
-    """
-    originals, going = seen.originals, {item.id for item in overlays}
-    marks = {name: file for file in sorted(originals) for name in marks_in(seen.read(file) or b"")}
-    # One by one: a conflict between some of them does not matter for what is applied already.
-    here = [item for item in installed if item.id in marks]
-    states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
-    applied = {name for name, state in states.items() if state is State.APPLIED}
-    if missing := sorted(going - marks.keys()):
-        raise Failure(*(_not_applied(tree, name) for name in missing))
-    if unknown := sorted(marks.keys() - going - applied):
-        raise Failure(
-            *(
-                Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}")
-                for name in unknown
-            )
-        )
-    stay = [item for item in installed if item.id in applied - going]
-
-    def pristine(file: str) -> bytes | None:
-        return originals[file] if file in originals else seen.read(file)
-
-    changeset = engine.plan(pristine, stay)
-    if changeset.problems:
-        raise Failure(*changeset.problems)
-    return changeset
-
-
-def _not_applied(tree: Writable, name: str) -> Problem:
-    return Problem("not applied", str(tree.tree.root), f"there is nothing of {name} to take away")
+def _lines(data: bytes) -> list[str]:
+    """Split where `patch` does, and in a way that gives the same bytes back."""
+    *lines, last = data.decode("utf-8", "surrogateescape").split("\n")
+    return [f"{line}\n" for line in lines] + ([last] if last else [])

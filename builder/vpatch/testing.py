@@ -14,6 +14,7 @@ def test_case(case, tmp_path):
 from __future__ import annotations
 
 import ast
+import fcntl
 import filecmp
 import os
 import shutil
@@ -21,18 +22,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vpatch.api import apply, revert
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.select import scopes
 from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
+from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import locate
 from vpatch.tree.verify import verify
 from vpatch.tree.write_plan import SitePackages
 
-__all__ = ["Case", "State", "check", "fingerprint_of"]
+__all__ = ["Case", "State", "check", "fingerprint_of", "release"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,28 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
         _hold(not (left := _differences(root, pristine)), f"revert left {left}")
         return applied
     return root
+
+
+def release(version: str, folder: Path | None = None) -> Path:
+    """Return a folder with the pristine sources of a release, fetched when first asked for. Do not change it.
+
+    Args:
+        version: a release of vLLM.
+        folder: where releases are kept. Default: `vpatch/releases` in the user's cache folder.
+
+    Raises:
+        Failure: it cannot be fetched.
+    """
+    from vpatch.release.fetch import fetch
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = (folder or home / "vpatch/releases") / version
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            fetch(version, target)
+    return target
 
 
 def fingerprint_of(module: Path, scope: str) -> str:

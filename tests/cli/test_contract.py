@@ -235,7 +235,7 @@ def test_a_bug_is_told_as_one(vpatch: Program, tree: Path, monkeypatch: pytest.M
     def fault(*_: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    monkeypatch.setattr("vpatch.cli.look.status", fault)
+    monkeypatch.setattr("vpatch.api.status", fault)
 
     ran = vpatch("status", tree)
 

@@ -116,7 +116,7 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
         (
             ["vpatch", ""],
             [
-                *("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache"),
+                *("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "new", "matrix", "cache"),
                 *("plan", "build", "test", "inspect", "tag"),
             ],
         ),

@@ -98,10 +98,10 @@ def test_the_answer(predicate: Predicate, *, holds: bool | None) -> None:
 
 
 def test_operators_combine_predicates() -> None:
-    assert YES & NO == All((YES, NO))
-    assert YES | NO == AnyOf((YES, NO))
-    assert ~YES == Not(YES)
-    assert ~(YES & NO) | NO == AnyOf((Not(All((YES, NO))), NO))
+    assert All((YES, NO)) == YES & NO
+    assert AnyOf((YES, NO)) == YES | NO
+    assert Not(YES) == ~YES
+    assert AnyOf((Not(All((YES, NO))), NO)) == ~(YES & NO) | NO
 
 
 @pytest.mark.parametrize("data", [None, b"def (", b"x = '\xff'\n"])

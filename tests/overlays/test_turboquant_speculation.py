@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vpatch.api import apply
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
+from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 from vpatch_overlays.companions.turboquant_speculation import refuse_wrong_attention

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import vpatch.tree
-from vpatch.api import apply, revert
 from vpatch.core.catalogue import discover, select
 from vpatch.tree import Tree, record, write_plan
+from vpatch.tree import lock as locking
+from vpatch.tree.apply import apply, revert
 from vpatch.tree.checkout import CheckedOut, Checkout
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
@@ -98,7 +99,7 @@ def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter
 def test_apply_decides_anew_if_something_differs(
     tree: Path, reads: Counter[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = write_plan.lock
+    real = locking.lock
     file = tree / "vllm/engine/arg_utils.py"
 
     @contextmanager

@@ -17,7 +17,6 @@ import click
 from vpatch.cli.output import Report, show, tell
 from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, cause
 from vpatch.tree import Tree
 from vpatch.tree.locate import locate
@@ -118,8 +117,8 @@ def unwinding() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def site_of(tree: Path | None, python: Path | None) -> Tree:
-    """Find the tree that is meant."""
+def tree_of(tree: Path | None, python: Path | None) -> Tree:
+    """Find the vLLM that TREE or `--python` names."""
     if tree and python:
         raise click.UsageError("TREE and --python name two trees: leave one out")
     return locate(tree, python)
@@ -128,12 +127,3 @@ def site_of(tree: Path | None, python: Path | None) -> Tree:
 def chosen(ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
     """Give the overlays that `--overlay` names, or the default ones."""
     return select(discover(), ids)
-
-
-def not_applicable(verdicts: tuple[Verdict, ...], ids: tuple[str, ...], tree: str) -> list[Problem]:
-    """Say which overlays were asked for by name and do not apply."""
-    return [
-        Problem("not applicable", tree, f"{v.id}: {v.because}")
-        for v in verdicts
-        if v.id in ids and v.state is State.NOT_APPLICABLE
-    ]

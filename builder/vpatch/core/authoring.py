@@ -10,13 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as resources
 
-from vpatch.core.edits.arguments import AddKeyword, AddParameter
-from vpatch.core.edits.delete import DeleteStatements
-from vpatch.core.edits.expr import ReplaceExpr
-from vpatch.core.edits.files import AddFile
-from vpatch.core.edits.functions import AddFunction, ReplaceFunction
+from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
+from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
 from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
-from vpatch.core.edits.statements import InsertAfter, InsertBefore, ReplaceStatements
+from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import COMPANIONS, Edit
 from vpatch.core.predicates import Contains, Defines, Imports, Lists, Sets, Takes
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 
 from vpatch.core.judge import Judgement, blaming, find, judge
@@ -34,9 +35,16 @@ class Engine:
 
     def __init__(self, overlays: Iterable[Catalogued]) -> None:
         self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
-        self._reach = _reach(self.overlays)
-        self._cache = Cache(self._reach)
         self._landed: dict[object, dict[str, tuple[str, ...]]] = {}
+
+    # Parsing the overlays' own code imports libcst, which a `revert` of everything can do without.
+    @cached_property
+    def _reach(self) -> dict[str, frozenset[str]]:
+        return _reach(self.overlays)
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return Cache(self._reach)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from multiprocessing import parent_process
 from pathlib import Path
 from threading import Thread
 
-from vpatch.api import apply, edited, revert
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine, Read
 from vpatch.core.marks import marks_in
@@ -21,6 +20,7 @@ from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
 from vpatch.tree import Snapshot, Writes
+from vpatch.tree.apply import apply, edited, revert
 from vpatch.tree.verify import compiles
 
 

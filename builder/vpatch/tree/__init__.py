@@ -105,7 +105,7 @@ class Readable(Protocol):
 
 
 class Writable(Protocol):
-    """One vLLM that overlays can be applied to: the only thing that `vpatch.api` knows of it."""
+    """One vLLM that overlays can be applied to: the only thing that `vpatch.tree.apply` knows of it."""
 
     @property
     def tree(self) -> Readable:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
-from vpatch.api import apply, revert
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.tree import Tree
+from vpatch.tree.apply import apply, revert
 from vpatch.tree.lock import lock
 from vpatch.tree.write_plan import Installed, SitePackages
 

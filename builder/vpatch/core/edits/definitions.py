@@ -1,4 +1,4 @@
-"""Add a function, a method or a class, or replace one that has a known form."""
+"""Add a function, a class or a file; replace a function or class that has a known form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from vpatch.core import cst
 from vpatch.core.edits.census import marked
 from vpatch.core.edits.imports import insert
-from vpatch.core.marks import marks_on, with_mark
+from vpatch.core.marks import mark, marks_on, with_mark
+from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, definitions, lines, scopes
 from vpatch.core.syntax import fingerprint, same
@@ -122,3 +123,41 @@ class ReplaceFunction:
         above = spot.node.leading_lines  # type: ignore[attr-defined]
         fresh = with_mark(new.deep_clone().with_changes(leading_lines=above), overlay)
         files.put(self.file, source.put(spot.path, fresh))
+
+
+@dataclass(frozen=True)
+class AddFile:
+    """Put a new file, a companion module, into the tree; its first line is the mark. `text` is written as UTF-8.
+
+    Raises:
+        ValueError: `file` is not below `vllm/_vpatch/`, where nothing of upstream's can come to be.
+    """
+
+    file: str
+    text: str
+    scope: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.file.startswith(COMPANIONS):
+            raise ValueError(f"{self.file} is not below {COMPANIONS}")
+
+    @property
+    def reach(self) -> Reach:
+        """Nothing of any module."""
+        return ()
+
+    def _bytes(self, overlay: str) -> bytes:
+        return f"{mark(overlay)}\n{self.text}".encode()
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Say whether it is there."""
+        match files.read(self.file):
+            case None:
+                return Finding(Found.BEFORE, regions=((),))
+            case data if data == self._bytes(overlay):
+                return Finding(Found.AFTER, marked=frozenset({()}), regions=((),))
+        raise Lost("exists already, with other contents")
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Add it."""
+        files.put(self.file, self._bytes(overlay))

@@ -1,0 +1,91 @@
+"""The command that begins an overlay: new."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import click
+
+from vpatch.cli.options import reported
+from vpatch.cli.output import Report
+from vpatch.core.catalogue import GROUP
+from vpatch.errors import Failure, Problem, naming
+
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@click.command("new")
+@click.argument("name")
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--vllm", "release", metavar="V", default="0.24.0", help="The release to test on. Default: 0.24.0.")
+@reported
+def new_command(name: str, folder: Path, release: str) -> Report:
+    """Write a new overlay NAME: its module, a companion and a test, which pass as they are. Then make them yours.
+
+    DIR (default: the current folder) is a project that ships overlays, with a pyproject.toml that has an entry point
+    `vpatch.overlays`. If it is not, a project is begun in DIR/NAME.
+    """
+    if not _ID.fullmatch(name):
+        raise click.BadParameter("words in lower case, joined by hyphens, as my-overlay", param_hint="NAME")
+    package = _package(folder)
+    top = folder / name if package is None else folder
+    values = {"id": name, "module": name.replace("-", "_"), "release": release, "distribution": f"vpatch-{name}"}
+    values["package"] = package.name if package else f"vpatch_{values['module']}"
+    written = dict(_contents(top, package or top / values["package"], values, begun=package is None))
+    if there := [path for path in written if path.exists()]:
+        raise Failure(*(Problem("exists already", str(path), "it is not overwritten") for path in there))
+    for path, text in written.items():
+        with naming("cannot write", str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    install = [f"pip install -e '{top}[test]'"] if package is None else []
+    test = next(path for path in written if path.name.startswith("test_"))
+    lines = [*map(str, written), "", "Next:", *install, f"python -m pytest {test}", f"vpatch show {name}"]
+    return Report("new", extra={"files": list(map(str, written))}, lines=lines)
+
+
+def _package(folder: Path) -> Path | None:
+    """Find the package of overlays of the project in a folder; None if it ships none.
+
+    Raises:
+        Failure: pyproject.toml cannot be read, or the package that it names is not there.
+    """
+    project = folder / "pyproject.toml"
+    if not project.is_file():
+        return None
+    with naming("cannot read", str(project)):
+        try:
+            points = tomllib.loads(project.read_text("utf-8")).get("project", {}).get("entry-points", {}).get(GROUP)
+        except ValueError as error:
+            raise Failure(Problem("cannot read", str(project), str(error))) from error
+    if not points:
+        return None
+    named = str(next(iter(points.values()))).partition(":")[0]
+    path = named.replace(".", "/")
+    for found in (folder / path, folder / "src" / path, *sorted(folder.glob(f"*/{path}"))):
+        if (found / "__init__.py").is_file():
+            return found
+    raise Failure(Problem("no such package", str(project), f"its entry point {GROUP} names {named}"))
+
+
+def _contents(top: Path, package: Path, values: Mapping[str, str], *, begun: bool) -> Iterator[tuple[Path, str]]:
+    """Yield the files to write, with their text."""
+
+    def filled(template: str) -> str:
+        return Template((files("vpatch.cli") / "templates" / template).read_text("utf-8")).substitute(values)
+
+    module = f"{values['module']}.py"
+    if begun:
+        yield top / "pyproject.toml", filled("pyproject.toml.in")
+        yield package / "__init__.py", '"""Overlays for vLLM, one a module; their companions are in `companions`."""\n'
+    yield package / module, filled("overlay.py.in")
+    if not (package / "companions/__init__.py").exists():
+        yield package / "companions/__init__.py", '"""Modules that vpatch adds to `vllm/_vpatch/`."""\n'
+    yield package / "companions" / module, filled("companion.py.in")
+    tests = top / "tests/overlays" if (top / "tests/overlays").is_dir() else top / "tests"
+    yield tests / f"test_{module}", filled("test.py.in")

@@ -1,0 +1,97 @@
+"""`vpatch new`: what it writes is a project whose tests pass, and no file is overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CACHE, Program, Trees
+from tests.test_third_party import install
+
+
+def passes(project: Path, installed: Path, test: str) -> None:
+    """Run a test of a project, with the distribution installed in a folder, in an environment that has vpatch."""
+    release = project.parent / "caches/vpatch/releases/0.24.0"
+    release.parent.mkdir(parents=True, exist_ok=True)
+    if not release.exists():
+        release.symlink_to(CACHE / "trees/0.24.0")
+    env = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(project.parent / "caches")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "5 passed" in ran.stdout
+
+
+def test_a_project_and_a_second_overlay_in_it(vpatch: Program, pristine: Trees, tmp_path: Path) -> None:
+    pristine("0.24.0")
+    begun = vpatch("new", "my-fix", tmp_path, "--json")
+    project = tmp_path / "my-fix"
+    added = vpatch("new", "other", project, "--json")
+
+    assert (begun.code, begun.err, added.code, added.err) == (0, "", 0, "")
+    assert [str(Path(file).relative_to(project)) for file in begun.json["files"]] == [
+        "pyproject.toml",
+        "vpatch_my_fix/__init__.py",
+        "vpatch_my_fix/my_fix.py",
+        "vpatch_my_fix/companions/__init__.py",
+        "vpatch_my_fix/companions/my_fix.py",
+        "tests/test_my_fix.py",
+    ]
+    assert [str(Path(file).relative_to(project)) for file in added.json["files"]] == [
+        "vpatch_my_fix/other.py",
+        "vpatch_my_fix/companions/other.py",
+        "tests/test_other.py",
+    ]
+    install(project, tmp_path / "installed")
+    passes(project, tmp_path / "installed", "tests/test_my_fix.py")
+    passes(project, tmp_path / "installed", "tests/test_other.py")
+
+
+def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:
+    assert vpatch("new", "my-fix", tmp_path).code == 0
+    module = tmp_path / "my-fix/vpatch_my_fix/my_fix.py"
+    module.write_text("# mine")
+
+    ran = vpatch("new", "my-fix", tmp_path / "my-fix")
+
+    assert ran.code == 1
+    assert f"exists already: {module}: it is not overwritten" in ran.err
+    assert module.read_text() == "# mine"
+
+
+@pytest.mark.parametrize("name", ["My-Fix", "my_fix", "-x", "a--b", "2b", "a/b", ""])
+def test_a_name_that_is_no_id(vpatch: Program, tmp_path: Path, name: str) -> None:
+    ran = vpatch("new", "--", name, tmp_path)
+
+    assert ran.code == 2
+    assert "joined by hyphens" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("project", "says"),
+    [
+        ("[project", "cannot read: "),
+        ('[project.entry-points."vpatch.overlays"]\nx = "gone"\n', "its entry point vpatch.overlays names gone"),
+    ],
+    ids=["not TOML", "no package"],
+)
+def test_a_project_that_cannot_be_read(vpatch: Program, tmp_path: Path, project: str, says: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(project)
+
+    ran = vpatch("new", "my-fix", tmp_path)
+
+    assert ran.code == 1
+    assert says in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+
+
+def test_a_project_without_overlays_is_left_alone(vpatch: Program, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
+
+    assert vpatch("new", "my-fix", tmp_path).code == 0
+    assert (tmp_path / "my-fix/pyproject.toml").is_file()
