@@ -1,4 +1,4 @@
-"""Git's own HTTP server on loopback, with what servers on the network do: passwords, old protocols, silence."""
+"""Git's own HTTP server on loopback, which can behave as servers do: passwords, old protocols, silence."""
 
 from __future__ import annotations
 
@@ -89,3 +89,10 @@ def serving(root: Path) -> Iterator[Served]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git in a folder, as somebody; give what it prints."""
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main")
+    command = ["git", "-C", str(root), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -12,7 +12,7 @@ from vpatch.matrix.cache import LISTINGS, Cache
 from vpatch.net import error_text
 
 from tests.loopback import NAME, Site, make_wheel
-from tests.matrix.shop import CORE, FILES, INIT, WANTED, one
+from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
 
 
 def kept(cache: Cache) -> list[str]:
@@ -38,7 +38,7 @@ def test_an_altered_member_is_refused_and_nothing_is_kept(site: Site, cache: Cac
     site.altered[NAME] = make_wheel({CORE: b"evil = 1\n"}, right)  # whole as a zip file, its checksums too
 
     with pytest.raises(Failure) as caught:
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     line = {
         "yes": f"wrong bytes: {CORE} of {NAME}: its sha256 or size is not the one in RECORD",
@@ -48,37 +48,37 @@ def test_an_altered_member_is_refused_and_nothing_is_kept(site: Site, cache: Cac
     assert kept(cache) == []
 
     site.altered.clear()
-    assert one(cache).read(FILES).files == WANTED
+    assert release_of(cache).read(FILES).files == WANTED
 
 
 def test_a_flipped_bit_is_refused_and_nothing_is_kept(site: Site, cache: Cache) -> None:
     site.altered[NAME] = flipped(site.files[NAME], CORE.encode())
 
     with pytest.raises(Failure, match=rf"^damaged wheel: {CORE} of {NAME}: "):
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     assert kept(cache) == []
 
 
 def test_what_came_before_is_kept_when_the_rest_is_altered(site: Site, cache: Cache) -> None:
-    one(cache).read([INIT])
+    release_of(cache).read([INIT])
     before = kept(cache)
     site.altered[NAME] = flipped(site.files[NAME], CORE.encode())
 
     with pytest.raises(Failure):
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     assert kept(cache) == before
-    assert one(cache).read([INIT]).received == 0
+    assert release_of(cache).read([INIT]).received == 0
 
 
 def test_another_record_than_before_is_refused(site: Site, cache: Cache) -> None:
-    one(cache).read([INIT])
+    release_of(cache).read([INIT])
     before = kept(cache)
     site.altered[NAME] = make_wheel({CORE: b"evil = 1\n"})  # with a RECORD to match
 
     with pytest.raises(Failure) as caught:
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     assert str(caught.value) == (
         f"wrong bytes: vllm-1.0.dist-info/RECORD of {NAME}: it is not the one that came before: "
@@ -102,7 +102,7 @@ def test_another_record_than_before_is_refused(site: Site, cache: Cache) -> None
     ],
 )
 def test_is_still_right(site: Site, cache: Cache, trouble: dict[str, object]) -> None:
-    release = one(cache)
+    release = release_of(cache)
     for name, value in trouble.items():
         setattr(site, name, value)
 
@@ -129,7 +129,7 @@ def test_is_still_right(site: Site, cache: Cache, trouble: dict[str, object]) ->
 def test_says_in_one_line_what_the_server_did(
     site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, object], cause: str
 ) -> None:
-    release = one(cache)
+    release = release_of(cache)
     monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
     for name, value in trouble.items():
         setattr(site, name, value)

@@ -15,9 +15,8 @@ from playwright.sync_api import Browser, Page
 from vpatch.core.verdict import State
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 
-from tests.matrix.browser import chromium, find
+from tests.matrix.browser import chromium, find, take
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
-from tests.matrix.screenshot import take
 
 WIDTHS = (1280, 400)
 FOCUSED = """() => {

@@ -16,8 +16,7 @@ from vpatch.errors import Failure
 from vpatch.matrix.trees import Revision
 from vpatch.matrix.verdicts import Tree
 
-from tests.matrix.git_server import Served, serving
-from tests.matrix.repositories import git
+from tests.matrix.git_server import Served, git, serving
 
 if TYPE_CHECKING:
     from tests.conftest import Trees
