@@ -23,13 +23,13 @@ ARGUMENTS = [
 
 
 def find() -> str | None:
-    """Give the path of the browser of this machine, None where there is none."""
+    """Return the path of this machine's browser, None without one."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run the browser of this machine; no other event loop may run in this thread meanwhile."""
+    """Run this machine's browser; no other event loop may run in this thread."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=ARGUMENTS)
         try:
@@ -43,7 +43,7 @@ CELL = ("turboquant-auto-dtype", "vLLM 0.28.0")  # one that upstream merged, wit
 
 
 def take(browser: Browser, page: Path, target: Path) -> None:
-    """Write a picture of a whole page as it is in daylight, with the reason of one cell in front."""
+    """Write a picture of a whole page in light colors, with the reason of one cell open."""
     tab = browser.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
     tab.goto(page.resolve().as_uri())
     tab.set_viewport_size({"width": WIDTH, "height": tab.evaluate("document.documentElement.scrollHeight")})

@@ -10,9 +10,9 @@ import pytest
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import Release, releases_of
 
-from tests.loopback import SOURCES, settings, site
+from tests.loopback import SOURCES, index, settings
 
-__all__ = ["settings", "site"]
+__all__ = ["index", "settings"]
 
 CORE, INIT = "vllm/engine/core.py", "vllm/__init__.py"
 FILES = (CORE, INIT, "vllm/not/there.py")
@@ -44,7 +44,7 @@ def _processes_unmeasured() -> Iterator[None]:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary files go, of which none may be left."""
+    """The folder for temporary files; the test must leave none."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))

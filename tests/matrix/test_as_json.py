@@ -1,4 +1,4 @@
-"""A matrix as JSON and back, and files that are no such thing. How differences are told."""
+"""A matrix as JSON and back, files of other formats, and how changes are shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = (
 
 
 def recorded(path: Path, change: Callable[[Any], object] = lambda body: None) -> Path:
-    """What the command prints, with something changed in it."""
+    """Write what the command prints, with one change."""
     body = {"schema": 1, "command": "matrix", "problems": [], "rows": as_rows(Matrix((), ROWS))}
     change(body)
     path.write_text(json.dumps(body))
@@ -64,7 +64,7 @@ def test_a_row() -> None:
 
 
 def put(*path: str | int, to: object) -> Callable[[Any], object]:
-    """Give what sets a field."""
+    """Return a function that sets a field."""
 
     def change(body: Any) -> None:
         for key in path[:-1]:
@@ -124,7 +124,7 @@ def test_another_object(tmp_path: Path, change: Callable[[Any], object], cause: 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"\xff", b"[" * 100_000, b"[]", b'"rows"', b"| vLLM |"], ids=lambda data: repr(data[:8])
 )
-def test_no_object_at_all(tmp_path: Path, data: bytes) -> None:
+def test_no_json_object(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "baseline.json").write_bytes(data)
 
     with pytest.raises(Failure) as caught:
@@ -165,8 +165,8 @@ def test_changes_there_and_back() -> None:
     assert (objects[1]["overlay"], objects[1]["against"], objects[1]["before"]) == (None, None, None)
 
 
-def test_how_they_are_told() -> None:
-    """What upstream's code says is told as it is: nobody is called, nothing is linked, nothing is markup."""
+def test_changes_in_markdown() -> None:
+    """Upstream's code is shown verbatim: it mentions no user, links nothing, and is no markup."""
     assert markdown_changes(CHANGES) == [
         "### Worse",
         "",
@@ -185,7 +185,7 @@ def test_how_they_are_told() -> None:
     assert markdown_changes(()) == []
 
 
-def test_how_they_are_problems() -> None:
+def test_a_change_as_a_problem() -> None:
     assert str(CHANGES[0].problem) == (
         "worse: 0.34.0: an-overlay: merged -> drifted, compared with 0.33.0: a.py: `x` is\n@gone, #1"
     )

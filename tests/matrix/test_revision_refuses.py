@@ -1,4 +1,4 @@
-"""What a git revision is not read from; no secret is shown, nobody waits for ever, and nothing is left behind."""
+"""Git revisions that cannot be read: no secret is shown, no wait is endless, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_no_options(repository: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where the user's settings allow it, or rewrite a harmless address to it."""
+    """It is refused even if the user's settings allow it, or rewrite a harmless address to it."""
     evil = f"ext::sh -c touch% {tmp_path}/done"
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.gitconfig").write_text(
@@ -123,7 +123,7 @@ def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     ran = subprocess.run(["git", "ls-remote", evil], capture_output=True, check=False)
-    assert (tmp_path / "done").exists(), ran.stderr  # this is what is at stake
+    assert (tmp_path / "done").exists(), ran.stderr  # without vpatch, git runs it
     (tmp_path / "done").unlink()
 
     for address in (evil, "https://example.org/", f"fd::{tmp_path}"):
@@ -132,7 +132,7 @@ def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_that_lacks_the_file_and_would_run_a_command(repository: Path, tmp_path: Path) -> None:
-    """A partial clone fetches what it lacks, by whatever its own settings say. Here it does not."""
+    """Git fetches what a partial clone lacks, by the command in the clone's settings; vpatch prevents that."""
     git(repository, "config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "-q", "--bare", "--filter=blob:none", f"file://{repository}", "partial")
     git(tmp_path / "partial", "config", "remote.origin.uploadpack", f"touch {tmp_path}/done; false")
@@ -153,7 +153,7 @@ def test_no_vllm(repository: Path) -> None:
 @pytest.mark.parametrize("at", ["vllm/config/cache.py", "vllm/config"])
 @pytest.mark.parametrize("kind", ["symbolic link", "submodule"])
 def test_not_a_plain_file(repository: Path, at: str, kind: str) -> None:
-    """A link says where the code is, in a checkout; in the store there is only its name."""
+    """The object store has the target of a link, not its content."""
     before = git(repository, "rev-parse", "HEAD")
     git(repository, "rm", "-q", "-r", at)
     if kind == "submodule":
@@ -193,7 +193,7 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
 
 
 def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its queue is full: whoever connects hears nothing at all."""
+    """Its queue is full: a connection gets no answer at all."""
     monkeypatch.setattr(trees, "SILENCE", 0.5)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -230,9 +230,9 @@ THREADS = 4
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize("script", [READ, IN_THREADS], ids=["alone", "in threads that nobody waits for"])
+@pytest.mark.parametrize("script", [READ, IN_THREADS], ids=["alone", "in daemon threads"])
 def test_interrupted(repository: Path, server: Served, temporary: Path, script: str) -> None:
-    """Neither a folder is left nor a process."""
+    """No folder and no process is left."""
     server.silent = threading.Event()
     several = [str(THREADS)] if script == IN_THREADS else []
     command = [sys.executable, "-c", script, server.url("repository/.git"), "main", *several]
@@ -282,7 +282,7 @@ def guarded(tmp_path: Path) -> Iterator[Served]:
         ("https://SECRET@host/x", "https://host/x"),
         ("https://us3r:SEC/RETPW@host/x", "https://host/x"),
         ("https://us3r:SEC@KEPT@host/x", "https://host/x"),
-        ("https://us3r:SEC?RETPW@host/x", "https://..."),  # nobody knows what is a login here and what a query
+        ("https://us3r:SEC?RETPW@host/x", "https://..."),  # a login and a query cannot be told apart here
         ("https://us3r:SEC#RETPW@host/x", "https://..."),
         ("https://us3r:SECRET@host/x?t=RETPW@KEPT", "https://..."),
         ("https://us3r:SECRET@host/x?t=KEPT#RETPW", "https://host/x"),
@@ -319,13 +319,13 @@ def test_an_address(address: str, told: str) -> None:
 def test_what_is_told(
     vpatch: Program, guarded: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, where: str
 ) -> None:
-    """On the terminal, in the JSON and on the page; the settings rewrite an address that has no secret in it."""
+    """On the terminal, in the JSON and on the page; the secret is in the address, or in git's settings."""
     secret = address.format(host=f"127.0.0.1:{guarded.port}")
     given = "https://example.org/x" if where == "settings" else secret
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.gitconfig").write_text(f'[url "{secret}"]\ninsteadOf = https://example.org/x\n')
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("GIT_SSH_COMMAND", "echo >&2 fatal: no way to")  # and what else it was called with
+    monkeypatch.setenv("GIT_SSH_COMMAND", "echo >&2 fatal: no way to")  # its arguments follow
     page = tmp_path / "page.html"
     asked = ("matrix", "--git", given, "--rev", "main", "--overlay", "turboquant-hybrid", "--html", page)
 

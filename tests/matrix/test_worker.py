@@ -35,7 +35,7 @@ BROKEN = overlay(AddFile("vllm/_vpatch/x.py", "def\n"), name="broken")
 
 @dataclass(frozen=True)
 class Odd:
-    """An edit that does not keep its word: `raises` in `state`, or never finds what it made."""
+    """A broken edit: it raises an exception in `state`, or never finds its own change."""
 
     raises: bool = False
     file: str = FILE
@@ -73,7 +73,7 @@ def test_the_tree_is_as_it_was() -> None:
     assert files == module(SOURCE)
 
 
-def test_one_that_is_lost() -> None:
+def test_an_overlay_that_drifted() -> None:
     cell = one(LOST)
 
     assert cell.verdict.state is State.DRIFTED
@@ -107,13 +107,13 @@ def test_an_edit_that_raises() -> None:
 
 
 def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tree does not keep is written again."""
+    """A tree that loses its changes is written again."""
     monkeypatch.setattr(worker._MemoryTree, "read", lambda self, path: self.pristine(path))
 
     assert f"not idempotent: good: the second run writes {FILE}" in map(str, one(GOOD).problems)
 
 
-def test_an_original_that_is_not_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = worker._MemoryTree.decide
 
     def wrong(self: worker._MemoryTree, desired: Files, note: object, *, on_edits: bool) -> Writes:
@@ -158,18 +158,18 @@ def test_overlays_that_want_the_same_code() -> None:
     assert found.problems == ()
 
 
-def test_a_conflict_is_told_though_another_overlay_raises() -> None:
+def test_a_conflict_is_reported_although_another_overlay_raises() -> None:
     found = together(GOOD, overlay(Odd(raises=True), name="odd"), RIVAL)
 
     assert found.clashes.keys() == {"good", "rival"}
 
 
 @pytest.mark.parametrize("bad", [LOST, BROKEN, overlay(Odd(raises=True), name="odd"), overlay(Odd(), name="odd")])
-def test_what_is_wrong_with_one_alone_is_not_told_of_all(bad: Catalogued) -> None:
+def test_a_problem_of_one_overlay_is_not_one_of_all(bad: Catalogued) -> None:
     assert together(GOOD, bad, OTHER) == Together({}, ())
 
 
-def test_overlays_that_only_together_break_their_word() -> None:
+def test_overlays_that_fail_only_together() -> None:
     first = overlay(InsertAfter(FILE, "f", "c()", "x(2)"), name="first")
     second = overlay(ReplaceExpr(FILE, "f", "2", "y"), name="second")
 
@@ -197,7 +197,7 @@ def files(trees: Trees, release: str) -> dict[str, bytes]:
     return {file: (root / file).read_bytes() for file in Engine(discover()).files if (root / file).is_file()}
 
 
-def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
+def test_the_overlays_that_are_asked_for_are_tried(slim: Trees) -> None:
     cells, both = work(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
 
     assert {name: cell.verdict.state for name, cell in cells.items()} == {
@@ -206,7 +206,7 @@ def test_what_is_asked_for_is_looked_at(slim: Trees) -> None:
     assert both == Together({}, ())
 
 
-def test_only_what_a_neighbour_may_share_is_kept(slim: Trees) -> None:
+def test_only_files_of_the_last_vllm_stay_parsed(slim: Trees) -> None:
     first, second = files(slim, "0.20.1"), files(slim, "0.20.2")
     work(first, IDS, IDS, ())
     kept = {data for _, data in worker._engine(frozenset(IDS))._cache._known}

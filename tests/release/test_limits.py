@@ -1,4 +1,4 @@
-"""What a lying wheel, index or server may cost: each limit is named where it is exceeded, and in the documents."""
+"""Limits on what wheels, indexes and servers may send: messages name them, and so do the documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.drip import DRIPS, dripping
 from tests.loopback import NAME, SOURCES, make_wheel, record_of
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 Refusal = Callable[[bytes], str]
 
@@ -33,18 +33,18 @@ BOMB = "vllm/bomb.py"
 
 
 def moved(wheel: bytes, by: int) -> bytes:
-    """Let the directory say that it begins later: so every file begins earlier than it does."""
+    """Move the directory's recorded start, so that every file seems to begin earlier than it does."""
     at = wheel.rindex(b"PK\5\6") + 16
     (offset,) = struct.unpack_from("<I", wheel, at)
     return wheel[:at] + struct.pack("<I", offset + by) + wheel[at + 4 :]
 
 
-def test_a_file_that_begins_before_the_wheel(site: Site, refusal: Refusal) -> None:
+def test_a_file_that_begins_before_the_wheel(index: IndexServer, refusal: Refusal) -> None:
     line = refusal(moved(make_wheel(), 1000))
 
-    assert line == f"damaged wheel: {site.url}/files/{NAME}: vllm/__init__.py begins at -1,000, outside of it"
-    assert all("--" not in span and "=-" not in span[7:] for span in site.spans())
-    assert len(site.spans()) == 1
+    assert line == f"damaged wheel: {index.url}/files/{NAME}: vllm/__init__.py begins at -1,000, outside of it"
+    assert all("--" not in span and "=-" not in span[7:] for span in index.spans())
+    assert len(index.spans()) == 1
 
 
 def test_a_wheel_on_disk_that_lies_so(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_all_that_is_read(monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> 
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_file_packed_as_no_wheel_is(site: Site, refusal: Refusal, method: int) -> None:
+def test_a_file_packed_as_no_wheel_is(index: IndexServer, refusal: Refusal, method: int) -> None:
     body = io.BytesIO(make_wheel())
     with zipfile.ZipFile(body, "a", method) as archive:
         archive.writestr(BOMB, b"x")
@@ -102,7 +102,7 @@ def test_a_file_packed_as_no_wheel_is(site: Site, refusal: Refusal, method: int)
     ],
 )
 def test_a_wheel_that_is_too_large(
-    site: Site,
+    index: IndexServer,
     monkeypatch: pytest.MonkeyPatch,
     refusal: Refusal,
     name: str,
@@ -112,36 +112,36 @@ def test_a_wheel_that_is_too_large(
     wheel = make_wheel()
     monkeypatch.setattr(LIMITS, name, limit)
 
-    assert refusal(wheel) == told.format(url=f"{site.url}/files/{NAME}", size=len(wheel))
+    assert refusal(wheel) == told.format(url=f"{index.url}/files/{NAME}", size=len(wheel))
 
 
-def test_a_whole_wheel_that_is_too_large(site: Site, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
-    site.ranges = "ignored"
+def test_a_whole_wheel_that_is_too_large(index: IndexServer, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
+    index.ranges = "ignored"
     monkeypatch.setattr(LIMITS, "wheel", 1 << 20)
 
-    assert refusal(site.files[NAME]) == f"cannot read: {site.url}/files/{NAME}: it has more than 1 MiB"
+    assert refusal(index.files[NAME]) == f"cannot read: {index.url}/files/{NAME}: it has more than 1 MiB"
 
 
-def test_gaps_between_files_are_not_kept_without_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.files["data"] = bytes(3 << 20)
+def test_gaps_between_files_are_not_kept_without_end(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.files["data"] = bytes(3 << 20)
     monkeypatch.setattr(LIMITS, "files", 1 << 20)
     with (
         open_session(read_settings()) as asking,
-        open_remote(asking, f"{site.url}/files/data") as file,
+        open_remote(asking, f"{index.url}/files/data") as file,
         pytest.raises(Failure, match="more than 1 MiB of it would be read"),
     ):
         file.prefetch([(0, 1 << 20)])
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
-def test_an_index_page_that_is_too_large(site: Site, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
-    site.page = page
+def test_an_index_page_that_is_too_large(index: IndexServer, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    index.page = page
     monkeypatch.setattr(LIMITS, "answer", 100)
 
     with pytest.raises(Failure) as caught:
         find_wheel("1.0")
 
-    assert str(caught.value) == f"package index failed: {site.url}/simple/: too large: an answer may have 100 bytes"
+    assert str(caught.value) == f"package index failed: {index.url}/simple/: too large: an answer may have 100 bytes"
 
 
 @pytest.mark.parametrize("kind", DRIPS)
