@@ -1,10 +1,54 @@
-"""README says what the overlays say."""
+"""README says what the overlays say, and its Python examples do what it says."""
 
 from __future__ import annotations
 
-import pytest
+import re
+from pathlib import Path
+from typing import Any
 
+import pytest
+from vpatch import Overlay
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Catalogued
+from vpatch.core.verdict import State
+from vpatch.tree.locate import locate
+
+from tests.conftest import Trees
 from tests.readme import README, fresh, overlays
+
+
+def example(containing: str) -> str:
+    """Return the one Python example that contains a text."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    found: str
+    (found,) = (block for block in blocks if containing in block)
+    return found
+
+
+def test_patching_from_python(
+    linked: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The interpreter that runs this imports vLLM from a copy of the release."""
+    monkeypatch.setenv("PYTHONPATH", str(linked("0.21.0")))
+    names: dict[str, Any] = {}
+    exec(example("vpatch.apply("), names)  # noqa: S102 - the example
+    for changed in (r"[1-9]\d*", "0"):
+        names["patch_vllm"]()
+        assert re.fullmatch(rf"vLLM 0\.21\.0: {changed} files changed\n", capsys.readouterr().out)
+
+
+def test_the_example_of_an_overlay(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent / "third_party")
+    names: dict[str, Any] = {}
+    code = example("overlay = Overlay(").replace("my_overlays.companions", "vpatch_machine_names.companions")
+    exec(code, names)  # noqa: S102 - the example
+    made: Overlay = names["overlay"]
+
+    for release in ("0.18.0", "0.24.0", "0.33.0"):
+        changeset = Engine([Catalogued("my-fix", made, "")]).plan(locate(pristine(release)).read)
+        assert [verdict.state for verdict in changeset.after] == [State.APPLIED]
+    assert "my-fix" not in {item.id for item in discover()}
 
 
 def test_the_table_of_overlays_is_fresh() -> None:

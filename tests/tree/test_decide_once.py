@@ -15,7 +15,6 @@ import pytest
 import vpatch.tree
 from vpatch.core.catalogue import discover, select
 from vpatch.tree import Tree, record, write_plan
-from vpatch.tree import lock as locking
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.checkout import CheckedOut, Checkout
 from vpatch.tree.locate import locate
@@ -99,7 +98,7 @@ def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter
 def test_apply_decides_anew_if_something_differs(
     tree: Path, reads: Counter[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = locking.lock
+    real = vars(write_plan)["lock"]
     file = tree / "vllm/engine/arg_utils.py"
 
     @contextmanager

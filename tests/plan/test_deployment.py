@@ -1,4 +1,4 @@
-"""The deployments that come along: whole, named regularly, and second to what somebody says."""
+"""Presets: complete, named regularly, and overridden by options. GPUs by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan.presets import preset, presets
+from vpatch.plan import GIB
+from vpatch.plan.deployment import GPUS, gpu, preset, presets
 
-from tests.plan.made import GPU, of
+from tests.plan.examples import GPU, preset_deployment
 from tests.releases import RELEASES
 
 NAME = re.compile(r"qwen3\.[56]-(27b|35b)-(5090|pro6000|4x3090)(-[a-z0-9]+)*")
@@ -41,7 +42,7 @@ def test_names_are_regular_and_summaries_fit_a_line() -> None:
 @pytest.mark.parametrize("name", [one.name for one in presets()])
 def test_a_preset_is_a_deployment_of_a_recorded_model(name: str) -> None:
     one = preset(name)
-    meant, made = of(one)
+    meant, made = preset_deployment(one)
 
     assert (meant.name, meant.revision) == (one.model, one.revision or "main")
     assert made.gpu.name == one.gpu
@@ -69,7 +70,7 @@ def test_a_desktop_takes_less() -> None:
     }
 
 
-def test_what_somebody_says_wins() -> None:
+def test_options_override_the_preset() -> None:
     one = preset("qwen3.5-35b-pro6000")
     as_it_is = one.deployment(GPU, {})
     assert (as_it_is.vllm, as_it_is.cuda, as_it_is.longest) == (Version("0.18.0"), "cu130", True)
@@ -96,3 +97,26 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, cause: str) -> 
         preset(name)
 
     assert str(raised.value).startswith(f"no such preset: {name}: {cause}")
+
+
+@pytest.mark.parametrize("name", ["RTX 5090", "rtx5090", "5090", "GeForce RTX 5090", "NVIDIA GeForce RTX 5090"])
+def test_a_name_in_any_spelling(name: str) -> None:
+    assert gpu(name).memory == int(31.36 * GIB)
+
+
+def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(Failure, match=r"no such GPU: 5080: did you mean RTX 5090\? known: RTX 3090, .*-gib"):
+        gpu("5080")
+    with pytest.raises(Failure, match="no such GPU: Voodoo: known: RTX 3090"):
+        gpu("Voodoo")
+
+
+def test_any_size() -> None:
+    assert (gpu(None, 5).memory, gpu("RTX 5080", 16 * GIB).name) == (5, "RTX 5080")
+    assert gpu("RTX 5090", 30 * GIB).capability == (12, 0)
+
+
+def test_from_the_smallest_to_the_largest_that_differ_in_more_than_drivers_do() -> None:
+    sizes = [one.memory for one in GPUS if one.name != "RTX 4090"]
+    assert sizes == sorted(sizes)
+    assert all("reported" in one.source for one in GPUS)

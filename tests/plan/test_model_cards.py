@@ -1,4 +1,4 @@
-"""What the model cards printed, computed from the config and the size of the KV cache that they printed."""
+"""The tokens and the concurrency that model cards print follow from the config and the printed size of the KV cache."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from vpatch.plan.gpus import gpu
-from vpatch.plan.kv_cache import capacity, layout
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Model
+from vpatch.plan.deployment import Deployment, gpu, preset
+from vpatch.plan.kv_cache import Capacity, Layout, capacity, layout
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Capacity, Deployment, Layout, Model
-from vpatch.plan.presets import preset
 
-from tests.plan.seeds import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
+from tests.plan.examples import AT_32K, FP8_AT_262K, SHARES, TURBOQUANT_AT_262K, Printed
 
 
 @cache
 def planned(name: str) -> tuple[Model, Deployment, Layout]:
-    """Give what a preset describes, and how its KV cache is laid out."""
+    """Return a preset's model and deployment, and the layout of its KV cache."""
     one = preset(name)
     model = load(one.model, one.revision)
     deployment = one.deployment(gpu(one.gpu), {})
@@ -25,7 +25,7 @@ def planned(name: str) -> tuple[Model, Deployment, Layout]:
 
 
 def computed(row: Printed, more: int = 0) -> Capacity:
-    """Give what a row's KV cache holds; `more` bytes are added to what it printed."""
+    """Return what a row's KV cache holds with `more` bytes than printed."""
     _, deployment, laid = planned(row.preset)
     return capacity(laid, deployment, [int(row.kv_cache * GIB) + more])
 
@@ -75,7 +75,7 @@ def test_a_byte_less_than_a_block_more_moves_nothing(row: Printed) -> None:
 
 
 def shared(taken: float) -> dict[str, float]:
-    """Give by how much what 0.18 prints for each share misses the card's row, if so many GiB come before the cache."""
+    """Return the relative error of the card's row for each share, if so many GiB come before the cache."""
     found = {}
     for name, (share, context) in SHARES.items():
         _, deployment, laid = planned(name)
@@ -101,7 +101,7 @@ def within(errors: dict[str, float]) -> bool:
 
 
 def test_a_share_moves_the_table() -> None:
-    """The four rows are not looked up: another share gives another row, and a gibibyte more before the cache misses."""
+    """Another share gives another row, and with a gibibyte more before the cache no row matches."""
     assert not within(shared(27.8))
     name = "qwen3.5-35b-5090-headless"
     _, deployment, laid = planned(name)

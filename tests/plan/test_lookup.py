@@ -1,4 +1,4 @@
-"""The models that ship as small configs, and where `--model` looks for one."""
+"""The recorded models, and how `--model` finds one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan import recorded
+from vpatch.plan import GIB, lookup
+from vpatch.plan.architectures import FULL, LINEAR, Head
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.lookup import load
-from vpatch.plan.model import FULL, GIB, LINEAR, Head
 
 from tests.plan.configs import named
 from tests.validation.cpu.models import CONFIGS
@@ -34,14 +34,14 @@ def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_models_of_the_presets_are_recorded() -> None:
     found: dict[str, list[str]] = {}
-    for one in recorded.models():
+    for one in lookup.recorded():
         found.setdefault(one.name, []).append(one.revision)
 
     assert found == NAMES
 
 
-@pytest.mark.parametrize("one", recorded.models(), ids=lambda one: f"{one.name}@{one.revision}")
-def test_a_recorded_model_is_whole(one: recorded.Recorded) -> None:
+@pytest.mark.parametrize("one", lookup.recorded(), ids=lambda one: f"{one.name}@{one.revision}")
+def test_a_recorded_model_is_whole(one: lookup.Recorded) -> None:
     model = load(one.name, one.revision)
     shape = model_of(CONFIGS["35B" if "35B" in one.name else "27B"], "tests", name="the same shape")
 
@@ -65,13 +65,15 @@ def test_a_recorded_model_is_whole(one: recorded.Recorded) -> None:
 
 
 def test_estimates_are_close_to_what_the_model_card_gives() -> None:
-    main, fp8 = (model_of(one.config, "x", name="x").weights for one in recorded.named("qwen3.6-35b-a3b-nvfp4"))
+    main, fp8 = (
+        model_of(one.config, "x", name="x").weights for one in lookup.recorded_revisions("qwen3.6-35b-a3b-nvfp4")
+    )
     bf16 = load("Qwen/Qwen3.6-35B-A3B").weights
     assert main
     assert fp8
     assert bf16
 
-    # Seed 003: 21.88 and 21.40 GiB loaded, 0.48 apart; about 67 GiB in bf16, and 1.6 GB of MTP beside.
+    # The card: 21.88 and 21.40 GiB loaded, 0.48 apart; about 67 GiB in bf16, and 1.6 GB of MTP beside.
     assert main.loaded / GIB == pytest.approx(21.88, rel=0.01)
     assert fp8.loaded / GIB == pytest.approx(21.40, rel=0.01)
     assert (main.loaded - fp8.loaded) / GIB == pytest.approx(0.48, abs=0.01)
@@ -99,17 +101,17 @@ def test_a_name_may_be_short_and_in_any_case(name: str) -> None:
     assert load(name).layers.count(FULL) == load(name).layers.count(LINEAR) / 3
 
 
-def test_a_name_that_two_have_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = recorded.models()[0]
-    other = recorded.Recorded("else/" + one.name.partition("/")[2], "main", (), one.config)
-    monkeypatch.setattr(recorded, "models", lambda: (one, other))
+def test_an_ambiguous_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = lookup.recorded()[0]
+    other = lookup.Recorded("else/" + one.name.partition("/")[2], "main", (), one.config)
+    monkeypatch.setattr(lookup, "recorded", lambda: (one, other))
 
-    assert recorded.named(one.name) == (one,)
-    assert recorded.named(one.name.partition("/")[2]) == ()
+    assert lookup.recorded_revisions(one.name) == (one,)
+    assert lookup.recorded_revisions(one.name.partition("/")[2]) == ()
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "", "a/b/c", "../..", "x" * 5000, "a\0b"])
-def test_a_model_that_is_nowhere_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_model_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if name == "../..":
         name = "no/../such"
@@ -143,8 +145,8 @@ def test_a_path_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load("Qwen3.6-27B").architecture == "Qwen3_5ForConditionalGeneration"
 
 
-def test_a_folder_above_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is mounted in a container is called by the last part: `/models/..` would be its root."""
+def test_a_parent_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container mounts the folder under its last part: `/models/..` would be the root."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(named("LlamaForCausalLM")))
     monkeypatch.chdir(tmp_path / "inner")

@@ -1,0 +1,98 @@
+"""The verbs as Python functions: results, and what they raise. The command line's tests cover the rest of each verb."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import vpatch
+
+from tests.conftest import Trees
+
+Contents = Callable[[Path], Mapping[str, bytes | None]]
+
+SKIP, HYBRID, AUTO = "turboquant-skip-list", "turboquant-hybrid", "turboquant-auto-dtype"
+ARG_UTILS = "vllm/engine/arg_utils.py"
+
+
+def test_the_way_there_and_back(linked: Trees, contents: Contents) -> None:
+    tree = linked("0.24.0")
+    before = contents(tree)
+
+    found = vpatch.status(tree, [SKIP])
+    assert (found.tree, found.vllm, found.problems) == (tree, "0.24.0", ())
+    assert [(one.id, one.state) for one in found.overlays] == [(SKIP, "pending")]
+
+    wanted = vpatch.diff(str(tree), [SKIP])
+    old, new = wanted.files[ARG_UTILS]
+    assert old == (tree / ARG_UTILS).read_bytes()
+    assert f"--- a/{ARG_UTILS}" in wanted.lines
+    assert contents(tree) == before
+
+    done = vpatch.apply(tree, [SKIP])
+    assert [one.state for one in done.overlays] == ["applied"]
+    assert ARG_UTILS in done.changed
+    assert (tree / ARG_UTILS).read_bytes() == new
+    assert vpatch.apply(tree, [SKIP]).changed == ()
+
+    assert vpatch.verify(tree, [SKIP]).problems == ()
+    assert vpatch.verify(tree).overlays
+    back = vpatch.revert(tree, [SKIP])
+    assert set(back.changed) == set(done.changed)
+    assert contents(tree) == before
+    assert vpatch.revert(tree).changed == ()
+
+
+def test_results_are_frozen(pristine: Trees) -> None:
+    found = vpatch.status(pristine("0.24.0"), [SKIP])
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.vllm = "other"  # type: ignore[misc]
+
+
+def test_without_a_tree_it_is_the_vllm_of_this_interpreter(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(pristine("0.24.0")))
+    monkeypatch.setenv("VIRTUAL_ENV", "/nowhere")
+
+    assert vpatch.status(overlays=[SKIP]).tree == pristine("0.24.0").resolve()
+    assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.24.0"
+
+
+def test_nothing_is_written_if_one_overlay_does_not_fit(linked: Trees, contents: Contents) -> None:
+    tree = linked("0.20.2")
+    text = (tree / ARG_UTILS).read_text()
+    (tree / ARG_UTILS).unlink()
+    (tree / ARG_UTILS).write_text(text.replace("key=lambda x: int(x)", "key=float"))
+    before = contents(tree)
+
+    for verb in (vpatch.apply, vpatch.diff):
+        with pytest.raises(vpatch.Refused, match=r"drifted: vllm/engine/arg_utils\.py") as refused:
+            verb(tree, [SKIP, HYBRID])
+        states = {one.id: one.state for one in refused.value.result.overlays}
+        assert states == {SKIP: "drifted", HYBRID: "pending"}
+        assert refused.value.problems == refused.value.result.problems
+    assert contents(tree) == before
+    assert vpatch.status(tree, [SKIP]).problems
+
+
+def test_an_overlay_that_was_named_is_not_applicable(linked: Trees) -> None:
+    tree = linked("0.20.2")
+
+    with pytest.raises(vpatch.Failure, match=rf"not applicable: .*: {AUTO}: "):
+        vpatch.apply(tree, [AUTO])
+    with pytest.raises(vpatch.Failure, match=r"not applied: .* is not_applicable"):
+        vpatch.verify(tree, [AUTO])
+    assert vpatch.status(tree, [AUTO]).overlays[0].state == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("tree", "overlays", "says"),
+    [("nowhere", [SKIP], "no vllm: nowhere"), (None, ["nonsense"], "no such overlay: nonsense")],
+)
+def test_there_is_no_such_thing(pristine: Trees, tree: str | None, overlays: list[str], says: str) -> None:
+    for verb in (vpatch.status, vpatch.diff, vpatch.apply, vpatch.revert, vpatch.verify):
+        with pytest.raises(vpatch.Failure, match=says):
+            verb(pristine("0.24.0") if tree is None else tree, overlays)
