@@ -65,7 +65,7 @@ class Usage:
 class Cache:
     """Objects, named by the sha256 of their bytes, and notes: small JSON objects by kind and key.
 
-    Several threads and processes may use it at once. Every method raises a `Failure` if the folder is of no use.
+    Several threads and processes may use it at once. Methods raise a `Failure` if they cannot read or write the folder.
     """
 
     folder: Path

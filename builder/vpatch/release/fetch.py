@@ -36,7 +36,7 @@ def fetch(version: str, target: Path, *, progress: Progress | None = None) -> Fe
     Everything is written beside `target` and renamed at the end: `target` is complete or does not exist.
 
     Raises:
-        Failure: no such release, a server that fails, a file that differs from RECORD, a target that is of no use.
+        Failure: no such release, a failing server, a file that differs from RECORD, a taken or unwritable target.
     """
     target = _free_path(target)
     wheel = find_wheel(version)
