@@ -1,23 +1,22 @@
-"""What is said of scripts that ran inside an image."""
+"""The outcomes of scripts that ran inside an image."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from vpatch.image import model
-from vpatch.image.probe_result import imported, outcome
+from vpatch.image.checks import Check, import_outcomes, outcome
 
 FRAMES = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n    main()\n'
 PYDANTIC = "pydantic_core.ValidationError: 1 validation error for ModelConfig"
 NOISE = "INFO 11-21 14:51:58 [parallel_state.py:1929] world_size=1\n"
 
 
-def told(one: model.Tested) -> tuple[str, bool | None, str]:
+def told(one: Check) -> tuple[str, bool | None, str]:
     return one.name, one.ok, one.because
 
 
-def test_a_probe_that_holds() -> None:
+def test_a_probe_that_passes() -> None:
     assert told(outcome("hybrid", 0, NOISE + FRAMES + "ValueError: told on the way\n", limit_s=60)) == (
         "hybrid",
         True,
@@ -83,7 +82,7 @@ def test_a_probe_that_is_killed(code: int) -> None:
 @pytest.mark.parametrize(
     ("stderr", "because"), [("", "it ended with 3: "), (f"{NOISE}no room\n", "it ended with 3: no room")]
 )
-def test_a_probe_that_ends_by_itself(stderr: str, because: str) -> None:
+def test_a_probe_that_exits(stderr: str, because: str) -> None:
     assert told(outcome("hybrid", 3, stderr, limit_s=60)) == ("hybrid", False, because)
 
 
@@ -104,7 +103,7 @@ def test_imports() -> None:
     said = {"vllm.a": {"ok": True, "because": ""}, "vllm.b": {"ok": None, "because": "the image lacks torch"}}
     stdout = f"vpatch: no\n{NOISE}\nvpatch: {json.dumps(said)}\n"
 
-    assert tuple(map(told, imported(["vllm.b", "vllm.a"], 0, stdout, NOISE, limit_s=60))) == (
+    assert tuple(map(told, import_outcomes(["vllm.b", "vllm.a"], 0, stdout, NOISE, limit_s=60))) == (
         ("import vllm.b", None, "the image lacks torch"),
         ("import vllm.a", True, ""),
     )
@@ -118,8 +117,8 @@ NO_ANSWER: dict[str, tuple[int | None, str, str]] = {
 
 
 @pytest.mark.parametrize("answer", ["{", "[" * 200_000, "[]", "{}", '{"vllm.a": 3}', '{"vllm.a": {"ok": true}}'])
-def test_imports_with_an_answer_of_another_shape(answer: str) -> None:
-    ran = imported(["vllm.a"], 0, f"vpatch: {answer}\n", NOISE, limit_s=60)
+def test_imports_with_an_answer_that_does_not_match(answer: str) -> None:
+    ran = import_outcomes(["vllm.a"], 0, f"vpatch: {answer}\n", NOISE, limit_s=60)
 
     assert [*map(told, ran)] == [("import vllm.a", False, f"it did not answer: {NOISE.strip()}")]
 
@@ -128,7 +127,7 @@ def test_imports_with_an_answer_of_another_shape(answer: str) -> None:
 def test_imports_without_an_answer(name: str) -> None:
     code, stderr, because = NO_ANSWER[name]
 
-    assert tuple(map(told, imported(["vllm.a", "vllm.b"], code, "", stderr, limit_s=60))) == (
+    assert tuple(map(told, import_outcomes(["vllm.a", "vllm.b"], code, "", stderr, limit_s=60))) == (
         ("import vllm.a", False, because),
         ("import vllm.b", False, because),
     )

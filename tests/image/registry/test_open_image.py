@@ -1,4 +1,4 @@
-"""An image is found by tag and by digest, for a platform, and nothing of it is believed unchecked."""
+"""An image is found by tag or digest, for a platform, and everything about it is verified."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry import manifests
-from vpatch.image.registry.pulled import open_image
+from vpatch.image.registry import image as remote
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.reference import parse
 
 from tests.image.registry.images import TYPES, put_image, put_index, tar
@@ -71,7 +71,7 @@ def test_selects_the_platform_of_an_index(registry: str, flavour: str) -> None:
     )
 
 
-def test_an_index_of_nothing_is_for_nothing(registry: str) -> None:
+def test_an_empty_index(registry: str) -> None:
     put_index(registry, "pulled/empty", "x", {})
 
     assert refusal(f"{registry}/pulled/empty:x") == "it is not for linux/amd64, only for nothing"
@@ -100,7 +100,7 @@ def test_an_oci_manifest_need_not_name_its_type(proxy: Proxy, registry: str) -> 
         ({"mediaType": TYPES["docker"][3]}, "its manifest or its config is damaged"),
     ],
 )  # fmt: skip
-def test_refuses_what_is_no_image(proxy: Proxy, registry: str, changes: dict[str, Any], why: str) -> None:
+def test_refuses_anything_but_an_image(proxy: Proxy, registry: str, changes: dict[str, Any], why: str) -> None:
     built = put_image(registry, "pulled/odd", "x", LAYERS)
     proxy.fail("GET", "/manifests/", status=200, body=json.dumps({**built.manifest, **changes}).encode())
 
@@ -108,7 +108,7 @@ def test_refuses_what_is_no_image(proxy: Proxy, registry: str, changes: dict[str
 
 
 @pytest.mark.parametrize("kind", ["foreign.diff.tar.gzip", "diff.tar.bzip2"])
-def test_refuses_layers_that_it_does_not_know(proxy: Proxy, kind: str) -> None:
+def test_refuses_unknown_layer_types(proxy: Proxy, kind: str) -> None:
     built = put_image(proxy.behind, "pulled/foreign", "x", LAYERS)
     strange = {**built.manifest["layers"][0], "mediaType": f"application/vnd.docker.image.rootfs.{kind}"}
     body = json.dumps({**built.manifest, "layers": [strange, strange]})
@@ -145,8 +145,8 @@ def test_checks_every_digest(proxy: Proxy, registry: str) -> None:
         assert refusal(f"{name}:x") == f"the blob {pointer} is not what its digest says"
 
 
-def test_a_manifest_without_end_is_not_read_to_its_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "LARGEST", 1000)
+def test_an_endless_manifest_is_not_read_whole(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "LARGEST", 1000)
     proxy.fail("GET", "/manifests/", status=200, body=b" " * 200_000)
 
     assert refusal(f"{proxy.host}/pulled/large:x") == "its manifest is larger than any may be"

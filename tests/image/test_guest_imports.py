@@ -1,4 +1,4 @@
-"""The script that imports touched modules inside an image: on small packages, and on the real vLLM."""
+"""The guest script that imports modules: on small packages, and on the real vLLM."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from vpatch.image import model
-from vpatch.image.guest import imports
-from vpatch.image.probe_result import imported
+from vpatch.image.checks import Check, import_outcomes
+from vpatch.image.guest import checks as guest
 
 from tests.releases import FACTS
 from tests.validation.cpu.environment import environ, interpreter
 
 Trees = Callable[..., Path]
 
-SCRIPT = Path(imports.__file__).read_text()
+SCRIPT = Path(guest.__file__).read_text()
 NOISY = """
 import os, sys
 print("on stdout")
@@ -61,15 +60,15 @@ MODULES: dict[str, tuple[str, bool | None, str]] = {
 }
 
 
-def run(command: Iterable[str | Path], names: list[str], **options: object) -> tuple[model.Tested, ...]:
+def run(command: Iterable[str | Path], names: list[str], **options: object) -> tuple[Check, ...]:
     """Run the script."""
-    whole = [*command, "-c", SCRIPT, json.dumps(names)]
+    whole = [*command, "-c", SCRIPT, "imports", json.dumps(names)]
     ran = subprocess.run(whole, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
-    return imported(names, ran.returncode, ran.stdout, ran.stderr, limit_s=60)
+    return import_outcomes(names, ran.returncode, ran.stdout, ran.stderr, limit_s=60)
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, model.Tested]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Check]:
     tree = tmp_path_factory.mktemp("tree")
     (tree / "vllm/flash").mkdir(parents=True)
     for name in ("__init__", "flash/__init__"):
@@ -81,7 +80,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, model.Tested]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module(said: dict[str, model.Tested], name: str) -> None:
+def test_a_module(said: dict[str, Check], name: str) -> None:
     _, ok, because = MODULES[name]
 
     assert said[name].name == f"import vllm.{name}"
@@ -89,7 +88,7 @@ def test_a_module(said: dict[str, model.Tested], name: str) -> None:
     assert said[name].because.startswith(because)
 
 
-def test_an_error_says_where(said: dict[str, model.Tested]) -> None:
+def test_an_error_names_its_line(said: dict[str, Check]) -> None:
     assert said["broken"].because.endswith("/vllm/broken.py:1)")
 
 
@@ -110,7 +109,7 @@ def test_the_real_vllm_without_what_it_needs(pristine: Trees, tmp_path: Path) ->
 
 
 def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
-    """All that overlays touch can be imported without a GPU; one that is broken is the only one that is told."""
+    """Every module that overlays change can be imported without a GPU; a broken one is the only one reported."""
     whole, tree = patched("0.20.2", *FACTS), tmp_path / "tree"
     shutil.copytree(whole, tree)
     touched = [path for path in whole.rglob("*.py") if b"# vpatch: " in path.read_bytes()]
@@ -133,26 +132,26 @@ def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
     assert found[names.index(broken)].because.startswith("NameError: name 'undefined_name' is not defined")
 
 
-def test_what_is_missing_is_told_in_this_process() -> None:
+def test_missing_packages_in_this_process() -> None:
     library = OSError("libnothing.so.7: cannot open shared object file: No such file or directory")
     wrapped = ImportError("get it")
     wrapped.__cause__ = ModuleNotFoundError("No module named 'nothing'", name="nothing")
 
-    assert imports.lacking(library) == "libnothing.so.7"
-    assert imports.lacking(wrapped) == "nothing"
-    assert imports.lacking(ModuleNotFoundError("x", name="vllm.gone")) is None
-    assert imports.lacking(ValueError("x")) is None
-    assert imports.outcome("json") == {"ok": True, "because": ""}
-    assert imports.outcome("nothing_like_torch") == {"ok": None, "because": "the image lacks nothing_like_torch"}
+    assert guest.lacking(library) == "libnothing.so.7"
+    assert guest.lacking(wrapped) == "nothing"
+    assert guest.lacking(ModuleNotFoundError("x", name="vllm.gone")) is None
+    assert guest.lacking(ValueError("x")) is None
+    assert guest.import_module("json") == {"ok": True, "because": ""}
+    assert guest.import_module("nothing_like_torch") == {"ok": None, "because": "the image lacks nothing_like_torch"}
 
 
 @pytest.mark.parametrize(("code", "because"), [("1 / 0", "ZeroDivisionError: "), ("raise SystemExit(3)", "with 3")])
-def test_what_is_broken_is_told_in_this_process(
+def test_import_errors_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, because: str
 ) -> None:
     (tmp_path / "broken_here.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = imports.outcome("broken_here")
+    found = guest.import_module("broken_here")
 
     assert found["ok"] is False
     assert because in str(found["because"])

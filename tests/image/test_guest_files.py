@@ -1,4 +1,4 @@
-"""The script that looks at an image's files: it says what is wrong, of each kind."""
+"""The guest script that checks an image's files reports every kind of fault."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from vpatch.image.guest.files import Disk, checks, imported, main
+from vpatch.image.guest.checks import check_files, check_interpreter, check_tree
 from vpatch.tree import record
 
 INFO = "vllm-0.20.2.dist-info"
@@ -39,7 +39,7 @@ def asked(tree: Path) -> str:
 
 
 def look(tree: Path, said: str) -> dict[str, tuple[bool | None, str]]:
-    return {name: (ok, because) for name, ok, because in checks(Disk(str(tree)), INFO, said)}
+    return {name: (ok, because) for name, ok, because in check_tree(str(tree), INFO, said)}
 
 
 def compiled(source: bytes, magic: bytes = importlib.util.MAGIC_NUMBER) -> bytes:
@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_is_told(tree: Path, fault: str) -> None:
+def test_faults_are_reported(tree: Path, fault: str) -> None:
     said = asked(tree)
     spoil, expected = FAULTS[fault]
     spoil(tree)
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_told(tree: Path, fault: str) -> None:
         assert because in found[name][1]
 
 
-def test_what_does_not_compile(tree: Path) -> None:
+def test_a_module_that_does_not_compile(tree: Path) -> None:
     (tree / MODULE).write_bytes(b"(\n")
 
     assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: '(' was never closed (engine.py, line 1)")
@@ -114,25 +114,25 @@ def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(sys, "modules", dict(sys.modules))
         patched.syspath_prepend(str(tree))
-        assert imported(str(tree), ["vllm/__init__.py", MODULE, ADDED])[1]
-        assert imported("/elsewhere", [MODULE])[2].startswith(
+        assert check_interpreter(str(tree), ["vllm/__init__.py", MODULE, ADDED])[1]
+        assert check_interpreter("/elsewhere", [MODULE])[2].startswith(
             f"{MODULE}: {sys.executable} would import {tree}/{MODULE}"
         )
-        assert "no such module" in imported(str(tree), ["vllm/none.py"])[2]
-        assert "no such module" in imported(str(tree), ["vllm_none/none.py"])[2]
+        assert "no such module" in check_interpreter(str(tree), ["vllm/none.py"])[2]
+        assert "no such module" in check_interpreter(str(tree), ["vllm_none/none.py"])[2]
 
 
 def test_the_script_answers_in_one_line(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = (files("vpatch.image.guest") / "files.py").read_text()
-    question = {"root": str(tree), "dist_info": INFO, "said": asked(tree)}
-    command = [sys.executable, "-c", script, json.dumps(question)]
+    script = (files("vpatch.image.guest") / "checks.py").read_text()
+    question = {"root": str(tree), "dist_info": INFO, "provenance": asked(tree)}
+    command = [sys.executable, "-c", script, "files", json.dumps(question)]
     ran = subprocess.run(command, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "modules", dict(sys.modules))
         patched.setattr(sys, "path", [str(tree), *sys.path])
-        main(question)
+        check_files(question)
 
     assert [answer[:2] for answer in json.loads(ran.stdout)] == [*map(list, FINE.items()), ["interpreter", True]]
     assert json.loads(capsys.readouterr().out) == json.loads(ran.stdout)

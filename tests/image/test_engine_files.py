@@ -1,4 +1,4 @@
-"""What an engine tells of an image's files."""
+"""The files of an image, read from an engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import docker
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.engine.container import ContainerFiles, files_of
-from vpatch.image.model import Kind
+from vpatch.image.engine.files import ContainerFiles, open_files
+from vpatch.image.filesystem import Kind
 
 from tests.image.standin import archive, imported
 
@@ -39,12 +39,12 @@ def image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def files(client: docker.DockerClient, image: str) -> Iterator[ContainerFiles]:
-    with files_of(client, image, "the-tests") as files:
+    with open_files(client, image, "the-tests") as files:
         yield files
 
 
 @pytest.mark.parametrize(("path", "kind"), [*KINDS.items(), ("d/none", None), ("none/file", None)])
-def test_both_answers_agree_on_the_kind(files: ContainerFiles, path: str, kind: Kind | None) -> None:
+def test_head_and_archive_agree_on_the_kind(files: ContainerFiles, path: str, kind: Kind | None) -> None:
     told = files.kind(path)
     entry = files.entry(path)
 
@@ -52,7 +52,7 @@ def test_both_answers_agree_on_the_kind(files: ContainerFiles, path: str, kind: 
     assert files.kind(path) is kind, "once the entry is known"
 
 
-def test_mode_and_owner_are_the_images(files: ContainerFiles) -> None:
+def test_mode_and_owner_are_those_of_the_image(files: ContainerFiles) -> None:
     folder, file = files.entry("d"), files.entry("d/file")
 
     assert folder
@@ -61,8 +61,8 @@ def test_mode_and_owner_are_the_images(files: ContainerFiles) -> None:
     assert (file.mode, file.uid, file.gid, file.mtime, file.size) == (0o4750, 12, 34, 1_700_000_000, 7)
 
 
-def test_what_is_expected_is_told_when_it_is_asked_for(files: ContainerFiles) -> None:
-    files.expect(["d/file", "d/none", "none/deep/file", "d/link", "d/sub/none"])
+def test_prefetch(files: ContainerFiles) -> None:
+    files.prefetch(["d/file", "d/none", "none/deep/file", "d/link", "d/sub/none"])
 
     assert files.read("d/file") == b"content"
     assert [files.read(path) for path in ("d/none", "none/deep/file", "d/sub/none")] == [None] * 3
@@ -78,8 +78,8 @@ def test_what_is_expected_is_told_when_it_is_asked_for(files: ContainerFiles) ->
 
 def test_no_container_is_left(client: docker.DockerClient, image: str) -> None:
     def interrupted() -> None:
-        with files_of(client, image, "the-tests") as files:
-            files.expect(f"d/{number}" for number in range(100))
+        with open_files(client, image, "the-tests") as files:
+            files.prefetch(f"d/{number}" for number in range(100))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

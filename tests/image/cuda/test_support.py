@@ -1,4 +1,4 @@
-"""Whether a GPU can be served, and by which file."""
+"""Whether a GPU is served, and by which files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.cuda.check import Says, Survey, Verdict, judge, survey, verdicts
+from vpatch.image.cuda.support import Level, Survey, Verdict, lacking, survey, verdicts
 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.making import box, elf, entry, extension, without_device_code
@@ -45,20 +45,20 @@ def look(files: Mapping[str, bytes]) -> Survey:
 
 
 def told(files: Mapping[str, bytes], arch: str = "sm_120") -> list[str]:
-    return [str(problem) for problem in judge(look(files), arch)]
+    return [str(problem) for problem in lacking(look(files), arch)]
 
 
-def test_what_each_file_says() -> None:
+def test_the_verdict_of_each_file() -> None:
     found = verdicts(look(FILES), "12.0")
 
-    assert {(one.name.rpartition("/")[2], one.says) for one in found} == {
-        ("_C.abi3.so", Says.OK),
-        ("_moe_C.abi3.so", Says.OK),
-        ("_vllm_fa2_C.abi3.so", Says.JIT),
-        ("_vllm_fa3_C.abi3.so", Says.OTHERS),
-        ("_flashmla_C.abi3.so", Says.OTHERS),
-        ("cumem_allocator.abi3.so", Says.NOTHING),
-        ("_C.cpython-312-x86_64-linux-gnu.so", Says.NOTHING),
+    assert {(one.name.rpartition("/")[2], one.level) for one in found} == {
+        ("_C.abi3.so", Level.OK),
+        ("_moe_C.abi3.so", Level.OK),
+        ("_vllm_fa2_C.abi3.so", Level.JIT),
+        ("_vllm_fa3_C.abi3.so", Level.OTHERS),
+        ("_flashmla_C.abi3.so", Level.OTHERS),
+        ("cumem_allocator.abi3.so", Level.NOTHING),
+        ("_C.cpython-312-x86_64-linux-gnu.so", Level.NOTHING),
     }
     because = {one.name: one.because for one in found}
     assert "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so: others: for sm_90a only" in map(str, found)
@@ -69,16 +69,16 @@ def test_what_each_file_says() -> None:
         "1 of 1 fat binaries by JIT (driver >=580): compute_80"
     )
     assert because["vllm/_flashmla_C.abi3.so"] == "for sm_90a, sm_100f only"
-    assert judge(look(FILES), "12.0") == ()
+    assert lacking(look(FILES), "12.0") == ()
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"])
-def test_what_the_release_is_built_for_is_served(arch: str) -> None:
+def test_the_architectures_of_the_release_are_served(arch: str) -> None:
     assert told(FILES, arch) == []
     assert told({LATER.get(name, name): data for name, data in FILES.items()}, arch) == []
 
 
-def test_a_gpu_that_only_special_kernels_know_is_not_served() -> None:
+def test_a_gpu_that_only_special_kernels_are_built_for_is_not_served() -> None:
     assert told(FILES, "sm_110") == [
         f"lacks sm_110: vllm/{name}: nothing for it in 1 of {count} fat binaries: {LIST.replace(' ', ', ')}"
         for name, count in (("_C.abi3.so", len(KERNELS)), ("_moe_C.abi3.so", len(ROUTING)))
@@ -88,7 +88,7 @@ def test_a_gpu_that_only_special_kernels_know_is_not_served() -> None:
 def test_older_than_flash_attention_needs_none() -> None:
     found = verdicts(look(FILES), "sm_75")
 
-    assert Verdict("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", Says.OTHERS, "for compute_80, sm_80 only") in found
+    assert Verdict("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", Level.OTHERS, "for compute_80, sm_80 only") in found
     assert told({name: data for name, data in FILES.items() if "flash_attn" not in name}, "sm_75") == []
 
 
@@ -111,20 +111,20 @@ BUILT = {
 @pytest.mark.parametrize("name", BUILT)
 def test_how_the_kernels_may_have_been_built(name: str) -> None:
     binaries, expected = BUILT[name]
-    problems = judge(look({**FILES, "vllm/_C.abi3.so": extension(*binaries.split("; "))}), "sm_120")
+    problems = lacking(look({**FILES, "vllm/_C.abi3.so": extension(*binaries.split("; "))}), "sm_120")
 
     assert [problem.what for problem in problems] == expected
     assert all(problem.where == "vllm/_C.abi3.so" for problem in problems)
 
 
-def test_an_extension_that_no_list_names_fails_only_if_it_is_for_any_gpu() -> None:
+def test_an_unlisted_extension_fails_only_if_it_is_for_any_gpu() -> None:
     assert told({**FILES, "vllm/_new_C.abi3.so": extension("sm_90a sm_100f")}) == []
     assert told({**FILES, "vllm/_new_C.abi3.so": extension("sm_80 sm_90")}) == [
         "lacks sm_120: vllm/_new_C.abi3.so: nothing for it in 1 of 1 fat binaries: sm_80, sm_90"
     ]
 
 
-def test_ptx_beside_machine_code_is_not_what_runs() -> None:
+def test_machine_code_runs_before_ptx() -> None:
     found = verdicts(look({"vllm/_C.abi3.so": extension("sm_120 compute_120", "sm_90 compute_90")}), "sm_120")
 
     assert str(found[0]) == (
@@ -140,7 +140,7 @@ def test_ptx_that_any_driver_compiles() -> None:
     )
 
 
-def test_needed_files_that_are_not_there() -> None:
+def test_missing_needed_files() -> None:
     assert told({}) == [
         "lacks sm_120: vllm/_C*.so: no such file: vLLM's kernels",
         "lacks sm_120: vllm/_moe_C*.so: no such file: the kernels of mixtures of experts",
@@ -160,13 +160,13 @@ def test_a_file_that_cannot_be_read() -> None:
     ]
 
 
-def test_names_as_they_are_in_an_image() -> None:
+def test_names_with_folders() -> None:
     assert told({f"usr/local/lib/python3.12/dist-packages/{name}": data for name, data in FILES.items()}) == []
 
 
-def test_nonsense_is_refused() -> None:
+def test_an_invalid_gpu_is_refused() -> None:
     with pytest.raises(Failure, match=r"^not a GPU architecture: 5090: it reads like sm_120 or 12\.0"):
-        judge(look(FILES), "5090")
+        lacking(look(FILES), "5090")
 
 
 def real(release: str, names: set[str]) -> Survey:
@@ -183,16 +183,16 @@ def real(release: str, names: set[str]) -> Survey:
 def test_the_smaller_files_of_a_real_release() -> None:
     found = real("0.20.2", SMALL)
 
-    assert [(one.name, one.says) for one in verdicts(found, "sm_120")] == [
-        ("vllm/_C_stable_libtorch.abi3.so", Says.OK),
-        ("vllm/_flashmla_C.abi3.so", Says.OTHERS),
-        ("vllm/_flashmla_extension_C.abi3.so", Says.OTHERS),
-        ("vllm/_moe_C.abi3.so", Says.OK),
-        ("vllm/cumem_allocator.abi3.so", Says.NOTHING),
-        ("vllm/third_party/deep_gemm/_C.cpython-312-x86_64-linux-gnu.so", Says.NOTHING),
-        ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", Says.LACKS),
+    assert [(one.name, one.level) for one in verdicts(found, "sm_120")] == [
+        ("vllm/_C_stable_libtorch.abi3.so", Level.OK),
+        ("vllm/_flashmla_C.abi3.so", Level.OTHERS),
+        ("vllm/_flashmla_extension_C.abi3.so", Level.OTHERS),
+        ("vllm/_moe_C.abi3.so", Level.OK),
+        ("vllm/cumem_allocator.abi3.so", Level.NOTHING),
+        ("vllm/third_party/deep_gemm/_C.cpython-312-x86_64-linux-gnu.so", Level.NOTHING),
+        ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", Level.LACKS),
     ]
-    assert [problem.where for problem in judge(found, "sm_110")] == [
+    assert [problem.where for problem in lacking(found, "sm_110")] == [
         "vllm/_C_stable_libtorch.abi3.so",
         "vllm/_moe_C.abi3.so",
         "vllm/vllm_flash_attn/_vllm_fa2_C*.so",
@@ -205,9 +205,9 @@ def test_the_smaller_files_of_a_real_release() -> None:
 def test_a_whole_real_release_serves_an_rtx_5090(release: str) -> None:
     found = real(release, {*RELEASES[release]["files"]})
 
-    assert judge(found, "sm_120") == ()
-    said = {one.name: one.says for one in verdicts(found, "sm_120")}
-    assert said["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] is Says.JIT
-    assert said["vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"] is Says.OTHERS
-    assert [one for one in said.values() if one is Says.OK]
-    assert len(judge(found, "sm_110")) >= 2
+    assert lacking(found, "sm_120") == ()
+    said = {one.name: one.level for one in verdicts(found, "sm_120")}
+    assert said["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] is Level.JIT
+    assert said["vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"] is Level.OTHERS
+    assert [one for one in said.values() if one is Level.OK]
+    assert len(lacking(found, "sm_110")) >= 2

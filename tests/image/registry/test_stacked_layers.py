@@ -1,4 +1,4 @@
-"""Layers read from the top say what layers applied from the bottom come to."""
+"""Layers read from the top give the same tree as layers applied from the bottom."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vpatch.image.model import Kind
-from vpatch.image.registry.tars import read_layer
-from vpatch.image.registry.view import View, entry_in, names_in
+from vpatch.image.filesystem import Kind
+from vpatch.image.registry.layers import entry_in, names_in
+from vpatch.image.registry.tar import LayerView, Usage, read_layer
 
 from tests.image.registry.images import PACKS, digest, tar
 
@@ -22,7 +22,7 @@ LAYERS = st.lists(st.tuples(ENTRIES, GONE, st.sets(PATHS)), max_size=4)
 
 
 def valid(layer: Layer) -> Layer:
-    """Leave out what is below something that is no folder, and opaque marks where the layer has no folder."""
+    """Drop entries below anything but a folder, and opaque marks without a folder in the layer."""
     entries, removed, opaque = layer
     kept: dict[str, Kind] = {}
     for path in sorted(entries):
@@ -44,7 +44,7 @@ def tar_of(layer: Layer) -> bytes:
 
 
 def apply(state: dict[str, Kind], layer: Layer) -> None:
-    """Do what an engine does, in place."""
+    """Apply a layer in place, as an engine does."""
     entries, removed, opaque = layer
 
     def drop_below(top: str) -> None:
@@ -63,7 +63,7 @@ def apply(state: dict[str, Kind], layer: Layer) -> None:
             drop_below(path)
 
 
-def reached(views: list[View], folder: str = "") -> dict[str, Kind]:
+def reached(views: list[LayerView], folder: str = "") -> dict[str, Kind]:
     there = {}
     for name in names_in(views, folder):
         path = f"{folder}/{name}".lstrip("/")
@@ -78,11 +78,11 @@ def reached(views: list[View], folder: str = "") -> dict[str, Kind]:
 @given(LAYERS, st.sampled_from(list(PACKS)))
 def test_upper_layers_decide(layers: list[Layer], pack: str) -> None:
     state: dict[str, Kind] = {}
-    views: list[View] = []
+    views: list[LayerView] = []
     for layer in map(valid, layers):
         apply(state, layer)
         data = tar_of(layer)
-        view, diff_id = read_layer(iter([PACKS[pack](data)]), lambda _: False)
+        view, diff_id = read_layer(iter([PACKS[pack](data)]), lambda _: False, Usage())
         assert diff_id == digest(data)
         views.insert(0, view)
 

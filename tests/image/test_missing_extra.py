@@ -1,4 +1,4 @@
-"""The door says what is missing."""
+"""A missing package of the extra is reported with the command that installs it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENGINE, REGISTRY = ("--base", "x"), ("--registry", "--base", "localhost:1/x", "-
         ("zstandard", REGISTRY),
     ],
 )
-def test_says_how_to_install_the_extra(missing: str, arguments: tuple[str, ...]) -> None:
+def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", CODE, missing, "build", *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -46,8 +46,8 @@ def test_says_how_to_install_the_extra(missing: str, arguments: tuple[str, ...])
     ("arguments", "spared"),
     [(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")],
 )
-def test_imports_only_what_the_way_needs(arguments: tuple[str, ...], spared: str) -> None:
-    """Each costs a tenth of a second and more."""
+def test_imports_only_what_is_needed(arguments: tuple[str, ...], spared: str) -> None:
+    """Each import costs at least a tenth of a second."""
     code = f"import atexit, sys; atexit.register(lambda: print(*({set(spared.split())!r} & sys.modules.keys())))\n"
     command = [sys.executable, "-c", code + CODE, "nothing", "build", *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env={"DOCKER_HOST": "unix:///nothing"})
