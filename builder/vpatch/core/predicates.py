@@ -55,7 +55,7 @@ class _OfModule(_Combinable, ABC):
 
 
 def _around(name: str) -> str | None:
-    """Return what must be parsed to see a definition: nothing inside functions at module level."""
+    """Return the scope to parse for a definition; at module level, nothing inside functions."""
     return name if "." in name else None
 
 
