@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Contents, Process, Program, Trees
 
-COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache")
+COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "new", "matrix", "cache")
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
@@ -77,6 +77,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
     "show": SHAPE | {"overlays": [DETAIL]},
+    "new": SHAPE | {"files": [str]},
     "matrix": SHAPE | {"rows": [ROW], "bytes_read": int, "wheel_bytes": int, "seconds": float},
     "cache": SHAPE
     | {"folder": str, "files": int, "bytes": int, "releases": [str], "removed": {"files": int, "bytes": int}},
@@ -115,6 +116,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "revert": (tree, *ONLY),
         "list": (),
         "show": (HYBRID,),
+        "new": ("my-fix", tmp_path),
         "matrix": ("--tree", tree, *ONLY),
         "cache": (),
     }

@@ -176,7 +176,7 @@ def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, argume
     if "TREE" in arguments:  # to be changed: links, since nothing is written in place
         subprocess.run(["cp", "-al", patched("0.20.2"), tmp_path / "tree"], check=True)
         arguments = ("revert", str(tmp_path / "tree"))
-    code = "import runpy, sys\ntry: runpy.run_module('vpatch', run_name='__main__')\n"
+    code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
     code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
     ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
 
@@ -186,7 +186,7 @@ def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, argume
 
 def test_libcst_is_seen_where_it_is_imported(pristine: Trees) -> None:
     """Or the test above would hold nothing."""
-    code = "import runpy, sys\ntry: runpy.run_module('vpatch', run_name='__main__')\n"
+    code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
     code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
     command = [sys.executable, "-c", code, "status", str(pristine("0.20.2"))]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.cli.main import program
 from vpatch.core.catalogue import discover
-from vpatch.image.definition import everything, read
+from vpatch.image.order import definition_files, read_definitions
 from vpatch.plan.commands import STOCK, Command, Image, apply, build, defined, docker, image, published, serve
 from vpatch.plan.deployment import preset, presets
 
@@ -165,7 +165,7 @@ HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
 def test_images_to_publish_are_the_defined_ones() -> None:
     default = {item.id for item in discover() if not item.overlay.opt_in}
     wanted = set()
-    for one in read(everything(ROOT)):
+    for one in read_definitions(definition_files(ROOT)):
         base = one.base.removeprefix("docker.io/").partition("@")[0]
         release = base.partition(":v")[2].partition("-")[0]
         overlays = one.overlays or sorted(name for name in default if release in pending(name))
