@@ -98,9 +98,9 @@ class Engine:
         wrong: dict[_Part, list[Problem]] = {}
         notes: dict[_Part, tuple[str, ...]] = {}
         for one in judged:
-            problems, told = self._landing(one, files)
+            problems, remarks = self._landing(one, files)
             wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
-            notes |= {(one.verdict.id, part): found for part, found in told.items()}
+            notes |= {(one.verdict.id, part): found for part, found in remarks.items()}
         judged = [_with_problems(one, wrong, State.DRIFTED) for one in judged]
         return tuple(_with_notes(one.verdict, notes) for one in judged)
 

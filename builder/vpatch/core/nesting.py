@@ -23,7 +23,7 @@ LIMIT = 1000
 """The most levels; libcst parses six times as many."""
 TOKENS = 250_000
 """The most words, signs and line ends in a module: four times as many as in the largest of a released vLLM."""
-_TOLD = ("nested", "too many levels of indentation")
+_NESTING_MESSAGES = ("nested", "too many levels of indentation")
 _TOKEN = re.compile(r"\w+|[^\w\s]|[\r\n]")
 # These encode a text in one way only; UTF-7, for example, has several.
 _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "ascii", "iso8859-1"})
@@ -79,9 +79,9 @@ def parse(text: str) -> ast.Module:
     except (MemoryError, RecursionError) as error:
         raise TooDeep(max(_levels(text), default=(0, 1))[1]) from error
     except (SyntaxError, ValueError) as error:
-        told = str(getattr(error, "msg", ""))
-        if any(words in told for words in _TOLD):
-            raise TooDeep(getattr(error, "lineno", None) or 1, told) from error
+        message = str(getattr(error, "msg", ""))
+        if any(words in message for words in _NESTING_MESSAGES):
+            raise TooDeep(getattr(error, "lineno", None) or 1, message) from error
         _check(text)
         raise
     data = text.encode()  # Python counts columns in UTF-8

@@ -129,8 +129,8 @@ class Sets(_OfModule):
         except (SyntaxError, ValueError, LookupError) as error:
             raise Lost(f"there is not one class {self.owner!r}") from error
         missing = sorted(set(self.attributes) - set(module.attributes(module.scope.inner(owner))))
-        told = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
-        return Answer(not missing, f"{self.file}: {self.owner} {told}")
+        outcome = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
+        return Answer(not missing, f"{self.file}: {self.owner} {outcome}")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "scope", "says"),
+    ("source", "scope", "message"),
     [
         ("class A:\n    def g(self): ...\n", "A", "'g' is defined already, and is another one"),
         ("class A: ...\n", "A", "its block is on the line of its header"),
@@ -56,8 +56,8 @@ def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
         ("class B:\n    x\n", "A", "no 'A' here"),
     ],
 )
-def test_adding_drifts(source: str, scope: str, says: str) -> None:
-    drifts(source, AddFunction(FILE, scope, NEW), says)
+def test_adding_drifts(source: str, scope: str, message: str) -> None:
+    drifts(source, AddFunction(FILE, scope, NEW), message)
 
 
 def test_the_order_of_overlays_does_not_matter() -> None:
@@ -139,15 +139,15 @@ def test_a_fingerprint_ignores_layout_and_comments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("x\ndef f(): return 2\n", "is none of the known: 0123 (line 2)"),
         ("if a:\n    def f(): return 2\nelse:\n    def f(): return 3\n", "is defined 2 times, 1 expected"),
         ("class f:\n    def f2(): ...\n", "is none of the known"),
     ],
 )
-def test_replacing_drifts(source: str, says: str) -> None:
-    drifts(source, ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1"), says)
+def test_replacing_drifts(source: str, message: str) -> None:
+    drifts(source, ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1"), message)
 
 
 COMPANION = "vllm/_vpatch/new.py"

@@ -61,7 +61,7 @@ def test_as_many_expressions_as_declared_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "count", "says"),
+    ("source", "count", "message"),
     [
         ("x = 1\n", 1, "`f(1)` is not there"),
         ("x = f(2)\n", 1, "nearest, line 1: `f(2)`"),
@@ -71,8 +71,8 @@ def test_as_many_expressions_as_declared_are_replaced() -> None:
         ("x = f(1)\ny = g(1)  # vpatch: demo\n", 1, "stand on code that this version does not make"),
     ],
 )
-def test_another_number_drifts(source: str, count: int, says: str) -> None:
-    drifts(source, ReplaceExpr(FILE, "", old="f(1)", new="g(1)", count=count), says)
+def test_another_number_drifts(source: str, count: int, message: str) -> None:
+    drifts(source, ReplaceExpr(FILE, "", old="f(1)", new="g(1)", count=count), message)
 
 
 def test_equal_code_of_upstream_elsewhere_stays() -> None:
@@ -161,7 +161,7 @@ def test_several_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "count", "says"),
+    ("source", "count", "message"),
     [
         ("f(1)\nf(2)\n", 1, "`f(...)` is there 2 times, 1 expected, with `k=1` 0 times"),
         ("f(1, k=1)\nf(2)\n", 2, "`f(...)` is there 2 times, 2 expected, with `k=1` 1 times"),
@@ -169,8 +169,8 @@ def test_several_calls() -> None:
         ("ff(2)\n", 1, "`f(...)` is not there, with `k=1` 0 times; nearest, line 1: `ff(2)`"),
     ],
 )
-def test_a_keyword_drifts(source: str, count: int, says: str) -> None:
-    drifts(source, AddKeyword(FILE, "", call="f(...)", keyword="k=1", count=count), says)
+def test_a_keyword_drifts(source: str, count: int, message: str) -> None:
+    drifts(source, AddKeyword(FILE, "", call="f(...)", keyword="k=1", count=count), message)
 
 
 PARAMETERS = {
@@ -219,7 +219,7 @@ def test_a_parameter_of_every_variant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("def f(b): ...\n", "no parameter 'a' to put `n: int = 1` behind"),
         ("def f(a, n: str): ...\n", "already has the parameter `n: str`"),
@@ -227,5 +227,5 @@ def test_a_parameter_of_every_variant() -> None:
         ("if x:\n    def f(a): ...\nelse:\n    def f(a): ...\n", "is defined 2 times, 1 expected; 0 have"),
     ],
 )
-def test_a_parameter_drifts(source: str, says: str) -> None:
-    drifts(source, AddParameter(FILE, "f", "n: int = 1", after="a"), says)
+def test_a_parameter_drifts(source: str, message: str) -> None:
+    drifts(source, AddParameter(FILE, "f", "n: int = 1", after="a"), message)

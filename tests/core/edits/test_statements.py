@@ -86,7 +86,7 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
 
 
 @pytest.mark.parametrize(
-    ("within", "says"),
+    ("within", "message"),
     [
         (("if aa",), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
         (("if a", "elif c"), "no block `elif c:` directly in it"),
@@ -95,8 +95,8 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
         (("if a",), "`w()` is not there; nearest"),
     ],
 )
-def test_a_missing_header_drifts(within: tuple[str, ...], says: str) -> None:
-    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), says)
+def test_a_missing_header_drifts(within: tuple[str, ...], message: str) -> None:
+    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), message)
 
 
 INSERTED: dict[str, tuple[str, Edit, str]] = {
@@ -151,7 +151,7 @@ def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "edit", "says"),
+    ("source", "edit", "message"),
     [
         ("b(1)\n", InsertAfter(FILE, "", "b(2)", "c()"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
         ("a()\na()\n", InsertAfter(FILE, "", "a()", "c()"), "`a()` is there 2 times, 1 expected"),
@@ -167,8 +167,8 @@ def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
         ("def frob():\n    a()\n", InsertAfter(FILE, "frob_", "a()", "c()"), "no 'frob_' here; nearest: 'frob'"),
     ],
 )
-def test_inserting_and_replacing_drift(source: str, edit: Edit, says: str) -> None:
-    drifts(source, edit, says)
+def test_inserting_and_replacing_drift(source: str, edit: Edit, message: str) -> None:
+    drifts(source, edit, message)
 
 
 def test_runs_that_overlap_are_counted_once() -> None:
@@ -226,15 +226,15 @@ def test_two_deletions_in_one_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("a(1)\n", "`a(0)` is not there; nearest, line 1: `a(1)`"),
         ("a(0)\na(0)\n", "`a(0)` is there 2 times, 1 expected"),
         ("b\n", "`a(0)` is not there"),
     ],
 )
-def test_deleting_drifts(source: str, says: str) -> None:
-    drifts(source, DeleteStatements(FILE, "", "a(0)"), says)
+def test_deleting_drifts(source: str, message: str) -> None:
+    drifts(source, DeleteStatements(FILE, "", "a(0)"), message)
 
 
 def test_only_a_predicate_recognizes_a_deletion_by_upstream() -> None:

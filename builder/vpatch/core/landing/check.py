@@ -91,14 +91,14 @@ def problems(found: Findings, files: Files) -> list[Problem]:
     for name in dict.fromkeys(edit.file for edit, _ in found):
         if (file := files(name)) is None:
             continue
-        told: set[str] = set()
+        seen: set[str] = set()
         places = list(_places(found, name, file.module, file.source))
         for edit, place in places:
             for cause in (*_overridden(place, file), *_misplaced(place, file)):
-                if cause not in told:
+                if cause not in seen:
                     causes[Problem("drifted", name, cause, edit.scope)] = None
-                    told.add(cause)
-        changed = {_changed(place): edit for edit, place in places if not told}
+                    seen.add(cause)
+        changed = {_changed(place): edit for edit, place in places if not seen}
         for scope, edit in changed.items():
             causes |= dict.fromkeys(Problem("drifted", name, cause, edit.scope) for cause in _lost(scope, file))
     return list(causes)
@@ -106,7 +106,7 @@ def problems(found: Findings, files: Files) -> list[Problem]:
 
 def notes(found: Findings, files: Files) -> list[str]:
     """List the decorators of classes around the code that may replace its methods. Most do not, so these are notes."""
-    said: dict[str, None] = {}
+    noted: dict[str, None] = {}
     for name in dict.fromkeys(edit.file for edit, _ in found):
         if (file := files(name)) is None:
             continue
@@ -114,8 +114,8 @@ def notes(found: Findings, files: Files) -> list[str]:
             for definition, _ in place.around:
                 for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
                     if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
-                        said[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
-    return list(said)
+                        noted[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
+    return list(noted)
 
 
 def _analyzed(name: str, files: Workspace, data: bytes | None = None) -> Module | None:
