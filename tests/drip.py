@@ -1,4 +1,4 @@
-"""A server on loopback that never ends: it sends a byte, and a while later the next."""
+"""A server on loopback that sends one byte after another, slowly and without end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIPS = {
 
 @contextmanager
 def dripping(kind: str) -> Iterator[str]:
-    """Serve a drip of one of the `DRIPS`; gives `host:port`."""
+    """Serve one of the `DRIPS`; yields `host:port`."""
     end = threading.Event()
     first, more = DRIPS[kind]
 

@@ -47,9 +47,9 @@ LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
 # Beyond the standard library: who may import what at all, and who of them when it is imported itself.
 EXTRAS = {
-    "git": {"tree.checkout", "matrix.revision", "matrix.git_fetch"},
+    "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
-    "urllib3": {"net", "release", "image.registry"},
+    "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},
     "docker": {"image"},
     "jsonschema": {"image"},

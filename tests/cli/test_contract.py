@@ -129,7 +129,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         assert ran.out.count("\n") == 1, "one object on one line"
         fits(ran.json, SHAPES[command], command)
         assert ran.json["command"] == command
-        nowhere = dict.fromkeys(("list", "show", "matrix", "cache"))
+        nowhere = dict.fromkeys(("list", "show", "new", "matrix", "cache"))
         where = {**nowhere, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
         assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
         assert ran.json["problems"] == []
