@@ -85,14 +85,17 @@ def opened(overlay: Findings, files: Workspace) -> Files:
     return cache(lambda name: _file(name, overlay, files))
 
 
+def _by_file(found: Findings, files: Files) -> Iterator[tuple[str, _File, list[tuple[Edit, _Place]]]]:
+    for name in dict.fromkeys(edit.file for edit, _ in found):
+        if (file := files(name)) is not None:
+            yield name, file, list(_places(found, name, file.module, file.source))
+
+
 def problems(found: Findings, files: Files) -> list[Problem]:
     """List what is wrong with the code of one part; `found` are its findings after the edits."""
     causes: dict[Problem, None] = {}
-    for name in dict.fromkeys(edit.file for edit, _ in found):
-        if (file := files(name)) is None:
-            continue
+    for name, file, places in _by_file(found, files):
         seen: set[str] = set()
-        places = list(_places(found, name, file.module, file.source))
         for edit, place in places:
             for cause in (*_overridden(place, file), *_misplaced(place, file)):
                 if cause not in seen:
@@ -107,14 +110,11 @@ def problems(found: Findings, files: Files) -> list[Problem]:
 def notes(found: Findings, files: Files) -> list[str]:
     """List the decorators of classes around the code that may replace its methods. Most do not, so these are notes."""
     noted: dict[str, None] = {}
-    for name in dict.fromkeys(edit.file for edit, _ in found):
-        if (file := files(name)) is None:
-            continue
-        for _, place in _places(found, name, file.module, file.source):
-            for definition, _ in place.around:
-                for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
-                    if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
-                        noted[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
+    for name, _, places in _by_file(found, files):
+        for definition in (definition for _, place in places for definition, _ in place.around):
+            for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
+                if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
+                    noted[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
     return list(noted)
 
 
