@@ -1,4 +1,4 @@
-"""A server on loopback that never ends: it sends a byte, and a while later the next."""
+"""A loopback server whose response never ends: one byte at a time, with a pause after each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIPS = {
 
 @contextmanager
 def dripping(kind: str) -> Iterator[str]:
-    """Serve a drip of one of the `DRIPS`; gives `host:port`."""
+    """Serve one kind of `DRIPS` and yield its `host:port`."""
     end = threading.Event()
     first, more = DRIPS[kind]
 

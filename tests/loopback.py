@@ -1,4 +1,4 @@
-"""A package index on loopback that serves made-up wheels, well or badly."""
+"""A package index on loopback that serves made-up wheels, correctly or with a chosen fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORD = "vllm-1.0.dist-info/RECORD"
 
 
 def record_of(files: dict[str, bytes], path: str = RECORD) -> bytes:
-    """Give a RECORD that is right about `files`."""
+    """Build a RECORD that is correct for `files`."""
     lines = []
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -43,7 +43,7 @@ def record_of(files: dict[str, bytes], path: str = RECORD) -> bytes:
 def make_wheel(
     files: dict[str, bytes] | None = None, record: bytes | None = None, *, release: str = "vllm-1.0"
 ) -> bytes:
-    """Give a wheel of `files`, with so much ballast between them that it takes several ranges to read them."""
+    """Build a wheel of `files`, with enough ballast between them that reading them takes several range requests."""
     files = {name.replace("vllm-1.0", release): data for name, data in {**SOURCES, **(files or {})}.items()}
     path = f"{release}.dist-info/RECORD"
     first, *rest = files.items()
@@ -61,49 +61,49 @@ def make_wheel(
 
 
 class Site:
-    """What the server serves, how it misbehaves, and what it was asked."""
+    """Settings of the server (content and faults), and the requests that it received."""
 
     def __init__(self) -> None:
         self.url = ""
         self.page = "html"  # or json, garbage, picture, broken, 404, 403, 500
-        self.ranges = "yes"  # or ignored, a status that refuses them, or one of the lies in `serve_file`
-        self.failures = 0  # answers of `busy` before the first good one
+        self.ranges = "yes"  # or ignored, a status code that refuses ranges, or one of the faults in `serve_file`
+        self.failures = 0  # how many times to answer `busy` before the first success
         self.busy = 503
-        self.cuts = 0  # bodies that end half-way before the first whole one
+        self.cuts = 0  # how many bodies to cut off half-way before the first complete one
         self.etag = '"one"'
         self.login = ""
-        self.stalls = ""  # the beginning of the paths that are never answered
+        self.stalls = ""  # path prefix of requests that never get an answer
         self.projects = {"vllm"}
-        self.only: dict[str, str] = {}  # of a file that one index has alone, the beginning of that index's path
-        self.mark = "#sha256={}"  # how the page says a file's hash
+        self.only: dict[str, str] = {}  # by file that only one index has: the path prefix of that index
+        self.mark = "#sha256={}"  # how the page marks a file's hash
         self.files: dict[str, bytes] = {}
-        self.altered: dict[str, bytes] = {}  # what is sent instead of a file
-        self.stop: Callable[[], None] = lambda: None  # listens no more
+        self.altered: dict[str, bytes] = {}  # bytes to send instead of a file's own
+        self.stop: Callable[[], None] = lambda: None  # stop listening
         self.attributes: dict[str, str] = {}
-        self.asked: list[tuple[str, str]] = []  # path and Range of each request
+        self.asked: list[tuple[str, str]] = []  # path and Range header of each request
         self.headers: list[dict[str, str]] = []
         self.stalled = threading.Event()
         self.end = threading.Event()
 
     def publish(self, name: str, data: bytes = b"", attributes: str = "") -> None:
-        """Put a file on the index."""
+        """Add a file to the index."""
         self.files[name] = data
         self.attributes[name] = attributes
 
     def wanted(self) -> dict[str, bytes]:
-        """Give the files of release 1.0 that a fetch must bring."""
+        """Return the files of release 1.0 that a fetch must write."""
         with zipfile.ZipFile(io.BytesIO(self.files[NAME])) as archive:
             names = [name for name in archive.namelist() if not name.endswith(("/", ".so"))]
             return {name: archive.read(name) for name in names}
 
     def spans(self) -> list[str]:
-        """Give the ranges of a file that were asked for; an empty one stands for all of it."""
+        """Return the byte ranges requested of a file; "" stands for the whole file."""
         return [span for path, span in self.asked if path.startswith("/files/")]
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # 40 ms for each answer otherwise
+    disable_nagle_algorithm = True  # otherwise each answer takes 40 ms
     site: Site
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
@@ -211,12 +211,12 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Stay quiet when a client hangs up."""
+        """Ignore clients that hang up."""
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Hide the settings of whoever runs the tests; give the empty home folder that takes their place."""
+    """Hide the package index settings of the user who runs the tests; return the empty home folder used instead."""
     for name in list(os.environ):
         if name.startswith(("UV_", "PIP_", "XDG_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -232,7 +232,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def site(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Serve an index with one release, 1.0, and make it the user's."""
+    """Serve an index with one release, 1.0, and configure it as the user's index."""
     monkeypatch.setattr(session, "BACKOFF", 0)
     monkeypatch.setattr(error_text, "TIMEOUT", 5.0)
     state = Site()

@@ -1,4 +1,4 @@
-"""What the tests of the engine and of the edits share: made-up modules, and what is made of them."""
+"""Helpers for tests of the engine and the edits: made-up modules, and overlays applied to them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Files = Mapping[str, bytes]
 
 @pytest.fixture(autouse=True)
 def names_of_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make builtins of the names that made-up modules read, so that fragments of code may be tested alone."""
+    """Define the names that made-up modules read as builtins, so that code fragments can be tested alone."""
     for name in (*string.ascii_letters, "clamp", "log", "new"):
         monkeypatch.setattr(builtins, name, None, raising=False)
 
 
 def module(text: str) -> Files:
-    """Give a tree with one module."""
+    """Return a tree with one module."""
     return {FILE: dedent(text).lstrip("\n").encode()}
 
 
@@ -37,7 +37,7 @@ def overlay(
     merged: Predicate | None = None,
     absent: Predicate | None = None,
 ) -> Catalogued:
-    """Give an overlay of one part with one shape."""
+    """Make an overlay with one part and one shape."""
     part = Part("part", (Shape("1.0", edits, when),), merged, absent)
     return Catalogued(name, Overlay(f"The overlay {name}.", (part,), ("o/r#1",)), "")
 
@@ -48,7 +48,7 @@ def make(files: Files, *items: Catalogued) -> Changeset:
 
 
 def applied(files: Files, *items: Catalogued) -> Files:
-    """Give the tree with overlays on it, and hold that a second run changes nothing."""
+    """Apply overlays to a tree and return the result; assert that a second run changes nothing."""
     changeset = make(files, *items)
     assert not changeset.problems, "\n".join(map(str, changeset.problems))
     assert all(verdict.state is State.APPLIED for verdict in changeset.after)
@@ -62,12 +62,12 @@ def applied(files: Files, *items: Catalogued) -> Files:
 
 
 def verdict(files: Files, item: Catalogued) -> Verdict:
-    """Give an overlay's verdict on a tree."""
+    """Return an overlay's verdict on a tree."""
     return Engine([item]).status(files.get)[0]
 
 
 def becomes(before: str, edit: Edit, after: str) -> None:
-    """Hold that an edit makes `after` of `before`, byte for byte; `after` without marks is upstream's."""
+    """Assert that an edit turns `before` into `after`, byte for byte, and that `after` without marks is `merged`."""
     old, new = module(before), module(after)
     item = overlay(edit)
     assert verdict(old, item).state is State.PENDING
@@ -77,12 +77,12 @@ def becomes(before: str, edit: Edit, after: str) -> None:
 
 
 def unmarked(files: Files) -> Files:
-    """Take the marks off a tree."""
+    """Remove all marks from a tree."""
     return {file: re.sub(rb" *# vpatch: [a-z-]+", b"", data) for file, data in files.items()}
 
 
 def drifts(source: str | Files, edit: Edit, says: str) -> None:
-    """Hold that an edit does not find its place, and says so."""
+    """Assert that an edit is `drifted`, with `says` among the problems, and writes nothing."""
     files = module(source) if isinstance(source, str) else source
     changeset = make(files, overlay(edit))
     assert changeset.before[0].state is State.DRIFTED, changeset.before[0].because

@@ -1,4 +1,4 @@
-"""`vpatch.testing` must fail where a case does not hold; else no case holds anything."""
+"""`vpatch.testing.check` fails if a case does not hold."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ def test_a_case_that_does_not_hold(slim: Trees, tmp_path: Path, case: Case, comp
 
 
 def spoil(root: Path, file: str = "vllm/__init__.py") -> None:
-    """Replace a file, which may be a link, by another."""
+    """Replace a file, which may be a link, with other bytes."""
     data = (root / file).read_bytes()
     (root / file).unlink()
     (root / file).write_bytes(data + b"# spoilt\n")
 
 
 class Faults:
-    """Each makes vpatch do one thing wrong; `check` must see it."""
+    """Faults of vpatch that `check` must detect; each method injects one."""
 
     @staticmethod
-    def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
+    def writes_without_reporting_it(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
             spoil(store.tree.root)
             return changing.apply(store, overlays)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ class Faults:
 
 
 COMPLAINTS: Mapping[str, str] = {
-    "writes_and_says_nothing": "it says that it wrote nothing, and it did",
+    "writes_without_reporting_it": "it says that it wrote nothing, and it did",
     "writes_where_nothing_is_pending": "merged, and yet it wrote ('vllm/__init__.py',)",
     "writes_each_time": "the second run wrote something",
     "leaves_the_state": f"{HYBRID} is pending after it was applied",
@@ -169,7 +169,9 @@ COMPLAINTS: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("fault", COMPLAINTS)
-def test_a_vpatch_that_does_wrong(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_check_detects_a_faulty_vpatch(
+    slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     case = getattr(Faults, fault)(monkeypatch)
 
     with pytest.raises(AssertionError) as failure:
@@ -178,7 +180,7 @@ def test_a_vpatch_that_does_wrong(slim: Trees, tmp_path: Path, monkeypatch: pyte
     assert COMPLAINTS[fault] in str(failure.value)
 
 
-def test_no_links_between_file_systems(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_copies_where_links_are_refused(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(source: str, target: str) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -188,7 +190,7 @@ def test_no_links_between_file_systems(slim: Trees, tmp_path: Path, monkeypatch:
 
 
 def test_fingerprint(tmp_path: Path) -> None:
-    """It is one of syntax: layout and comments do not count."""
+    """A fingerprint depends on the syntax alone, not on layout or comments."""
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n")
     other.write_text("class A:\n    def f(self):  # a comment\n        return (\n            1\n        )\n")
@@ -206,8 +208,8 @@ def test_a_case_names_itself() -> None:
     assert str(PENDING) == "0.20.2-pending"
 
 
-def test_the_state_is_asked_of_the_tree(slim: Trees, tmp_path: Path) -> None:
-    """As a check on the checks above: what is left of a pending case is applied, and parses."""
+def test_the_state_is_read_from_the_tree(slim: Trees, tmp_path: Path) -> None:
+    """A check on the tests above: what remains of a pending case is applied, and parses."""
     applied = run(PENDING, slim, tmp_path)
 
     (verdict,) = Engine(select(discover(), (HYBRID,))).status(locate(applied).read)
