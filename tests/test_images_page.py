@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 from vpatch.cli import image
-from vpatch.image.definition import everything, read
+from vpatch.image.order import definition_files, read_definitions
 
 from tests.conftest import ROOT
 from tests.workflows import workflow
 
 PAGE = (ROOT / "docs/images.md").read_text()
-TAGS = {tag for one in read(everything(ROOT)) for tag in one.tags}
+TAGS = {tag for one in read_definitions(definition_files(ROOT)) for tag in one.tags}
 
 
 def plain(script: str) -> str:

@@ -57,8 +57,8 @@ EXTRAS = {
     "elftools": {"image.cuda"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
-    "huggingface_hub": {"plan.hub"},
-    "ruamel": {"plan.compose"},
+    "huggingface_hub": {"plan.lookup"},
+    "ruamel": {"plan.commands"},
 }
 OUTSIDE = {
     "click",

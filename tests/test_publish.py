@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch.image.definition import everything, read
+from vpatch.image.order import definition_files, read_definitions
 from vpatch.image.registry.reference import parse
 
 from tests.conftest import ROOT
@@ -37,7 +37,7 @@ def test_the_matrix_is_exactly_the_definitions(tmp_path: Path) -> None:
     ran = names(tmp_path)
 
     assert ran.returncode == 0, ran.stderr
-    assert given(tmp_path) == NAMES == sorted(one.name for one in read(everything(ROOT)))
+    assert given(tmp_path) == NAMES == sorted(one.name for one in read_definitions(definition_files(ROOT)))
     jobs = workflow("publish")["jobs"]
     assert jobs["definitions"]["outputs"] == {"names": "${{ steps.names.outputs.names }}"}
     assert jobs["image"]["strategy"]["matrix"] == {"name": "${{ fromJSON(needs.definitions.outputs.names) }}"}
@@ -114,6 +114,6 @@ def test_nothing_is_pasted_into_a_script() -> None:
 
 def test_a_definition_has_its_tags_in_one_repository() -> None:
     """Signing covers one repository, so all tags of an image must be in it."""
-    for one in read(everything(ROOT)):
+    for one in read_definitions(definition_files(ROOT)):
         assert len({parse(tag).name for tag in one.tags}) == 1, one.name
         assert all(tag.startswith("ghcr.io/") for tag in one.tags), "the workflow logs in there only"

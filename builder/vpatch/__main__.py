@@ -1,6 +1,6 @@
 """`python -m vpatch`."""
 
-from vpatch.cli import main
+from vpatch.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

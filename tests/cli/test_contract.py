@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Contents, Process, Program, Trees
 
-COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache")
+COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "new", "matrix", "cache")
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)

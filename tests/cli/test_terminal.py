@@ -176,7 +176,7 @@ def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, argume
     if "TREE" in arguments:  # hard links suffice, since vpatch replaces files instead of writing into them
         subprocess.run(["cp", "-al", patched("0.20.2"), tmp_path / "tree"], check=True)
         arguments = ("revert", str(tmp_path / "tree"))
-    code = "import runpy, sys\ntry: runpy.run_module('vpatch', run_name='__main__')\n"
+    code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
     code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
     ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
 
@@ -186,7 +186,7 @@ def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, argume
 
 def test_libcst_is_imported_by_commands_that_parse(pristine: Trees) -> None:
     """The counterpart of the test above: commands that parse do import libcst."""
-    code = "import runpy, sys\ntry: runpy.run_module('vpatch', run_name='__main__')\n"
+    code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
     code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
     command = [sys.executable, "-c", code, "status", str(pristine("0.20.2"))]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What the tests of images stand on: an engine, a base in it, registries, all their own and stopped at the end."""
+"""Fixtures for images: an engine with a base, and registries, started for the tests and stopped at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def client(engine_address: str) -> Iterator[docker.DockerClient]:
-    """Give a client of the engine."""
+    """Return a client of the engine."""
     made = docker.DockerClient(base_url=engine_address)
     yield made
     made.close()
@@ -52,7 +52,7 @@ def base(
     pristine: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
-    """Make the stand-in for vllm/vllm-openai:v0.20.2; give its name."""
+    """Make the stand-in for vllm/vllm-openai:v0.20.2; return its name."""
     tar = archive(tmp_path_factory.mktemp("base") / "base.tar", (interpreter, ""), (pristine("0.20.2"), SITE))
     imported(client, tar, BASE)
     tar.unlink()
@@ -61,7 +61,7 @@ def base(
 
 @pytest.fixture
 def engine(engine_address: str, client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> docker.DockerClient:
-    """Let the program find the engine; give a client of it."""
+    """Let the program find the engine; return a client of it."""
     monkeypatch.setenv("DOCKER_HOST", engine_address)
     return client
 
@@ -70,9 +70,9 @@ def engine(engine_address: str, client: docker.DockerClient, monkeypatch: pytest
 def small(
     engine: docker.DockerClient, interpreter: Path, slim: Callable[[str], Path], tmp_path: Path
 ) -> Iterator[Callable[..., str]]:
-    """`small("try:two", ("0.20.2", "opt/venv/lib/python3.12/site-packages"))`: an image of a few files; gives its ID.
+    """`small("try:two", ("0.20.2", "opt/venv/lib/python3.12/site-packages"))`: an image of a few files; returns its ID.
 
-    Without an interpreter of its own, unless `python` is true: to be looked into, not run.
+    It has no interpreter unless `python` is true, so it can be read but not run.
     """
     made: list[str] = []
 
@@ -93,7 +93,7 @@ def small(
 
 @pytest.fixture
 def left(engine: docker.DockerClient) -> Callable[[], tuple[list[str], list[object]]]:
-    """Give what `docker ps -a` and `docker images -a` would show."""
+    """Return what `docker ps -a` and `docker images -a` would show."""
 
     def look() -> tuple[list[str], list[object]]:
         containers = sorted(one["Id"] for one in engine.api.containers(all=True))
@@ -105,7 +105,7 @@ def left(engine: docker.DockerClient) -> Callable[[], tuple[list[str], list[obje
 
 @pytest.fixture(scope="session")
 def start_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """`start_registry("auth: ...")`: one more registry, with more configuration; gives `host:port`."""
+    """`start_registry("auth: ...")`: start another registry, with more configuration; return `host:port`."""
     if not shutil.which("docker-registry"):
         pytest.skip("there is no docker-registry: .ci/run installs one")
     with ExitStack() as running:
@@ -114,5 +114,5 @@ def start_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
 
 @pytest.fixture(scope="session")
 def registry(start_registry: Callable[[str], str]) -> str:
-    """A registry that lets everybody do everything, as `host:port`; use a repository of your own."""
+    """A registry without access control, as `host:port`; each test uses its own repository."""
     return start_registry("")

@@ -1,4 +1,4 @@
-"""A Docker engine of the tests' own, beside any other."""
+"""A Docker engine for the tests, independent of any other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE = 60
 
 
 def missing() -> str:
-    """Say what this machine lacks to start one, empty where it lacks nothing."""
+    """Return what this machine lacks to start an engine, "" if nothing."""
     if os.geteuid():
         return "only root can start a Docker engine"
     return "" if shutil.which("dockerd") else "there is no dockerd: .ci/run installs one"
@@ -22,9 +22,9 @@ def missing() -> str:
 
 @contextmanager
 def docker_engine(folder: Path) -> Iterator[str]:
-    """Start an engine that keeps everything in `folder`; give its address, and stop it at the end.
+    """Start an engine that stores everything in `folder`; yield its address, and stop it at the end.
 
-    It has no bridge and touches no firewall, so that it stands beside any other; containers have network `none` or
+    It has no bridge and touches no firewall, so it runs beside any other; containers have network `none` or
     `host`.
     """
     socket = folder / "sock"

@@ -1,4 +1,4 @@
-"""Real registries on loopback, each in a folder of its own and stopped at the end."""
+"""Real registries on loopback, each with its own folder, stopped at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 20.0  # seconds until a registry must be there
 
 @contextmanager
 def serving(folder: Path, more: str) -> Iterator[str]:
-    """Run a registry in `folder`, on a port that it finds itself; `more` is appended to its configuration."""
+    """Run a registry in `folder`, on a free port; `more` is appended to its configuration."""
     folder.mkdir(exist_ok=True)
     config, log = folder / "config.yml", folder / "log"
     config.write_text(

@@ -102,7 +102,7 @@ def archive(path: Path, *parts: tuple[Path, str], edit: Callable[[tarfile.TarInf
 
 
 def imported(client: object, tar: Path, name: str, config: Mapping[str, object] = CONFIG) -> str:
-    """Make an image of one layer from a tar; give its ID."""
+    """Make an image of one layer from a tar; return its ID."""
     changes = [f"ENV {pair}" for pair in config["Env"]]  # type: ignore[attr-defined]
     changes += [f"ENTRYPOINT {json.dumps(config['Entrypoint'])}", f"WORKDIR {config['WorkingDir']}"]
     changes += [f"LABEL {key}={value}" for key, value in config["Labels"].items()]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a base or an engine: nothing is built, nothing is left over, and the error says why."""
+"""A bad base or engine: nothing is built, nothing is left over, and the error has the reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_an_engine_that_does_not_let_us_in(
+def test_an_engine_that_refuses_the_connection(
     vpatch: Program, monkeypatch: pytest.MonkeyPatch, engine: docker.DockerClient, tmp_path: Path
 ) -> None:
     address = os.environ["DOCKER_HOST"]
@@ -63,7 +63,7 @@ def test_a_base_without_vllm(vpatch: Program, small: Small, left: Left) -> None:
     assert left() == before
 
 
-def test_a_base_with_two(vpatch: Program, small: Small, left: Left) -> None:
+def test_a_base_with_two_vllms(vpatch: Program, small: Small, left: Left) -> None:
     folders = ("opt/venv/lib/python3.12/site-packages", "usr/lib/python3.12/site-packages")
     small("try:two", ("0.20.2", folders[0]), ("0.21.0", folders[1]))
     before = left()
@@ -93,7 +93,7 @@ def test_an_overlay_that_drifts(vpatch: Program, small: Small, left: Left, linke
     assert left() == before
 
 
-def test_an_overlay_that_was_named_and_does_not_apply(vpatch: Program, base: str, left: Left) -> None:
+def test_a_named_overlay_that_does_not_apply(vpatch: Program, base: str, left: Left) -> None:
     before = left()
     for others in ((), ("--overlay", "turboquant-hybrid")):
         ran = vpatch("build", "--base", base, "--overlay", "turboquant-auto-dtype", *others)
@@ -146,7 +146,7 @@ def test_an_interpreter_that_does_not_run(vpatch: Program, small: Small, left: L
     assert left() == before
 
 
-def test_an_image_that_was_there_before_survives_its_failing_twin(
+def test_an_image_that_existed_before_survives_a_failing_build(
     vpatch: Program, small: Small, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
@@ -158,7 +158,7 @@ def test_an_image_that_was_there_before_survives_its_failing_twin(
     assert left() == before
 
 
-def test_a_base_that_nobody_patched_cannot_be_tested(vpatch: Program, base: str, left: Left) -> None:
+def test_an_unpatched_base_cannot_be_tested(vpatch: Program, base: str, left: Left) -> None:
     before = left()
     ran = vpatch("test", base)
 
@@ -179,7 +179,7 @@ def test_a_label_that_vpatch_did_not_write(vpatch: Program, engine: docker.Docke
 
 
 @pytest.mark.parametrize("said", ["yesterday", "-5"])
-def test_a_source_date_epoch_that_is_none(
+def test_an_invalid_source_date_epoch(
     vpatch: Program, base: str, left: Left, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
@@ -219,7 +219,7 @@ def test_no_space_left(
 
 
 def fill(ballast: Path) -> None:
-    """Leave no more than what the engine needs to answer."""
+    """Leave only the space that the engine needs to answer."""
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 16)):
             continue

@@ -1,4 +1,4 @@
-"""`vpatch build` with a real engine: what the new image has that its base has not."""
+"""`vpatch build` with a real engine: what the new image has and its base lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import docker
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
-from vpatch.image.engine.inside import Inside
+from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Process, Program, Ran
 from tests.image.conftest import BASE
@@ -28,7 +28,7 @@ INFO = f"{SITE}/vllm-0.20.2.dist-info"
 
 @pytest.fixture(scope="module")
 def changed(pristine: Callable[[str], Path]) -> dict[str, bytes]:
-    """What the default overlays make of the release, computed beside the image."""
+    """The files that the default overlays change in the release, computed outside the image."""
     tree = pristine("0.20.2")
     read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
     return dict(Engine(select(discover(), ())).plan(read).files)
@@ -40,7 +40,7 @@ def built(process: Process, engine_address: str, base: str) -> Ran:
 
 
 def saved_layer(client: docker.DockerClient, image: str) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    """Give the members of an image's last layer, as the engine itself saves it, with their bytes."""
+    """Return the members of an image's last layer, as the engine saves it, with their bytes."""
     with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
         (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
         layer = whole.extractfile(manifest["Layers"][-1])
@@ -54,7 +54,7 @@ def saved_layer(client: docker.DockerClient, image: str) -> dict[str, tuple[tarf
 
 
 def run(client: docker.DockerClient, image: str, code: str) -> str:
-    ran = Inside(client, image, "python3", "the-tests").run(code, seconds=60)
+    ran = ScriptRunner(client, image, "python3", "the-tests").run(code, seconds=60)
     assert ran.code == 0, ran.err
     return ran.out
 
@@ -95,7 +95,7 @@ def test_the_layer_is_small(built: Ran, engine: docker.DockerClient) -> None:
     assert built.json["layer"]["bytes"] <= (120 + 140) * 1024
 
 
-def test_the_json_is_that_of_the_contract(built: Ran) -> None:
+def test_the_json_matches_the_contract(built: Ran) -> None:
     said = built.json
 
     assert {"schema", "command", "base", "image", "layer", "overlays", "tests"} <= said.keys()
@@ -113,7 +113,7 @@ def test_the_json_is_that_of_the_contract(built: Ran) -> None:
     ).items()
 
 
-def test_what_the_base_runs_stays(built: Ran, engine: docker.DockerClient) -> None:
+def test_the_bases_command_is_kept(built: Ran, engine: docker.DockerClient) -> None:
     old, new = (engine.api.inspect_image(name)["Config"] for name in (BASE, "try:built"))
 
     assert new["Entrypoint"] == ENTRYPOINT
@@ -147,7 +147,7 @@ def test_no_tool_is_left_in_the_image(built: Ran, engine: docker.DockerClient) -
     assert run(engine, "try:built", code) == "[None, None, None]\n"
 
 
-def test_it_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
+def test_a_built_image_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
     ran = vpatch("test", "try:built", "--json")
 
     assert ran.code == 0, ran.err
@@ -166,7 +166,7 @@ def test_twice_built_has_the_same_layer(
     assert fixed[0]["layer"]["diff_id"] != again.json["layer"]["diff_id"]
 
 
-def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, left: Callable[[], Any]) -> None:
+def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, left: Callable[[], Any]) -> None:
     before = left()
     ran = vpatch("build", "--base", "try:built")
 
@@ -182,7 +182,7 @@ def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, lef
     assert left() == before
 
 
-def test_one_overlay_and_then_the_others(vpatch: Program, engine: docker.DockerClient, base: str) -> None:
+def test_one_overlay_then_the_others(vpatch: Program, engine: docker.DockerClient, base: str) -> None:
     assert vpatch("build", "--base", base, "--overlay", "turboquant-hybrid", "--tag", "try:first").code == 0
     ran = vpatch("build", "--base", "try:first", "--tag", "try:second", "--json")
 
@@ -192,7 +192,7 @@ def test_one_overlay_and_then_the_others(vpatch: Program, engine: docker.DockerC
     assert said["files"]["vllm/engine/arg_utils.py"]["before"] == hash_of(engine, base)
 
 
-def test_a_tree_out_of_the_image_is_one_for_every_command(
+def test_a_tree_copied_from_the_image_works_with_every_command(
     built: Ran, engine: docker.DockerClient, vpatch: Program, tmp_path: Path, pristine: Callable[[str], Path]
 ) -> None:
     import shutil

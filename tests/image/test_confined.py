@@ -1,4 +1,4 @@
-"""What a script of an image may do while it is tested: compute, write below /tmp, and no more."""
+"""The confinement of an image's scripts: they may compute and write below /tmp, and no more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import docker
 import pytest
-from vpatch.image import limits
-from vpatch.image.engine import containers, inside
-from vpatch.image.engine.inside import Inside, Ran
+from vpatch.image.engine import containers
+from vpatch.image.engine.containers import ScriptResult, ScriptRunner
+from vpatch.image.filesystem import Limits
+from vpatch.net.limits import size
 
 from tests.image.registry.images import put_image, tar
 from tests.image.standin import SITE
@@ -57,6 +58,8 @@ except OSError as error:
 """
 
 
+Run = Callable[..., ScriptResult]
+
 WRITE = """
 import os, sys
 try:
@@ -67,7 +70,7 @@ except OSError as error:
 
 
 def with_volumes(small: Callable[..., str], engine: docker.DockerClient, *paths: str) -> str:
-    """An image that declares volumes, as `VOLUME` in a Dockerfile does; gives its ID."""
+    """Make an image that declares volumes, as `VOLUME` in a Dockerfile does; return its ID."""
     container = engine.api.create_container(small("try:volumes", ("0.20.2", SITE), python=True), ["true"])["Id"]
     changes = "\n".join(f"VOLUME {path}" for path in paths)
     image = str(engine.api.commit(container, "try", "volumes", changes=changes)["Id"])
@@ -80,12 +83,12 @@ def volumes(engine: docker.DockerClient) -> list[str]:
 
 
 @pytest.fixture
-def run(small: Callable[..., str], engine: docker.DockerClient) -> Callable[..., Ran]:
+def run(small: Callable[..., str], engine: docker.DockerClient) -> Run:
     image = small("try:confined", ("0.20.2", SITE), python=True)
-    return lambda code, *more: Inside(engine, image, "python3", "the-tests").run(code, more, seconds=60)
+    return lambda code, *more: ScriptRunner(engine, image, "python3", "the-tests").run(code, more, seconds=60)
 
 
-def test_what_a_script_may_do(run: Callable[..., Ran]) -> None:
+def test_confinement(run: Run) -> None:
     ran = run(f"SITE = {SITE!r}\n{LOOK}", "one", "two")
     assert (ran.code, ran.err) == (0, "")
 
@@ -100,7 +103,7 @@ def test_what_a_script_may_do(run: Callable[..., Ran]) -> None:
     assert found["packages"]
 
 
-def test_processes_have_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "PROCESSES", 40)
     ran = run(FORKS)
 
@@ -110,17 +113,15 @@ def test_processes_have_a_limit(run: Callable[..., Ran], monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("code", ["x = b'x' * (300 << 20)", "open('/tmp/x', 'wb').write(b'x' * (90 << 20)); print(1)"])
-def test_memory_has_a_limit_files_below_tmp_included(
-    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
+def test_memory_has_a_limit_files_below_tmp_included(run: Run, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(containers, "MEMORY", 100 << 20)
     ran = run(code)
 
     assert (ran.code, ran.out) == (137, "")
 
 
-def test_what_is_written_below_tmp_has_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "SCRATCH", 10 << 20)
+def test_files_below_tmp_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
     ran = run("open('/tmp/x', 'wb').write(b'x' * (11 << 20))")
 
     assert ran.code == 1
@@ -129,35 +130,39 @@ def test_what_is_written_below_tmp_has_a_limit(run: Callable[..., Ran], monkeypa
 
 @pytest.mark.parametrize("volume", ["/data", "/data/../data", "data", f"/{SITE}", "/tmp/x"])  # noqa: S108
 def test_volumes_of_an_image_are_read_only(small: Callable[..., str], engine: docker.DockerClient, volume: str) -> None:
-    """An engine makes a folder for each that can be written without a limit, with what the image has there."""
+    """An engine mounts a folder for each, with the image's content, writable without a limit."""
     image = with_volumes(small, engine, volume)
     before = volumes(engine)
-    ran = Inside(engine, image, "python3", "the-tests").run(WRITE, [volume, f"/{SITE}/vllm/__init__.py"], seconds=60)
+    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
+        WRITE, [volume, f"/{SITE}/vllm/__init__.py"], seconds=60
+    )
 
     assert (ran.code, ran.out, ran.err) == (0, "Read-only file system True\n", "")
     assert volumes(engine) == before
 
 
 @pytest.mark.parametrize("volume", ["/tmp", "/var/../tmp/"])  # noqa: S108
-def test_a_volume_for_what_is_written_below_tmp_has_the_limit(
+def test_a_volume_at_tmp_has_the_limit(
     small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
 ) -> None:
-    monkeypatch.setattr(inside, "SCRATCH", 10 << 20)
+    monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
     image = with_volumes(small, engine, volume)
-    ran = Inside(engine, image, "python3", "the-tests").run("open('/tmp/x', 'wb').write(b'x' * (11 << 20))", seconds=60)
+    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
+        "open('/tmp/x', 'wb').write(b'x' * (11 << 20))", seconds=60
+    )
 
     assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
 
 
-def test_volumes_of_another_shape(vpatch: Callable[..., Any], registry: str) -> None:
+def test_volumes_that_do_not_match_the_schema(vpatch: Callable[..., Any], registry: str) -> None:
     put_image(registry, "confined/volumes", "x", [tar(("a", b""))], settings={"config": {"Volumes": ["/data"]}})
     ran = vpatch("inspect", f"{registry}/confined/volumes:x")
 
     assert ran.err.endswith(": its config is damaged: config.Volumes is no object\n")
 
 
-def test_what_is_printed_has_a_limit(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is what is printed last."""
+def test_output_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is the last line."""
     monkeypatch.setattr(containers, "LOG", 1 << 20)
     ran = run("for number in range(100_000): print('x' * 100)\nprint('vpatch: {}')")
 
@@ -166,7 +171,7 @@ def test_what_is_printed_has_a_limit(run: Callable[..., Ran], monkeypatch: pytes
     assert ran.out.endswith("vpatch: {}\n")
 
 
-def test_a_traceback_is_that_of_the_script(run: Callable[..., Ran]) -> None:
+def test_a_traceback_shows_the_script_alone(run: Run) -> None:
     ran = run(
         '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
     )
@@ -180,7 +185,7 @@ def test_a_large_file_in_an_engines_image(
     vpatch: Callable[..., Any], small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small("try:large", ("0.20.2", SITE))
-    monkeypatch.setattr(limits, "SOURCE", 3)
+    monkeypatch.setattr(Limits, "SOURCE", 3)
     ran = vpatch("build", "--base", "try:large")
 
     assert ran.code == 1
@@ -188,9 +193,9 @@ def test_a_large_file_in_an_engines_image(
     assert ran.err.endswith(" bytes, and may have 3 bytes\n")
 
 
-def test_the_documents_say_so() -> None:
+def test_the_documents_state_the_limits() -> None:
     text = (Path(__file__).parents[2] / "docs/images.md").read_text()
 
-    for limit in (containers.MEMORY, inside.SERVER_MEMORY, inside.SCRATCH, containers.LOG):
-        assert limits.size(limit) in text
+    for limit in (containers.MEMORY, containers.SERVER_MEMORY, containers.SCRATCH, containers.LOG):
+        assert size(limit) in text
     assert f"{containers.PROCESSES:,} processes and threads" in text

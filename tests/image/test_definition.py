@@ -1,4 +1,4 @@
-"""Image definitions: those that we publish, and what is said of bad ones."""
+"""Image definitions: the published ones are valid, and bad ones are reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure
-from vpatch.image.definition import everything, read
+from vpatch.image.order import definition_files, read_definitions
 
 from tests.conftest import ROOT, Program
 
@@ -20,8 +20,8 @@ def written(folder: Path, text: str, name: str = "one") -> Path:
     return path
 
 
-def test_what_we_publish_is_well_formed() -> None:
-    found = read(everything(ROOT))
+def test_published_definitions_are_valid() -> None:
+    found = read_definitions(definition_files(ROOT))
 
     bases = {one.base.rpartition(":")[2] for one in found}
     assert bases >= {"v0.20.2", "v0.20.2-cu129", "v0.20.2-ubuntu2404", "v0.24.0", "v0.33.0"}
@@ -32,8 +32,8 @@ def test_what_we_publish_is_well_formed() -> None:
     assert any(set(one.overlays) == every and "v0.20.2" in one.base for one in found)
 
 
-def test_what_may_be_left_out(tmp_path: Path) -> None:
-    (one,) = read([written(tmp_path, GOOD)])
+def test_defaults_of_a_definition(tmp_path: Path) -> None:
+    (one,) = read_definitions([written(tmp_path, GOOD)])
 
     assert (one.name, one.platform, one.overlays) == ("one", "linux/amd64", ())
     assert one.tests == {"files", "containers"}
@@ -41,7 +41,7 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
 
 def test_a_digest_goes_with_the_base(tmp_path: Path) -> None:
     digest = f"sha256:{'0a' * 32}"
-    (one,) = read([written(tmp_path, f'{GOOD}digest = "{digest}"\n')])
+    (one,) = read_definitions([written(tmp_path, f'{GOOD}digest = "{digest}"\n')])
 
     assert one.base == f"docker.io/vllm/vllm-openai:v0.20.2@{digest}"
 
@@ -61,7 +61,7 @@ def test_a_digest_goes_with_the_base(tmp_path: Path) -> None:
         ("\N{NULL}", "not TOML: "),
     ],
 )
-def test_bad_ones(vpatch: Program, tmp_path: Path, text: str, says: str) -> None:
+def test_bad_definitions(vpatch: Program, tmp_path: Path, text: str, says: str) -> None:
     path = written(tmp_path, text)
     ran = vpatch("build", path)
 
@@ -70,23 +70,23 @@ def test_bad_ones(vpatch: Program, tmp_path: Path, text: str, says: str) -> None
     assert says in ran.err
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     first, second = written(tmp_path, "a = 1\n", "first"), written(tmp_path, f"{GOOD}b = 1\n", "second")
 
     with pytest.raises(Failure) as caught:
-        read([first, second, tmp_path / "third.toml"])
+        read_definitions([first, second, tmp_path / "third.toml"])
     assert [problem.where for problem in caught.value.problems] == [str(first)] * 3 + [
         str(second),
         f"{tmp_path}/third.toml",
     ]
 
 
-def test_two_want_one_tag(tmp_path: Path) -> None:
+def test_two_definitions_with_one_tag(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"tag taken: two: ghcr\.io/a/b:c is a tag of one too"):
-        read([written(tmp_path, GOOD, "one"), written(tmp_path, GOOD, "two")])
+        read_definitions([written(tmp_path, GOOD, "one"), written(tmp_path, GOOD, "two")])
 
 
-def test_all_of_none(vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_without_definitions(vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ran = vpatch("build", "--all")
 

@@ -1,15 +1,50 @@
-"""Which vLLM an image's interpreter would import, told from files alone."""
+"""Which vLLM an image's interpreter would import, found from files alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
+from typing import IO
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.find import Vllm, find
-from vpatch.image.model import Base
+from vpatch.image.config import Base
+from vpatch.image.filesystem import Entry, Kind, Vllm, find_vllm
 
-from tests.image.folder import FolderFiles
+
+class FolderFiles:
+    """A folder of this machine as an image's file system."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+
+    def entry(self, path: str) -> Entry | None:
+        at = self._top / path
+        try:
+            of = at.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        kinds = ((S_ISREG, Kind.FILE), (S_ISDIR, Kind.FOLDER), (S_ISLNK, Kind.LINK))
+        kind = next((kind for is_kind, kind in kinds if is_kind(of.st_mode)), Kind.OTHER)
+        target = str(at.readlink()) if kind is Kind.LINK else ""
+        return Entry(path, kind, S_IMODE(of.st_mode), of.st_uid, of.st_gid, int(of.st_mtime), of.st_size, target)
+
+    def kind(self, path: str) -> Kind | None:
+        here = self.entry(path)
+        return here.kind if here else None
+
+    def read(self, path: str) -> bytes | None:
+        at = self._top / path
+        return at.read_bytes() if at.is_file() and not at.is_symlink() else None
+
+    def open(self, path: str) -> IO[bytes] | None:
+        at = self._top / path
+        return at.open("rb") if at.is_file() else None
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        at = self._top / folder
+        return tuple(sorted(path.name for path in at.iterdir())) if at.is_dir() else ()
+
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -31,7 +66,7 @@ def interpreter(top: Path, path: str, to: str = "") -> None:
 
 
 def found(top: Path, python: str | None = None, workdir: str = "", **env: str) -> Vllm:
-    return find(FolderFiles(top), image({"PATH": PATH, **env}, workdir), python)
+    return find_vllm(FolderFiles(top), image({"PATH": PATH, **env}, workdir), python)
 
 
 def image(env: dict[str, str], workdir: str = "") -> Base:
@@ -60,7 +95,7 @@ def test_layouts(tmp_path: Path, site: str, python: str, env: dict[str, str]) ->
     assert found(tmp_path, **env) == Vllm(site, "vllm-0.20.2.dist-info")
 
 
-def test_the_folder_in_which_a_server_starts_counts(tmp_path: Path) -> None:
+def test_the_working_folder_counts(tmp_path: Path) -> None:
     install(tmp_path, "workspace")
     interpreter(tmp_path, "usr/bin/python3")
 
@@ -70,10 +105,10 @@ def test_the_folder_in_which_a_server_starts_counts(tmp_path: Path) -> None:
 def test_an_image_without_a_path_has_the_default_one(tmp_path: Path) -> None:
     install(tmp_path, "usr/local/lib/python3.12/dist-packages")
 
-    assert find(FolderFiles(tmp_path), image({})).version == "0.20.2"
+    assert find_vllm(FolderFiles(tmp_path), image({})).version == "0.20.2"
 
 
-def test_two_are_an_error_that_names_both(tmp_path: Path) -> None:
+def test_two_vllms_are_an_error(tmp_path: Path) -> None:
     install(tmp_path, "usr/local/lib/python3.12/dist-packages", "0.20.2")
     install(tmp_path, "opt/venv/lib/python3.12/site-packages", "0.21.0")
     interpreter(tmp_path, "usr/bin/python3", "python3.12")
@@ -89,7 +124,7 @@ def test_two_are_an_error_that_names_both(tmp_path: Path) -> None:
     assert found(tmp_path, python="/usr/bin/python3").version == "0.20.2"
 
 
-def test_an_interpreter_that_is_a_link_stands_for_where_it_leads(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_a_link(tmp_path: Path) -> None:
     install(tmp_path, "opt/conda/lib/python3.11/site-packages")
     interpreter(tmp_path, "opt/conda/bin/python3.11")
     interpreter(tmp_path, "usr/bin/python3", "../../opt/conda/bin/python3.11")
@@ -97,7 +132,7 @@ def test_an_interpreter_that_is_a_link_stands_for_where_it_leads(tmp_path: Path)
     assert found(tmp_path, python="/usr/bin/python3").root == "opt/conda/lib/python3.11/site-packages"
 
 
-def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+def test_circular_links(tmp_path: Path) -> None:
     interpreter(tmp_path, "usr/bin/python3", "python")
     interpreter(tmp_path, "usr/bin/python", "python3")
 
@@ -105,7 +140,7 @@ def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
         found(tmp_path, python="/usr/bin/python3")
 
 
-def test_a_dist_info_that_is_named_otherwise(tmp_path: Path) -> None:
+def test_a_dist_info_with_another_name(tmp_path: Path) -> None:
     # setup.py adds the CUDA version to the name of some wheels, but not to _version.py.
     install(tmp_path, "usr/lib/python3.12/site-packages", info="vllm-0.20.2+cu129.dist-info")
     interpreter(tmp_path, "usr/bin/python3")
@@ -133,6 +168,6 @@ def test_no_vllm(tmp_path: Path) -> None:
         found(tmp_path)
 
 
-def test_no_python_at_all(tmp_path: Path) -> None:
+def test_no_python(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="no site-packages at all"):
         found(tmp_path)

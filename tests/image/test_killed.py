@@ -1,7 +1,8 @@
-"""Stopped in the middle: no tag points at a half-made image, and no container is left over."""
+"""Builds that are interrupted or killed: no tag points to an unfinished image, and no container is left over."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 
 import docker
 import pytest
+from vpatch.image.engine import reap
+from vpatch.image.engine.containers import NAME
 
 Left = Callable[[], Any]
 
@@ -21,7 +24,7 @@ PATIENCE = 60
 
 @pytest.fixture
 def under_way(engine: docker.DockerClient, base: str) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """`under_way("running")`: a build whose container is in that state right now."""
+    """`under_way("running")`: start a build and wait until its container is in that state."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(state: str) -> subprocess.Popen[bytes]:
@@ -67,3 +70,41 @@ def test_killed(under_way: Callable[[str], Any], left: Left, engine: docker.Dock
 
     assert left() == before
     assert not engine.api.images("try:never")
+
+
+@pytest.mark.parametrize(("told", "left_over"), [("done\n", True), ("", False)])
+def test_containers_are_removed_unless_the_run_is_done(
+    engine: docker.DockerClient,
+    base: str,
+    left: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    told: str,
+    left_over: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    monkeypatch.setattr(reap, "_PAUSE", 0)
+    before = left()
+    ours, other = (
+        engine.api.create_container(base, ["true"], name=f"{NAME}{owner}-1")["Id"] for owner in ("mine", "theirs")
+    )
+    monkeypatch.setattr(sys, "stdin", io.StringIO(told))
+    reap.main("mine")
+
+    assert sorted(left()[0]) == sorted([*before[0], other, *([ours] if left_over else [])])
+    for container in (other, *([ours] if left_over else [])):
+        engine.api.remove_container(container)
+
+
+@pytest.mark.parametrize("tag", ["", "kept"])
+def test_untagged_images_are_removed(
+    engine: docker.DockerClient, base: str, monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    monkeypatch.setattr(reap, "_PAUSE", 0)
+    made = engine.api.create_container(base, ["true"])["Id"]
+    image = engine.api.commit(made, "try" if tag else None, tag or None, changes=["LABEL a=b"])["Id"]
+    engine.api.remove_container(made)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{image}\n"))
+    reap.main("mine")
+
+    assert (image in {one["Id"] for one in engine.api.images(all=True)}) is bool(tag)
+    if tag:
+        engine.api.remove_image(image, force=True)

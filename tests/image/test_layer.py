@@ -1,4 +1,4 @@
-"""A layer is the same bytes for the same files, and says what the base said of modes and owners."""
+"""A layer has equal bytes for equal files, and keeps the base's modes and owners."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import hashlib
 import io
 import tarfile
 
-from vpatch.image.layer import make
-from vpatch.image.model import Entry, Kind, Layer
+from vpatch.image.filesystem import Entry, Kind
+from vpatch.image.patch import Layer, make_layer
 
 FOLDER = Entry("srv", Kind.FOLDER, 0o2755, 7, 8, 5)
 FILE = Entry("srv/a.py", Kind.FILE, 0o640, 1, 2, 50)
@@ -19,8 +19,8 @@ def members(layer: Layer) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in tar}
 
 
-def test_mode_and_owner_stay_and_times_are_the_given_one() -> None:
-    layer = make({"srv/a.py": b"1\n"}, (FILE, FOLDER), ("srv/__pycache__/a.cpython-312.pyc",), 90)
+def test_modes_and_owners_are_kept_and_times_are_set() -> None:
+    layer = make_layer({"srv/a.py": b"1\n"}, (FILE, FOLDER), ("srv/__pycache__/a.cpython-312.pyc",), 90)
     found = members(layer)
 
     assert list(found) == ["srv", "srv/__pycache__/.wh.a.cpython-312.pyc", "srv/a.py"]
@@ -35,21 +35,21 @@ def test_mode_and_owner_stay_and_times_are_the_given_one() -> None:
     assert layer.removed == ("srv/__pycache__/a.cpython-312.pyc",)
 
 
-def test_a_file_never_keeps_the_second_that_it_had() -> None:
-    assert members(make({"srv/a.py": b""}, (FILE,), (), 50))["srv/a.py"].mtime == 51
+def test_a_changed_file_never_keeps_its_mtime() -> None:
+    assert members(make_layer({"srv/a.py": b""}, (FILE,), (), 50))["srv/a.py"].mtime == 51
 
 
-def test_the_order_of_what_is_given_does_not_matter() -> None:
+def test_the_order_of_arguments_does_not_matter() -> None:
     other = Entry("srv/b.py", Kind.FILE, 0o644, 0, 0, 0)
-    one = make({"srv/a.py": b"1", "srv/b.py": b"2"}, (FOLDER, FILE, other), ("y", "x"), 1)
-    two = make({"srv/b.py": b"2", "srv/a.py": b"1"}, (other, FILE, FOLDER), ("x", "y"), 1)
+    one = make_layer({"srv/a.py": b"1", "srv/b.py": b"2"}, (FOLDER, FILE, other), ("y", "x"), 1)
+    two = make_layer({"srv/b.py": b"2", "srv/a.py": b"1"}, (other, FILE, FOLDER), ("x", "y"), 1)
 
     assert one == two
     assert one.diff_id == f"sha256:{hashlib.sha256(gzip.decompress(one.blob)).hexdigest()}"
     assert one.digest == f"sha256:{hashlib.sha256(one.blob).hexdigest()}"
 
 
-def test_a_long_path_is_whole() -> None:
+def test_a_long_path_is_kept() -> None:
     path = "/".join(["a-folder-of-some-length"] * 12) + "/file.py"
 
-    assert path in members(make({path: b""}, (Entry(path, Kind.FILE, 0o644, 0, 0, 0),), (), 0))
+    assert path in members(make_layer({path: b""}, (Entry(path, Kind.FILE, 0o644, 0, 0, 0),), (), 0))

@@ -1,4 +1,4 @@
-"""What becomes of old bytecode, of modes and owners, and of an engine that takes no single layer."""
+"""Old bytecode, modes and owners in the new layer, and engines that do not load a single layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import APIError
-from vpatch.image.engine.inside import Inside
+from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Program
 from tests.image.standin import SITE, archive, imported
@@ -29,7 +29,7 @@ print(json.dumps([sorted(os.listdir(place + "/__pycache__")), oct(of.st_mode), o
 
 @pytest.fixture
 def compiled(engine: docker.DockerClient, interpreter: Path, slim: Callable[[str], Path], tmp_path: Path) -> Any:
-    """A base with old bytecode that Python would trust, and with an owner and modes of its own."""
+    """A base with old bytecode that Python would trust, and with unusual owner and modes."""
     cache = tmp_path / "cache"
     cache.mkdir()
     for name in ("arg_utils.cpython-311.pyc", "arg_utils.cpython-312.opt-1.pyc", "other.cpython-311.pyc"):
@@ -47,12 +47,14 @@ def compiled(engine: docker.DockerClient, interpreter: Path, slim: Callable[[str
 
 
 def looked(engine: docker.DockerClient, image: str) -> list[Any]:
-    found = json.loads(Inside(engine, image, "python3", "the-tests").run(LOOK, seconds=60).out)
+    found = json.loads(ScriptRunner(engine, image, "python3", "the-tests").run(LOOK, seconds=60).out)
     assert isinstance(found, list)
     return found
 
 
-def test_old_bytecode_goes_and_modes_stay(vpatch: Program, engine: docker.DockerClient, compiled: str) -> None:
+def test_old_bytecode_is_removed_and_modes_are_kept(
+    vpatch: Program, engine: docker.DockerClient, compiled: str
+) -> None:
     before = looked(engine, compiled)
     ran = vpatch("build", "--base", compiled, "--no-test", "--json")
     after = looked(engine, ran.json["image"]["ref"])
@@ -62,7 +64,7 @@ def test_old_bytecode_goes_and_modes_stay(vpatch: Program, engine: docker.Docker
     assert before[1:] == ["0o100664", 1000, 100, "0o42775", 1000]
 
 
-def test_an_engine_that_takes_no_single_layer(
+def test_an_engine_that_accepts_no_single_layer(
     vpatch: Program, engine: docker.DockerClient, compiled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = vpatch("build", "--base", compiled, "--no-test", "--json").json
@@ -89,7 +91,7 @@ def test_an_engine_that_takes_no_single_layer(
     engine.api.remove_image("try:committed", force=True)
 
 
-def test_an_engine_that_takes_neither(
+def test_an_engine_that_accepts_neither(
     vpatch: Program, compiled: str, monkeypatch: pytest.MonkeyPatch, left: Callable[[], Any]
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -113,7 +115,7 @@ def test_a_base_for_another_platform(vpatch: Program, compiled: str, left: Calla
     assert left() == before
 
 
-def test_an_interpreter_that_is_not_there(vpatch: Program, compiled: str) -> None:
+def test_a_missing_interpreter(vpatch: Program, compiled: str) -> None:
     ran = vpatch("build", "--base", compiled, "--python", "/usr/local/bin/python9", "--no-test")
 
     assert ran.code == 1

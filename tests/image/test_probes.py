@@ -1,4 +1,4 @@
-"""Probes in containers of an image that has what vLLM wants, but for a GPU: long, for the packages weigh 2 GB."""
+"""Probes in containers of an image that has all of vLLM's packages (2 GB, so this is slow), but no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of publish-image.yml, as they are written there, against a real registry and a real engine."""
+"""The steps of publish-image.yml, run against a real registry and a real engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.workflows import step
 
 @pytest.fixture
 def checkout(tmp_path: Path, registry: str, engine: docker.DockerClient, base: str) -> Path:
-    """What a job has: the repository with one definition, its virtual environment, and the base in a registry."""
+    """A job's environment: the repository with one definition, its virtual environment, and the base in a registry."""
     folder = tmp_path / "checkout"
     (folder / "images").mkdir(parents=True)
     (folder / ".ci").symlink_to(ROOT / ".ci")
@@ -36,7 +36,7 @@ def checkout(tmp_path: Path, registry: str, engine: docker.DockerClient, base: s
 
 
 def run(checkout: Path, job: str, which: str, **more: str) -> dict[str, str]:
-    """Run a step; give its outputs, and its summary as `summary`."""
+    """Run a step; return its outputs, and its summary as `summary`."""
     files = {name: checkout / name for name in ("output", "summary")}
     for file in files.values():
         file.write_text("")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 from packaging.version import Version
 from vpatch.core.catalogue import discover
-from vpatch.image.probe_result import outcome
+from vpatch.image.checks import outcome
 
 from tests.releases import FACTS, RELEASES, fact
 from tests.validation.cpu.environment import ROOT, environ, interpreter

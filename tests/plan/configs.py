@@ -1,8 +1,10 @@
-"""Small configs of every architecture that plan knows: with all defaults, and with what real checkpoints say."""
+"""Small configs of every architecture that plan knows, and safetensors files: true ones, and ones that lie."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ FULL, LINEAR = "full_attention", "linear_attention"
 
 
 def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
-    """Give a config that leaves out all that it can."""
+    """Return a config that leaves out all keys that have a default."""
     heads = {"num_attention_heads": 32, "hidden_size": 2048}
-    if architecture.model_type == "glm4_moe":  # vLLM refuses it without
+    if architecture.model_type == "glm4_moe":  # vLLM requires it
         heads["head_dim"] = 128
     text = {"num_hidden_layers": 4, **heads, **text}
     head = {"architectures": [architecture.names[0]], "model_type": architecture.model_type}
@@ -28,7 +30,7 @@ def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
 
 
 def named(name: str, **text: Any) -> dict[str, Any]:
-    """Give a config of the architecture with a name."""
+    """Return a config of an architecture by its name."""
     return config(next(one for one in ARCHITECTURES if name in one.names), **text)
 
 
@@ -78,7 +80,28 @@ CONFIGS = DEFAULTS | SAID
 
 
 def write(home: Path) -> None:
-    """Write each into a folder of its name below `home`."""
+    """Write each config into a folder of its name below `home`."""
     for name, data in CONFIGS.items():
         (home / name).mkdir(parents=True)
         (home / name / "config.json").write_text(json.dumps(data))
+
+
+SIZES = {"BF16": 2, "F8_E4M3": 1, "F32": 4, "U8": 1}
+
+
+def header(tensors: Mapping[str, tuple[str, list[int]]]) -> dict[str, Any]:
+    """Return the header of tensors in a row, each given by its dtype and shape."""
+    found: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        start, end = end, end + SIZES[dtype] * math.prod(shape)
+        found[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    return found
+
+
+def file(described: Mapping[str, Any], data: int | None = None) -> bytes:
+    """Return a file with this header and so many bytes of data, by default as many as the header says."""
+    text = json.dumps(described).encode()
+    if data is None:
+        data = max((one["data_offsets"][1] for name, one in described.items() if name != "__metadata__"), default=0)
+    return len(text).to_bytes(8, "little") + text + bytes(data)

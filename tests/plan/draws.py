@@ -1,4 +1,4 @@
-"""Models and deployments by lot, the same on every run: what plan's arithmetic and vLLM's own are both asked about."""
+"""Models and deployments drawn at random with a fixed seed, to compare plan's arithmetic with vLLM's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from vpatch.plan.model import FULL, LINEAR
+from vpatch.plan.architectures import FULL, LINEAR
 
 SEED = 20_2026
 FLOATS, FP8 = ("auto", "bfloat16"), ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -25,7 +25,7 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
 }
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
-# What no size depends on, as small as can be.
+# As small as possible, since no size depends on it.
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 512, "max_position_embeddings": POSITIONS}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
@@ -47,7 +47,7 @@ class Draw:
 
     @property
     def text(self) -> dict[str, Any]:
-        """The part of the config that says the language model."""
+        """The config of the language model."""
         return dict(self.config.get("text_config", self.config))
 
     @property
@@ -72,7 +72,7 @@ class Draw:
 
 
 def draws() -> list[Draw]:
-    """Give them all."""
+    """Return every draw."""
     random = Random(SEED)  # noqa: S311 - the same on every run
     both = (_hybrid, _dense)
     found = [
@@ -108,7 +108,7 @@ def draws() -> list[Draw]:
 
 
 def _mixed(random: Random) -> Draw:
-    """Give one of which nothing was chosen beforehand, and which a release may refuse."""
+    """Draw all options at random; a release may refuse some of these."""
     ranks, heads = random.choice(RANKS), random.choice(RANKS)
     kind = random.choice((_hybrid, _hybrid, _dense))
     return _draw(
@@ -141,7 +141,7 @@ def _draw(
         "kv_cache_dtype": dtype,
         "max_model_len": random.choice(LENGTHS),
         "enable_prefix_caching": random.random() < 0.6,
-        # A block must not be longer in vLLM; ours is not asked that here.
+        # vLLM refuses longer blocks, which is not compared here.
         "max_num_batched_tokens": POSITIONS,
         "max_num_seqs": 64,
         "tensor_parallel_size": ranks,
@@ -155,7 +155,7 @@ def _draw(
 
 
 def _heads(random: Random, ranks: int) -> dict[str, int]:
-    """Give KV heads that can be divided among `ranks`, or copied to them, and heads that they divide."""
+    """Draw KV heads that can be divided among `ranks` or copied to them, and heads that they divide."""
     kv_heads = random.choice([count for count in range(1, 9) if not count % ranks or not ranks % count])
     each = random.choice([count for count in (1, 2, 4, 6, 8) if not kv_heads * count % ranks])
     return {"num_key_value_heads": kv_heads, "num_attention_heads": kv_heads * each}

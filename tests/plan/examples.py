@@ -1,27 +1,32 @@
-"""Models and deployments to plan with."""
+"""Models and deployments to plan with, and what vLLM printed of deployments that ran.
+
+Source of the latter: the model card of inferRouter/Qwen3.6-35B-A3B-NVFP4, "VRAM and concurrency (RTX 5090 32 GB)" and
+"Scaling up to 262 K context"; that of ig1/Qwen3.5-35B-A3B-NVFP4, "GPU Memory Utilization Guide".
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.version import Version
-from vpatch.plan.gpus import gpu
+from vpatch.plan import GIB
+from vpatch.plan.architectures import FULL, Attention, Model, Weights
+from vpatch.plan.deployment import Deployment, Gpu, Preset, gpu
 from vpatch.plan.lookup import load
-from vpatch.plan.model import FULL, GIB, Attention, Deployment, Model, Weights
 
 MOE, DENSE_HYBRID = "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B"
 PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 
 
 def hybrid(name: str = PACKED, gib: float = 21.88, **said: Any) -> Model:
-    """Give a recorded model that weighs so much."""
+    """Return a recorded model with weights of so many GiB."""
     model = load(name)
     return replace(model, weights=weighing(gib, len(model.layers)), **said)
 
 
 def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
-    """Give a model of the shape of Qwen3-0.6B."""
+    """Return a model of the shape of Qwen3-0.6B."""
     return Model(
         **{
             "name": "Qwen/Qwen3-0.6B",
@@ -38,14 +43,19 @@ def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
     )
 
 
+def weights_of(model: Model) -> Weights:
+    assert model.weights
+    return model.weights
+
+
 def weighing(gib: float, layers: int) -> Weights:
-    """Give weights of so many GiB, all in the layers."""
+    """Return weights of so many GiB, all in the layers."""
     each, rest = divmod(int(gib * GIB), layers)
     return Weights(layers=(each + rest, *[each] * (layers - 1)), source="said by the test")
 
 
 def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Deployment:
-    """Give a deployment; what is not said is the preset's at 32K."""
+    """Return a deployment with the options of the preset for 32K, unless given."""
     usual = {
         "max_model_len": 32_768,
         "max_num_seqs": 16,
@@ -54,3 +64,63 @@ def deployment(vllm: str = "0.20.2", card: str = "RTX 5090", **said: Any) -> Dep
         "enable_prefix_caching": False,
     }
     return Deployment(**{"vllm": Version(vllm), "gpu": gpu(card), **usual, **said})
+
+
+GPU = Gpu("a GPU", 32 * GIB)
+
+
+def bare_model(name: str, revision: str | None = None) -> Model:
+    return Model(
+        name,
+        "Qwen3_5MoeForConditionalGeneration",
+        (FULL,),
+        Attention(heads=16, kv_heads=2, head_size=256),
+        hidden_size=2048,
+        vocab_size=248_320,
+        max_position_embeddings=262_144,
+        revision=revision,
+    )
+
+
+def bare_deployment(vllm: str = "0.20.2", **options: Any) -> Deployment:
+    fixed: dict[str, Any] = {"vllm": Version(vllm), "gpu": GPU, "max_model_len": 32768}
+    return Deployment(**fixed | options)
+
+
+def preset_deployment(preset: Preset, **given: Any) -> tuple[Model, Deployment]:
+    return load(preset.model, preset.revision), preset.deployment(gpu(preset.gpu), given)
+
+
+CARD = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A row: its preset, sizes in GiB, and the tokens and the concurrency that vLLM printed."""
+
+    preset: str
+    weights: float
+    kv_cache: float
+    tokens: int
+    concurrency: float
+
+
+# The card calls this figure "GPU KV cache": slots, of all groups together.
+AT_32K = (
+    Printed("qwen3.6-35b-5090-32k-fp8kv", 21.88, 4.63, 119_472, 12.16),
+    Printed("qwen3.6-35b-5090-32k", 21.96, 4.94, 249_856, 22.45),
+    Printed("qwen3.6-35b-5090-32k-fp8head-fp8kv", 21.40, 5.10, 132_048, 13.42),
+    Printed("qwen3.6-35b-5090-32k-fp8head", 21.48, 5.41, 274_432, 24.55),
+)
+
+# Here it is concurrency times length.
+FP8_AT_262K = Printed("qwen3.6-35b-5090-262k-fp8kv", 21.88, 4.97, 492_512, 1.88)
+TURBOQUANT_AT_262K = Printed("qwen3.6-35b-5090-262k", 21.96, 5.48, 1_022_361, 3.90)
+
+# --gpu-memory-utilization: estimated context.
+SHARES = {
+    "qwen3.5-35b-5090-desktop-conservative": (0.885, 12_500),
+    "qwen3.5-35b-5090-desktop-recommended": (0.905, 19_500),
+    "qwen3.5-35b-5090-desktop-aggressive": (0.926, 28_000),
+    "qwen3.5-35b-5090-headless": (0.956, 40_000),
+}

@@ -14,7 +14,7 @@ NAME = "somebody/Some-Model"
 
 
 class Hub:
-    """What the hub has, how it misbehaves, and what it was asked."""
+    """The files of the hub, how it misbehaves, and the requests that it got."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -23,7 +23,7 @@ class Hub:
         self.refusals: dict[str, tuple[int, str]] = {}  # of a file, the status and the error code
         self.ranges = "yes"  # or ignored, another, unsaid, endless
         self.cut = ""  # the file that ends half-way
-        self.redirects = False  # large files are elsewhere, as on the real one
+        self.redirects = False  # large files are on another server, as with the real hub
         self.asked: list[tuple[str, str]] = []  # file and range of each request
         self.of: list[str] = []  # the revision of each
         self.tokens: set[str | None] = set()
@@ -89,7 +89,7 @@ class Server(ThreadingHTTPServer):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Serve a hub, and make it the one that huggingface_hub knows."""
+    """Serve a hub, and make huggingface_hub use it."""
     from huggingface_hub import constants
 
     state = Hub()

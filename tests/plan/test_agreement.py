@@ -1,4 +1,4 @@
-"""Plan's arithmetic is vLLM's: for models and deployments by lot, what it says is what a release's own code comes to.
+"""Plan's arithmetic is vLLM's: for models and deployments drawn at random, it equals a release's own code.
 
 The release takes each through its engine's config, its layers, its block size and its KV cache, on the CPU
 (`tests.validation.cpu.probe_plan`). Some refuse TurboQuant on hybrid models: for those it is the release with the
@@ -18,10 +18,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan.arithmetic import arithmetic_of
+from vpatch.plan.architectures import FULL
 from vpatch.plan.checkpoint import model_of
+from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
-from vpatch.plan.model import FULL, Deployment, Gpu
 
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
 from tests.releases import RELEASES, pending
@@ -35,8 +35,8 @@ DRAWS = {draw.name: draw for draw in draws()}
 REFUSED = "refused"
 
 
-def _some_quantised(draw: Draw) -> bool:
-    """Whether TurboQuant leaves alone some layers of a dense model, but not all: the first two and the last two."""
+def _some_quantized(draw: Draw) -> bool:
+    """Whether TurboQuant skips some layers of a dense model, but not all: the first two and the last two."""
     return not draw.hybrid and draw.dtype in TURBOQUANT and draw.text["num_hidden_layers"] not in (2, 4)
 
 
@@ -73,18 +73,18 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     ),
     "stages take different block sizes, and groups multiply or are refused": (
         ">=0.28",
-        lambda draw: _some_quantised(draw) and draw.stages > 1,
+        lambda draw: _some_quantized(draw) and draw.stages > 1,
     ),
     "FlashInfer, for layers that are left alone, has none of TurboQuant's layouts": (
         ">=0.29",
-        lambda draw: _some_quantised(draw) and draw.capability[0] == 10 and _in_flashinfer(draw),
+        lambda draw: _some_quantized(draw) and draw.capability[0] == 10 and _in_flashinfer(draw),
     ),
     "a cache of another float type than the model's is refused": (
         ">=0.33",
         lambda draw: draw.dtype == "bfloat16" and draw.text["dtype"] == "float16",
     ),
 }
-"""Where plan says other than vLLM does: why, the releases, and the draws."""
+"""Known differences between plan and vLLM: the reason, the releases, and the draws."""
 
 
 @pytest.fixture(
@@ -97,7 +97,7 @@ def release(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
-    """What the release comes to, for each draw by name."""
+    """Return the results of the release by the name of the draw."""
 
     def look(tree: Path, some: list[Draw]) -> dict[str, Found]:
         home = tmp_path_factory.mktemp("home")
@@ -112,7 +112,7 @@ def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_it_says_what_the_release_does(release: str, seen: dict[str, Found], name: str) -> None:
+def test_plan_agrees_with_the_release(release: str, seen: dict[str, Found], name: str) -> None:
     draw = DRAWS[name]
     known = [why for why, (span, draws) in UNLIKE.items() if release in SpecifierSet(span) and draws(draw)]
 
@@ -120,7 +120,7 @@ def test_it_says_what_the_release_does(release: str, seen: dict[str, Found], nam
 
 
 @pytest.mark.parametrize("why", UNLIKE)
-def test_what_is_unlike_is_so(release: str, seen: dict[str, Found], why: str) -> None:
+def test_known_differences_exist(release: str, seen: dict[str, Found], why: str) -> None:
     span, meant = UNLIKE[why]
     unlike = {name for name, draw in DRAWS.items() if ours(draw, release) != theirs(seen[name]) and meant(draw)}
 
@@ -128,7 +128,7 @@ def test_what_is_unlike_is_so(release: str, seen: dict[str, Found], why: str) ->
 
 
 def test_enough_draws_are_accepted(seen: dict[str, Found], release: str) -> None:
-    """Of those of newer KV caches, releases before 0.20 know none."""
+    """Releases before 0.20 refuse all draws with newer KV caches."""
     assert sum("error" not in found for found in seen.values()) >= (40 if Version(release) >= Version("0.20") else 20)
 
 
@@ -140,7 +140,7 @@ def test_every_cache_is_drawn_for_each_kind_and_every_number_of_gpus() -> None:
 
 
 def ours(draw: Draw, release: str) -> Found | str:
-    """Give what plan makes of a draw."""
+    """Return plan's results for a draw."""
     model = model_of(draw.config, "config.json", name=draw.name)
     said = Deployment(
         vllm=Version(release),
@@ -177,7 +177,7 @@ def ours(draw: Draw, release: str) -> Found | str:
 
 
 def theirs(found: Found) -> Found | str:
-    """Give what the release's own code made of a draw, in the same words."""
+    """Return the results of the release's own code for a draw, in the same terms."""
     if "error" in found and found["stage"] != "admission":
         return REFUSED
     states = [group for group in found["groups"] if group["kind"] == "MambaSpec"]

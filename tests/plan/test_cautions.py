@@ -1,22 +1,22 @@
-"""What a plan warns of."""
+"""The cautions of a plan, and the deployments that it refuses because vLLM does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from vpatch.core.catalogue import discover
-from vpatch.plan.fit import fit
-from vpatch.plan.model import GIB, Deployment, Model, Weights
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Attention, Model
+from vpatch.plan.deployment import Deployment, arithmetic_of
+from vpatch.plan.fit import advise, fit
 from vpatch.plan.planner import plan
 
-from tests.plan.examples import MOE, dense, deployment, hybrid
-from tests.plan.test_seeds import planned
-
-
-def weights(model: Model) -> Weights:
-    assert model.weights
-    return model.weights
+from tests.plan.examples import MOE, dense, deployment, hybrid, weights_of
+from tests.plan.test_model_cards import planned
+from tests.releases import RELEASES
 
 
 def names(model: Model, said: Deployment, **more: Any) -> set[str]:
@@ -36,7 +36,7 @@ def test_cautions() -> None:
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
     assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted"}
     large, long = hybrid(gib=24.0), 262_144
-    assert not fit(large, weights(large), deployment("0.18.1", max_model_len=long)).fits
+    assert not fit(large, weights_of(large), deployment("0.18.1", max_model_len=long)).fits
     assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long))
     assert "admits-too-much" in names(large, deployment("0.18.1", max_model_len=long, longest=True))
     assert "admits-too-much" not in names(large, deployment("0.19.1", max_model_len=long))
@@ -53,7 +53,7 @@ def test_a_desktop_wants_room(share: float, told: str | None) -> None:
     assert not told or told in said[0]
 
 
-def test_memory_that_nobody_counts() -> None:
+def test_uncounted_memory() -> None:
     """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
     long: dict[str, Any] = {
         "kv_cache_dtype": "turboquant_4bit_nc",
@@ -61,7 +61,7 @@ def test_memory_that_nobody_counts() -> None:
         "max_num_batched_tokens": 8192,
     }
     model = hybrid("Qwen/Qwen3.6-27B", 17.0)
-    found = fit(model, weights(model), deployment(**long, gpu_memory_utilization=0.95))
+    found = fit(model, weights_of(model), deployment(**long, gpu_memory_utilization=0.95))
     uncounted = {item.name: round(item.size.likely / GIB, 3) for item in found.memory.items if not item.counted}
 
     assert uncounted == {"CUDA context": 0.51, "TurboQuant workspace": 1.0, "TurboQuant continuation": 2.0}
@@ -71,7 +71,7 @@ def test_memory_that_nobody_counts() -> None:
 
 
 def test_what_is_counted_does_not_come_on_top() -> None:
-    """A desktop wants 3 GiB of the card, and vLLM leaves it less: that is all there is to say."""
+    """A desktop wants 3 GiB of the card, and vLLM leaves it less: no other caution applies."""
     said: dict[str, Any] = {"desktop": True, "gpu_memory_utilization": 0.92}
 
     assert names(hybrid(), deployment(**said)) == {"desktop"}
@@ -80,19 +80,118 @@ def test_what_is_counted_does_not_come_on_top() -> None:
     assert uncounted.endswith("; lower --kv-cache-memory-bytes")
 
 
-def test_decodes_buffers_on_0_20() -> None:
+def test_buffers_of_decode_on_0_20() -> None:
     """The figures of the 35B: 331 MiB for 64 requests, which the card's weights show for 16."""
-    found = fit(hybrid(), weights(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
+    found = fit(hybrid(), weights_of(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
     buffers = next(item for item in found.memory.items if item.name == "TurboQuant buffers")
 
     assert round(buffers.size.likely / 2**20) == 331
     assert buffers.counted
 
 
-def test_a_slow_link_bears_a_pipeline_only() -> None:
+def test_a_slow_link_is_for_pipelines_only() -> None:
     model = hybrid(MOE, 66.5)
     across = deployment(tensor_parallel_size=4)
     along = deployment(pipeline_parallel_size=4)
 
     assert "slow-link" in names(model, across, slow_link=True)
     assert "slow-link" not in names(model, across) | names(model, along, slow_link=True)
+
+
+def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
+    said: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_batched_tokens": 2048}
+    off, on = (
+        plan(hybrid(), deployment(enable_prefix_caching=prefixes, **said), discover()) for prefixes in (False, True)
+    )
+
+    assert [problem.what for problem in on.problems] == ["vLLM refuses to start"]
+    assert "a block, which is 4,096 tokens" in on.problems[0].cause
+    assert not off.problems
+    assert not plan(hybrid(), deployment("0.27.0", enable_prefix_caching=True, **said), discover()).problems
+    assert "block-size" in [caution.name for caution in off.cautions]
+
+
+def test_a_length_beyond_the_models_is_refused() -> None:
+    found = plan(dense(), deployment(max_model_len=50_000), discover())
+
+    assert [problem.what for problem in found.problems] == ["too long for the model"]
+
+
+def test_a_model_without_a_draft_cannot_speculate() -> None:
+    (problem,) = plan(dense(), deployment(speculative_tokens=2), discover()).problems
+
+    assert (problem.what, problem.where) == ("vLLM refuses to start", "--speculative 2")
+    assert not plan(hybrid(), deployment(speculative_tokens=2), discover()).problems
+
+
+def test_graphs_want_a_block_for_each_request() -> None:
+    """As of 0.20.0 vLLM refuses more requests in a batch than blocks, where layers keep states (#38270, #49064)."""
+    many: dict[str, Any] = {"max_num_seqs": 256, "kv_cache_memory_bytes": 3 * GIB}
+    found = plan(hybrid(), deployment(**many), discover())
+    blocks = found.fit.likely.blocks
+    (problem,) = found.problems
+
+    assert blocks < 256
+    assert (problem.what, problem.where) == ("vLLM refuses to start", "--max-num-seqs 256")
+    assert f"for each of 256 requests, there are {blocks}; would fit: --max-num-seqs {blocks}; " in problem.cause
+    assert found.advice.max_num_seqs == blocks
+    assert not plan(hybrid(), replace(found.deployment, max_num_seqs=blocks), discover()).problems
+    for other in (deployment(**many, enforce_eager=True), deployment("0.19.1", **many)):
+        assert not plan(hybrid(), other, discover()).problems
+    assert not plan(dense(), deployment(**many, max_model_len=512), discover()).problems
+
+
+def test_a_share_that_is_not_free_is_refused() -> None:
+    """A process takes memory before vLLM asks whether its share is free."""
+    found = plan(hybrid(), deployment(gpu_memory_utilization=1.0), discover())
+    advice = advise(hybrid(), weights_of(hybrid()), deployment(), requests=33)
+
+    assert [problem.what for problem in found.problems] == ["vLLM refuses to start"]
+    assert "is not free" in found.problems[0].cause
+    assert advice.gpu_memory_utilization is None or advice.gpu_memory_utilization < 0.995
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "since", "why"),
+    [
+        (
+            dense(),
+            {"kv_cache_dtype": "turboquant_4bit_nc", "pipeline_parallel_size": 2},
+            "0.28.0",
+            "different block sizes",
+        ),
+        (dense(), {"kv_cache_dtype": "turboquant_k8v4", "card": "B200"}, "0.29.0", "no layout in common"),
+        (hybrid(), {"pipeline_parallel_size": 14}, "0.20.0", "would have no attention layer"),
+        (
+            dense(attention=Attention(16, 8, 96)),
+            {"kv_cache_dtype": "fp8", "card": "RTX 3090"},
+            "0.24.0",
+            "before Ada",
+        ),
+        (dense(dtype="float16"), {"kv_cache_dtype": "bfloat16"}, "0.33.0", "another float type"),
+    ],
+    ids=["stages", "B200", "no attention", "Ampere", "float type"],
+)
+def test_what_releases_refuse(model: Model, said: dict[str, Any], since: str, why: str) -> None:
+    """Each rule holds from a release on, and not on the release before, as in `test_agreement.py`."""
+    before = RELEASES[RELEASES.index(since) - 1]
+    usual: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.9}
+    causes = {
+        release: [problem.cause for problem in plan(model, deployment(release, **usual, **said), discover()).problems]
+        for release in (since, before)
+        if said.get("kv_cache_dtype", "auto") in arithmetic_of(Version(release)).kv_cache_dtypes
+    }
+
+    assert any(why in cause for cause in causes[since])
+    assert not any(why in cause for cause in causes.get(before, []))
+
+
+def test_multi_token_prediction_on_stages_is_refused_up_to_0_29() -> None:
+    said: dict[str, Any] = {"pipeline_parallel_size": 2, "speculative_tokens": 1}
+    old, new = (
+        [problem.cause for problem in plan(hybrid(), deployment(vllm, **said), discover()).problems]
+        for vllm in ("0.29.0", "0.30.0")
+    )
+
+    assert any("cannot be on a stage" in cause for cause in old)
+    assert not any("cannot be on a stage" in cause for cause in new)

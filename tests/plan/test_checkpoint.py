@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
+from vpatch.plan.architectures import FULL, LINEAR, Attention
 from vpatch.plan.checkpoint import model_of, read
-from vpatch.plan.model import FULL, LINEAR, Attention
 
 from tests.plan.configs import CONFIGS, named
 from tests.validation.cpu.models import CONFIGS as REAL
@@ -24,7 +24,7 @@ QWEN3_5 = named("Qwen3_5MoeForConditionalGeneration")
 
 
 def refused(config: dict[str, Any]) -> list[str]:
-    """Give the causes for which a config is refused."""
+    """Return the reasons why a config is refused."""
     with pytest.raises(Failure) as caught:
         model_of(config, "config.json", name="made up")
     assert all(problem.where == "config.json" for problem in caught.value.problems)
@@ -32,7 +32,7 @@ def refused(config: dict[str, Any]) -> list[str]:
 
 
 def text(**changed: Any) -> dict[str, Any]:
-    """Give a Qwen3.5 with changes in its text config."""
+    """Return a Qwen3.5 with changes in its text config."""
     return QWEN3_5 | {"text_config": QWEN3_5["text_config"] | changed}
 
 
@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "wrong value: text_config.mamba_ssm_dtype is 'int4', not one of float32, bfloat16, float16",
     ),
     "vision": (QWEN3_5 | {"vision_config": [1]}, "wrong value: vision_config is a list, not an object"),
-    "nobody knows its layers": (
+    "unknown layers": (
         {"architectures": ["New"]},
         "missing key: num_hidden_layers or n_layer or n_layers or num_layers",
     ),
@@ -119,13 +119,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_config_that_no_model_has_is_refused(name: str) -> None:
+def test_an_impossible_config_is_refused(name: str) -> None:
     config, cause = WRONG[name]
 
     assert any(one.startswith(cause) for one in refused(config)), refused(config)
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     assert len(refused(QWEN3 | {"num_hidden_layers": -1, "vocab_size": "x", "head_dim": 0})) == 3
     assert [one.partition(": ")[2] for one in refused({"architectures": ["New"]})] == [
         "num_hidden_layers or n_layer or n_layers or num_layers",
@@ -163,7 +163,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_config_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_file_without_a_config_is_refused(name: str, tmp_path: Path) -> None:
     data, cause = FILES[name]
 
     with pytest.raises(Failure) as caught:
@@ -173,7 +173,7 @@ def test_a_file_that_is_no_config_is_refused(name: str, tmp_path: Path) -> None:
     assert problem.cause.startswith(cause)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     made = {name: tmp_path / name for name in ("none", "fifo", "folder", "loop")}
     for folder in made.values():
         folder.mkdir()
@@ -209,7 +209,7 @@ def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: 
                 read(tmp_path)
 
 
-NOT_MODELLED = {
+NOT_MODELED = {
     "a window": (named("MistralForCausalLM"), "a sliding window of 4,096 tokens"),
     "a window, switched on": (
         named("Qwen2ForCausalLM", sliding_window=1000, use_sliding_window=True),
@@ -225,9 +225,9 @@ NOT_MODELLED = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_MODELLED)
-def test_what_is_not_modelled_is_said_and_bounded(name: str) -> None:
-    config, told = NOT_MODELLED[name]
+@pytest.mark.parametrize("name", NOT_MODELED)
+def test_what_is_not_modeled_is_named_and_bounded(name: str) -> None:
+    config, told = NOT_MODELED[name]
     model = model_of(config, "config.json", name=name)
 
     assert len(model.unknown) == 1
@@ -299,7 +299,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_whatever_a_key_says_there_is_a_model_or_a_failure(data: st.DataObject) -> None:
+def test_any_value_of_a_key_gives_a_model_or_a_failure(data: st.DataObject) -> None:
     config = json.loads(json.dumps(CONFIGS[data.draw(st.sampled_from(sorted(CONFIGS)))]))
     inner = config.get("text_config", config)
     keys = ["architectures", "text_config", "quantization_config", "dtype", "layer_types", "mlp_only_layers"]

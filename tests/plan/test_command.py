@@ -1,4 +1,4 @@
-"""The command: what it prints, for whom, and how it ends."""
+"""`vpatch plan`: its output on a terminal, on a pipe and as JSON, and its exit codes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vpatch.plan.gpus import GPUS
-from vpatch.plan.model import GIB
-from vpatch.plan.presets import presets
+from vpatch.plan import GIB
+from vpatch.plan.deployment import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.cli.test_terminal import on_terminal
-from tests.plan.seeds import AT_32K, FP8_AT_262K, Printed
+from tests.plan.examples import AT_32K, FP8_AT_262K, Printed
 
 if TYPE_CHECKING:
     from tests.conftest import Process, Program
@@ -75,7 +74,7 @@ def test_json(vpatch: Program) -> None:
 
 @pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K], ids=lambda row: row.preset)
 def test_a_cards_row_by_the_command(vpatch: Program, row: Printed) -> None:
-    """What the row prints of the KV cache's size goes in, and what it prints of tokens and concurrency comes out."""
+    """The row's size of the KV cache goes in, its tokens and its concurrency come out."""
     size = str(int(row.kv_cache * GIB))
     ran = vpatch("plan", "--preset", row.preset, "--kv-cache-memory-bytes", size, "--json")
     cache = ran.json["kv_cache"]
@@ -87,7 +86,7 @@ def test_a_cards_row_by_the_command(vpatch: Program, row: Printed) -> None:
 
 
 @pytest.mark.parametrize(("vllm", "printed"), [("0.19.1", "slots"), ("0.20.0", "slots"), ("0.20.1", "tokens")])
-def test_it_says_which_figure_the_release_prints(vpatch: Program, vllm: str, printed: str) -> None:
+def test_the_figure_that_the_release_prints_is_marked(vpatch: Program, vllm: str, printed: str) -> None:
     ran = vpatch("plan", "--model", NAME, "--vllm", vllm, "--max-model-len", "32768")
     said = [line for line in ran.out.splitlines() if line.endswith("this vLLM prints it")]
 
@@ -151,7 +150,7 @@ def test_every_preset_is_planned(vpatch: Program, name: str) -> None:
     assert ran.json["fits"], ran.err
 
 
-def test_what_is_said_wins_over_the_preset(vpatch: Program) -> None:
+def test_options_override_the_preset(vpatch: Program) -> None:
     ran = vpatch("plan", "--preset", PRESET, "--gpu", "pro 6000", "--vllm", "0.33.0", "--max-num-seqs", "64", "--json")
 
     assert ran.json["gpu"]["name"] == "RTX PRO 6000"
@@ -200,7 +199,7 @@ def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -
     assert ran.code == 1
     assert ran.json["model"]["unknown"]
     assert ran.err.startswith(f"cannot know: {tmp_path}: ")
-    # At most: every layer is full attention.
+    # The upper bound: every layer is full attention.
     assert ran.json["kv_cache"]["page_bytes"] == 16 * 2 * 8 * 128 * 2
     assert ran.json["kv_cache"]["tokens"] > 0
 
@@ -232,7 +231,7 @@ def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -
         (("--preset", "qwen3.6-35b-5090-32"), 1, "no such preset: qwen3.6-35b-5090-32"),
     ],
 )
-def test_garbage_in(vpatch: Program, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_wrong_options(vpatch: Program, arguments: tuple[str, ...], code: int, message: str) -> None:
     ran = vpatch("plan", *arguments)
 
     assert (ran.code, ran.out) == (code, "")
@@ -307,8 +306,8 @@ def test_compose_that_cannot_be_written(vpatch: Program, tmp_path: Path) -> None
     assert ran.err == f"cannot write: {tmp_path}/no/compose.yaml: no such file or directory\n"
 
 
-def test_nothing_is_asked_of_the_network(process: Process, tmp_path: Path) -> None:
-    """A name that is not here: no hub is asked for it, whatever the environment says of one."""
+def test_no_request_without_download(process: Process, tmp_path: Path) -> None:
+    """For an unknown name, vpatch asks no hub, even if the environment names one."""
     ran = process("plan", "--model", "nobody/nothing", env={"HF_ENDPOINT": "http://127.0.0.1:9", "HOME": str(tmp_path)})
 
     assert ran.code == 1

@@ -1,4 +1,4 @@
-"""Commands as argument lists, and as text that a shell reads back as the same."""
+"""The commands that deploy a plan, and the image that they run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.cli.main import program
-from vpatch.plan.commands import Command, apply, build, docker, serve
-from vpatch.plan.presets import preset, presets
+from vpatch.core.catalogue import discover
+from vpatch.image.order import definition_files, read_definitions
+from vpatch.plan.commands import STOCK, Command, Image, apply, build, defined, docker, image, published, serve
+from vpatch.plan.deployment import preset, presets
 
-from tests.plan.made import deployment, model, of
+from tests.conftest import ROOT
+from tests.plan.examples import bare_deployment, bare_model, preset_deployment
+from tests.releases import pending
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 OVERLAYS = ("turboquant-workspace", "turboquant-hybrid", "ct-fp8-lm-head")
@@ -45,8 +49,8 @@ docker run --rm \\
 """
 
 
-def test_the_text_has_an_option_a_line() -> None:
-    meant, one = of(preset("qwen3.6-35b-5090-262k-fp8head"), speculative_tokens=2)
+def test_the_text_has_one_option_per_line() -> None:
+    meant, one = preset_deployment(preset("qwen3.6-35b-5090-262k-fp8head"), speculative_tokens=2)
 
     assert str(serve(meant, one)) == EXAMPLE
     assert str(docker(meant, one, OVERLAYS)) == RUN + EXAMPLE.partition("\n")[2]
@@ -67,17 +71,17 @@ def test_the_text_has_an_option_a_line() -> None:
         ({"gpu_memory_utilization": 0.1 + 0.2}, ("--gpu-memory-utilization", "0.30000000000000004")),
     ],
 )
-def test_an_option_is_said_where_it_differs(options: dict[str, Any], line: tuple[str, ...]) -> None:
-    without = serve(model("a/b"), deployment()).lines
-    lines = serve(model("a/b"), deployment(**options)).lines
+def test_an_option_is_printed_where_it_differs(options: dict[str, Any], line: tuple[str, ...]) -> None:
+    without = serve(bare_model("a/b"), bare_deployment()).lines
+    lines = serve(bare_model("a/b"), bare_deployment(**options)).lines
 
     assert line in lines
     assert line not in without
     assert len(set(lines) - set(without)) == 1
 
 
-def test_the_environment_is_said_before_and_given_to_the_container() -> None:
-    meant, one = of(preset("qwen3.5-35b-pro6000"))
+def test_the_environment_precedes_the_command_and_is_passed_to_the_container() -> None:
+    meant, one = preset_deployment(preset("qwen3.5-35b-pro6000"))
     variable = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1"
 
     assert serve(meant, one).arguments[:4] == ("env", variable, "vllm", "serve")
@@ -86,7 +90,7 @@ def test_the_environment_is_said_before_and_given_to_the_container() -> None:
 
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_a_container_gets_the_same_arguments(one: Any) -> None:
-    meant, deployed = of(one, environment=())
+    meant, deployed = preset_deployment(one, environment=())
     arguments = serve(meant, deployed).arguments[2:]
     run = docker(meant, deployed, OVERLAYS).arguments
 
@@ -96,20 +100,20 @@ def test_a_container_gets_the_same_arguments(one: Any) -> None:
 
 
 def test_a_folder_is_mounted_into_the_container() -> None:
-    run = docker(model("/models of mine/qwen, new"), deployment(), ()).arguments
+    run = docker(bare_model("/models of mine/qwen, new"), bare_deployment(), ()).arguments
 
     assert run[run.index("--mount") + 1] == (
         'type=bind,"source=/models of mine/qwen, new","target=/models/qwen, new",readonly'
     )
     assert "/models/qwen, new" in run
-    assert serve(model("/models of mine/qwen"), deployment()).arguments[2] == "/models of mine/qwen"
+    assert serve(bare_model("/models of mine/qwen"), bare_deployment()).arguments[2] == "/models of mine/qwen"
 
 
 @pytest.mark.skipif(not which("docker"), reason="no docker client")
 @pytest.mark.parametrize("name", ["a/b", "/models of mine/qwen, new"])
 def test_the_docker_client_understands_it(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")  # it parses first
-    run = docker(model(name), deployment(environment=("A=1 2",)), ()).arguments
+    run = docker(bare_model(name), bare_deployment(environment=("A=1 2",)), ()).arguments
     wrong = tuple("--ipc-of=host" if argument == "--ipc=host" else argument for argument in run)
 
     ran = [subprocess.run(arguments, capture_output=True, text=True, check=False).stderr for arguments in (run, wrong)]
@@ -117,36 +121,88 @@ def test_the_docker_client_understands_it(name: str, monkeypatch: pytest.MonkeyP
     assert "unknown flag: --ipc-of" in ran[1]
 
 
-def test_overlays_are_put_on_by_their_names_in_order() -> None:
+def test_overlays_are_applied_by_name_in_order() -> None:
     named = ("--overlay", "ct-fp8-lm-head", "--overlay", "turboquant-hybrid", "--overlay", "turboquant-workspace")
 
     assert apply(()) is None
     assert (done := apply(OVERLAYS)) is not None
     assert done.arguments == ("vpatch", "apply", *named)
-    assert build(deployment("0.20.2"), ()) is None, "it is vLLM's own"
-    assert (built := build(deployment("0.21.0"), OVERLAYS)) is not None
+    assert build(bare_deployment("0.20.2"), ()) is None, "it is vLLM's own"
+    assert (built := build(bare_deployment("0.21.0"), OVERLAYS)) is not None
     tag = "localhost/vllm-openai:v0.21.0-vpatch"
     assert built.arguments == ("vpatch", "build", "--base", "vllm/vllm-openai:v0.21.0", *named, "--tag", tag)
-    assert tag in docker(model("a/b"), deployment("0.21.0"), OVERLAYS).arguments
+    assert tag in docker(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS).arguments
 
 
-@pytest.mark.parametrize("command", [apply(OVERLAYS), build(deployment("0.21.0"), OVERLAYS)], ids=["apply", "build"])
+@pytest.mark.parametrize(
+    "command", [apply(OVERLAYS), build(bare_deployment("0.21.0"), OVERLAYS)], ids=["apply", "build"]
+)
 def test_our_own_commands_parse(command: Command) -> None:
     _, name, *arguments = command.arguments
-    found = program.get_command(click.Context(program), name)
+    parent = click.Context(program, **program.context_settings)  # click keeps the first parent's names of --help
+    found = program.get_command(parent, name)
     assert found is not None
 
-    context = found.make_context(name, list(arguments))
+    context = found.make_context(name, list(arguments), parent=parent)
     assert context.params["ids"] == tuple(sorted(OVERLAYS))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=8), TEXT)
 def test_a_shell_reads_the_text_as_the_arguments(extra: list[str], name: str) -> None:
-    meant = replace(model("a/b"), name=name, revision=name or None)
-    command = serve(meant, deployment(extra=tuple(extra)))
+    meant = replace(bare_model("a/b"), name=name, revision=name or None)
+    command = serve(meant, bare_deployment(extra=tuple(extra)))
     assert command.arguments[-len(extra) :] == tuple(extra)
 
     text = str(command).removeprefix("vllm serve")
     ran = subprocess.run(["sh", "-c", f"printf '%s\\0' {text}"], capture_output=True, check=True)
     assert ran.stdout.decode().split("\0")[:-1] == list(command.arguments[2:])
+
+
+HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
+
+
+def test_images_to_publish_are_the_defined_ones() -> None:
+    default = {item.id for item in discover() if not item.overlay.opt_in}
+    wanted = set()
+    for one in read_definitions(definition_files(ROOT)):
+        base = one.base.removeprefix("docker.io/").partition("@")[0]
+        release = base.partition(":v")[2].partition("-")[0]
+        overlays = one.overlays or sorted(name for name in default if release in pending(name))
+        wanted |= {Image(base, tag, tuple(overlays)) for tag in one.tags}
+
+    assert set(defined()) == wanted
+    assert len(defined()) == len(wanted)
+    assert published() == (), "README says that none is"
+
+
+def test_without_overlays_the_image_is_vllms() -> None:
+    assert image(bare_deployment("0.20.2"), ()) == Image(f"{STOCK}:v0.20.2", f"{STOCK}:v0.20.2")
+    assert image(bare_deployment("0.18.0", cuda="cu130"), ()).name == f"{STOCK}:v0.18.0-cu130"
+
+
+def test_the_published_image_with_the_fewest_overlays() -> None:
+    names = [
+        image(said, overlays, defined()).name
+        for said, overlays in (
+            (bare_deployment("0.20.2"), HYBRID),
+            (bare_deployment("0.20.2"), HYBRID | {"turboquant-tiles"}),
+            (bare_deployment("0.20.2", cuda="cu129"), HYBRID),
+        )
+    ]
+    assert names == [f"ghcr.io/vpatch/vllm-openai:v0.20.2{suffix}" for suffix in ("", "-tiles", "-cu129")]
+
+
+def test_an_unpublished_image_must_be_built_and_has_no_registry() -> None:
+    none = Image(
+        f"{STOCK}:v0.21.0",
+        "localhost/vllm-openai:v0.21.0-vpatch",
+        ("turboquant-skip-list", "turboquant-workspace"),
+        built=True,
+    )
+
+    assert image(bare_deployment("0.21.0"), {"turboquant-workspace", "turboquant-skip-list"}, defined()) == none
+    assert image(bare_deployment("0.20.2"), HYBRID).name == "localhost/vllm-openai:v0.20.2-vpatch"
+    assert image(bare_deployment("0.20.2+cu129"), ()).name == f"{STOCK}:v0.20.2"
+    assert image(bare_deployment("0.33.0"), {"ct-fp8-lm-head", "turboquant-tiles"}).built
+    assert image(bare_deployment("0.20.2", cuda="cu128"), HYBRID).name == "localhost/vllm-openai:v0.20.2-cu128-vpatch"

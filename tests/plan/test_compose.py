@@ -1,4 +1,4 @@
-"""Compose files: valid by compose's own schema, and read back as what was meant."""
+"""Compose files are valid by compose's own schema, and every string in them is read back unchanged."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from vpatch.errors import Failure
-from vpatch.plan.commands import docker
-from vpatch.plan.compose import compose
-from vpatch.plan.presets import presets
+from vpatch.plan.commands import compose, docker
+from vpatch.plan.deployment import presets
 
-from tests.plan.made import deployment, model, of
+from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 
 OVERLAYS = ("ct-fp8-lm-head", "turboquant-workspace")
 CHECK = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
 
-# What YAML 1.1 or 1.2, a comment, a block, or compose would take for something else.
+# Strings that YAML 1.1 or 1.2, or compose, could read as something else.
 HARD = (
     *(
         "yes",
@@ -87,7 +86,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 def read(text: str, version: str = "1.2") -> Any:
-    """Read a compose file as compose does: YAML first, then variables in every string; here, none may be left."""
+    """Read a compose file as compose does: YAML first, then variables in every string, of which there must be none."""
     yaml = YAML(typ="safe", pure=True)
     yaml.version = version
     return _interpolated(yaml.load(text))
@@ -112,16 +111,16 @@ def service(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The compose files of every preset, and of what is hard to write."""
+    """Write the compose files of every preset, and of strings that are hard to write."""
     folder = tmp_path_factory.mktemp("compose")
-    texts = {one.name: compose(*of(one), OVERLAYS) for one in presets()}
-    texts["hard"] = compose(model("/models/yes"), deployment("0.21.0", extra=HARD), OVERLAYS, host="0.0.0.0", port=9000)  # noqa: S104
+    texts = {one.name: compose(*preset_deployment(one), OVERLAYS) for one in presets()}
+    texts["hard"] = compose(bare_model("/models/yes"), bare_deployment("0.21.0", extra=HARD), OVERLAYS)
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(text)
     return sorted(folder.iterdir())
 
 
-def test_they_are_valid(files: list[Path]) -> None:
+def test_compose_files_are_valid(files: list[Path]) -> None:
     ran = subprocess.run([*CHECK, *files], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stdout
@@ -139,7 +138,7 @@ def test_the_schema_finds_what_is_wrong(files: list[Path], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_it_is_the_container_of_docker_run(one: Any) -> None:
-    meant, deployed = of(one)
+    meant, deployed = preset_deployment(one)
     run = docker(meant, deployed, OVERLAYS).arguments
     found = service(compose(meant, deployed, OVERLAYS))
 
@@ -156,8 +155,8 @@ def test_it_is_the_container_of_docker_run(one: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_strings_are_read_as_they_were(version: str) -> None:
-    text = compose(model("no"), deployment(extra=HARD, environment=("A=$HOME", "B=yes")), ())
+def test_strings_are_read_back_unchanged(version: str) -> None:
+    text = compose(bare_model("no"), bare_deployment(extra=HARD, environment=("A=$HOME", "B=yes")), ())
     found = read(text, version)["services"]["vllm"]
 
     assert found["command"][0] == "no"
@@ -167,8 +166,8 @@ def test_strings_are_read_as_they_were(version: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=6), TEXT)
-def test_any_string_is_read_as_it_was(extra: list[str], name: str) -> None:
-    found = service(compose(model(name), deployment(extra=tuple(extra)), ()))
+def test_any_string_is_read_back_unchanged(extra: list[str], name: str) -> None:
+    found = service(compose(bare_model(name), bare_deployment(extra=tuple(extra)), ()))
 
     inside = name if not name.startswith("/") else found["volumes"][-1]["target"]
     assert found["command"][0] == inside
@@ -176,7 +175,7 @@ def test_any_string_is_read_as_it_was(extra: list[str], name: str) -> None:
 
 
 def test_a_folder_is_mounted() -> None:
-    found = service(compose(model("/srv/$x, y: z"), deployment(), ()))
+    found = service(compose(bare_model("/srv/$x, y: z"), bare_deployment(), ()))
 
     assert found["command"][0] == "/models/$x, y: z"
     assert found["volumes"][-1] == {
@@ -187,17 +186,17 @@ def test_a_folder_is_mounted() -> None:
     }
 
 
-def test_where_the_image_is_to_be_built_it_says_how_and_nobody_pulls_it() -> None:
-    text = compose(model("a/b"), deployment("0.21.0"), OVERLAYS)
+def test_an_image_to_build_comes_with_the_command_and_is_never_pulled() -> None:
+    text = compose(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS)
 
     assert "#   vpatch build \\\n#     --base vllm/vllm-openai:v0.21.0 \\\n" in text
     assert service(text)["pull_policy"] == "never"
-    assert "pull_policy" not in service(compose(model("a/b"), deployment("0.20.2"), ()))
-    assert "vpatch build" not in compose(model("a/b"), deployment("0.20.2"), ())
+    assert "pull_policy" not in service(compose(bare_model("a/b"), bare_deployment("0.20.2"), ()))
+    assert "vpatch build" not in compose(bare_model("a/b"), bare_deployment("0.20.2"), ())
 
 
-def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = compose(model("a/b"), deployment(), ())
+def test_the_health_check_recognizes_a_healthy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = compose(bare_model("a/b"), bare_deployment(), ())
     command, python, *arguments = service(text)["healthcheck"]["test"]
     assert (command, python) == ("CMD", "python3")
     assert f'- "{arguments[-1]}"\n' in text, "on one line"
@@ -225,11 +224,11 @@ def test_the_health_check_tells_a_server_that_is_well(monkeypatch: pytest.Monkey
         status = 503
         assert asked() == 1
         server.shutdown()
-    assert asked() == 1, "nobody answers"
+    assert asked() == 1, "there is no server"
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
 
     with pytest.raises(Failure, match=r"cannot write a compose file: .* pip install 'vpatch\[plan\]'"):
-        compose(model("a/b"), deployment(), ())
+        compose(bare_model("a/b"), bare_deployment(), ())

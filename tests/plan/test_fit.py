@@ -1,4 +1,4 @@
-"""Whether it fits, by how much not, and what would."""
+"""Whether a deployment fits, how much memory is missing, and which changes would make it fit."""
 
 from __future__ import annotations
 
@@ -8,38 +8,42 @@ from typing import Any
 import pytest
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
-from vpatch.plan.advice import SEQUENCES, advise, remedies
-from vpatch.plan.fit import fit
-from vpatch.plan.gpus import gpu
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Model
+from vpatch.plan.deployment import gpu
+from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Model, Weights
 from vpatch.plan.planner import plan
 
-from tests.plan.examples import MOE, dense, deployment, hybrid
-from tests.plan.seeds import AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K, Printed
-from tests.plan.test_seeds import planned
-
-
-def weights(model: Model) -> Weights:
-    assert model.weights
-    return model.weights
+from tests.plan.examples import (
+    AT_32K,
+    FP8_AT_262K,
+    MOE,
+    TURBOQUANT_AT_262K,
+    Printed,
+    dense,
+    deployment,
+    hybrid,
+    weights_of,
+)
+from tests.plan.test_model_cards import planned
 
 
 @pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K, TURBOQUANT_AT_262K], ids=lambda row: row.preset)
-def test_what_is_estimated_has_the_cards_rows_within_its_bounds(row: Printed) -> None:
-    """The recorded weights are the card's; what else vLLM's share went to is the rest.
+def test_the_rows_of_the_card_are_within_the_estimates_bounds(row: Printed) -> None:
+    """The recorded weights are the card's; the rest of vLLM's share is estimated.
 
     Of the rows at 262K the card prints the weights of those at 32K, though TurboQuant's buffers are larger there.
     """
     model, said, _ = planned(row.preset)
-    memory = fit(model, weights(model), said).memory
+    memory = fit(model, weights_of(model), said).memory
 
     assert memory.kv_cache.least < row.kv_cache * GIB < memory.kv_cache.most
     assert abs(memory.kv_cache.likely / GIB - row.kv_cache) < (0.4 if row is TURBOQUANT_AT_262K else 0.2)
     assert memory.kv_cache.most - memory.kv_cache.least < 4 * GIB, "bounds so wide say nothing"
 
 
-def test_a_card_too_small_says_by_how_much_and_what_would_fit() -> None:
+def test_a_card_too_small_has_missing_memory_and_remedies() -> None:
     model = hybrid(MOE, 66.5)
     found = plan(model, deployment(), discover())
     (problem,) = found.problems
@@ -60,17 +64,17 @@ def test_a_card_too_small_says_by_how_much_and_what_would_fit() -> None:
     ],
     ids=["too large", "too long", "dense", "share too small"],
 )
-def test_what_is_said_to_fit_does(model: Model, said: dict[str, Any]) -> None:
+def test_every_remedy_fits(model: Model, said: dict[str, Any]) -> None:
     wanted = deployment(**said)
-    assert not fit(model, weights(model), wanted).fits
-    told = list(remedies(model, weights(model), wanted))
+    assert not fit(model, weights_of(model), wanted).fits
+    told = list(remedies(model, weights_of(model), wanted))
 
     assert told
     for remedy in told:
         option, _, value = remedy.partition(" ")
         field = option.removeprefix("--").replace("-", "_")
         change = {field: gpu(value.strip("'"))} if field == "gpu" else {field: type(getattr(wanted, field))(value)}
-        assert fit(model, weights(model), replace(wanted, **change)).fits, remedy
+        assert fit(model, weights_of(model), replace(wanted, **change)).fits, remedy
 
 
 def test_nothing_fits_what_is_larger_than_everything() -> None:
@@ -83,10 +87,10 @@ def test_nothing_fits_what_is_larger_than_everything() -> None:
 @pytest.mark.parametrize("requests", [1, 3])
 def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
     model, wanted = hybrid(), deployment(**said)
-    advice = advise(model, weights(model), wanted, requests)
+    advice = advise(model, weights_of(model), wanted, requests)
 
     def serves(count: int = 1, **changed: Any) -> bool:
-        found = fit(model, weights(model), replace(wanted, **changed))
+        found = fit(model, weights_of(model), replace(wanted, **changed))
         return found.fits and found.likely.concurrency >= count
 
     assert advice.max_model_len
@@ -102,19 +106,19 @@ def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
 
 def test_no_advice_where_nothing_fits() -> None:
     model = dense(gib=100.0)
-    advice = advise(model, weights(model), deployment())
+    advice = advise(model, weights_of(model), deployment())
 
     assert (advice.max_model_len, advice.max_num_seqs, advice.gpu_memory_utilization) == (None, None, None)
 
 
 def test_a_given_size_of_the_cache_is_taken() -> None:
     model = hybrid()
-    found = fit(model, weights(model), deployment(kv_cache_memory_bytes=3 * GIB))
+    found = fit(model, weights_of(model), deployment(kv_cache_memory_bytes=3 * GIB))
 
     assert found.memory.kv_cache.exact
     assert found.likely == found.least == found.most
     assert found.likely.blocks == 3 * GIB // found.layout.bytes_per_block[0]
-    assert advise(model, weights(model), found.deployment).gpu_memory_utilization is None
+    assert advise(model, weights_of(model), found.deployment).gpu_memory_utilization is None
 
 
 def test_the_longest_is_what_auto_takes() -> None:
@@ -127,28 +131,28 @@ def test_the_longest_is_what_auto_takes() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
-def test_gpus_share_what_is_to_be_shared(stages: int) -> None:
+def test_gpus_share_the_weights(stages: int) -> None:
     model = hybrid(MOE, 66.0)
-    found = fit(model, weights(model), deployment(tensor_parallel_size=4 // stages, pipeline_parallel_size=stages))
+    found = fit(model, weights_of(model), deployment(tensor_parallel_size=4 // stages, pipeline_parallel_size=stages))
 
     size = next(item.size for item in found.memory.items if item.name == "weights")
     assert size.likely == pytest.approx(66.0 * GIB / 4, rel=1e-6)
 
 
-def test_weights_that_nobody_knows() -> None:
+def test_unknown_weights_are_refused() -> None:
     with pytest.raises(Failure, match=r"unknown weights: .*: give their size by --weights-gib"):
         plan(dense(weights=None), deployment(), discover())
 
 
 def test_no_remedy_is_longer_than_the_model() -> None:
     model = dense()
-    told = list(remedies(model, weights(model), deployment(max_model_len=1 << 40)))
+    told = list(remedies(model, weights_of(model), deployment(max_model_len=1 << 40)))
 
     assert told[0] == "--max-model-len 40960"
 
 
 @pytest.mark.parametrize(("model", "size"), [(hybrid(), 93 * GIB), (hybrid(MOE, 65.4), 6 * GIB)])
-def test_a_given_size_of_the_cache_has_to_be_there(model: Model, size: int) -> None:
+def test_a_given_size_of_the_cache_must_fit_the_card(model: Model, size: int) -> None:
     found = plan(model, deployment(kv_cache_memory_bytes=size), discover())
     (problem,) = found.problems
 
@@ -175,19 +179,19 @@ def test_a_checkpoint_that_brings_scales_for_its_cache_gets_one_in_fp8() -> None
 
 def test_a_vision_tower_that_is_not_loaded_takes_nothing() -> None:
     model = load(MOE)
-    whole, text = (fit(model, weights(model), deployment(language_model_only=only)) for only in (False, True))
+    whole, text = (fit(model, weights_of(model), deployment(language_model_only=only)) for only in (False, True))
     sizes = [found.memory.items[0].size.likely for found in (whole, text)]
 
-    assert sizes[0] - sizes[1] == weights(model).vision > 0.8 * GIB
+    assert sizes[0] - sizes[1] == weights_of(model).vision > 0.8 * GIB
 
 
 def test_a_batch_that_takes_too_much_may_be_smaller() -> None:
     model, wanted = hybrid(), deployment(max_num_batched_tokens=200_000)
 
-    assert "--max-num-batched-tokens 8192" in list(remedies(model, weights(model), wanted))
+    assert "--max-num-batched-tokens 8192" in list(remedies(model, weights_of(model), wanted))
 
 
-def test_what_an_unknown_architecture_needs_is_not_known() -> None:
+def test_the_needs_of_an_unknown_architecture_are_unknown() -> None:
     model = dense(unknown=("what its layers keep",))
     found = plan(model, deployment(kv_cache_dtype="turboquant_4bit_nc"), discover())
     needed = {item.id: item.needed for item in found.needs}

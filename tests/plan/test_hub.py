@@ -1,4 +1,4 @@
-"""Models that are neither a path nor recorded: from the local cache, and, only if asked, from a hub on loopback."""
+"""Models from the local cache, and, with `download`, from a hub on loopback."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure, Problem
-from vpatch.plan import hub as module
-from vpatch.plan import hub_cache
+from vpatch.plan import GIB, lookup
+from vpatch.plan.architectures import Model
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Model
 
-from tests.plan.configs import named
+from tests.plan.configs import file, header, named
 from tests.plan.hub_server import COMMIT, NAME, Hub, hub
-from tests.plan.shards import file, header
 from tests.plan.test_weights import CONFIG, FIRST, MEASURED, SECOND, index
 
 __all__ = ["hub"]
@@ -26,7 +24,7 @@ __all__ = ["hub"]
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the cache's folder, which is empty, and hide the caller's settings."""
+    """Return the folder of an empty cache, and hide the caller's settings."""
     for name in list(os.environ):
         if name.startswith(("HF_", "HUGGINGFACE_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -58,20 +56,20 @@ def test_a_snapshot_in_the_cache_is_found_by_branch_tag_and_commit(cache: Path) 
 
 
 @pytest.mark.parametrize("revision", ["v2", "0" * 40, "../../main", "/etc", "a b", ""])
-def test_a_revision_that_the_cache_has_not_is_refused(revision: str, cache: Path) -> None:
+def test_a_revision_missing_from_the_cache_is_refused(revision: str, cache: Path) -> None:
     stored(cache, COMMIT, "v1")
 
     with pytest.raises(Failure, match="no such model: somebody/Some-Model: it is neither a path, nor recorded, nor in"):
         load(NAME, revision)
 
 
-def test_a_reference_of_another_kind_is_none(cache: Path) -> None:
+def test_an_unreadable_reference_is_ignored(cache: Path) -> None:
     stored(cache, COMMIT, "main")
     (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"\xff\xfe")
-    assert hub_cache.snapshot(NAME, None) is None
+    assert lookup.cached_folder(NAME, None) is None
 
     (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"../../../..")
-    assert hub_cache.snapshot(NAME, None) is None
+    assert lookup.cached_folder(NAME, None) is None
 
 
 HOMES = {
@@ -85,7 +83,7 @@ HOMES = {
 
 
 @pytest.mark.parametrize("name", HOMES)
-def test_the_cache_is_where_huggingface_hub_has_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_huggingface_hub_looks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, variables = HOMES[name]
     for variable in ("HF_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
@@ -94,7 +92,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(name: str, monkeypatch: pytes
     script = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
     theirs = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
-    assert [str(hub_cache.home()), theirs] == [wanted, wanted]
+    assert [str(lookup.cache_home()), theirs] == [wanted, wanted]
 
 
 def publish(hub: Hub, config: Any = CONFIG) -> None:
@@ -117,7 +115,7 @@ def refused(name: str = NAME, revision: str | None = None) -> tuple[Problem, ...
     return caught.value.problems
 
 
-def test_nothing_is_asked_of_the_hub_unless_it_is_told_to(hub: Hub) -> None:
+def test_the_hub_is_asked_only_with_download(hub: Hub) -> None:
     publish(hub)
 
     with pytest.raises(Failure, match="nothing is downloaded unless --download is given"):
@@ -125,7 +123,7 @@ def test_nothing_is_asked_of_the_hub_unless_it_is_told_to(hub: Hub) -> None:
     assert hub.asked == []
 
 
-def test_only_headers_are_downloaded_and_nothing_is_kept(hub: Hub, cache: Path) -> None:
+def test_only_headers_are_downloaded_and_nothing_is_stored(hub: Hub, cache: Path) -> None:
     publish(hub)
     model = download()
 
@@ -139,7 +137,7 @@ def test_only_headers_are_downloaded_and_nothing_is_kept(hub: Hub, cache: Path) 
 
 def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub)
-    monkeypatch.setattr(module, "FIRST", 64)
+    monkeypatch.setattr(lookup, "FIRST", 64)
     hub.redirects = True
     model = download()
 
@@ -150,7 +148,7 @@ def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatc
     assert set(spans) == {"bytes=0-63", f"bytes=8-{length + 7}"}
 
 
-def test_all_files_are_of_one_commit_and_the_token_goes_along(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_are_of_one_commit_and_requests_carry_the_token(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     publish(hub)
     hub.revisions = {"branch", COMMIT}
@@ -178,7 +176,7 @@ def test_without_safetensors_the_weights_are_estimated(hub: Hub) -> None:
     assert not model.weights.exact
 
 
-def test_who_says_what_it_weighs_needs_the_config_only(hub: Hub) -> None:
+def test_with_a_given_size_only_the_config_is_downloaded(hub: Hub) -> None:
     publish(hub)
     model = download(weights_gib=2)
 
@@ -187,7 +185,7 @@ def test_who_says_what_it_weighs_needs_the_config_only(hub: Hub) -> None:
     assert {name for name, _ in hub.asked} == {"config.json", "hf_quant_config.json"}
 
 
-def test_the_quantisation_may_be_beside_the_config(hub: Hub, cache: Path) -> None:
+def test_the_quantization_may_be_beside_the_config(hub: Hub, cache: Path) -> None:
     beside = json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}).encode()
     hub.files = {"config.json": json.dumps(named("LlamaForCausalLM")).encode(), "hf_quant_config.json": beside}
     assert download().quantization == "modelopt_fp4"
@@ -214,7 +212,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_is_told(name: str, hub: Hub) -> None:
+def test_a_refusal_is_reported(name: str, hub: Hub) -> None:
     publish(hub)
     hub.refusals["config.json"], cause = REFUSALS[name]
 
@@ -223,7 +221,7 @@ def test_a_refusal_is_told(name: str, hub: Hub) -> None:
     assert problem.cause.startswith(cause)
 
 
-def test_what_the_hub_has_not_is_told(hub: Hub) -> None:
+def test_what_the_hub_lacks_is_reported(hub: Hub) -> None:
     publish(hub)
 
     assert refused("nobody/nothing")[0].cause.startswith("the hub answers 401: it is gated, private or not there")
@@ -233,7 +231,7 @@ def test_what_the_hub_has_not_is_told(hub: Hub) -> None:
     assert refused()[0].cause == "it has no config.json"
 
 
-def test_every_file_that_is_missing_is_told(hub: Hub) -> None:
+def test_every_missing_file_is_reported(hub: Hub) -> None:
     publish(hub)
     del hub.files["a.safetensors"]
     hub.refusals["b.safetensors"] = (500, "")
@@ -245,7 +243,7 @@ def test_every_file_that_is_missing_is_told(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("cut", ["config.json", "model.safetensors.index.json", "a.safetensors"])
-def test_an_answer_that_is_cut_is_told(cut: str, hub: Hub) -> None:
+def test_a_truncated_answer_is_reported(cut: str, hub: Hub) -> None:
     publish(hub)
     hub.cut = cut
 
@@ -255,11 +253,11 @@ def test_an_answer_that_is_cut_is_told(cut: str, hub: Hub) -> None:
     assert "\n" not in problem.cause
 
 
-def test_a_config_that_is_not_json_or_too_long_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_that_is_not_json_or_too_long_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.files = {"config.json": b"<html>"}
     assert refused()[0].cause.startswith("it is not JSON")
 
-    monkeypatch.setattr(module, "CONFIG_BYTES", 5)
+    monkeypatch.setattr(lookup, "CONFIG_BYTES", 5)
     assert refused()[0].cause == "it is longer than 5 bytes"
 
 
@@ -271,7 +269,7 @@ def test_a_config_that_is_not_json_or_too_long_is_told(hub: Hub, monkeypatch: py
         ("endless", "the hub does not say how long it is"),
     ],
 )
-def test_ranges_that_lie_are_told(ranges: str, cause: str, hub: Hub) -> None:
+def test_wrong_ranges_are_reported(ranges: str, cause: str, hub: Hub) -> None:
     publish(hub)
     hub.ranges = ranges
 
@@ -283,11 +281,11 @@ def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypa
     hub.ranges = "ignored"
     assert download().weights
 
-    monkeypatch.setattr(module, "FIRST", 64)
+    monkeypatch.setattr(lookup, "FIRST", 64)
     assert {problem.cause for problem in refused()} == {"the hub sends another part of it than was asked for"}
 
 
-def test_a_hub_that_is_not_there_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
@@ -303,7 +301,7 @@ def test_without_huggingface_hub_it_says_what_to_install(monkeypatch: pytest.Mon
     assert str(problem) == "cannot download: somebody/Some-Model: it needs huggingface_hub: pip install 'vpatch[plan]'"
 
 
-def test_the_endpoint_of_the_user_is_asked(hub: Hub, tmp_path: Path) -> None:
+def test_the_endpoint_of_the_user_is_used(hub: Hub, tmp_path: Path) -> None:
     publish(hub)
     script = f"from vpatch.plan.lookup import load; print(load({NAME!r}, download=True).weights.exact)"
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}

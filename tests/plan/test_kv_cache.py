@@ -1,4 +1,4 @@
-"""The layout of the KV cache, where vLLM's own code is not asked: `test_agreement.py` does that."""
+"""The layout of the KV cache by numbers; `test_agreement.py` compares it with vLLM's own code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan.arithmetic import arithmetic_of
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of
-from vpatch.plan.kv_pages import PRESETS
-from vpatch.plan.model import FULL, LINEAR, Attention
+from vpatch.plan.architectures import FULL, LINEAR, Attention
+from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
+from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of, turboquant_slot
 
 from tests.plan.examples import DENSE_HYBRID, MOE, dense, deployment, hybrid
 
@@ -34,7 +33,7 @@ def test_blocks_that_others_reported(name: str, dtype: str, speculative: int, bl
 
 def test_slots_of_turboquant() -> None:
     """At a head size of 256, per KV head."""
-    assert [preset.slot(256) for preset in PRESETS.values()] == [388, 262, 230, 198]
+    assert [turboquant_slot(dtype, 256) for dtype in TURBOQUANT] == [388, 262, 230, 198]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_stages(layers: int, stages: int, sizes: list[int]) -> None:
 
 
 def test_padding_layers_take_room() -> None:
-    """With 11 attention and 30 linear layers, the last group has 8 layers and takes the room of 11."""
+    """With 11 attention and 30 linear layers, the last group has 8 layers and takes the memory of 11."""
     kinds = tuple(FULL if index < 11 else LINEAR for index in range(41))
     found = layout(hybrid(layers=kinds), deployment())
 
@@ -133,7 +132,7 @@ def test_newer_releases_keep_a_block_back(vllm: str, spare: int) -> None:
     ("card", "prefixes", "blocks", "block_size"),
     [("5090", True, 3, 1088), ("4090", True, 2, 1056), ("H100", True, 3, 1088), ("5090", False, 1, 1056)],
 )
-def test_kernels_that_put_out_states_want_one_block_more(
+def test_kernels_that_export_states_need_one_block_more(
     card: str, blocks: int, block_size: int, *, prefixes: bool
 ) -> None:
     found = layout(hybrid(), deployment("0.33.0", card, enable_prefix_caching=prefixes))
@@ -156,7 +155,7 @@ def test_the_smallest_stage_decides() -> None:
     assert capacity(laid, said, [100 * sizes[0], 7 * sizes[1]]).blocks == 7
 
 
-def test_what_comes_behind_a_release_plays_no_part() -> None:
+def test_a_build_has_the_arithmetic_of_its_release() -> None:
     from packaging.version import Version
 
     assert (

@@ -1,8 +1,10 @@
-"""Which overlays a deployment needs: the model card's matrix, on the release it is for and on newer ones."""
+"""Which overlays a deployment needs."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,15 @@ from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Catalogued, Need, Overlay, Part
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.plan.gpus import gpu
+from vpatch.plan.deployment import Deployment, gpu
 from vpatch.plan.lookup import load
-from vpatch.plan.model import Deployment
-from vpatch.plan.needs import needs
+from vpatch.plan.planner import needs
 
+from tests.conftest import Program, Ran
 from tests.releases import RELEASES, fact
+from tests.validation.cpu.head_cases import NO_LANGUAGE_MODEL, config, group
+from tests.validation.cpu.head_models import qwen3_5
+from tests.validation.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
 
 HYBRID, WORKSPACE, HEAD, AUTO = (
     *("turboquant-hybrid", "turboquant-workspace", "ct-fp8-lm-head", "turboquant-auto-dtype"),
@@ -58,7 +63,7 @@ def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, v
         assert found[name].state == fact(name, vllm)
 
 
-def test_it_says_why() -> None:
+def test_each_need_has_a_reason() -> None:
     before, after = asked("fp8-head", TURBOQUANT, "0.20.2"), asked("fp8-head", FP8, "0.24.0")
 
     assert before[HYBRID].because == (
@@ -76,11 +81,11 @@ def test_a_build_is_as_its_release(build: str) -> None:
 
 
 def mine(**said: Any) -> tuple[Catalogued, ...]:
-    """Give an overlay of somebody else's."""
+    """Return an overlay of another package."""
     return (Catalogued("mine", Overlay(summary="", parts=(Part("one", ()),), **said), ""),)
 
 
-def test_an_overlay_that_does_not_say_is_unknown() -> None:
+def test_an_overlay_without_a_statement_is_unknown() -> None:
     silent = asked("main", FP8, "0.20.2", mine())["mine"]
     stateless = asked("main", FP8, "0.20.2", mine(needed=lambda use: Need(needed=True, because="so")))["mine"]
 
@@ -93,15 +98,82 @@ def test_an_overlay_that_does_not_say_is_unknown() -> None:
     ("answer", "cause"),
     [(lambda use: 1 / 0, "ZeroDivisionError"), (lambda use: True, "TypeError: `needed` gave bool, not vpatch.Need")],
 )
-def test_an_overlay_that_cannot_say_is_named(answer: Any, cause: str) -> None:
+def test_an_overlay_that_raises_is_named(answer: Any, cause: str) -> None:
     with pytest.raises(Failure, match=f"cannot ask overlay: mine: {cause}"):
         asked("main", FP8, "0.20.2", mine(needed=answer, releases={">=0.18": "pending: so"}))
 
 
-def test_another_quantisation_of_the_head_is_anothers_matter() -> None:
+def test_an_overlay_covers_only_its_own_quantization_of_the_head() -> None:
     model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "fp8-head")
     deployment = Deployment(Version("0.20.2"), gpu("5090"), 32_768)
     found = {item.id: item for item in needs(replace(model, quantization="modelopt"), deployment, discover())}
 
     assert (found[HEAD].needed, found[HEAD].state) == (False, State.PENDING)
     assert found[HEAD].because == "the output head is fp8-block, of modelopt"
+
+
+HEAD = "ct-fp8-lm-head"
+HEAD_RELEASES = ("0.20.2", "0.26.0", "0.33.0")
+
+
+def planned(vpatch: Program, folder: Path, model: dict[str, Any], vllm: str) -> Ran:
+    (folder / "config.json").write_text(json.dumps(model))
+    return vpatch("plan", "--model", folder, "--gpu", "H100", "--vllm", vllm, "--weights-gib", "30", "--json")
+
+
+@pytest.mark.parametrize("vllm", HEAD_RELEASES)
+def test_gpt_oss_with_an_fp8_head_gets_commands_that_apply_the_overlay(
+    vpatch: Program, tmp_path: Path, vllm: str
+) -> None:
+    """`test_a_model_loads_its_head_and_computes_logits` runs what they start: GPT-OSS on the patched release."""
+    found = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD), vllm).json
+
+    assert [item["id"] for item in found["overlays"] if item["needed"]] == [HEAD]
+    assert found["commands"]["apply"].split() == ["vpatch", "apply", "\\", "--overlay", HEAD]
+    assert found["commands"]["serve"].startswith(f"vllm serve {tmp_path}")
+    assert {problem["what"] for problem in found["problems"]} == {"cannot know"}  # what its layers keep
+
+
+def test_a_plain_head_needs_nothing(vpatch: Program, tmp_path: Path) -> None:
+    found = planned(vpatch, tmp_path, gpt_oss(BF16_HEAD), "0.26.0").json
+
+    assert not [item["id"] for item in found["overlays"] if item["needed"]]
+
+
+READS = "its logits are computed from the weight of the head without its scales"
+NORMALIZES = "it normalizes the head while loading"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "why"),
+    [
+        ("InklingForConditionalGeneration", READS),
+        ("MuseSparkForConditionalGeneration", READS),
+        ("BailingMoeV2ForCausalLM", f"where its config sets norm_head, {NORMALIZES}"),
+        ("BaichuanForCausalLM", f"as Baichuan 2, {NORMALIZES}"),
+    ],
+)
+def test_an_architecture_that_is_not_covered_is_named(
+    vpatch: Program, tmp_path: Path, architecture: str, why: str
+) -> None:
+    ran = planned(vpatch, tmp_path, gpt_oss(FP8_HEAD) | {"architectures": [architecture]}, "0.33.0")
+    said = [problem for problem in ran.json["problems"] if problem["what"] == "vLLM cannot serve it"]
+
+    assert ran.code == 1
+    assert len(said) == 1
+    assert architecture in str(said)
+    assert why in str(said)
+    assert HEAD not in ran.json["commands"].get("apply", "")
+
+
+@pytest.mark.parametrize("multimodal", [True, False])
+def test_an_expression_that_ignores_the_other_spelling_loses(
+    vpatch: Program, tmp_path: Path, *, multimodal: bool
+) -> None:
+    """As `ct-fp8-lm-head` decides: the head of the multimodal model is `language_model.lm_head`."""
+    model = qwen3_5(config(group("Linear", "re:.*lm_head"), ignore=(NO_LANGUAGE_MODEL,)))
+    if not multimodal:
+        model = {**model, **model.pop("text_config"), "architectures": ["Qwen3_5ForCausalLM"]}
+    found = planned(vpatch, tmp_path, model, "0.26.0").json
+
+    assert [item["needed"] for item in found["overlays"] if item["id"] == HEAD] == [multimodal]

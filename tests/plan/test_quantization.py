@@ -1,4 +1,4 @@
-"""How checkpoints say that they are quantised, and whether the output head is."""
+"""The configs of quantized checkpoints, and whether the output head is quantized."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
+from vpatch.plan.architectures import Head
 from vpatch.plan.checkpoint import model_of
-from vpatch.plan.model import Head
 
 from tests.plan.configs import named
 from tests.validation.cpu.head_models import BF16_HEAD, MODELS, fp8_head
 
+MOE = "Qwen3_5MoeForConditionalGeneration"
 BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 CHANNEL = {"num_bits": 8, "type": "float", "strategy": "channel"}
 NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 
 
 def groups(*pairs: tuple[list[str], Any], ignore: tuple[str, ...] = (), **config: Any) -> dict[str, Any]:
-    """Give a config of compressed-tensors with a group for each list of targets and weights."""
+    """Return a config of compressed-tensors with a group for each list of targets and weights."""
     made = {str(index): {"targets": targets, "weights": weights} for index, (targets, weights) in enumerate(pairs)}
     return {"quant_method": "compressed-tensors", "config_groups": made, "ignore": [*ignore], **config}
 
 
-def quantised(config: Any, name: str = "Qwen3_5MoeForConditionalGeneration") -> tuple[str | None, Head | None]:
-    model = model_of(named(name) | {"quantization_config": config}, "config.json", name="quantised")
+def quantization_and_head(
+    config: Any, name: str = "Qwen3_5MoeForConditionalGeneration"
+) -> tuple[str | None, Head | None]:
+    model = model_of(named(name) | {"quantization_config": config}, "config.json", name="quantized")
     return model.quantization, model.head
 
 
@@ -58,11 +61,11 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_is_quantised_as_compressed_tensors_decides(name: str) -> None:
+def test_a_head_is_quantized_as_compressed_tensors_decides(name: str) -> None:
     config, head = HEADS[name]
 
-    assert quantised(config) == ("compressed-tensors", head)
-    assert quantised(config | {"quant_method": "compressed_tensors"}, "LlamaForCausalLM")[1] == head
+    assert quantization_and_head(config) == ("compressed-tensors", head)
+    assert quantization_and_head(config | {"quant_method": "compressed_tensors"}, "LlamaForCausalLM")[1] == head
 
 
 def test_the_old_key_and_the_text_config_are_looked_at() -> None:
@@ -99,10 +102,10 @@ OTHERS: dict[str, tuple[Any, str, Head | None]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_methods_go_by_the_names_that_vllm_calls_them(name: str) -> None:
+def test_other_methods_have_the_names_of_vllm(name: str) -> None:
     config, method, head = OTHERS[name]
 
-    assert quantised(config) == (method, head)
+    assert quantization_and_head(config) == (method, head)
 
 
 WRONG = {
@@ -140,15 +143,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_quantisation_is_refused(name: str) -> None:
+def test_a_wrong_quantization_is_refused(name: str) -> None:
     config, cause = WRONG[name]
 
     with pytest.raises(Failure) as caught:
-        quantised(config)
+        quantization_and_head(config)
     assert caught.value.problems[0].cause.startswith(cause)
 
 
-def test_estimates_follow_what_is_quantised() -> None:
+def test_estimates_follow_the_quantization() -> None:
     def loaded(config: Any) -> Any:
         outer = named("LlamaForCausalLM") | ({"quantization_config": config} if config else {})
         weights = model_of(outer, "config.json", name="x").weights

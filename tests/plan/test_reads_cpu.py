@@ -1,4 +1,4 @@
-"""What plan reads from a config is what the real vLLM builds from it, on the CPU and without memory for weights."""
+"""Plan reads from a config what the real vLLM builds from it, on the CPU and without memory for weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vpatch.plan.architectures import LINEAR, Model
 from vpatch.plan.checkpoint import read
-from vpatch.plan.model import LINEAR, Model
-from vpatch.plan.weights import measured
+from vpatch.plan.weights import from_tensors
 
 from tests.conftest import Trees
 from tests.plan.configs import CONFIGS, write
@@ -38,7 +38,7 @@ def reads(pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Reads:
 
 
 def layers(model: Model) -> list[list[Any]]:
-    """Give each layer as the probe tells it."""
+    """Return each layer as the probe prints it."""
     attention = model.attention
     shapes: list[list[Any]] = []
     for kind in model.layers:
@@ -85,13 +85,13 @@ def test_its_estimate_of_the_weights_is_close(name: str, release: str, reads: Re
     if "refused" in all_found[name]:
         pytest.skip("this release does not have the architecture")
     model = read(home / name)
-    estimate, built = model.weights, measured(model, all_found[name]["parameters"], "").weights
+    estimate, built = model.weights, from_tensors(model, all_found[name]["parameters"], "").weights
     assert estimate
     assert built
 
     assert not estimate.exact
     for part in ("loaded", "embedding", "head"):
-        # Biases, norms of heads and what is kept in float32 are not counted.
+        # The estimate leaves out biases, norms of heads and float32 parameters.
         assert getattr(estimate, part) == pytest.approx(getattr(built, part), rel=0.0003), part
     assert estimate.layers == pytest.approx(built.layers, rel=0.0003)
     assert estimate.other == pytest.approx(built.other, rel=0.0003)

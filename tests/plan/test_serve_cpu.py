@@ -1,4 +1,4 @@
-"""What the real `vllm serve` of a release makes of every command that is printed."""
+"""The real `vllm serve` of a release parses every printed command as meant."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 from vpatch.plan.commands import serve
-from vpatch.plan.model import Deployment
-from vpatch.plan.presets import Preset, presets
+from vpatch.plan.deployment import Deployment, Preset, presets
 
 from tests.conftest import Trees
-from tests.plan.made import deployment, model, of
+from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 from tests.validation.cpu.environment import interpreter, probe
 
 RELEASES = ("0.18.0", "0.20.2", "0.33.0")
 Parsed = dict[str, dict[str, Any]]
 
 MADE = {
-    "everything": deployment(
+    "everything": bare_deployment(
         kv_cache_dtype="fp8_e4m3",
         tensor_parallel_size=2,
         pipeline_parallel_size=2,
@@ -31,7 +30,7 @@ MADE = {
         enforce_eager=True,
         language_model_only=True,
     ),
-    "little": deployment(enable_prefix_caching=True),
+    "little": bare_deployment(enable_prefix_caching=True),
 }
 WRONG = {
     "unknown option": (("--max-model-length", "32768"), "unrecognized arguments: --max-model-length 32768"),
@@ -46,9 +45,9 @@ WRONG = {
     "no tool parser": (("--enable-auto-tool-choice",), "--enable-auto-tool-choice requires --tool-call-parser"),
     "unknown reasoning parser": (("--reasoning-parser", "qwen9"), "no parser qwen9 among .*qwen3"),
 }
-"""Arguments, and what is said of them."""
+"""Arguments, and the messages that refuse them."""
 
-# What is no field of Deployment: by preset, beside what every preset of that model has.
+# Options that are not fields of Deployment, by the beginning of the preset's name.
 TOOLS = {
     "served_model_name": ["Qwen3.5-35B-A3B"],
     "reasoning_parser": "qwen3",
@@ -72,15 +71,15 @@ NOT_SAID = {"vllm", "gpu", "desktop", "longest", "cuda", "environment", "extra",
 
 @pytest.fixture(scope="module", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> str:
-    """Each release, all tests of one after those of another."""
+    """Return each release, one after the other."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Parsed:
-    """Give what the parser of the release makes of each command, by name."""
-    commands = {preset.name: serve(*of(preset, environment=())) for preset in presets()}
-    commands |= {name: serve(model("someone/model", "main"), one) for name, one in MADE.items()}
+    """Return what the parser of the release makes of each command, by name."""
+    commands = {preset.name: serve(*preset_deployment(preset, environment=())) for preset in presets()}
+    commands |= {name: serve(bare_model("someone/model", "main"), one) for name, one in MADE.items()}
     asked = {name: command.arguments[2:] for name, command in commands.items()}
     asked |= {name: ("someone/model", *arguments) for name, (arguments, _) in WRONG.items()}
     asked["in MiB"] = ("someone/model", "--kv-cache-memory-bytes", "20600M")
@@ -91,14 +90,14 @@ def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFacto
 
 
 def lacks(release: str, one: Deployment) -> bool:
-    """Whether it is known that a release has no such KV cache."""
+    """Whether a release is known to lack the KV cache."""
     return release == "0.18.0" and one.kv_cache_dtype.startswith("turboquant")
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_arrives_as_meant(parsed: Parsed, release: str, preset: Preset) -> None:
     found = parsed[preset.name]
-    meant, one = of(preset)
+    meant, one = preset_deployment(preset)
     if lacks(release, one):
         assert "argument --kv-cache-dtype: invalid choice: 'turboquant_4bit_nc'" in found["refused"]
         return
@@ -132,12 +131,12 @@ def test_the_size_of_the_kv_cache_is_what_its_source_says(parsed: Parsed) -> Non
 
 
 def said(one: Deployment) -> dict[str, Any]:
-    """Give the values of a deployment that a command says, by vLLM's names."""
+    """Return the values of a deployment that a command has, by vLLM's names."""
     values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in NOT_SAID}
     draft = {"method": "mtp", "num_speculative_tokens": one.speculative_tokens} if one.speculative_tokens else None
     return values | {"max_model_len": -1 if one.longest else one.max_model_len, "speculative_config": draft}
 
 
 def arrived(values: dict[str, Any]) -> dict[str, Any]:
-    """Give the same of what arrived."""
+    """Return the same fields of the parsed values."""
     return {name: values[name] for name in said(MADE["little"])}

@@ -1,4 +1,4 @@
-"""Sizes of weights: from headers that are true, from headers that lie, from an index, from a number."""
+"""Sizes of weights: from true and from false headers, from an index, and from a given number."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import tensors
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Weights
 from vpatch.plan.checkpoint import read
-from vpatch.plan.model import GIB, Weights
+from vpatch.plan.checkpoint_files import tensor_sizes
 
-from tests.plan.configs import named
-from tests.plan.shards import file, header
+from tests.plan.configs import file, header, named
 
 CONFIG = named("Qwen3_5ForConditionalGeneration", mtp_num_hidden_layers=1)
 FIRST = {
@@ -51,7 +51,7 @@ def index(total: Any = 10**9, **files: dict[str, Any]) -> bytes:
     return json.dumps({"metadata": {"total_size": total}, "weight_map": names}).encode()
 
 
-def test_headers_tell_every_part_exactly(tmp_path: Path) -> None:
+def test_headers_have_the_exact_size_of_every_part(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=file(header(FIRST)), b_safetensors=file(header(SECOND)))
     before = sorted(tmp_path.iterdir())
 
@@ -63,7 +63,7 @@ def test_headers_tell_every_part_exactly(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_only_files_that_the_index_names_are_looked_at(tmp_path: Path) -> None:
+def test_only_files_that_the_index_names_are_read(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=file(header(FIRST)), b_safetensors=file(header(SECOND)))
     checkpoint(tmp_path, c_safetensors=b"not one", model_safetensors_index_json=index(a=FIRST, b=SECOND))
 
@@ -128,7 +128,7 @@ LIES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_header_that_is_not_true_is_one_problem(name: str, tmp_path: Path) -> None:
+def test_a_false_header_is_one_problem(name: str, tmp_path: Path) -> None:
     data, cause = LIES[name]
     checkpoint(tmp_path, a_safetensors=data, b_safetensors=file(header(SECOND)))
 
@@ -139,7 +139,7 @@ def test_a_header_that_is_not_true_is_one_problem(name: str, tmp_path: Path) -> 
     assert cause in problem.cause
 
 
-def test_every_wrong_file_is_told_at_once(tmp_path: Path) -> None:
+def test_every_wrong_file_is_reported_at_once(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=b"", b_safetensors=b"", c_safetensors=file(header(FIRST)))
 
     with pytest.raises(Failure) as caught:
@@ -147,7 +147,7 @@ def test_every_wrong_file_is_told_at_once(tmp_path: Path) -> None:
     assert [Path(problem.where).name for problem in caught.value.problems] == ["a.safetensors", "b.safetensors"]
 
 
-def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(checkpoint(tmp_path) / "a.safetensors")
     (tmp_path / "b.safetensors").mkdir()
 
@@ -162,15 +162,15 @@ def test_a_header_that_is_too_long_is_not_read() -> None:
         return (10**9).to_bytes(8, "little")
 
     with pytest.raises(Failure, match="wrong safetensors header: x: it is 1,000,000,000 bytes long"):
-        tensors.sizes(read, 1 << 40, "x")
+        tensor_sizes(read, 1 << 40, "x")
 
 
 def test_a_file_that_ends_while_it_is_read_is_a_problem() -> None:
     with pytest.raises(Failure, match="it ends after 0 of 5 bytes"):
-        tensors.sizes(lambda start, count: (5).to_bytes(8, "little") if count == 8 else b"", 100, "x")
+        tensor_sizes(lambda start, count: (5).to_bytes(8, "little") if count == 8 else b"", 100, "x")
 
 
-def test_a_dtype_that_is_new_is_taken_by_its_offsets(tmp_path: Path) -> None:
+def test_an_unknown_dtype_is_measured_by_its_offsets(tmp_path: Path) -> None:
     data = file({"lm_head.weight": {"dtype": "F2_NEW", "shape": [4], "data_offsets": [0, 9]}})
     weights = read(checkpoint(tmp_path, a_safetensors=data)).weights
 
@@ -221,7 +221,7 @@ WRONG_INDEX: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG_INDEX)
-def test_an_index_that_is_wrong_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_wrong_index_is_refused(name: str, tmp_path: Path) -> None:
     data, cause = WRONG_INDEX[name]
 
     with pytest.raises(Failure) as caught:
@@ -229,7 +229,7 @@ def test_an_index_that_is_wrong_is_refused(name: str, tmp_path: Path) -> None:
     assert [problem.cause.startswith(cause) for problem in caught.value.problems] == [True]
 
 
-def test_what_somebody_says_goes_before_all_else(tmp_path: Path) -> None:
+def test_a_given_size_overrides_the_files(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=file(header(FIRST)))
     weights = read(tmp_path, weights_gib=21.88).weights
 
@@ -240,7 +240,7 @@ def test_what_somebody_says_goes_before_all_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gib", [0, -1, math.nan, math.inf, 1e9])
-def test_no_model_weighs_that(gib: float, tmp_path: Path) -> None:
+def test_an_impossible_size_is_refused(gib: float, tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"wrong value: --weights-gib: .* is not above 0, and 1,048,576 at most"):
         read(checkpoint(tmp_path), weights_gib=gib)
 
@@ -256,13 +256,13 @@ def test_weights_of_an_unknown_architecture_are_in_its_layers(tmp_path: Path) ->
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_damage_is_told_or_does_no_harm(data: st.DataObject) -> None:
+def test_damage_is_reported_or_harmless(data: st.DataObject) -> None:
     whole = bytearray(file(header(FIRST)))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, 400))] = data.draw(st.integers(0, 255))
 
     try:
-        found = tensors.sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
+        found = tensor_sizes(lambda start, count: bytes(whole[start : start + count]), len(whole), "damaged")
     except Failure as failure:
         told = failure.problems
         assert len(told) == 1

@@ -65,7 +65,7 @@ def settled(tree: Tree, desired: Mapping[str, bytes], note: object) -> bool:
 
 
 def edited(tree: Tree) -> tuple[str, ...]:
-    """List the files that somebody edited after vpatch."""
+    """List the files that a user edited after vpatch."""
     backup.originals(tree)
     kept = backup.read(tree)
     return tuple(path for path in sorted(kept.paths) if kept.is_edited(path, tree.read(path)))

@@ -1,9 +1,8 @@
-"""Apply and revert between overlays that get in each other's way, and while others are at work."""
+"""Apply and revert overlays that conflict with each other, and while another program changes the tree."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +12,7 @@ from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.tree import Tree
 from vpatch.tree.apply import apply, revert
-from vpatch.tree.lock import lock
-from vpatch.tree.write_plan import Installed, SitePackages
+from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +50,7 @@ def text(store: SitePackages) -> str:
 
 
 def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
-    """The lower one cannot go alone: what stays could not be made."""
+    """The lower overlay cannot be reverted alone: the upper one could not be applied."""
     assert apply(store, [FIRST])[1]
     assert apply(store, [LEANS_ON_FIRST])[1]
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
@@ -68,7 +66,7 @@ def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path]
     assert text(store) == "x = 1\nw = 9\n"
 
 
-def test_a_rival_that_is_not_there_is_no_hindrance(store: SitePackages) -> None:
+def test_a_rival_that_is_not_applied_does_not_matter(store: SitePackages) -> None:
     apply(store, [FIRST])
     apply(store, [APART])
 
@@ -87,7 +85,7 @@ def test_rivals_are_not_applied(store: SitePackages, contents: Callable[[Path], 
     assert contents(store.tree.root) == before
 
 
-def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
+def test_an_overlay_that_is_not_applied_cannot_be_reverted(store: SitePackages) -> None:
     apply(store, [FIRST])
 
     with pytest.raises(Failure) as failure:
@@ -101,23 +99,16 @@ def test_what_is_not_there_cannot_go(store: SitePackages) -> None:
     assert "# vpatch: first" in text(store)
 
 
-@dataclass(frozen=True)
 class Busy(SitePackages):
     """A tree that another program changes while vpatch waits for the lock."""
 
-    theirs: str = ""
+    theirs = ""
 
-    def snapshot(self) -> Installed:
-        seen = super().snapshot()
-
-        @contextmanager
-        def waiting() -> Iterator[None]:
-            with lock(self.tree):
-                (self.tree.root / FILE).write_text(self.theirs)
-                yield
-
-        seen.lock = waiting  # type: ignore[method-assign]
-        return seen
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        with super().lock():
+            (self.tree.root / FILE).write_text(self.theirs)
+            yield
 
 
 @pytest.mark.parametrize(
@@ -127,11 +118,13 @@ class Busy(SitePackages):
         ("v = 1\n", State.DRIFTED, "v = 1\n"),
     ],
 )
-def test_the_tree_changes_while_we_wait(store: SitePackages, theirs: str, state: State, ours: str) -> None:
+def test_the_tree_changes_while_vpatch_waits(
+    store: SitePackages, monkeypatch: pytest.MonkeyPatch, theirs: str, state: State, ours: str
+) -> None:
     """vpatch plans anew: what the other program wrote is neither lost nor assumed."""
-    busy = Busy(store.tree, theirs)
+    monkeypatch.setattr(Busy, "theirs", theirs)
 
-    changeset, changed = apply(busy, [FIRST])
+    changeset, changed = apply(Busy(store.tree), [FIRST])
 
     assert changeset.after[0].state is state
     assert bool(changed) is (state is State.APPLIED)

@@ -1,4 +1,4 @@
-"""The trap: with the same size and the same whole second, Python runs the bytecode of the source before."""
+"""Python runs the old source's bytecode if the new source has the same size and the same whole second."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def written(source: Path, content: bytes, *, second: int = 1_600_000_000) -> Pat
 
 
 def later() -> None:
-    """Let the clock of the file system tick."""
+    """Wait until the file system's clock ticks."""
     time.sleep(0.02)
 
 
 def what_runs(folder: Path, *options: str) -> str:
-    """Give the `value` that a fresh interpreter finds in the module `m`."""
+    """Return the `value` that a new interpreter finds in the module `m`."""
     command = [sys.executable, "-B", *options, "-c", "import m; print(m.value)"]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -195,7 +195,7 @@ def test_stale_code_of_files_that_stay_goes(sandbox: Sandbox) -> None:
 
 
 def test_a_changed_file_never_keeps_second_and_size(sandbox: Sandbox) -> None:
-    """A process that imports the old source meanwhile may write its bytecode after ours has gone."""
+    """A process that imports the old source meanwhile may write its bytecode after vpatch removed it."""
     path = "vllm/engine/m0.py"
     source, content = sandbox.root / path, sandbox.modules[path]
     for other in (content.replace(b"0", b"1"), content.replace(b"0", b"2")):

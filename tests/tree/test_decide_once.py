@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import vpatch.tree
 from vpatch.core.catalogue import discover, select
-from vpatch.tree import Tree, record, write_plan
+from vpatch.tree import record
 from vpatch.tree.apply import apply, revert
-from vpatch.tree.checkout import CheckedOut, Checkout
+from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
@@ -57,9 +57,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(where, name, counting)
 
     count(record, "parse")
-    count(write_plan, "decide")
-    count(write_plan, "lock")
-    count(CheckedOut, "decide")
+    count(SitePackages, "lock")
+    count(SitePackages, "decide")
+    count(Checkout, "decide")
     return found
 
 
@@ -98,16 +98,16 @@ def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter
 def test_apply_decides_anew_if_something_differs(
     tree: Path, reads: Counter[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = vars(write_plan)["lock"]
+    real = SitePackages.lock
     file = tree / "vllm/engine/arg_utils.py"
 
     @contextmanager
-    def waiting(of: Tree) -> Iterator[None]:
-        with real(of):
+    def waiting(seen: SitePackages) -> Iterator[None]:
+        with real(seen):
             file.write_bytes(file.read_bytes() + b"# of another program\n")
             yield
 
-    monkeypatch.setattr(write_plan, "lock", waiting)
+    monkeypatch.setattr(SitePackages, "lock", waiting)
     changeset, changed = apply(SitePackages(locate(tree)), discover())
 
     assert "vllm/engine/arg_utils.py" in changed

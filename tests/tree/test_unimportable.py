@@ -1,4 +1,4 @@
-"""`verify --python` where a changed module cannot be imported: it fails if the change is to blame, else it says so."""
+"""`verify --python` if a changed module cannot be imported: a problem if the change is to blame, a note otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ value = f()
 
 
 def verified(folder: Path, *edits: Edit, stock: str = STOCK, others: Mapping[str, str] | None = None) -> Verified:
-    """Verify an overlay that is applied to a checkout with the module `vllm.m`, and with `others`."""
+    """Apply an overlay to a checkout with the module `vllm.m` and `others`, and verify it."""
     files = {"vllm/__init__.py": "", FILE: stock, **(others or {})}
     (folder / ".git").mkdir()
     for file, data in applied({file: text.encode() for file, text in files.items()}, overlay(*edits)).items():
@@ -142,7 +142,7 @@ def test_a_module_may_make_its_names_up(folder: Path) -> None:
 
 @pytest.mark.parametrize("line", ["x = 1 / 0", "import vllm.below"])
 def test_unchanged_code_fails(line: str, folder: Path) -> None:
-    """Here stock vLLM fails just so, of whatever kind the error is."""
+    """Stock vLLM fails in the same way here, whatever kind of error it is."""
     others = {"vllm/below.py": "x = not_there\n"}
 
     found = verified(folder, insert("y = 1"), stock=f"{STOCK}{line}\n", others=others)
@@ -152,7 +152,7 @@ def test_unchanged_code_fails(line: str, folder: Path) -> None:
 
 
 def test_changed_modules_that_import_each_other(folder: Path) -> None:
-    """Which is imported first decides whether that works, and vLLM begins with another one."""
+    """Whether that works depends on which module is imported first, and vLLM begins with another one."""
     edits = (insert_import("from vllm.a import late"), InsertBefore("vllm/a.py", "", "late = 1", "early = 1"))
 
     found = verified(folder, *edits, others={"vllm/a.py": "import vllm.m\nlate = 1\n"})
@@ -173,7 +173,7 @@ def test_causes_are_followed_through_unchanged_code(low: str, blamed: bool, fold
 
 
 def test_the_change_explains_what_it_needs(folder: Path) -> None:
-    """Its own word for an error counts, not the error that it caught."""
+    """The error that it raises counts, not the error that it caught."""
     code = "try:\n    x = anchor.gone\nexcept AttributeError as error:\n    raise RuntimeError('too old') from error"
 
     found = verified(folder, insert(code))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vpatch.plan import GIB, MIB
 from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.memory import account
-from vpatch.plan.model import GIB, MIB
 
 from tests.validation.gpu.drive import jobs
 from tests.validation.gpu.evidence import Evidence

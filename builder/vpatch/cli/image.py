@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from vpatch.cli.image_report import as_json, build_report, failed, lines, together
 from vpatch.cli.options import chosen, overlay_option, reported, unwinding, verbose_option
-from vpatch.cli.output import Report
+from vpatch.cli.output import Report, as_json, tell
 from vpatch.cli.progress import bar
 from vpatch.errors import Failure
+from vpatch.image.checks import failed
+from vpatch.image.config import Base, extra_required
+from vpatch.image.order import Built, Order, definition_files, read_definitions
+from vpatch.image.patch import provenance_of
+from vpatch.image.registry.reference import parse
 
-if TYPE_CHECKING:
-    from vpatch.image.definition import Definition
-    from vpatch.image.order import Order
+_OCI = "org.opencontainers.image."
 
 
 @click.command("build")
@@ -38,18 +42,14 @@ if TYPE_CHECKING:
 def build_command(
     definitions: tuple[Path, ...],
     base: str | None,
-    ids: tuple[str, ...],
-    tags: tuple[str, ...],
-    architectures: tuple[str, ...],
     *,
     everything: bool,
     push: bool,
     registry: bool,
     untagged: bool,
-    platform: str | None,
-    python: str | None,
     no_test: bool,
     gpus: bool,
+    **options: Any,
 ) -> Report:
     """Build a patched image: the base, and one layer with the changed files.
 
@@ -57,57 +57,47 @@ def build_command(
     With --registry no engine is needed, and of the base only the layers that hold vLLM are read; tests that need a
     container are not run then. FILE.toml says base, overlays and tags of an image that is published.
     """
-    from vpatch.image.access import Order
-
-    if bool(definitions or everything) == (base is not None):
-        raise click.UsageError("name an image with --base, or definitions, or --all")
-    if base is None and (ids or tags or platform or python or architectures):
-        raise click.UsageError("a definition says overlays, tags, platform and architectures: leave out these options")
-    if registry and (push or gpus):
-        raise click.UsageError("--registry has no engine: leave out --push and --gpus")
-    if untagged and not registry:
-        raise click.UsageError("--untagged goes with --registry")
-    if base is None:
-        from vpatch.image.access import everything as every
-        from vpatch.image.access import read
-
-        orders = [_defined(one) for one in read(every(Path()) if everything else list(definitions))]
-    else:
-        orders = [(Order(base, platform, python, tuple(map(_full, tags)), architectures=architectures), ids)]
-    if (push or registry) and not all(order.tags for order, _ in orders):
-        raise click.UsageError(f"--{'push' if push else 'registry'} needs a --tag: the name to push to")
-    if no_test and gpus:
-        raise click.UsageError("--gpus is a test: leave out --no-test")
-    for order, named in orders:
-        _check_names(order)
-        chosen(named)  # before the first is built, or published
-    unwinding()
-    reports = [
-        _built(
-            replace(order, set_tags=not untagged, push=push, tests=_tests(order.tests, no_test=no_test, gpus=gpus)),
-            named,
-            registry=registry,
-        )
-        for order, named in orders
+    by_definition = "a definition says overlays, tags, platform and architectures: leave out these options"
+    _refuse(
+        "name an image with --base, or definitions, or --all", bool(definitions or everything) == (base is not None)
+    )
+    _refuse(by_definition, base is None and any(options.values()))
+    _refuse("--registry has no engine: leave out --push and --gpus", registry and (push or gpus))
+    _refuse("--untagged goes with --registry", untagged and not registry)
+    orders = [
+        replace(order, set_tags=not untagged, push=push, tests=_tests(order, gpus=gpus, no_test=no_test))
+        for order in _orders(definitions, base, options, everything=everything)
     ]
-    return reports[0] if len(reports) == 1 else together(reports)
+    untargeted = (push or registry) and not all(order.tags for order in orders)
+    _refuse(f"--{'push' if push else 'registry'} needs a --tag: the name to push to", untargeted)
+    _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
+    for order in orders:
+        _check_names(order)
+        chosen(order.overlays)  # before the first is built, or published
+    unwinding()
+    reports = [_built(order, registry=registry) for order in orders]
+    return reports[0] if len(reports) == 1 else _together(reports)
 
 
-def _defined(said: Definition) -> tuple[Order, tuple[str, ...]]:
-    from vpatch.image.access import Order
-
-    order = Order(said.base, said.platform, None, said.tags, architectures=said.architectures, tests=said.tests)
-    return order, said.overlays
+def _refuse(message: str, wrong: object) -> None:
+    if wrong:
+        raise click.UsageError(message)
 
 
-def _tests(asked: frozenset[str], *, no_test: bool, gpus: bool) -> frozenset[str]:
-    return frozenset() if no_test else asked | {"gpus"} if gpus else asked
+def _orders(files: tuple[Path, ...], base: str | None, options: dict[str, Any], *, everything: bool) -> list[Order]:
+    if base is None:
+        return read_definitions(definition_files(Path()) if everything else files)
+    overlays, names = options.pop("ids"), options.pop("tags")
+    tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
+    return [Order(base, tags=tuple(tags), overlays=overlays, **options)]
+
+
+def _tests(order: Order, *, gpus: bool, no_test: bool = False) -> frozenset[str]:
+    return frozenset() if no_test else order.tests | {"gpus"} if gpus else order.tests
 
 
 def _check_names(order: Order) -> None:
-    """Refuse names that cannot be set, and the base's own: that stays with the base."""
-    from vpatch.image.access import parse
-
+    """Reject invalid tags and the base's own name, which stays with the base."""
     for name in order.tags:
         try:
             named = parse(name)
@@ -119,23 +109,47 @@ def _check_names(order: Order) -> None:
             raise click.UsageError(f"{name} is the base's own name: it stays with the base")
 
 
-def _built(order: Order, ids: tuple[str, ...], *, registry: bool) -> Report:
-    if registry:
-        from vpatch.image.access import build_in_registry as build
-    else:
-        from vpatch.image.access import build_in_engine as build
+def _built(order: Order, *, registry: bool) -> Report:
+    with extra_required():
+        if registry:
+            from vpatch.image.registry.build import build
+        else:
+            from vpatch.image.engine.build import build
     try:
         with bar(f"reading {order.base}") as progress:
-            return build_report(build(replace(order, named=ids), chosen(ids), progress))
-    except Failure as failure:  # the others are built, and told of, all the same
+            return _report(build(order, chosen(order.overlays), progress))
+    except Failure as failure:  # the other images are built and reported all the same
         base = {"ref": order.base, "digest": None}
-        return Report(
-            "build", problems=failure.problems, extra={"base": base, "image": None, "layer": None, "tests": []}
-        )
+        nothing: dict[str, Any] = {"base": base, "image": None, "layer": None, "tests": []}
+        return Report("build", problems=failure.problems, extra=nothing)
 
 
-def _full(name: str) -> str:
-    return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
+def _report(built: Built) -> Report:
+    read = [f"read {built.extra['bytes_read'] / 1e6:.1f} MB of the base"] if "bytes_read" in built.extra else []
+    for line in (*read, *built.notes, *map(str, built.tests)):
+        tell(line)
+    layer = built.layer
+    extra: dict[str, Any] = {
+        "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
+        "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
+        "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
+        "tests": [asdict(test) for test in built.tests],
+        "notes": list(built.notes),
+        **built.extra,
+    }
+    about = (built.root, built.vllm, built.verdicts, (), built.problems, extra, [built.image] if built.image else [])
+    return Report("build", *about, failed=failed(built.tests))
+
+
+def _together(reports: Sequence[Report]) -> Report:
+    """Return one report of several builds."""
+    return Report(
+        "build",
+        problems=[problem for report in reports for problem in report.problems],
+        extra={"builds": [json.loads(as_json(report)) for report in reports]},
+        lines=[line for report in reports for line in report.lines or ()],
+        failed=any(report.failed for report in reports),
+    )
 
 
 @click.command("test")
@@ -144,13 +158,14 @@ def _full(name: str) -> str:
 @reported
 def test_command(image: str, *, gpus: bool) -> Report:
     """Test a patched IMAGE again, inside containers of it that have no network."""
-    from vpatch.image.access import Order, tested
+    with extra_required():
+        from vpatch.image.engine.build import retest
 
     unwinding()
     with bar(f"pulling {image}") as progress:
-        base, tests = tested(image, _tests(Order(image).tests, no_test=False, gpus=gpus), progress)
-    extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": as_json(tests)}
-    return Report("test", extra=extra, lines=lines(tests), failed=failed(tests))
+        base, tests = retest(image, _tests(Order(image), gpus=gpus), progress)
+    extra = {"image": {"ref": image, "digest": base.digest or base.id}, "tests": [asdict(test) for test in tests]}
+    return Report("test", extra=extra, lines=[*map(str, tests)], failed=failed(tests))
 
 
 @click.command("inspect")
@@ -160,25 +175,38 @@ def test_command(image: str, *, gpus: bool) -> Report:
 @reported
 def inspect_command(image: str, *, platform: str | None) -> Report:
     """Tell what was done to a patched IMAGE: by the engine where it has it, else by its registry, without a pull."""
-    from vpatch.image.access import look
-
-    seen = look(image, platform)
-    labels = {key: value for key, value in seen.image.labels.items() if key.startswith("org.opencontainers.image.")}
-    extra = {
-        "image": {"ref": image, "digest": seen.image.digest or seen.image.id, "from": seen.told_by},
-        "base": {key: labels.get(f"org.opencontainers.image.base.{key}") for key in ("name", "digest")},
-        "overlays": list(seen.said.overlays),
-        "vpatch": seen.said.vpatch,
-        "files": dict(seen.said.files),
+    found, source = _find(image, platform)
+    said = provenance_of(found)
+    labels = {key: value for key, value in found.labels.items() if key.startswith(_OCI)}
+    extra: dict[str, Any] = {
+        "image": {"ref": image, "digest": found.digest or found.id, "from": source},
+        "base": {key: labels.get(f"{_OCI}base.{key}") for key in ("name", "digest")},
+        "overlays": list(said.overlays),
+        "vpatch": said.vpatch,
+        "files": dict(said.files),
         "labels": labels,
     }
     lines = [
-        f"{image}: vLLM {seen.said.vllm}, patched by vpatch {seen.said.vpatch}",
-        *(f"{key.removeprefix('org.opencontainers.image.')}: {value}" for key, value in sorted(labels.items())),
-        *(f"{one['id']}: {one['state']}: {one['because']}" for one in seen.said.overlays),
-        *(f"changed: {seen.said.root}/{path}" for path in seen.said.files),
+        f"{image}: vLLM {said.vllm}, patched by vpatch {said.vpatch}",
+        *(f"{key.removeprefix(_OCI)}: {value}" for key, value in sorted(labels.items())),
+        *(f"{one['id']}: {one['state']}: {one['because']}" for one in said.overlays),
+        *(f"changed: {said.root}/{path}" for path in said.files),
     ]
-    return Report("inspect", seen.said.root, seen.said.vllm, extra=extra, lines=lines)
+    return Report("inspect", said.root, said.vllm, extra=extra, lines=lines)
+
+
+def _find(ref: str, platform: str | None) -> tuple[Base, str]:
+    """Return the image and who has it: the engine, or else its registry. Nothing is pulled."""
+    with extra_required():
+        from vpatch.image.engine.client import engine, resolve
+        from vpatch.image.registry.image import open_image
+    try:
+        with engine() as client:
+            return resolve(client, ref, platform, pull=False), "engine"
+    except Failure:
+        if ref.startswith("sha256:"):  # an ID: only an engine knows it
+            raise
+    return open_image(parse(ref), platform).base, "registry"
 
 
 @click.command("tag")
@@ -188,7 +216,8 @@ def inspect_command(image: str, *, platform: str | None) -> Report:
 @reported
 def tag_command(image: str, names: tuple[str, ...]) -> Report:
     """Set tags, in its registry, to an image that was pushed by digest: the last step, once it is tested and signed."""
-    from vpatch.image.access import parse, tag
+    with extra_required():
+        from vpatch.image.registry.build import tag
 
     named = parse(image)
     if named.digest is None:

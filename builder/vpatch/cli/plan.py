@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,15 @@ from vpatch.cli.options import reported
 from vpatch.cli.output import Report, on_terminal, tell
 from vpatch.core.catalogue import discover
 from vpatch.errors import naming
-from vpatch.plan import commands
-from vpatch.plan.arithmetic import NEWEST
-from vpatch.plan.as_json import as_object
-from vpatch.plan.compose import compose as composed
-from vpatch.plan.defaults import defaults
-from vpatch.plan.gpus import GPUS, gpu
+from vpatch.plan import GIB
+from vpatch.plan.architectures import Model
+from vpatch.plan.commands import commands, compose
+from vpatch.plan.deployment import GPUS, NEWEST, Deployment, Gpu, Preset, defaults, gpu, preset, presets
 from vpatch.plan.lookup import load
-from vpatch.plan.model import GIB, Deployment, Gpu, Model
 from vpatch.plan.planner import Plan, plan
-from vpatch.plan.presets import Preset, preset, presets
-from vpatch.plan.rendering import lines, page
+from vpatch.plan.rendering import as_object, lines, page
 
-COUNT = click.IntRange(1, 1 << 50)
-"""More than anything is counted here, and little enough to be a float."""
+COUNT = click.IntRange(1, 1 << 50)  # more than anything that is counted here, and exact as a float
 
 
 def _version(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Version | None:
@@ -57,9 +51,9 @@ class _Count(click.IntRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and (said := re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgGtT])", value)):
-            power = "kmgt".index(said[2].lower()) + 1
-            size = Decimal(said[1]) * (1000 if said[2].islower() else 1024) ** power
+        if isinstance(value, str) and (parts := re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgGtT])", value)):
+            power = "kmgt".index(parts[2].lower()) + 1
+            size = Decimal(parts[1]) * (1000 if parts[2].islower() else 1024) ** power
             if size % 1:
                 self.fail(f"{value!r} is not a whole number", param, ctx)
             value = int(size)
@@ -116,14 +110,12 @@ def plan_command(
     gpu_memory_gib: float | None,
     weights_gib: float | None,
     file: Path | None,
-    max_model_len: int | str | None,
-    vllm: Version | None,
     requests: int,
     *,
     listed: bool,
     slow_link: bool,
     download: bool,
-    **said: Any,
+    **options: Any,
 ) -> Report:
     """Say what a model on a GPU needs: overlays, memory, concurrency, and the command to serve it.
 
@@ -137,64 +129,51 @@ def plan_command(
     if (model is None) == (named is None):
         raise click.UsageError("give --model or --preset; --list lists the presets")
     base = preset(named) if named else None
-    known = load(
-        model or (base.model if base else ""),
-        revision or (base.revision if base else None),
-        weights_gib=weights_gib,
-        download=download,
-    )
-    memory = None if gpu_memory_gib is None else int(gpu_memory_gib * GIB)
-    default = base.gpu if base else None if memory else "RTX 5090"
-    chosen = gpu(default if card is None else card, memory)
-    given = {name: value for name, value in said.items() if value is not None}
-    if vllm:
-        given["vllm"] = vllm
-    if max_model_len == "auto":
+    if base:
+        model, revision = base.model, revision or base.revision
+    known = load(model or "", revision, weights_gib=weights_gib, download=download)
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("max_model_len") == "auto":
         given |= {"longest": True, "max_model_len": known.max_position_embeddings}
-    elif max_model_len:
-        given["max_model_len"] = max_model_len
-    found = plan(known, _deployment(base, known, chosen, given), discover(), requests=requests, slow_link=slow_link)
-    written = _commands(found)
-    if file and not found.problems:
-        text = composed(found.model, found.deployment, found.overlays)
+    chosen = _gpu(card, gpu_memory_gib, base)
+    deployment = base.deployment(chosen, given) if base else _deployment(known, chosen, **given)
+    planned = plan(known, deployment, discover(), requests=requests, slow_link=slow_link)
+    if file and not planned.problems:
+        text = compose(planned.model, planned.deployment, planned.overlays)
         with naming("cannot write", str(file)):
             file.write_text(text, "utf-8")
         tell(f"wrote {file}")
-    for caution in found.cautions:
+    return _report(planned)
+
+
+def _report(planned: Plan) -> Report:
+    for caution in planned.cautions:
         source = f" ({caution.source})" if caution.source else ""
         tell(f"caution: {caution.name}: {caution.because}{source}")
-    told = (
-        page(found, written, shutil.get_terminal_size().columns) if on_terminal(sys.stdout) else lines(found, written)
-    )
-    return Report("plan", problems=found.problems, extra=as_object(found, written), lines=list(told))
+    written = commands(planned.model, planned.deployment, planned.overlays)
+    if on_terminal(sys.stdout):
+        shown = page(planned, written, shutil.get_terminal_size().columns)
+    else:
+        shown = lines(planned, written)
+    return Report("plan", problems=planned.problems, extra=as_object(planned, written), lines=list(shown))
 
 
-def _deployment(base: Preset | None, model: Model, chosen: Gpu, given: dict[str, Any]) -> Deployment:
-    """Give the deployment: what was said, then what a preset says, then what vLLM does by itself."""
-    if base:
-        return base.deployment(chosen, given)
-    vllm = given.pop("vllm", NEWEST)
+def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:
+    memory = None if gpu_memory_gib is None else int(gpu_memory_gib * GIB)
+    default = base.gpu if base else None if memory else "RTX 5090"
+    return gpu(default if card is None else card, memory)
+
+
+def _deployment(model: Model, chosen: Gpu, vllm: Version = NEWEST, **given: Any) -> Deployment:
+    """Fill in what vLLM sets by itself."""
     return Deployment(vllm=vllm, gpu=chosen, **{**defaults(model, vllm, chosen), **given})
 
 
-def _commands(found: Plan) -> dict[str, str]:
-    """Give the commands, by name; those first that are to be run first."""
-    model, deployment, overlays = found.model, found.deployment, found.overlays
-    written = {
-        "apply": commands.apply(overlays),
-        "serve": commands.serve(model, deployment),
-        "build": commands.build(deployment, overlays),
-        "docker": commands.docker(model, deployment, overlays),
-    }
-    return {name: str(command) for name, command in written.items() if command}
-
-
 def _listed() -> Report:
-    """List the presets."""
-    found = presets()
-    rows: Iterable[tuple[str, ...]] = [("preset", "what", "source"), *((p.name, p.summary, p.source) for p in found)]
+    listed = presets()
+    rows = [("preset", "what", "source"), *((one.name, one.summary, one.source) for one in listed)]
     objects = [
-        {"name": p.name, "summary": p.summary, "source": p.source, "model": p.model, "vllm": str(p.vllm)} for p in found
+        {"name": p.name, "summary": p.summary, "source": p.source, "model": p.model, "vllm": str(p.vllm)}
+        for p in listed
     ]
-    told = [f"{p.name}: {p.summary}" for p in found]
-    return Report("plan", extra={"presets": objects}, lines=told, table=list(rows))
+    return Report("plan", extra={"presets": objects}, lines=[f"{p.name}: {p.summary}" for p in listed], table=rows)

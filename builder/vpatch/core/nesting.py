@@ -116,6 +116,8 @@ def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int,
             left += [(child, level + 1) for child in getattr(node, name)]
         if isinstance(node, ast.match_case) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             continue  # the first has no place of its own, and is looked at with its `match`; the second is a text
+        if node.end_lineno == node.lineno and node.end_col_offset - node.col_offset <= LIMIT:
+            continue
         top = node if not getattr(node, "decorator_list", ()) else node.decorator_list[0]
         first = at(top.lineno, top.col_offset)
         body = node.body[0] if "body" in names else None

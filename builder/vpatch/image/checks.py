@@ -1,81 +1,120 @@
-"""The tests of an image: those that need a container of it, and those that its files alone can answer."""
+"""The tests of an image: their outcomes, and those that need no container."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import signal
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vpatch.core.overlay import Catalogued
-from vpatch.errors import Failure, Problem
-from vpatch.image.config import LABEL
-from vpatch.image.guest import files as inside
-from vpatch.image.model import Base, Files, Tested
-from vpatch.image.shapes import read_provenance
+from vpatch.image.config import read_json
+from vpatch.image.filesystem import Files
+from vpatch.image.guest import checks as guest
+from vpatch.image.patch import Provenance
+
+_TRACEBACK = "Traceback (most recent call last):"
+_UNRELATED = ("Exception ignored", "Exception in thread")  # their tracebacks are not why the script ended
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's prefix of each line
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_MAX_ERROR = 500  # characters
 
 
 @dataclass(frozen=True)
-class Provenance:
-    """What an image's label says of it; `text` is the label, `root` is absolute inside the image.
+class Check:
+    """The outcome of one test of an image: `ok` is None if it was not run or cannot be decided."""
 
-    `python` is the interpreter that was asked for, or the one on the image's PATH.
+    name: str
+    ok: bool | None
+    because: str
+
+    def __str__(self) -> str:
+        word = "not run" if self.ok is None else "passed" if self.ok else "FAILED"
+        return f"{self.name}: {word}: {self.because}"
+
+
+def failed(tests: Iterable[Check]) -> bool:
+    """Whether a test failed; one that was not run did not."""
+    return any(test.ok is False for test in tests)
+
+
+def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:
+    """Test an image without a container; tests that need one are yielded as not run."""
+    root = provenance.root.strip("/")
+    answers = guest.check_tree(root, provenance.dist_info, provenance.text, files.read, files.names)
+    yield from (Check(*answer) for answer in answers)
+    probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
+    names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
+    yield from (Check(name, None, "it needs a container") for name in ("interpreter", *names))
+
+
+def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
+    """Return the outcome of a probe: `ok` is None if the image lacks something it needs that is not vLLM's Python code.
+
+    `code` is the script's exit status, None if it was stopped after `limit_s` seconds; `stderr` may include stdout.
     """
-
-    text: str
-    root: str
-    dist_info: str
-    python: str
-    vllm: str
-    vpatch: str
-    overlays: tuple[Mapping[str, Any], ...]
-    files: Mapping[str, Any]
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The names of the modules that overlays change or add."""
-        paths = [path.removesuffix(".py").removesuffix("/__init__") for path in self.files if path.endswith(".py")]
-        return tuple(path.replace("/", ".") for path in paths)
-
-    @property
-    def applied(self) -> frozenset[str]:
-        """The ids of the overlays that are in the image, by vpatch or upstream."""
-        return frozenset(str(one["id"]) for one in self.overlays if one["state"] in ("applied", "merged"))
+    if code == 0:
+        return Check(name, ok=True, because="")
+    if code is None:
+        return Check(name, ok=False, because=f"it did not end within {limit_s:g} s")
+    error = _last_error(_RANK.sub("", stderr))
+    if missing := _missing(error):
+        return Check(name, ok=None, because=f"the image lacks {missing}")
+    return Check(name, ok=False, because=error.removeprefix("AssertionError: ") or _exit(code, stderr))
 
 
-def provenance_of(base: Base) -> Provenance:
-    """Read an image's label.
+def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str, limit_s: float) -> tuple[Check, ...]:
+    """Return the outcome of importing each module, as the guest script `imports` printed it to `out`.
 
-    Raises:
-        Failure: it has none, or one that vpatch did not write.
+    If it printed none, all of them failed. The other arguments are those of `outcome`.
     """
-    text = base.labels.get(LABEL)
-    if text is None:
-        raise Failure(Problem("not patched", base.ref, f"the image has no label {LABEL}"))
-    said = read_provenance(text, base.ref)
-    info = f"vllm-{said['vllm']}.dist-info"
-    lists = (tuple(said["overlays"]), said["files"])
-    return Provenance(text, said["root"], info, said["python"] or "python3", said["vllm"], said["vpatch"], *lists)
+    answers = [line for line in out.splitlines() if line.startswith("vpatch: ")]
+    if code == 0 and answers:
+        try:
+            found = read_json(answers[-1].removeprefix("vpatch: "))
+            return tuple(Check(f"import {module}", **found[module]) for module in modules)
+        except (ValueError, LookupError, TypeError):  # something else has written to stdout
+            pass
+    one = outcome("", code, err, limit_s)
+    if one.ok:
+        one = Check("", ok=False, because=f"it did not answer: {_last_line(err)}")
+    return tuple(Check(f"import {module}", one.ok, one.because) for module in modules)
 
 
-class Rooted:
-    """The files of an image, seen from the folder that holds `vllm/`."""
+def _last_error(stderr: str) -> str:
+    """Return the error of the last traceback, with its indented lines, on one line; "" if there is no traceback."""
+    lines = stderr.splitlines()
+    starts = [
+        number
+        for number, line in enumerate(lines)
+        if line == _TRACEBACK and not (number and lines[number - 1].startswith(_UNRELATED))
+    ]
+    if not starts:
+        return ""
+    error: list[str] = []
+    for line in lines[starts[-1] + 1 :]:
+        if error and not line.startswith(" "):
+            break
+        if error or not line.startswith(" "):
+            error.append(line)
+    return " ".join(" ".join(error).split())[:_MAX_ERROR]
 
-    def __init__(self, files: Files, root: str) -> None:
-        self._files, self._root = files, root.strip("/")
 
-    def read(self, path: str) -> bytes | None:
-        """Give a file's bytes, None where there is none."""
-        return self._files.read(f"{self._root}/{path}")
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """Give the names in a folder."""
-        return self._files.names(f"{self._root}/{folder}")
+def _missing(error: str) -> str | None:
+    """Return the module or library that the image lacks, None if the error is vLLM's own."""
+    if absent := _MISSING.match(error):
+        ours = absent[1].partition(".")[0] == "vllm" and not guest.COMPILED.fullmatch(absent[1])
+        return None if ours else absent[1]
+    library = guest.LIBRARY.search(error) if error.startswith(("ImportError: ", "OSError: ")) else None
+    return library[1] if library else None
 
 
-def on_files(files: Files, said: Provenance, installed: Sequence[Catalogued]) -> Iterator[Tested]:
-    """Test an image without a container: the tests that need one are told as not run."""
-    tree = Rooted(files, said.root)
-    yield from (Tested(*answer) for answer in inside.checks(tree, said.dist_info, said.text))
-    probes = [probe for item in installed if item.id in said.applied for probe in item.overlay.probes]
-    names = (*(f"import {module}" for module in said.modules), *(f"probe {probe.name}" for probe in probes))
-    yield from (Tested(name, None, "it needs a container") for name in ("interpreter", *names))
+def _exit(code: int, stderr: str) -> str:
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        return f"it was ended by {signal.Signals(number).name}"
+    return f"it ended with {code}: {_last_line(stderr)}"
+
+
+def _last_line(stderr: str) -> str:
+    return stderr.strip().rpartition("\n")[2][:_MAX_ERROR]

@@ -1,75 +1,176 @@
-"""The configuration of the new image: the base's, with one layer, one step of history and our labels more."""
+"""An image's configuration and labels, and the JSON documents that describe it.
+
+Anybody can push an image, so each document is validated before anything relies on it; fields that vpatch does not read
+may hold anything. The formats are those of the OCI image specification: config.md, manifest.md and annotations.md.
+"""
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
+import os
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
 
-from vpatch.image.model import Base, Layer
-from vpatch.image.patch import now
+from vpatch.errors import Failure, Problem
 
-LABEL = "io.vpatch.overlays"
-"""The label that holds the provenance."""
-
+LABEL = "io.vpatch.overlays"  # holds the provenance
 _OCI = "org.opencontainers.image"
 
+Schema = Mapping[str, Any]
+TEXT: Schema = {"type": "string"}
+TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_TEXTS: Schema = {"type": ["array", "null"], "items": TEXT}
+_LABELS: Schema = {"type": ["object", "null"], "additionalProperties": TEXT}
+_ANY: Schema = {"type": ["object", "null"]}
+_SETTINGS = {"Env": _TEXTS, "Labels": _LABELS, "WorkingDir": TEXT_OR_NULL, "Volumes": _ANY}
+CONFIG: Schema = {
+    "type": "object",
+    "properties": {
+        "os": TEXT,
+        "architecture": TEXT,
+        "created": TEXT_OR_NULL,
+        "config": {**_ANY, "properties": _SETTINGS},
+        "rootfs": {"type": "object", "properties": {"diff_ids": {"type": "array", "items": TEXT}}},
+        "history": {"type": ["array", "null"], "items": {"type": "object"}},
+    },
+}
+MANIFEST: Schema = {"type": "object", "properties": {"annotations": _LABELS}}
 
-def labels(base: Base, name: str, provenance: str) -> dict[str, str]:
-    """Give the labels of an image, which are its manifest's annotations too.
 
-    The keys are those of the OCI image specification, annotations.md, and our own.
+def object_with(**properties: Schema) -> Schema:
+    """Return the schema of an object that has at least these properties."""
+    return {"type": "object", "required": list(properties), "properties": properties}
 
-    Args:
-        base: what it is built on.
-        name: the base's full name, with its registry.
-        provenance: the JSON of `vpatch.image.patch.Patch`.
+
+@contextmanager
+def extra_required() -> Iterator[None]:
+    """Turn a failed import into a `Failure` that names the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        cause = "not installed: pip install 'vpatch[image]'"
+        raise Failure(Problem("cannot work on images", str(error.name), cause)) from error
+
+
+@dataclass(frozen=True)
+class Base:
+    """An image to build on.
+
+    `id` is the digest of its configuration, and `config` is that configuration: `architecture`, `os`, `config` (`Env`,
+    `Labels`, ...), `rootfs`, `history`. `digest` is the digest of its manifest, empty for an image that was made in the
+    engine and came from no registry.
     """
-    said = {
+
+    ref: str
+    id: str
+    config: Mapping[str, Any]
+    digest: str = ""
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        return self.config.get("config") or {}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its containers."""
+        return dict(pair.partition("=")[::2] for pair in self._settings.get("Env") or ())
+
+    @property
+    def workdir(self) -> str:
+        """The folder in which its containers start, empty if unset."""
+        return str(self._settings.get("WorkingDir") or "")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self._settings.get("Labels") or {}
+
+
+def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
+    """Return the labels of a new image, which are also its manifest's annotations.
+
+    `name` is the base's full name, with its registry, and `provenance` the JSON of `vpatch.image.patch.Patch`.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
+    labels = {
         f"{_OCI}.base.name": name,
         f"{_OCI}.base.digest": base.digest,
-        f"{_OCI}.created": now(),
+        f"{_OCI}.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None)),
         f"{_OCI}.revision": _revision(),
-        f"{_OCI}.source": _source(),
+        f"{_OCI}.source": urls["Issues"].removesuffix("/issues"),
         f"{_OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",
         LABEL: provenance,
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in labels.items() if value}
 
 
-def revised(base: Base, layer: Layer, new_labels: Mapping[str, str]) -> dict[str, Any]:
-    """Give the new image's configuration; entry point, command, environment, user and folder stay the base's."""
-    config = json.loads(json.dumps(base.config))
-    inner = config.get("config") or {}
-    config["config"] = {**inner, "Labels": {**(inner.get("Labels") or {}), **new_labels}}
-    config["rootfs"]["diff_ids"].append(layer.diff_id)
-    config["created"] = new_labels[f"{_OCI}.created"]
+def extend_config(base: Base, diff_id: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the new image's configuration: the base's with one more layer, one more step of history and `labels`."""
+    config = copy.deepcopy(dict(base.config))
+    config["config"] = {**(config.get("config") or {}), "Labels": {**base.labels, **labels}}
+    config["rootfs"]["diff_ids"].append(diff_id)
+    config["created"] = labels[f"{_OCI}.created"]
     if config.get("history"):
         step = {"created": config["created"], "created_by": "vpatch build", "comment": f"vpatch {version('vpatch')}"}
         config["history"].append(step)
-    return dict(config)
+    return config
 
 
-def serialise(config: Mapping[str, Any]) -> bytes:
-    """Give a configuration's bytes, by whose digest the image is known."""
+def serialize(config: Mapping[str, Any]) -> bytes:
+    """Return a configuration's bytes, whose digest is the image's ID."""
     return json.dumps(config, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _source() -> str:
-    urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
-    return urls["Issues"].removesuffix("/issues")
+def digest_of(data: bytes) -> str:
+    """Return the digest of `data` in the form that registries use: `sha256:<hex>`."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON that others sent; raise `ValueError` also if it nests too deeply or cannot be encoded in UTF-8."""
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("its JSON nests too deeply") from error
+    return found
+
+
+def validate(document: object, schema: Schema, wrong: str) -> None:
+    """Check a parsed JSON document against a schema.
+
+    Raises:
+        ValueError: it does not match. The message is `wrong` and where, without the value there, which may be long.
+    """
+    from jsonschema import Draft202012Validator
+
+    error = next(Draft202012Validator(schema).iter_errors(document), None)
+    if error is None:
+        return
+    where = error.json_path.removeprefix("$").removeprefix(".") or "it"
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        raise ValueError(f"{wrong}: {where} has no {missing}")
+    kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+    raise ValueError(f"{wrong}: {where} is no {kinds[0]}")
 
 
 def _revision() -> str:
-    """Give the commit that this vpatch runs from, empty where it is an installed package."""
+    """Return the commit of the checkout that vpatch runs from, empty for an installed package."""
     top = Path(__file__).parents[3]
     if not (top / ".git").exists():
         return ""
-    asked = ["git", "-C", str(top), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(top), "rev-parse", "HEAD"]
     try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -1,28 +1,34 @@
-"""What to build, and what came of it."""
+"""What to build, from options or from the definitions in `images/*.toml`, and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from vpatch.core.verdict import Changeset, State, Verdict
-from vpatch.errors import Failure, Problem
-from vpatch.image.extensions import Served
-from vpatch.image.find import Vllm
-from vpatch.image.model import Base, Layer, Tested
-from vpatch.image.patch import Patch
+from vpatch.core.engine import Engine
+from vpatch.core.verdict import State, Verdict
+from vpatch.errors import Failure, Problem, naming
+from vpatch.image.checks import Check
+from vpatch.image.config import Base, extra_required
+from vpatch.image.cuda.support import check_support
+from vpatch.image.filesystem import Files, Vllm
+from vpatch.image.patch import Layer, Patch, patch
 
 
 @dataclass(frozen=True)
 class Order:
     """An image to build.
 
-    `base` is its name, `platform` as `linux/amd64` (None: the engine's own, or amd64 in a registry), `python` an
-    interpreter inside the image (None: the one on its PATH). `tags` are full names; they are set at the end, unless
-    `set_tags` is false: then they only say where to push to. `push` sends them from an engine to their registries.
-    `tests` has some of `files`, `containers` and `gpus`. `architectures`, as `sm_120`, must be served by the base's
-    compiled extensions, and the overlays whose ids are in `named` must apply.
+    `base` is its name, with a digest if pinned; `platform` looks like `linux/amd64` (None: the engine's own, or amd64
+    in a registry); `python` is an interpreter inside the image (None: the one on its PATH). `tags` are full names, set
+    at the end; without `set_tags` they only name the repositories to push to. With `push`, an engine pushes them.
+    `tests` are some of `files`, `containers` and `gpus`. The base's compiled extensions must serve the `architectures`
+    (`sm_120`). `overlays` are the ids of overlays that must apply, empty: the default ones; `name` is its definition's.
     """
 
     base: str
@@ -33,15 +39,16 @@ class Order:
     push: bool = False
     tests: frozenset[str] = frozenset({"files", "containers"})
     architectures: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
+    overlays: tuple[str, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What came of an order.
+    """The result of an order.
 
-    `image` is the ID, or `repository@digest` once pushed; the base's own where there was nothing to do, which `notes`
-    says. `layer` is None then.
+    `image` is the ID, or `repository@digest` once pushed. If there was nothing to do, it is the base's, `layer` is
+    None, and `notes` has the reason. `extra` is added to the JSON.
     """
 
     base: Base
@@ -50,36 +57,91 @@ class Built:
     layer: Layer | None = None
     root: str | None = None
     vllm: str | None = None
-    tests: tuple[Tested, ...] = ()
+    tests: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def begun(
-    base: Base, image: str, found: Patch, vllm: Vllm, served: Served, more: Mapping[str, Any] | None = None
-) -> Built:
-    """Give what is known before anything is made; `more` is told in JSON too."""
-    extra = {**(more or {}), **served.json}
-    root, verdicts = f"/{vllm.root}", found.changeset.after
-    return Built(base, image, verdicts, root=root, vllm=vllm.version, notes=served.lines, extra=extra)
+def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, same: str) -> tuple[Built, Patch]:
+    """Compute the patch, and the result as far as it is known before anything is made.
 
-
-def refused(order: Order, base: Base, changeset: Changeset, served: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Give every reason not to build: overlays that drift, those that were named and do not apply, GPUs not served."""
-    idle = [v for v in changeset.before if v.id in order.named and v.state is State.NOT_APPLICABLE]
-    told = (Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle)
-    return (*changeset.problems, *told, *served)
-
-
-def nothing_to_do(order: Order, base: Base, verdicts: Sequence[Verdict]) -> str:
-    """Say that the base is as asked already.
-
-    Raises:
-        Failure: it should get a tag; the base's image keeps the names that it has.
+    The patch has no layer if nothing is to be made: because of problems (overlays drift, named ones do not apply, GPUs
+    are not served), or because there is nothing to do; then `same`, the base's own name, is the result's image. It is a
+    failure to have nothing to do if a tag was to be set.
     """
-    states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in verdicts)
-    if order.tags and order.set_tags:
-        cause = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
-        raise Failure(Problem("nothing to build", base.ref, cause))
-    return f"nothing to build: {base.ref}: {states}"
+    unserved, lines, extra = check_support(files, vllm, base, order.architectures)
+    found = patch(files, vllm, base, engine, order.python)
+    after = found.changeset.after
+    built = Built(base, "", after, None, f"/{vllm.root}", vllm.version, notes=tuple(lines), extra=extra)
+    idle = [v for v in found.changeset.before if v.id in order.overlays and v.state is State.NOT_APPLICABLE]
+    refusals = [Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle]
+    if problems := (*found.changeset.problems, *refusals, *unserved):
+        return replace(built, problems=problems), replace(found, layer=None)
+    if found.layer is None:
+        states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in after)
+        if order.tags and order.set_tags:
+            cause = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
+            raise Failure(Problem("nothing to build", base.ref, cause))
+        built = replace(built, image=same, notes=(*built.notes, f"nothing to build: {base.ref}: {states}"))
+    return built, found
+
+
+def definition_files(folder: Path) -> list[Path]:
+    """Return the paths of all definitions in `images/`; at least one."""
+    found = sorted((folder / "images").glob("*.toml"))
+    if not found:
+        raise Failure(Problem("no image definitions", str(folder / "images"), "there is no *.toml in it"))
+    return found
+
+
+def read_definitions(paths: Sequence[Path]) -> list[Order]:
+    """Read definitions, whose keys are listed in `definition.schema.json`. A failure has all problems of all files."""
+    orders: list[Order] = []
+    problems: list[Problem] = []
+    with extra_required():
+        from jsonschema import Draft202012Validator
+    schema = json.loads((files("vpatch.image") / "definition.schema.json").read_text("utf-8"))
+    for path in paths:
+        try:
+            orders.append(_read(path, Draft202012Validator(schema)))
+        except Failure as failure:
+            problems += failure.problems
+    taken: dict[str, str] = {}
+    for order in orders:
+        for tag in order.tags:
+            if taken.setdefault(tag, order.name) != order.name:
+                problems.append(Problem("tag taken", order.name, f"{tag} is a tag of {taken[tag]} too"))
+    if problems:
+        raise Failure(*problems)
+    return orders
+
+
+def _read(path: Path, schema: Any) -> Order:
+    try:
+        with naming("cannot read", str(path)):
+            definition = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise Failure(Problem("bad image definition", str(path), f"not TOML: {error}")) from error
+    errors = sorted(schema.iter_errors(definition), key=lambda error: error.json_path)
+    if errors:
+        raise Failure(*(Problem("bad image definition", str(path), _cause(error)) for error in errors))
+    return Order(
+        definition["base"] + (f"@{definition['digest']}" if "digest" in definition else ""),
+        definition.get("platform", "linux/amd64"),
+        tags=tuple(definition["tags"]),
+        tests=frozenset(definition.get("tests", ("files", "containers"))),
+        architectures=tuple(definition.get("architectures", ())),
+        overlays=tuple(definition.get("overlays", ())),
+        name=path.stem,
+    )
+
+
+def _cause(error: Any) -> str:
+    """Return what is wrong with a key; for a pattern, in words."""
+    where = error.json_path.removeprefix("$").removeprefix(".")
+    if error.validator == "pattern":
+        forms = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}
+        form = forms.get(where.partition("[")[0], "registry/repository:tag in full")
+        return f"{where}: {error.instance!r} is not {form}"
+    return f"{where}: {error.message}" if where else str(error.message)

@@ -1,12 +1,15 @@
-"""Compute what a patched image has that its base has not: one layer, and what is said of it. Nothing is written."""
+"""Compute the layer that puts overlays on an image, with its provenance. Nothing is written here."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import json
 import os
-import time
+import tarfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import PurePosixPath
@@ -14,26 +17,46 @@ from typing import Any
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
-from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import Changeset, Verdict
+from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure, Problem
-from vpatch.image import layer
-from vpatch.image.find import Vllm, listed
-from vpatch.image.model import Base, Entry, Files, Kind, Layer
-from vpatch.image.shapes import read_provenance
-from vpatch.tree import backup, record
+from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
+from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_record
+from vpatch.tree import record
 
-SCHEMA = 1
-# Not where the writer of site-packages keeps its own: an image holds no originals, they are in the base.
-PROVENANCE = "vpatch-image.json"
-"""The name, in the dist-info, of what an image says of itself."""
+# Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
+_PROVENANCE = "vpatch-image.json"
+_OVERLAY = object_with(id=TEXT, state=TEXT, because=TEXT)
+_FILE = object_with(before=TEXT_OR_NULL, after={"type": "array", "items": TEXT})
+_SCHEMA = object_with(
+    vpatch=TEXT,
+    vllm=TEXT,
+    root=TEXT,
+    python=TEXT_OR_NULL,
+    overlays={"type": "array", "items": _OVERLAY},
+    files={"type": "object", "additionalProperties": _FILE},
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One new layer. `blob` is its tar, compressed with gzip; digests are `sha256:<hex>`.
+
+    `diff_id` is the digest of the uncompressed tar, the same wherever it is made; `files` are the paths, sorted, that
+    the layer holds, and `removed` those that it removes.
+    """
+
+    blob: bytes = field(repr=False)
+    digest: str
+    diff_id: str
+    files: tuple[str, ...]
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Patch:
-    """What overlays make of an image: the changeset, and, where something changes, the layer and its provenance.
+    """What overlays change in an image: the changeset and, if anything changes, the layer and its provenance.
 
-    `provenance` is the JSON that lies in the dist-info and that the image is labelled with.
+    `provenance` is the JSON that lies in the dist-info and becomes the image's label.
     """
 
     changeset: Changeset
@@ -41,39 +64,100 @@ class Patch:
     provenance: str = ""
 
 
-def patch(files: Files, vllm: Vllm, base: Base, overlays: Sequence[Catalogued], python: str | None = None) -> Patch:
-    """Compute the layer that puts overlays on an image; `python` is the interpreter inside it that was asked for.
+@dataclass(frozen=True)
+class Provenance:
+    """A patched image's label; `text` is all of it, `root` is absolute inside the image.
 
-    Raises:
-        Failure: something in the image cannot be read or replaced.
+    `python` is the interpreter that the build was asked for, or else the one on the image's PATH.
     """
-    changeset = Engine(overlays).plan(lambda file: _module(files, vllm, file))
+
+    text: str
+    root: str
+    dist_info: str
+    python: str
+    vllm: str
+    vpatch: str
+    overlays: tuple[Mapping[str, Any], ...]
+    files: Mapping[str, Any]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of the modules that overlays changed or added."""
+        paths = [path.removesuffix(".py").removesuffix("/__init__") for path in self.files if path.endswith(".py")]
+        return tuple(path.replace("/", ".") for path in paths)
+
+    @property
+    def applied(self) -> frozenset[str]:
+        """The ids of the overlays whose changes are in the image, made by vpatch or merged upstream."""
+        return frozenset(str(one["id"]) for one in self.overlays if one["state"] in ("applied", "merged"))
+
+
+def provenance_of(image: Base) -> Provenance:
+    """Read an image's label. Raises `Failure` if it has none, or one that vpatch did not write."""
+    text = image.labels.get(LABEL)
+    if text is None:
+        raise Failure(Problem("not patched", image.ref, f"the image has no label {LABEL}"))
+    label = _read_provenance(text, image.ref)
+    info = f"vllm-{label['vllm']}.dist-info"
+    lists = (tuple(label["overlays"]), label["files"])
+    return Provenance(text, label["root"], info, label["python"] or "python3", label["vllm"], label["vpatch"], *lists)
+
+
+def patch(files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | None = None) -> Patch:
+    """Compute the layer that puts the engine's overlays on an image; `python` is the interpreter that was named."""
+    changeset = engine.plan(lambda file: files.read(f"{vllm.root}/{file}"))
     if changeset.problems or not changeset.files:
         return Patch(changeset)
-    rows = listed(files, vllm)
+    rows = read_record(files, vllm)
     if rows is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
-    said = _provenance(files, vllm, changeset, python)
-    new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": said.encode()}
+    provenance = _provenance(files, vllm, changeset, python)
+    new = {**changeset.files, f"{vllm.dist_info}/{_PROVENANCE}": provenance.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
     contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
     entries = _entries(files, vllm, contents)
-    made = layer.make(contents, entries, _bytecode(files, contents), _epoch(base.config.get("created")))
-    return Patch(changeset, made, said)
+    layer = make_layer(contents, entries, _bytecode(files, contents), _mtime(base.config.get("created")))
+    return Patch(changeset, layer, provenance)
 
 
-def _epoch(created: str | None) -> int:
-    """Give the time that new files get, in seconds: SOURCE_DATE_EPOCH, or else when the base was made.
+def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed: Sequence[str], mtime: int) -> Layer:
+    """Make a layer: equal arguments give equal bytes on any machine.
 
-    Raises:
-        Failure: SOURCE_DATE_EPOCH is set and not a number of seconds.
+    Args:
+        contents: the bytes of its files, by path.
+        entries: mode and owner of its files and of all folders above them: unpacking would create a missing folder as
+            root's. A file's `mtime` is the one it had before, 0 for a new file.
+        removed: the paths of files in the layers below to remove.
+        mtime: in seconds since the epoch, for every entry. A file that had exactly this `mtime` before gets one second
+            more, so that bytecode of its old content is never taken for its own.
     """
-    said = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if said:
-        if not said.isdecimal():
-            raise Failure(Problem("bad SOURCE_DATE_EPOCH", said, "not a number of seconds"))
-        return int(said)
+    tar = io.BytesIO()
+    whiteouts = [PurePosixPath(path).with_name(f"{WHITEOUT}{PurePosixPath(path).name}") for path in removed]
+    members = (*entries, *(Entry(str(path), Kind.FILE, 0o644, 0, 0, 0) for path in whiteouts))
+    with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in sorted(members, key=lambda entry: entry.path):
+            info = tarfile.TarInfo(entry.path)
+            info.mode, info.uid, info.gid = entry.mode, entry.uid, entry.gid
+            info.mtime = mtime + (entry.kind is Kind.FILE and entry.mtime == mtime)
+            if entry.kind is Kind.FOLDER:
+                info.type = tarfile.DIRTYPE
+                archive.addfile(info)
+            else:
+                data = contents.get(entry.path, b"")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    blob = gzip.compress(tar.getvalue(), mtime=0)
+    return Layer(blob, digest_of(blob), digest_of(tar.getvalue()), tuple(sorted(contents)), tuple(sorted(removed)))
+
+
+def _mtime(created: str | None) -> int:
+    """Return the time for new files: SOURCE_DATE_EPOCH, or else the base's creation; in seconds since the epoch."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if epoch:
+        if not epoch.isdecimal():
+            raise Failure(Problem("bad SOURCE_DATE_EPOCH", epoch, "not a number of seconds"))
+        return int(epoch)
     try:
         return max(0, int(datetime.fromisoformat(created).timestamp())) if created else 0
     except (ValueError, TypeError, OverflowError) as error:
@@ -81,62 +165,47 @@ def _epoch(created: str | None) -> int:
         raise Failure(Problem("cannot read when the base was made", str(created), cause)) from error
 
 
-def now() -> str:
-    """Give the time of the build, or SOURCE_DATE_EPOCH, as RFC 3339."""
-    said = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(said) if said else None))
-
-
-def _module(files: Files, vllm: Vllm, file: str) -> bytes | None:
-    return files.read(f"{vllm.root}/{file}")
-
-
-def _overlay(verdict: Verdict, changed: Mapping[str, bytes]) -> dict[str, Any]:
-    """Give what provenance says of an overlay."""
-    touched = [file for file in sorted(changed) if verdict.id in marks_in(changed[file])]
-    return {"id": verdict.id, "state": verdict.state, "because": verdict.because, "files": touched}
+def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
+    wrong = "not what vpatch writes"
+    try:
+        document: dict[str, Any] = read_json(text)
+        validate(document, _SCHEMA, wrong)
+    except ValueError as error:
+        cause = str(error) if str(error).startswith(wrong) else f"{wrong}: no JSON"
+        raise Failure(Problem("cannot read provenance", where, cause)) from error
+    return document
 
 
 def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
-    """Say what was changed. An earlier layer of vpatch's is part of it."""
-    earlier = _earlier(files, vllm)
+    """Return the provenance as JSON. That of an earlier layer by vpatch is included."""
+    path = f"{vllm.root}/{vllm.dist_info}/{_PROVENANCE}"
+    content = files.read(path)
+    earlier: dict[str, Any] = {} if content is None else _read_provenance(content, f"/{path}")
     known: dict[str, Any] = dict(earlier.get("files", {}))
-    for path, content in changeset.files.items():
-        old = _module(files, vllm, path)
-        before = known[path]["before"] if path in known else None if old is None else backup.sha256(old)
-        known[path] = {"before": before, "after": [backup.sha256(content)]}
-    contents = {path: changeset.files.get(path) or _module(files, vllm, path) or b"" for path in known}
+    for file, new in changeset.files.items():
+        old = files.read(f"{vllm.root}/{file}")
+        before = known[file]["before"] if file in known else None if old is None else hashlib.sha256(old).hexdigest()
+        known[file] = {"before": before, "after": [hashlib.sha256(new).hexdigest()]}
+    contents = {file: changeset.files.get(file) or files.read(f"{vllm.root}/{file}") or b"" for file in known}
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
-    overlays |= {verdict.id: _overlay(verdict, contents) for verdict in changeset.after}
-    said = {
-        "schema": SCHEMA,
+    for verdict in changeset.after:
+        touched = [file for file in sorted(contents) if verdict.id in marks_in(contents[file])]
+        because = verdict.because
+        overlays[verdict.id] = {"id": verdict.id, "state": verdict.state, "because": because, "files": touched}
+    document = {
+        "schema": 1,
         "vpatch": version("vpatch"),
         "vllm": vllm.version,
         "root": f"/{vllm.root}",
         "python": python,
         "overlays": [overlays[name] for name in sorted(overlays)],
-        "files": {path: known[path] for path in sorted(known)},
+        "files": {file: known[file] for file in sorted(known)},
     }
-    return json.dumps(said, separators=(",", ":"))
-
-
-def _earlier(files: Files, vllm: Vllm) -> dict[str, Any]:
-    """Give what an earlier vpatch said in the dist-info, empty where there was none.
-
-    Raises:
-        Failure: it is not what vpatch writes.
-    """
-    path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
-    content = files.read(path)
-    return {} if content is None else read_provenance(content, f"/{path}")
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:
-    """Give mode and owner of what the layer holds: as in the base; what is new there, as RECORD and its folder.
-
-    Raises:
-        Failure: a folder or file is a link, which a layer would replace.
-    """
+    """Return mode and owner of the layer's files and folders: as in the base; new ones as RECORD and its folder."""
     folders = sorted({str(parent) for path in contents for parent in PurePosixPath(path).parents} - {"."})
     model = f"{vllm.root}/{vllm.record}"
     found: list[Entry] = []
@@ -155,7 +224,7 @@ def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]
 
 
 def _bytecode(files: Files, contents: Collection[str]) -> list[str]:
-    """Give the compiled twins of the modules that change: the times of layers make old bytecode look right."""
+    """Return the bytecode files of changed modules: a layer's times can make Python trust outdated ones."""
     modules = [PurePosixPath(path) for path in contents if path.endswith(".py")]
     caches = {module.parent / "__pycache__" for module in modules}
     listed = {cache: files.names(str(cache)) for cache in sorted(caches)}

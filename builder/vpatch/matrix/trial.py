@@ -20,7 +20,7 @@ from vpatch.tree.verify import compiles
 
 @dataclass
 class Memory(Snapshot):
-    """A vLLM whose changed files are kept in memory; a `vpatch.tree.Writable`, its tree and its snapshot in one."""
+    """A vLLM whose changed files are kept in memory; its tree and its snapshot in one."""
 
     pristine: Read
     root: Path = Path("memory")

@@ -1,4 +1,16 @@
-"""What a model on a GPU needs: overlays, memory, concurrency and the command, from its config alone.
+"""Compute what a model needs on a GPU, from its config alone: overlays, memory, concurrency and the command.
 
-No GPU is used, no weight is loaded, no vLLM imported: this is vLLM's own arithmetic, as of a release, done beforehand.
+It uses no GPU, loads no weights and imports no vLLM: it repeats vLLM's own arithmetic, release by release.
 """
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def table(name: str) -> dict[str, Any]:
+    """Read a TOML file that ships with plan."""
+    return tomllib.loads(files("vpatch.plan").joinpath(name).read_text(encoding="utf-8"))

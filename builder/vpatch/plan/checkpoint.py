@@ -1,4 +1,4 @@
-"""A model from its config.json: layers, attention, quantisation; its weights' sizes from the files beside it."""
+"""Read a model from its config.json: layers, attention, quantization, and its weights from the files beside it."""
 
 from __future__ import annotations
 
@@ -7,35 +7,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.errors import Failure, Problem
-from vpatch.plan import estimate, unknown, weights
-from vpatch.plan.architectures import DEFAULT_INTERVAL, KNOWN, Architecture
-from vpatch.plan.jsonfile import UNREADABLE, Fields, load
-from vpatch.plan.model import FULL, LINEAR, Attention, Experts, GatedDeltaNet, Model
-from vpatch.plan.quantization import head_of, kv_cache_of
-from vpatch.plan.quantization import read as read_quantization
-from vpatch.plan.unknown import HEADS, LAYERS, POSITIONS
+from vpatch.plan import weights
+from vpatch.plan.architectures import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model
+from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
+from vpatch.plan.quantization import head_of, kv_cache_of, quantization_of
 
 DTYPES = ("bfloat16", "float16")
+_LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
+_INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
+_DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
+
+# What architectures that plan does not know call these numbers.
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+_KV_HEAD_KEYS = (
+    *("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups"),
+    "num_global_key_value_heads",
+)
+_HEAD_SIZE_KEYS = ("head_dim", "global_head_dim", "hidden_size_per_head", "kv_channels", "v_head_dim")
+_HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
+_LENGTH_KEYS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
+    *("max_sequence_length", "max_seq_length", "seq_len"),
+)
 
 
 def read(path: Path, *, name: str | None = None, weights_gib: float | None = None) -> Model:
-    """Give the model whose config.json `path` is, or is in.
+    """Read the model of a config.json, or of the folder that has one, called `name` or as the folder.
 
-    `name` is what to call it, by default what its folder is called. `weights_gib` is what its weights take in GiB,
-    which goes before what the files beside the config say.
-
-    Raises:
-        Failure: the config cannot be read, has values that no model has, or lacks what even bounds need.
+    `weights_gib` overrides the size of the weights that the files beside the config have. Raises as `model_of`.
     """
     try:
         folder, file = (path, path / "config.json") if path.is_dir() else (path.parent, path)
         beside = folder / "hf_quant_config.json"
-        modelopt = load(beside) if beside.exists() else None
+        modelopt = load_json(beside) if beside.exists() else None
     except OSError as error:
-        raise Failure(Problem(UNREADABLE, str(path), error.strerror or str(error))) from error
-    model = model_of(load(file), str(file), name=name or folder.resolve().name, modelopt=modelopt)
-    return weights.given(model, weights_gib) if weights_gib is not None else weights.beside(model, folder)
+        raise unreadable(path, error) from error
+    model = model_of(load_json(file), str(file), name=name or folder.resolve().name, modelopt=modelopt)
+    return weights.with_total(model, weights_gib) if weights_gib is not None else weights.from_files(model, folder)
 
 
 def model_of(
@@ -46,28 +55,29 @@ def model_of(
     revision: str | None = None,
     modelopt: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Give the model that a config.json says, its weights estimated. `where` is what to call the config in problems.
+    """Return the model that a config.json describes, with estimated weights; problems call the file `where`.
 
-    `modelopt` is what a hf_quant_config.json beside it says.
+    `modelopt` is the hf_quant_config.json beside it.
 
     Raises:
-        Failure: it has values that no model has, or lacks what even bounds need.
+        Failure: the config has impossible values, or lacks what even bounds need.
     """
     fields = Fields(config, where)
     names = fields.texts("architectures")
-    known = next((KNOWN[one] for one in names if one in KNOWN), None)
-    text = text_of(fields)
+    architecture = next((one for one in names if one in KNOWN), None)
+    known = KNOWN[architecture] if architecture else None
+    text = _text_config(fields)
     dtype = _dtype(fields, text)
     beside = Fields(modelopt, where, fields.problems) if modelopt else None
-    quantization, kv_cache_dtype = read_quantization(fields, beside), kv_cache_of(fields, beside)
-    if known is None:
-        model = unknown.model(text, name, names[0] if names else "")
-    else:
-        model = _known(text, known, name, next(one for one in names if one in KNOWN))
+    quantization, kv_cache_dtype = quantization_of(fields, beside), kv_cache_of(fields, beside)
+    if architecture and known:
+        model = _known(text, known, name, architecture)
         if LINEAR in model.layers:
             model = replace(model, linear=_linear(text, known, dtype))
-    fields.raise_problems()  # an estimate of what is absurd may take for ever
-    estimated = estimate.weights(fields, text, model, known, quantization)
+    else:
+        model = _bounds(text, name, names[0] if names else "")
+    fields.raise_problems()  # an estimate from absurd values may take forever
+    estimated = weights.estimate(fields, text, model, known, quantization)
     fields.raise_problems()
     return replace(
         model,
@@ -80,50 +90,62 @@ def model_of(
     )
 
 
-def text_of(fields: Fields) -> Fields:
-    """Give the part of a config that says the language model: all of it, or what a multimodal one has inside."""
+def _text_config(fields: Fields) -> Fields:
+    """Return the config of the language model: all of it, or what a multimodal one has inside."""
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         if isinstance(fields.data.get(key), dict):
-            return text_of(fields.inside(key)) if key == "thinker_config" else fields.inside(key)
+            return _text_config(fields.inside(key)) if key == "thinker_config" else fields.inside(key)
     return fields
 
 
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
-    layers = text.number("num_hidden_layers", most=LAYERS)
-    not_modelled = unknown.reasons(text, known)
+    layers = text.number("num_hidden_layers", most=_LAYERS)
+    unknown = _not_modeled(text, known)
+    vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
         architecture=architecture,
         layers=(FULL,) * layers,
-        attention=attention(text, defaults),
+        attention=_attention(text, defaults),
         hidden_size=text.number("hidden_size"),
-        vocab_size=text.number("vocab_size", default=defaults["vocab_size"], most=1 << 28),
-        max_position_embeddings=text.number(
-            "max_position_embeddings", default=defaults["max_position_embeddings"], most=POSITIONS
-        ),
+        vocab_size=text.number("vocab_size", default=vocab, most=1 << 28),
+        max_position_embeddings=text.number("max_position_embeddings", default=positions, most=_POSITIONS),
         intermediate_size=text.number("intermediate_size", default=defaults.get("intermediate_size", 0)),
         experts=_experts(text, known) if known.experts else None,
         tied=text.flag("tie_word_embeddings", default=known.tied),
         vision=known.vision,
-        draft_layers=text.number(known.draft, default=1, least=0, most=LAYERS) if known.draft else 0,
-        unknown=not_modelled,
+        draft_layers=text.number(known.draft, default=1, least=0, most=_LAYERS) if known.draft else 0,
+        unknown=unknown,
     )
-    if not known.hybrid or not_modelled:
-        return model
-    return replace(model, layers=_kinds(text, layers))
+    return replace(model, layers=_kinds(text, layers)) if known.hybrid and not unknown else model
 
 
-def attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
-    """Give the shape of full attention, as vLLM's `get_head_size` and `get_total_num_kv_heads` do."""
-    heads = text.number("num_attention_heads", most=HEADS)
+def _not_modeled(text: Fields, known: Architecture) -> tuple[str, ...]:
+    """Return what plan does not model in the config of a known architecture, in words."""
+    reasons = []
+    default = 0 if text.nulled("sliding_window") else known.window
+    window = text.number("sliding_window", default=default, least=0, most=_POSITIONS)
+    if window and (not known.switched or text.flag("use_sliding_window", default=False)):
+        reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
+    kinds = {FULL, LINEAR} if known.hybrid else {FULL}
+    if others := sorted(set(text.texts("layer_types")) - kinds):
+        reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
+    if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
+        reasons.append("attention is chunked")
+    return tuple(reasons)
+
+
+def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
+    """As vLLM's `get_head_size` and `get_total_num_kv_heads`."""
+    heads = text.number("num_attention_heads", most=_HEADS)
     fewer = heads if text.nulled("num_key_value_heads") else defaults.get("num_key_value_heads", heads)
-    kv_heads = text.number("num_key_value_heads", default=fewer, most=HEADS)
+    kv_heads = text.number("num_key_value_heads", default=fewer, most=_HEADS)
     if heads % kv_heads:
         text.wrong("num_key_value_heads", f"is {kv_heads}, of which {heads} heads are no multiple")
     even = text.number("hidden_size") // heads
     default = even if text.nulled("head_dim") else defaults.get("head_dim", even)
-    size = text.number("head_dim", default=default if default or not even else None, most=HEADS)
+    size = text.number("head_dim", default=default if default or not even else None, most=_HEADS)
     if size == 0:
         text.wrong("hidden_size", f"leaves nothing for each of {heads} heads")
     return Attention(heads, kv_heads, size)
@@ -134,13 +156,13 @@ def _kinds(text: Fields, layers: int) -> tuple[str, ...]:
         if len(kinds) != layers:
             text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
         return kinds
-    interval = text.number("full_attention_interval", default=DEFAULT_INTERVAL, most=LAYERS)
+    interval = text.number("full_attention_interval", default=_INTERVAL, most=_LAYERS)
     return tuple(LINEAR if (index + 1) % interval else FULL for index in range(layers))
 
 
 def _linear(text: Fields, known: Architecture, dtype: str) -> GatedDeltaNet:
     def size(key: str) -> int:
-        return text.number(key, default=known.defaults[key], most=HEADS)
+        return text.number(key, default=known.defaults[key], most=_HEADS)
 
     keys, values = size("linear_num_key_heads"), size("linear_num_value_heads")
     if values % keys:
@@ -169,7 +191,36 @@ def _experts(text: Fields, known: Architecture) -> Experts:
 
 
 def _dtype(fields: Fields, text: Fields) -> str:
-    """Give the dtype that vLLM takes for `--dtype auto`: of a checkpoint in float32, or that says none, bfloat16."""
-    said = next((f.text(key) for f in (fields, text) for key in ("dtype", "torch_dtype") if f.has(key)), "")
-    said = said.removeprefix("torch.")
-    return said if said in DTYPES else DTYPES[0]
+    """Resolve `--dtype auto` as vLLM does: a checkpoint in float32, or without a dtype, becomes bfloat16."""
+    dtypes = (place.text(key) for place in (fields, text) for key in ("dtype", "torch_dtype") if place.has(key))
+    dtype = next(dtypes, "").removeprefix("torch.")
+    return dtype if dtype in DTYPES else DTYPES[0]
+
+
+def _bounds(text: Fields, name: str, architecture: str) -> Model:
+    """Return the most that a model of an unknown architecture can take; note in `text` what even that needs."""
+    layers = text.number(*_LAYER_KEYS, most=_LAYERS)
+    heads = text.number(*_HEAD_KEYS, most=_HEADS)
+    hidden = text.number(*_HIDDEN_KEYS)
+    lengths = [text.number(key, most=_POSITIONS) for key in _LENGTH_KEYS if text.has(key)]
+    kv_heads, size = _largest(text, _KV_HEAD_KEYS) or heads, _largest(text, _HEAD_SIZE_KEYS) or -(-hidden // heads)
+    called = f"architecture {architecture[:80]!r}" if architecture else "a config that names no architecture"
+    return Model(
+        name=name,
+        architecture=architecture,
+        layers=(FULL,) * layers,
+        attention=Attention(heads, kv_heads, size),
+        hidden_size=hidden,
+        vocab_size=text.number("vocab_size", default=1, most=1 << 28),
+        max_position_embeddings=min(lengths, default=_DEFAULT_LENGTH),
+        intermediate_size=text.number("intermediate_size", "n_inner", default=0, least=0),
+        tied=text.flag("tie_word_embeddings", default=False),
+        unknown=(f"what the layers of {called} keep: each is taken for full attention, the most that one can take",),
+    )
+
+
+def _largest(text: Fields, keys: tuple[str, ...]) -> int:
+    """Read the largest number under any of the keys, each of which may list one for every layer."""
+    values = {key: text.data[key] for key in filter(text.has, keys)}
+    each = [(key, one) for key, value in values.items() for one in (value if isinstance(value, list) else [value])]
+    return max((Fields({key: one}, text.where, text.problems).number(key, most=_HEADS) for key, one in each), default=0)

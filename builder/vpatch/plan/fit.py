@@ -1,19 +1,26 @@
-"""Whether a deployment fits its GPUs, and what of it would."""
+"""Whether a deployment fits its GPUs, the bounds of its options, and changes that would make it fit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
 
-from vpatch.plan.arithmetic import arithmetic_of
-from vpatch.plan.estimates import CONTEXT
-from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest
-from vpatch.plan.memory import Memory, account
-from vpatch.plan.model import Capacity, Deployment, Layout, Model, Weights
+from vpatch.errors import Failure
+from vpatch.plan.architectures import Model, Weights
+from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
+from vpatch.plan.memory import CONTEXT, Memory, account
+
+SEQUENCES = 1024  # the most requests at once that advice considers: vLLM's largest default
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A deployment on its GPUs: most likely, at least and at most. `memory` is of the GPU with least room."""
+    """A deployment on its GPUs: most likely, at least and at most. `memory` is of the GPU with the least room."""
 
     deployment: Deployment
     layout: Layout
@@ -25,27 +32,24 @@ class Fit:
 
     @property
     def needed(self) -> int:
-        """Bytes of a GPU that vLLM wants of the KV cache to start: for a request of full length, and for its graphs."""
+        """Bytes of KV cache on a GPU that vLLM needs to start: for a request of full length, and for its graphs."""
         return max(self.request, self._bytes(self.states))
 
     @property
     def request(self) -> int:
-        """Bytes of a GPU that the KV cache of one request of full length takes, as vLLM asks for it when it starts."""
+        """Bytes of KV cache on a GPU for one request of full length, as vLLM asks for it when it starts."""
         spare = arithmetic_of(self.deployment.vllm).keeps_null_block
         return self._bytes(blocks_for(self.layout, self.deployment.max_model_len) + spare)
 
     @property
     def states(self) -> int:
-        """Blocks that it wants for the states of a batch, one for each request.
-
-        Source: `CompilationConfig.resolve_cudagraph_mode_and_sizes`.
-        """
+        """Blocks for the states of a batch, one per request: `CompilationConfig.resolve_cudagraph_mode_and_sizes`."""
         wanted = arithmetic_of(self.deployment.vllm).block_per_request and not self.deployment.enforce_eager
         return self.deployment.max_num_seqs if wanted and self.layout.state_bytes else 0
 
     @property
     def lacks_states(self) -> bool:
-        """Whether it is for these alone that it does not start."""
+        """Whether these blocks are the only thing that it lacks."""
         enough = self.share_is_free and not self.overflows and self.longest >= self.deployment.max_model_len
         return enough and not self.fits
 
@@ -56,17 +60,17 @@ class Fit:
 
     @property
     def share_is_free(self) -> bool:
-        """Whether vLLM's share is free when it begins: it asks for that first. Source: `request_memory`."""
+        """Whether vLLM's share is free when it begins, which it checks first. Source: `request_memory`."""
         return self.memory.requested <= self.memory.total - CONTEXT.size.least
 
     @property
     def overflows(self) -> bool:
-        """Whether a KV cache of a given size is more than the rest leaves of the card: nothing else bounds it."""
+        """Whether a KV cache of a given size exceeds the rest of the card: nothing else bounds it."""
         return self.memory.kv_cache.exact and self.memory.left.likely < 0
 
     @property
     def surely(self) -> bool:
-        """Whether it does so at the worst that is estimated."""
+        """Whether it fits even in the worst case of the estimates."""
         room = not self.memory.kv_cache.exact or self.memory.left.least >= 0
         return self._bytes(self.least.blocks) >= self.needed and room
 
@@ -75,19 +79,87 @@ class Fit:
 
 
 def fit(model: Model, weights: Weights, deployment: Deployment) -> Fit:
-    """Compute it.
-
-    Raises:
-        Failure: vLLM has no such KV cache, or the model cannot be divided so.
-    """
-    laid = layout(model, deployment)
+    """Compute how a deployment fits its GPUs; raise `Failure` as `layout` does."""
+    laid_out = layout(model, deployment)
     stages = account(model, weights, deployment)
     likely, least, most = (
-        capacity(laid, deployment, [getattr(stage.kv_cache, bound) for stage in stages])
+        capacity(laid_out, deployment, [getattr(stage.kv_cache, bound) for stage in stages])
         for bound in ("likely", "least", "most")
     )
-    tightest = min(
-        zip(stages, laid.bytes_per_block, strict=True),
+    tightest, _ = min(
+        zip(stages, laid_out.bytes_per_block, strict=True),
         key=lambda stage: (stage[0].kv_cache.likely / stage[1], stage[0].left.likely),
     )
-    return Fit(deployment, laid, tightest[0], likely, least, most, longest(laid, deployment, likely.blocks))
+    return Fit(deployment, laid_out, tightest, likely, least, most, longest(laid_out, deployment, likely.blocks))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The most likely bounds of a deployment if one option changes; None where nothing fits.
+
+    `max_model_len` is the longest request, `max_num_seqs` the largest batch that leaves room for a request of full
+    length, `gpu_memory_utilization` the smallest share that serves `requests` of full length at once.
+    """
+
+    max_model_len: int | None
+    max_num_seqs: int | None
+    gpu_memory_utilization: float | None
+    requests: int = 1
+
+
+def advise(model: Model, weights: Weights, deployment: Deployment, requests: int = 1) -> Advice:
+    """Find the bounds of a deployment that is to serve `requests` of full length at once."""
+
+    def serves(changed: Deployment) -> bool:
+        found = fit(model, weights, changed)
+        return found.fits and found.likely.concurrency >= requests
+
+    length = fit(model, weights, deployment).longest
+    share = None
+    if deployment.kv_cache_memory_bytes is None:
+        free = ceil(1000 * CONTEXT.size.least / deployment.gpu.memory)  # the share can be no more than what is free
+        thousandths = _last(lambda n: serves(replace(deployment, gpu_memory_utilization=(1000 - n) / 1000)), free, 990)
+        share = None if thousandths is None else (1000 - thousandths) / 1000
+    sequences = _most_requests(model, weights, deployment, SEQUENCES)
+    return Advice(min(length, model.max_position_embeddings) or None, sequences, share, requests)
+
+
+def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
+    """Yield options that would each make a deployment fit, the smallest change of each kind."""
+    offered: set[str] = set()
+    for option, value, changed in _changes(model, weights, deployment):
+        with suppress(Failure):  # the model cannot be divided so
+            if option not in offered and fit(model, weights, changed).fits:
+                offered.add(option)
+                yield f"{option} {value}"
+
+
+def _changes(model: Model, weights: Weights, deployment: Deployment) -> Iterator[tuple[str, Any, Deployment]]:
+    """Yield changes to try: an option, its value, and the changed deployment."""
+    dtypes = [one for one in ("fp8", *TURBOQUANT[:2]) if one in arithmetic_of(deployment.vllm).kv_cache_dtypes]
+    shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
+    length = min(fit(model, weights, deployment).longest, model.max_position_embeddings)
+    values: dict[str, list[Any]] = {
+        "max_model_len": [length] if length else [],
+        "max_num_seqs": [_most_requests(model, weights, deployment, deployment.max_num_seqs)],
+        "max_num_batched_tokens": [tokens for tokens in (8192, 2048) if tokens < deployment.max_num_batched_tokens],
+        "gpu_memory_utilization": [share for share in shares if share > deployment.gpu_memory_utilization],
+        "kv_cache_dtype": [dtype for dtype in dtypes if dtype != deployment.kv_cache_dtype],
+        "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
+    }
+    for name, found in values.items():
+        for value in filter(None, found):
+            yield f"--{name.replace('_', '-')}", value, replace(deployment, **{name: value})
+    for gpu in GPUS:
+        if gpu.memory > deployment.gpu.memory:
+            yield "--gpu", f"'{gpu.name}'", replace(deployment, gpu=gpu)
+
+
+def _most_requests(model: Model, weights: Weights, deployment: Deployment, most: int) -> int | None:
+    return _last(lambda n: fit(model, weights, replace(deployment, max_num_seqs=n)).fits, 1, most)
+
+
+def _last(holds: Callable[[int], bool], first: int, last: int) -> int | None:
+    """Return the last number for which a predicate holds that holds for all before it; None if for none."""
+    count = bisect_left(range(first, last + 1), 1, key=lambda n: not holds(n))
+    return first + count - 1 if count else None

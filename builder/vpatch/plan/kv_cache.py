@@ -1,118 +1,179 @@
-"""The KV cache as vLLM lays it out: block size, groups of layers, blocks, and what they hold.
+"""The KV cache as vLLM lays it out: bytes of a token and a state, block size, groups of layers, and what blocks hold.
 
 Source: `Platform._align_hybrid_block_size`, and `get_kv_cache_groups` and `get_kv_cache_config_from_groups` in vLLM's
-`v1/core`. All of a model's layers share one pool of blocks, of which every group of layers takes some: those of
-attention one for `block_size` tokens, those with a state a fixed number for a request.
+`v1/core`. All layers of a model share one pool of blocks. Of it, a group of attention layers takes a block for
+`block_size` tokens, and a group of layers with a state a fixed number for each request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan.arithmetic import Arithmetic, arithmetic_of
-from vpatch.plan.kv_pages import PRESETS, element_bytes, state_bytes, token_bytes
-from vpatch.plan.model import FULL, LINEAR, Attention, Capacity, Deployment, Layout, Model
+from vpatch.plan.architectures import FULL, LINEAR, Attention, GatedDeltaNet, Model
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 
-KERNEL_BLOCK = 16
-"""Tokens: vLLM's default block size, and the least that every attention kernel for NVIDIA's GPUs takes."""
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
+BOUNDARY = 2  # layers that TurboQuant skips at each end of a dense model, at most half of the layers at each
 
-BOUNDARY = 2
-"""Layers at each end of a dense model that TurboQuant leaves unquantised, at most half of them at each."""
+# Bits per element of keys (8: FP8, with nothing else stored) and of values.
+TURBOQUANT_BITS = dict(zip(TURBOQUANT, ((8, 4), (4, 4), (3, 4), (3, 3)), strict=True))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a deployment's KV cache, per GPU.
+
+    A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
+    linear-attention layer `state_bytes` (0 without any), padded to a page. `groups` has the number of layers of each
+    group, those of attention first; `attention_groups` of them grow with the context, each other takes `state_blocks`
+    for a request. `bytes_per_block` has the size of a block on a GPU of each pipeline stage.
+    """
+
+    block_size: int
+    page_bytes: int
+    state_bytes: int
+    groups: tuple[int, ...]
+    attention_groups: int
+    bytes_per_block: tuple[int, ...]
+    state_blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a KV cache of some size holds. vLLM prints `slots` or `tokens`, depending on the release."""
+
+    blocks: int
+    blocks_per_request: int
+    slots: int
+    tokens: int
+    concurrency: float
 
 
 def layout(model: Model, deployment: Deployment) -> Layout:
-    """Give the layout of a deployment's KV cache.
-
-    Raises:
-        Failure: the release has no such KV cache, or the model cannot be divided among so many GPUs.
-    """
-    traits = arithmetic_of(deployment.vllm)
-    _check(model, deployment, traits)
-    attention = _shard(model.attention, deployment.tensor_parallel_size)
-    per_token = token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
+    """Return the layout of a deployment's KV cache; raise `Failure` if the release or the model has no such layout."""
+    _check(model, deployment)
+    attention = model.attention.shard(deployment.tensor_parallel_size)
+    per_token = _token_bytes(attention, deployment.kv_cache_dtype, model.dtype)
     drafts = model.draft_layers if deployment.speculative_tokens else 0
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
+    # The layers of multi-token prediction come after all others, on the last stage.
+    stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
     if not model.hybrid:
-        return _dense(model, deployment, traits, attention, per_token, drafts, stages)
+        return _dense(model, deployment, attention, per_token, stages)
 
-    assert model.linear  # noqa: S101 - for mypy; a hybrid model has some
-    state = state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
-    exports = exports_states(model, deployment)
+    assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
+    state = _state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
+    exports = _exports_states(model.linear, deployment)
     kernel_block = 64 if exports else KERNEL_BLOCK
     block_size = kernel_block * ceil(state / (kernel_block * per_token))
-    growing = [index for index, kind in enumerate(model.layers) if kind != LINEAR]
-    growing += range(len(model.layers), len(model.layers) + drafts)
     fixed = [index for index, kind in enumerate(model.layers) if kind == LINEAR]
-    size = _group_size(len(growing), len(fixed))
-    groups = [*_split(growing, size), *_split(fixed, size)]
+    growing = [index for index in range(stages[-1].stop) if index not in fixed]
+    # A group has as many layers as the rarer kind, unless the other kind has less than half as many more.
+    least, most = sorted((len(growing), len(fixed)))
+    size = most if most < least * 1.5 else least
+    counts = [(kind, ceil(len(kind) / size)) for kind in (growing, fixed)]
+    groups = [kind[first::count] for kind, count in counts for first in range(count)]
     return Layout(
         block_size=block_size,
         page_bytes=block_size * per_token,
         state_bytes=state,
         groups=tuple(map(len, groups)),
-        attention_groups=ceil(len(growing) / size),
+        attention_groups=counts[0][1],
         bytes_per_block=tuple(
-            block_size * per_token * max(sum(index in stage for index in group) for group in groups)
-            for stage in _with_drafts(stages, drafts)
+            block_size * per_token * max(sum(index in stage for index in group) for group in groups) for stage in stages
         ),
         state_blocks=1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens,
     )
 
 
-def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> Capacity:
-    """Say what the KV cache holds if the GPUs of each pipeline stage give it `budgets` bytes: the smallest decides."""
-    blocks = max(0, min(budget // size for budget, size in zip(budgets, layout.bytes_per_block, strict=True)))
-    needed = blocks_for(layout, deployment.max_model_len)
-    concurrency = blocks / needed
-    return Capacity(
-        blocks=blocks,
-        blocks_per_request=needed,
-        slots=blocks // len(layout.groups) * _least_block(layout, deployment),
-        tokens=int(concurrency * deployment.max_model_len),
-        concurrency=concurrency,
+def _dense(
+    model: Model, deployment: Deployment, attention: Attention, per_token: int, stages: Sequence[range]
+) -> Layout:
+    """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
+    skipped, block_size = skipped_layers(model, deployment), KERNEL_BLOCK
+    unquantized = _token_bytes(attention, "auto", model.dtype)
+    if skipped and arithmetic_of(deployment.vllm).aligns_skipped:
+        block_size *= DTYPE_BYTES[model.dtype]  # against one byte of a packed cache
+    return Layout(
+        block_size=block_size,
+        page_bytes=block_size * per_token,
+        state_bytes=0,
+        groups=(stages[-1].stop,),
+        attention_groups=1,
+        bytes_per_block=tuple(
+            block_size * sum(unquantized if index in skipped else per_token for index in stage) for stage in stages
+        ),
     )
 
 
-def _least_block(layout: Layout, deployment: Deployment) -> int:
-    """Tokens of the shortest block of any group; without prefix caching, that of a state is as long as a request."""
-    if deployment.enable_prefix_caching or len(layout.groups) == layout.attention_groups:
-        return layout.block_size
-    return min(layout.block_size, deployment.max_model_len)
+def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
+    """Bytes of one token in one layer, keys and values, with one GPU's part of `attention` and the model's dtype."""
+    if kv_cache_dtype in TURBOQUANT:
+        return attention.kv_heads * turboquant_slot(kv_cache_dtype, attention.head_size)
+    stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+    return 2 * attention.kv_heads * attention.head_size * DTYPE_BYTES[stored]
+
+
+def turboquant_slot(kv_cache_dtype: str, head_size: int) -> int:
+    """Bytes of one token in one KV head: packed keys with their norm (2), packed values with scale and zero (4).
+
+    Source: `TurboQuantConfig.slot_size_aligned`.
+    """
+    key_bits, value_bits = TURBOQUANT_BITS[kv_cache_dtype]
+    keys = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2
+    values = ceil(head_size * value_bits / 8) + 4
+    return keys + values + (keys + values) % 2
+
+
+def _state_bytes(linear: GatedDeltaNet, dtype: str, ranks: int, speculative_tokens: int) -> int:
+    """Bytes of a request's state in one layer on one of `ranks` GPUs: the recurrent state and the convolution's.
+
+    Source: `MambaStateShapeCalculator.gated_delta_net_state_shape`.
+    """
+    channels = 2 * linear.key_heads * linear.key_head_size + linear.value_heads * linear.value_head_size
+    convolution = channels // ranks * (linear.conv_kernel - 1 + speculative_tokens) * DTYPE_BYTES[dtype]
+    recurrent = linear.value_heads // ranks * linear.value_head_size * linear.key_head_size
+    return convolution + recurrent * DTYPE_BYTES[linear.state_dtype]
+
+
+def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> Capacity:
+    """Return what the KV cache holds if it has `budgets` bytes on the GPUs of each stage: the smallest decides."""
+    blocks = max(0, min(budget // size for budget, size in zip(budgets, layout.bytes_per_block, strict=True)))
+    needed = blocks_for(layout, deployment.max_model_len)
+    concurrency, shortest = blocks / needed, layout.block_size
+    if not deployment.enable_prefix_caching and len(layout.groups) > layout.attention_groups:
+        shortest = min(shortest, deployment.max_model_len)  # a state's block is as long as a request
+    slots, tokens = blocks // len(layout.groups) * shortest, int(concurrency * deployment.max_model_len)
+    return Capacity(blocks, needed, slots, tokens, concurrency)
 
 
 def blocks_for(layout: Layout, tokens: int) -> int:
-    """Give the blocks that one request of `tokens` takes, over all groups."""
+    """Return the number of blocks that a request of `tokens` takes in all groups."""
     fixed = (len(layout.groups) - layout.attention_groups) * layout.state_blocks
     return layout.attention_groups * ceil(tokens / layout.block_size) + fixed
 
 
 def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
-    """Give the longest request, in tokens, that vLLM admits with so many blocks; 0 if none."""
+    """Return the length in tokens of the longest request that vLLM admits with so many blocks; 0 if none."""
     free = blocks - arithmetic_of(deployment.vllm).keeps_null_block - blocks_for(layout, 0)
     return max(0, free // layout.attention_groups * layout.block_size)
 
 
-def exports_states(model: Model, deployment: Deployment) -> bool:
-    """Say whether prefill kernels put out states on the way, as FlashInfer's do on Hopper and Blackwell."""
-    if not (arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching and model.linear):
+def _exports_states(linear: GatedDeltaNet, deployment: Deployment) -> bool:
+    """Whether prefill kernels export states on the way, as FlashInfer's do on Hopper and Blackwell."""
+    if not (arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching):
         return False
-    match deployment.gpu.capability:
-        case (9, 0):
-            return True
-        case (10 | 12, _):
-            return model.linear.key_head_size == 128
-        case _:
-            return False
+    major, minor = deployment.gpu.capability or (0, 0)
+    return (major, minor) == (9, 0) or (major in {10, 12} and linear.key_head_size == 128)
 
 
 def stages_of(layers: int, stages: int) -> list[range]:
-    """Divide layers among pipeline stages as vLLM does: what is left over goes to those before the last.
-
-    Source: `vllm.distributed.utils.get_pp_indices`.
-    """
+    """Divide layers among stages as vLLM's `get_pp_indices`: the remainder goes to the stages before the last."""
     counts = [layers // stages] * stages
     for stage in range(layers % stages):
         counts[-2 - stage] += 1
@@ -120,8 +181,8 @@ def stages_of(layers: int, stages: int) -> list[range]:
 
 
 def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
-    """Give the layers that TurboQuant leaves alone: none of a hybrid model's attention, the boundary of a dense one."""
-    if deployment.kv_cache_dtype not in PRESETS:
+    """Return the layers that TurboQuant skips: those without attention, in a dense model those at the boundary."""
+    if deployment.kv_cache_dtype not in TURBOQUANT:
         return frozenset()
     count = len(model.layers)
     if model.hybrid:
@@ -130,63 +191,13 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
     return frozenset({*range(edge), *range(count - edge, count)})
 
 
-def _dense(
-    model: Model,
-    deployment: Deployment,
-    traits: Arithmetic,
-    attention: Attention,
-    per_token: int,
-    drafts: int,
-    stages: list[range],
-) -> Layout:
-    """Give the layout where every layer is attention: one group, whose pages need not be equal."""
-    skipped = skipped_layers(model, deployment)
-    block_size = KERNEL_BLOCK
-    unquantised = token_bytes(attention, "auto", model.dtype)
-    if skipped and traits.aligns_skipped:
-        block_size *= element_bytes("auto", model.dtype)  # against one byte of a packed cache
-    return Layout(
-        block_size=block_size,
-        page_bytes=block_size * per_token,
-        state_bytes=0,
-        groups=(len(model.layers) + drafts,),
-        attention_groups=1,
-        bytes_per_block=tuple(
-            block_size * sum(unquantised if index in skipped else per_token for index in stage)
-            for stage in _with_drafts(stages, drafts)
-        ),
-    )
-
-
-def _with_drafts(stages: list[range], drafts: int) -> list[range]:
-    """The layers of multi-token prediction come after all others, on the last stage."""
-    return [*stages[:-1], range(stages[-1].start, stages[-1].stop + drafts)]
-
-
-def _shard(attention: Attention, ranks: int) -> Attention:
-    """Give what one of `ranks` GPUs has; KV heads that are fewer than GPUs are copied."""
-    return Attention(attention.heads // ranks, max(1, attention.kv_heads // ranks), attention.head_size)
-
-
-def _group_size(growing: int, fixed: int) -> int:
-    """Layers in a group: as many as the rarer kind has, unless the other has less than half as many more."""
-    least, most = sorted((growing, fixed))
-    return most if most < least * 1.5 else least
-
-
-def _split(layers: list[int], size: int) -> list[list[int]]:
-    count = ceil(len(layers) / size)
-    return [layers[first::count] for first in range(count)]
-
-
-def _check(model: Model, deployment: Deployment, traits: Arithmetic) -> None:
+def _check(model: Model, deployment: Deployment) -> None:
+    traits = arithmetic_of(deployment.vllm)
     ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     problems = []
     if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
-        known = ", ".join(traits.kv_cache_dtypes)
-        problems.append(
-            Problem("no such KV cache", f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}", f"plan knows {known}")
-        )
+        where, cause = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}", ", ".join(traits.kv_cache_dtypes)
+        problems.append(Problem("no such KV cache", where, f"plan knows {cause}"))
     divided = {"attention heads": model.attention.heads}
     if model.attention.kv_heads > ranks:
         divided["KV heads"] = model.attention.kv_heads

@@ -1,7 +1,9 @@
-"""Where a GPU's memory goes: what can be computed is, the rest is estimated, with its bounds.
+"""A GPU's memory by item: exact where it can be computed, else an estimate with bounds.
 
-vLLM takes `gpu_memory_utilization` of the whole card, runs the model once at its largest batch, and gives the KV cache
-what that run left. Weights and the KV cache are arithmetic; `vpatch.plan.estimates` has what is known of the run.
+vLLM takes `gpu_memory_utilization` of the whole card, runs the model once at its largest batch, and gives the rest of
+its share to the KV cache. Weights and KV cache are arithmetic. What that run takes is estimated: from what vLLM 0.20.2
+counted on an H200 (docs/gpu, `python -m tests.validation.gpu.planned`). The estimates hold for an RTX 5090 whose
+weights and KV cache are printed (tests/plan/test_fit.py).
 """
 
 from __future__ import annotations
@@ -10,18 +12,71 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from vpatch.plan.estimates import Estimate, Item, exactly, runtime_items
-from vpatch.plan.kv_cache import skipped_layers, stages_of
-from vpatch.plan.model import MIB, Deployment, Model, Weights
-from vpatch.plan.turboquant import turboquant_items
+from vpatch.plan import GIB, MIB
+from vpatch.plan.architectures import LINEAR, Model, Weights
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
+
+COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
+IMAGE = int(1.9 * GIB)  # Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches
+SAMPLER = 20  # bytes per token of the vocabulary: logits and probabilities in float32, sorted values, their indices
+TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
+
+SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
+FLOAT, HALF, KERNEL_BLOCK = 4, 2, 128
+TRANSIENTS = 4  # copies of the dequantized keys that a continuation of a prompt makes while it runs
+KEPT = 2.3  # times their size that the allocator keeps, since they grow with each chunk: 1.9 and 2.3 on an H200
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of bytes: most likely, at least, at most."""
+
+    likely: int
+    least: int
+    most: int
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.likely + other.likely, self.least + other.least, self.most + other.most)
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return Estimate(self.likely - other.likely, self.least - other.most, self.most - other.least)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has no margin."""
+        return self.least == self.most
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that takes memory of a GPU; if it is not `counted`, it comes on top of vLLM's share."""
+
+    name: str
+    size: Estimate
+    because: str
+    counted: bool = True
+
+
+def exactly(size: int) -> Estimate:
+    """Return a computed size as an estimate without a margin."""
+    return Estimate(size, size, size)
+
+
+def within(likely: float, least: float, most: float) -> Estimate:
+    """Return an estimate given in GiB."""
+    return Estimate(int(likely * GIB), int(least * GIB), int(most * GIB))
+
+
+CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.6), "taken before vLLM begins to count", counted=False)
 
 
 @dataclass(frozen=True)
 class Memory:
     """The memory of a GPU, in bytes. `total` is the card's, `requested` vLLM's share of it.
 
-    `items` are what takes some besides the KV cache; those not `counted` come on top of the share. `kv_cache` is what
-    is left of the share for it, and may be negative.
+    `items` take memory besides the KV cache; those not `counted` come on top of the share. `kv_cache` is what is left
+    of the share for it, and may be negative.
     """
 
     total: int
@@ -31,15 +86,15 @@ class Memory:
 
     @property
     def left(self) -> Estimate:
-        """What stays free of the whole card when everything is in use; negative: it does not fit."""
+        """What stays free of the whole card when everything is in use; negative if it does not fit."""
         if self.kv_cache.exact:
             return exactly(self.total) - self.kv_cache - added(self.items)
-        # What is not known of what is counted goes to the KV cache, and leaves the sum as it is.
+        # The uncertainty of counted items goes to the KV cache, and leaves the sum unchanged.
         return exactly(self.total - self.requested) - added(item for item in self.items if not item.counted)
 
 
 def added(items: Iterable[Item]) -> Estimate:
-    """Give what items take together."""
+    """Return the sum of the items' sizes."""
     return sum((item.size for item in items), exactly(0))
 
 
@@ -47,13 +102,13 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
     """Account for the memory of a GPU of each pipeline stage."""
     total = deployment.gpu.memory
     requested = ceil(total * deployment.gpu_memory_utilization)
+    skipped, graphs = skipped_layers(model, deployment), () if deployment.enforce_eager else (_graphs(deployment),)
     found = []
     for stage in stages_of(len(model.layers), deployment.pipeline_parallel_size):
-        quantised = len([index for index in stage if index not in skipped_layers(model, deployment)])
         items = (
             _weights(model, weights, deployment, stage),
-            *runtime_items(model, deployment),
-            *turboquant_items(model, deployment, quantised),
+            *(_libraries(deployment), _activations(model, deployment), *graphs, CONTEXT),
+            *_turboquant(model, deployment, sum(index not in skipped for index in stage)),
         )
         rest = exactly(requested) - added(item for item in items if item.counted)
         given = deployment.kv_cache_memory_bytes
@@ -62,7 +117,7 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
 
 
 def _weights(model: Model, weights: Weights, deployment: Deployment, stage: range) -> Item:
-    """Give what a GPU of a stage holds of the checkpoint: its layers, embeddings on the first, the head on the last."""
+    """A stage's part of the checkpoint: its layers, embeddings on the first stage, the head on the last."""
     size = weights.other + sum(weights.layers[stage.start : stage.stop])
     size += 0 if deployment.language_model_only else weights.vision
     if stage.start == 0:
@@ -71,11 +126,87 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
         size += weights.head + (weights.draft if deployment.speculative_tokens else 0)
     size = ceil(size / deployment.tensor_parallel_size)
     known = weights.exact or (weights.summed and deployment.pipeline_parallel_size == 1)
-    off = 0.1 if model.quantization else 0.02  # what a checkpoint leaves unquantised is only guessed at
-    known = known and deployment.tensor_parallel_size == 1  # what is small is copied, not divided
-    bounds = exactly(size) if known else Estimate(size, int(size * (1 - off)), int(size * (1 + off)) + TABLES)
-    return Item("weights", bounds, weights.source)
+    margin = 0.1 if model.quantization else 0.02  # plan can only guess what a checkpoint leaves unquantized
+    known = known and deployment.tensor_parallel_size == 1  # small tensors are copied, not divided
+    estimate = Estimate(size, int(size * (1 - margin)), int(size * (1 + margin)) + TABLES)
+    return Item("weights", exactly(size) if known else estimate, weights.source)
 
 
-TABLES = 160 * MIB
-"""What vLLM adds to what is stored, most of it tables of rotary positions: 0.14 GiB for Qwen3.6, where it was seen."""
+def _libraries(deployment: Deployment) -> Item:
+    """The libraries' handles and workspaces, and those of NCCL between several GPUs."""
+    size, because = within(0.26, 0.15, 0.6), "libraries"
+    if deployment.tensor_parallel_size > 1:
+        size, because = size + within(0.35, 0.15, 0.8), f"{because}, buffers of NCCL and of all-reduce"
+    if deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != (9, 0):  # Hopper has FlashAttention 3
+        size, because = size + within(0.39, 0.0, 0.39), f"{because}, FlashInfer's workspace"
+    return Item("runtime", size, because)
+
+
+def _activations(model: Model, deployment: Deployment) -> Item:
+    """The largest of vLLM's profiling steps: the decoder's longest batch, the sampler's, an image."""
+    candidates = {
+        f"{deployment.max_num_batched_tokens:,} tokens in the decoder": _decoder(model, deployment),
+        f"sampling for {deployment.max_num_seqs:,} requests": deployment.max_num_seqs * model.vocab_size * SAMPLER,
+    }
+    if model.vision and not deployment.language_model_only:
+        candidates["the largest image in the vision tower"] = IMAGE
+    because, size = max(candidates.items(), key=lambda item: item[1])
+    return Item("activations", Estimate(size, size // 2, size * 3 // 2 + 128 * MIB), because)
+
+
+def _decoder(model: Model, deployment: Deployment) -> int:
+    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results, all twice.
+
+    The factor was measured at 8,192 tokens of text, with Qwen3.6-35B-A3B (2.0 times) and 27B (2.0 times).
+    """
+    mixers = [(2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size]
+    if LINEAR in model.layers and model.linear:
+        values = model.linear.value_heads * model.linear.value_head_size
+        mixers.append(2 * model.linear.key_heads * model.linear.key_head_size + 4 * values)
+    if experts := model.experts:
+        mixers.append(experts.per_token * (3 * experts.intermediate_size + model.hidden_size))
+    else:
+        mixers.append(3 * model.intermediate_size)
+    widest = 6 * model.hidden_size + ceil(max(mixers) / deployment.tensor_parallel_size)
+    return deployment.max_num_batched_tokens * DTYPE_BYTES[model.dtype] * 2 * widest
+
+
+def _graphs(deployment: Deployment) -> Item:
+    """CUDA graphs: one for each captured batch size; by default, these go up to twice the largest batch."""
+    largest = min(512, 2 * deployment.max_num_seqs)
+    sizes = len({1, 2, 4, *range(8, min(largest, 256) + 1, 8), *range(272, largest + 1, 16)})
+    size = int((0.045 + sizes * 0.015) * GIB)
+    counted = counts_graphs(deployment)
+    because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; this release does not count them")
+    return Item("CUDA graphs", Estimate(size, size // 2, size * 3), because, counted)
+
+
+def counts_graphs(deployment: Deployment) -> bool:
+    """Return whether vLLM takes its estimate for CUDA graphs from the KV cache's memory."""
+    variables = dict(variable.partition("=")[::2] for variable in deployment.environment)
+    return bool(int(variables.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))
+
+
+def _turboquant(model: Model, deployment: Deployment, layers: int) -> tuple[Item, ...]:
+    """What TurboQuant's attention takes besides its KV cache, by the shapes of its buffers, in so many layers.
+
+    Source: `Attention._init_turboquant_buffers` (0.20), `TurboQuantMetadataBuilder._reserve_workspace` (0.24 on) and
+    `TurboQuantAttentionImpl._continuation_prefill`. A continuation is a prompt that the cache has a part of already: it
+    dequantizes that part at once, at full length.
+    """
+    if deployment.kv_cache_dtype not in TURBOQUANT:
+        return ()
+    attention = model.attention.shard(deployment.tensor_parallel_size)
+    decode = deployment.max_num_seqs * attention.heads * (SPLITS + 1) * (attention.head_size + 1) * FLOAT
+    context = ceil((deployment.max_model_len - 1) / KERNEL_BLOCK) * KERNEL_BLOCK
+    half = attention.kv_heads * context * attention.head_size * HALF
+    reserved = max(decode, 2 * half)
+    # With experts, the workspace is the memory of theirs, which is counted.
+    size = Estimate(reserved, 0 if model.experts else reserved, reserved)
+    because = f"keys and values of {context:,} tokens dequantised; reserved after the KV cache is sized"
+    workspace = Item("TurboQuant workspace", size, because, counted=False)
+    size = Estimate(TRANSIENTS * half, 0, int(TRANSIENTS * KEPT * half))
+    because = f"copies of them while a prompt of {context:,} tokens goes on"
+    copies = Item("TurboQuant continuation", size, because, counted=False)
+    buffers = Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
+    return (*((buffers,) if arithmetic_of(deployment.vllm).decode_buffers else ()), workspace, copies)

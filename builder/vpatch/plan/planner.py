@@ -1,24 +1,40 @@
-"""A plan: everything that `vpatch plan` says of a model and a deployment."""
+"""A plan: the overlays that a deployment needs, the memory that it takes, and the problems that it has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vpatch.core.overlay import Catalogued
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from vpatch.core.overlay import Catalogued, Need, Overlay, Use
+from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
-from vpatch.plan.advice import Advice, advise, remedies
-from vpatch.plan.cautions import Caution, block_exceeds_batch, cautions
-from vpatch.plan.estimates import CONTEXT
-from vpatch.plan.fit import Fit, fit
-from vpatch.plan.model import GIB, Deployment, Model
-from vpatch.plan.needs import Needed, needs
-from vpatch.plan.refusals import refusals
+from vpatch.plan.architectures import Model
+from vpatch.plan.cautions import Caution, cautions, refusals
+from vpatch.plan.deployment import Deployment
+from vpatch.plan.fit import Advice, Fit, advise, fit
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Whether a deployment needs an overlay (None: unknown), the overlay's state in the release, and the reason.
+
+    `uncovered` is why the overlay does not make the deployment work, "" if it does.
+    """
+
+    id: str
+    needed: bool | None
+    because: str
+    state: State | None = None
+    opt_in: bool = False
+    uncovered: str = ""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a deployment needs, takes and holds. With `problems` it does not do what was asked."""
+    """What a deployment needs, takes and holds. If it has `problems`, it does not do what was asked."""
 
     model: Model
     fit: Fit
@@ -29,7 +45,7 @@ class Plan:
 
     @property
     def deployment(self) -> Deployment:
-        """What was planned."""
+        """The deployment, with the options that were left to vLLM."""
         return self.fit.deployment
 
     @property
@@ -39,14 +55,9 @@ class Plan:
 
 
 def plan(
-    model: Model,
-    deployment: Deployment,
-    installed: Sequence[Catalogued],
-    *,
-    requests: int = 1,
-    slow_link: bool = False,
+    model: Model, deployment: Deployment, installed: Sequence[Catalogued], *, requests: int = 1, slow_link: bool = False
 ) -> Plan:
-    """Plan a deployment of a model, by the overlays that are installed.
+    """Plan a deployment of a model with the installed overlays.
 
     Raises:
         Failure: vLLM has no such KV cache, the model cannot be divided so, or the size of its weights is not known.
@@ -58,64 +69,68 @@ def plan(
         deployment = replace(deployment, kv_cache_dtype=model.kv_cache_dtype)
     found = fit(model, model.weights, deployment)
     if deployment.longest and found.longest:
-        length = min(found.longest, deployment.max_model_len)
-        deployment = replace(deployment, max_model_len=length)
+        deployment = replace(deployment, max_model_len=min(found.longest, deployment.max_model_len))
         found = fit(model, model.weights, deployment)
     needed = needs(model, deployment, installed)
     uncovered = (Problem("vLLM cannot serve it", model.architecture, item.because) for item in needed if item.uncovered)
-    return Plan(
-        model=model,
-        fit=found,
-        needs=needed,
-        advice=advise(model, model.weights, deployment, requests),
-        cautions=cautions(model, found, slow_link=slow_link),
-        problems=(*uncovered, *_problems(model, found, requests)),
+    problems = (*uncovered, *refusals(model, model.weights, found, requests))
+    advice = advise(model, model.weights, deployment, requests)
+    return Plan(model, found, needed, advice, cautions(model, found, slow_link=slow_link), problems)
+
+
+def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued]) -> tuple[Needed, ...]:
+    """Return whether the deployment needs each installed overlay; raise `Failure` if an overlay raised.
+
+    The states are those that the overlays declare for a pristine vLLM of the release. `vpatch status` reads a tree's.
+    """
+    use = Use(
+        hybrid=model.hybrid,
+        kv_cache_dtype=deployment.kv_cache_dtype,
+        longest=deployment.max_model_len,
+        chunk=deployment.max_num_batched_tokens,
+        quantization=model.quantization,
+        head=model.head.scheme if model.head else None,
+        architecture=model.architecture,
     )
+    found, problems = [], []
+    for item in installed:
+        try:
+            need = _needed(item, use, deployment.vllm)
+            if model.unknown and need.needed != _needed(item, replace(use, hybrid=True), deployment.vllm).needed:
+                need = replace(need, needed=None, because="it is for hybrid models, and this architecture is not known")
+            found.append(need)
+        except Exception as error:  # an overlay may be anybody's code
+            problems.append(Problem("cannot ask overlay", item.id, f"{type(error).__name__}: {error}"))
+    if problems:
+        raise Failure(*problems)
+    return tuple(found)
 
 
-def _problems(model: Model, found: Fit, requests: int) -> Iterator[Problem]:
-    assert model.weights  # noqa: S101 - for mypy; `plan` asked
-    deployment, layout = found.deployment, found.layout
-    for what in model.unknown:
-        yield Problem("cannot know", model.name, what)
-    if deployment.max_model_len > model.max_position_embeddings:
-        cause = f"{deployment.max_model_len:,} tokens, of {model.max_position_embeddings:,} that the model was made for"
-        yield Problem("too long for the model", model.name, cause)
-    if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
-        cause = f"{model.architecture} has no layers of multi-token prediction"
-        yield Problem("vLLM refuses to start", f"--speculative {deployment.speculative_tokens}", cause)
-    yield from refusals(model, deployment)
-    if block_exceeds_batch(model, found) and deployment.enable_prefix_caching:
-        yield Problem(
-            "vLLM refuses to start",
-            f"--max-num-batched-tokens {deployment.max_num_batched_tokens}",
-            f"with prefix caching a batch holds a block, which is {layout.block_size:,} tokens: at least that, or"
-            " --no-enable-prefix-caching",
-        )
-    if not found.share_is_free:
-        cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
-        where = f"--gpu-memory-utilization {deployment.gpu_memory_utilization:g}"
-        yield Problem("vLLM refuses to start", where, cause)
-        return
-    if found.fits:
-        if found.likely.concurrency < requests:
-            cause = f"{found.likely.concurrency:.2f} of {deployment.max_model_len:,} tokens at once"
-            yield Problem("does not serve as many", f"--requests {requests}", cause)
-        return
-    would = "; ".join(remedies(model, model.weights, deployment))
-    fits = f"would fit: {would}" if would else "nothing that is known would fit"
-    if found.lacks_states:
-        why = f"CUDA graphs want a block for each of {found.states:,} requests, there are {found.likely.blocks:,}"
-        yield Problem("vLLM refuses to start", f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
-        return
-    have, need, share = (size / GIB for size in (found.memory.kv_cache.likely, found.request, found.memory.requested))
-    missing = f"{need - have:.2f} GiB are missing on a GPU"
-    if found.overflows:
-        missing = f"{-found.memory.left.likely / GIB:.2f} GiB are missing on a GPU"
-        why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
-    elif have <= 0:
-        why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
+def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
+    state, why = _declared(item.overlay, vllm)
+    needed: bool | None = None
+    uncovered = ""
+    if item.overlay.needed is None:
+        because = f"it does not say what it is for: see `vpatch show {item.id}`"
+    elif not isinstance(need := item.overlay.needed(use), Need):
+        raise TypeError(f"`needed` gave {type(need).__name__}, not vpatch.Need")
+    elif not need.needed:
+        needed, because = False, need.because
+    elif need.uncovered:
+        needed, because, uncovered = False, f"{need.because}, but {need.uncovered}", need.uncovered
+    elif state is None:
+        because = f"{need.because}; it does not say what vLLM {vllm} is to it"
+    elif state is State.PENDING:
+        needed, because = True, f"{need.because}; vLLM {vllm}: {why}"
     else:
-        why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
-    where = f"{deployment.gpu.name}, {found.memory.total / GIB:.2f} GiB"
-    yield Problem("does not fit", where, f"{missing}: {why}; {fits}")
+        needed, because = False, f"{state.value} in vLLM {vllm}: {why}"
+    return Needed(item.id, needed, because, state, item.overlay.opt_in, uncovered)
+
+
+def _declared(overlay: Overlay, vllm: Version) -> tuple[State | None, str]:
+    """Return the state that an overlay declares for a release, and the reason."""
+    for span, declared in overlay.releases.items():
+        if SpecifierSet(span, prereleases=True).contains(vllm.base_version):
+            word, _, why = declared.partition(":")
+            return State(word.strip()), why.strip()
+    return None, ""

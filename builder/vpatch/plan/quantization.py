@@ -1,4 +1,4 @@
-"""How a checkpoint is quantised, from its config: the method, and the scheme of any one module."""
+"""How a checkpoint is quantized, read from its config: the method, and the scheme of each module."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
-from vpatch.plan.jsonfile import Fields
-from vpatch.plan.model import Head
+from vpatch.plan.architectures import Head
+from vpatch.plan.checkpoint_files import Fields
 
-HEAD_NAMES = ("lm_head", "language_model.lm_head")
-"""What the head is called: in a language model, and in a multimodal one."""
-HEAD_CLASS, LINEAR_CLASS = "ParallelLMHead", "ParallelLinear"
-"""Endings of the classes in vLLM that targets without a dot name."""
+HEAD_NAMES = ("lm_head", "language_model.lm_head")  # in a language model, and in a multimodal one
+HEAD_CLASS, LINEAR_CLASS = "ParallelLMHead", "ParallelLinear"  # endings of the vLLM classes that targets name
 
 COMPRESSED = "compressed-tensors"
 _FP8 = {"FP8": "fp8-tensor", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-channel", "FP8_PB_WO": "fp8-block"}
-_MODELOPT = {"NVFP4": "modelopt_fp4", "MIXED_PRECISION": "modelopt_mixed"}
 _LONGEST, _PATTERNS = 4096, 1000
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How one weight is stored: what it is called, and bytes for each parameter, scales included."""
+    """How a weight is stored: the format's name, and bytes per parameter, scales included."""
 
     name: str
     size: float
@@ -34,11 +32,11 @@ BF16 = Scheme("bfloat16", 2.0)
 
 @dataclass(frozen=True)
 class Quantization:
-    """A method, its targets in order, each with its scheme (None: not quantised), and what it leaves alone.
+    """A method, and its targets in order, each with its scheme (None: not quantized).
 
-    That are modules named in `ignore`, with a part between dots in `within`, or that match one of `patterns`.
-    `head` tells whether the method quantises an output head at all, None if as compressed-tensors does: where a target
-    names it. `certain` is False where sizes cannot be told from the config.
+    It skips modules that are named in `ignore`, have a part between dots in `within`, or match one of `patterns`.
+    `head` is whether the method quantizes an output head at all; None: where a target names it, as in
+    compressed-tensors. `certain` is False where the config does not determine sizes.
     """
 
     method: str
@@ -50,9 +48,9 @@ class Quantization:
     certain: bool = True
 
     def scheme(self, names: Iterable[str], kind: str = LINEAR_CLASS) -> tuple[str, Scheme] | None:
-        """Give the target and the scheme of a module of class `kind` with any of `names`; None if it is not quantised.
+        """Return the target and the scheme of a module of class `kind` with any of `names`; None: not quantized.
 
-        What ignores it wins over what targets it, and a target by name over one by class, as in compressed-tensors.
+        Ignoring wins over targeting, and a target by name over one by class, as in compressed-tensors.
         """
         names = tuple(names)
         if any(name in self.ignore or any(p.match(name) for p in self.patterns) for name in names):
@@ -66,11 +64,8 @@ class Quantization:
 
 
 def _runs(name: str) -> Iterator[str]:
-    """Give all that stands between two dots of a name, its ends included."""
     parts = name.split(".")
-    for first in range(len(parts)):
-        for last in range(first + 1, len(parts) + 1):
-            yield ".".join(parts[first:last])
+    return (".".join(parts[first:last]) for first, last in combinations(range(len(parts) + 1), 2))
 
 
 def _names(target: str, name: str) -> bool:
@@ -78,28 +73,27 @@ def _names(target: str, name: str) -> bool:
 
 
 def head_scheme(quantization: Quantization | None, *, multimodal: bool = False) -> tuple[str, Scheme] | None:
-    """Find the target and the scheme of the output head; None if it is not quantized.
-
-    compressed-tensors names the head by either spelling, and an expression that ignores only the other one loses to a
-    target of the model's own.
-    """
+    """Return the target and the scheme of the output head; None if it is not quantized."""
     if quantization is None or quantization.head is False:
         return None
     kind = LINEAR_CLASS if quantization.head else HEAD_CLASS
     own, other = reversed(HEAD_NAMES) if multimodal else HEAD_NAMES
+    found = None
+    # compressed-tensors names the head by either spelling, and a target of the model's own wins over an expression
+    # that ignores only the other one.
     if quantization.method == COMPRESSED and other not in quantization.ignore:
-        return quantization.scheme((own,), kind) or quantization.scheme(HEAD_NAMES, kind)
-    return quantization.scheme(HEAD_NAMES, kind)
+        found = quantization.scheme((own,), kind)
+    return found or quantization.scheme(HEAD_NAMES, kind)
 
 
 def head_of(quantization: Quantization | None, *, multimodal: bool = False) -> Head | None:
-    """Describe how the output head is quantized; None if it is not."""
+    """Return how the output head is quantized; None if it is not."""
     found = head_scheme(quantization, multimodal=multimodal)
     return Head(found[1].name, found[0]) if found else None
 
 
 def kv_cache_of(config: Fields, modelopt: Fields | None = None) -> str | None:
-    """Give what `--kv-cache-dtype auto` comes to: FP8 where the checkpoint brings scales for it, else None."""
+    """Return what `--kv-cache-dtype auto` resolves to: FP8 if the checkpoint has scales for it, else None."""
     for place in _places(config, modelopt):
         scaled = place.inside("kv_cache_scheme").data or place.inside("quantization").inside("kv_cache_scheme").data
         algorithm = place.text("kv_cache_quant_algo") or place.inside("quantization").text("kv_cache_quant_algo")
@@ -108,11 +102,8 @@ def kv_cache_of(config: Fields, modelopt: Fields | None = None) -> str | None:
     return None
 
 
-def read(config: Fields, modelopt: Fields | None = None) -> Quantization | None:
-    """Give what `quantization_config` says, None if nothing is quantised.
-
-    `modelopt` is a hf_quant_config.json, where there is one. What is wrong is noted in the fields.
-    """
+def quantization_of(config: Fields, modelopt: Fields | None = None) -> Quantization | None:
+    """Read `quantization_config`, or `modelopt`, the hf_quant_config.json; return None if nothing is quantized."""
     found = next((place for place in _places(config, modelopt) if place.data), None)
     if found is None:
         return None
@@ -143,29 +134,23 @@ def _places(config: Fields, modelopt: Fields | None) -> list[Fields]:
 
 
 def _everywhere(method: str, scheme: Scheme, ignore: Iterable[str], *, head: bool) -> Quantization:
-    """Give a method for every linear layer but those that `ignore` names: whole, a part between dots, by wildcards."""
+    """Return a method for each linear layer that `ignore` does not name: whole, by a dotted part, or by wildcards."""
     stripped = [name.strip("*.") for name in dict.fromkeys(ignore)]
     wild = tuple(re.compile(fnmatch.translate(f"*{name}*")) for name in stripped if "*" in name)
-    return Quantization(
-        method,
-        (("Linear", scheme),),
-        within=frozenset(name for name in stripped if name and "*" not in name),
-        patterns=wild[:_PATTERNS],
-        head=head,
-    )
+    within = frozenset(name for name in stripped if name and "*" not in name)
+    return Quantization(method, (("Linear", scheme),), within=within, patterns=wild[:_PATTERNS], head=head)
 
 
 def _modelopt(found: Fields) -> Quantization:
     inner = found.inside("quantization") if "quantization" in found.data else found
     algorithm = inner.text("quant_algo").upper()
     ignore = inner.texts("exclude_modules") or found.texts("ignore")
-    method = _MODELOPT.get(algorithm, "modelopt")
     if algorithm == "NVFP4":
         group = inner.number("group_size", default=16, most=1 << 16)
-        return _everywhere(method, Scheme("nvfp4", 0.5 + 1 / group), ignore, head=True)
+        return _everywhere("modelopt_fp4", Scheme("nvfp4", 0.5 + 1 / group), ignore, head=True)
     if algorithm in _FP8:
-        return _everywhere(method, Scheme(_FP8[algorithm], 1.0), ignore, head=True)
-    return Quantization(method, head=False, certain=False)
+        return _everywhere("modelopt", Scheme(_FP8[algorithm], 1.0), ignore, head=True)
+    return Quantization("modelopt_mixed" if algorithm == "MIXED_PRECISION" else "modelopt", head=False, certain=False)
 
 
 def _compressed(found: Fields) -> Quantization:
@@ -187,7 +172,7 @@ def _compressed(found: Fields) -> Quantization:
 
 
 def _scheme(group: Fields, whole: str) -> Scheme | None:
-    """Give the scheme of a group of compressed-tensors; `whole` is the format of the whole config."""
+    """Read the scheme of a group of compressed-tensors; `whole` is the format of the whole config."""
     weights = group.inside("weights")
     if not weights.data:
         return None
@@ -204,7 +189,7 @@ def _scheme(group: Fields, whole: str) -> Scheme | None:
 
 
 def _expression(fields: Fields, key: str, name: str) -> bool:
-    """Tell whether a name, `re:` and an expression maybe, can be matched; note it if not."""
+    """Return whether a name, or an expression after `re:`, can be matched; note it if not."""
     if not name.startswith("re:"):
         return True
     try:
@@ -212,7 +197,7 @@ def _expression(fields: Fields, key: str, name: str) -> bool:
     except (re.error, RecursionError, OverflowError) as error:
         fields.wrong(key, f"has an expression that cannot be read: {name[:80]}: {error}")
         return False
-    # One that repeats what repeats, or has many repetitions, may take years to match.
+    # Nested or many repetitions may take years to match.
     if len(name) > _LONGEST or len(re.findall(r"(?<!\\)[*+{]", name)) > 6 or re.search(r"\)[*+{]", name):
         fields.wrong(key, f"has an expression that is too intricate: {name[:80]}")
         return False

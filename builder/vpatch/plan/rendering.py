@@ -1,63 +1,71 @@
-"""A plan in words: for people, with a bar of the card's memory, and as lines for a pipe."""
+"""A plan as lines for a pipe, as a page for a terminal with a bar of the card's memory, and as the contract's JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from vpatch.plan.arithmetic import arithmetic_of
-from vpatch.plan.estimates import Estimate
-from vpatch.plan.model import GIB
-from vpatch.plan.needs import Needed
+from vpatch.plan import GIB
+from vpatch.plan.deployment import arithmetic_of
+from vpatch.plan.memory import Estimate
 from vpatch.plan.planner import Plan
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
+_NEEDED = {True: "needed", False: "not needed", None: "unknown"}
+
+Rows = Sequence[tuple[str, ...]]
 
 
 def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
-    """Give a fact a line, as `what: name: ...`, and the commands."""
-    yield f"plan: {title(plan)}"
-    for need in plan.needs:
-        yield f"overlay: {need.id}: {_needed(need)}: {need.because}"
-    for name, size, why in _sizes(plan):
-        yield f"memory: {name}: {size}: {why}"
-    for name, told in _cache(plan):
-        yield f"kv cache: {name}: {told}"
-    for told in _advice(plan):
-        yield f"advice: {told}"
+    """Yield one fact per line, as `what: name: ...`, and the commands."""
+    yield f"plan: {_title(plan)}"
+    for what, rows in _facts(plan).items():
+        for row in rows:
+            yield ": ".join(({"overlays": "overlay"}.get(what, what.lower()), *row))
     for name, command in commands.items():
         yield f"# {name}"
         yield from command.split("\n")
 
 
 def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
-    """Give what people see on a terminal of so many columns."""
-    yield title(plan)
-    yield ""
-    yield from _columns("overlays", [(n.id, _needed(n), n.because) for n in plan.needs])
-    yield ""
-    yield from bar(plan, width)
-    yield from _columns("memory", list(_sizes(plan)))
-    yield ""
-    yield from _columns("KV cache", list(_cache(plan)))
-    yield ""
-    yield from _columns("advice", [(told,) for told in _advice(plan)])
+    """Yield the lines for a terminal of so many columns."""
+    yield _title(plan)
+    for heading, rows in _facts(plan).items():
+        yield ""
+        if heading == "memory":
+            yield from _bar(plan, width)
+        yield heading
+        # Not by rich, whose tables fold and pad the last column.
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+            yield "  " + "  ".join([*cells, row[-1]])
     for name, command in commands.items():
         yield ""
         yield f"{name}:"
         yield from command.split("\n")
 
 
-def title(plan: Plan) -> str:
-    """Say what was planned."""
+def _title(plan: Plan) -> str:
     model, deployment = plan.model, plan.deployment
     revision = f" ({model.revision})" if model.revision else ""
-    count = deployment.tensor_parallel_size * deployment.pipeline_parallel_size
-    cards = f"{count} x {deployment.gpu.name}" if count > 1 else deployment.gpu.name
+    cards = f"{deployment.gpus} x {deployment.gpu.name}" if deployment.gpus > 1 else deployment.gpu.name
     return f"{model.name}{revision} on {cards}, vLLM {deployment.vllm}, KV cache {deployment.kv_cache_dtype}"
 
 
-def bar(plan: Plan, width: int) -> Iterator[str]:
-    """Draw the memory of a GPU: what takes it, the KV cache, and what is free; then say which fill is which."""
+def _facts(plan: Plan) -> dict[str, Rows]:
+    """Return the rows of each part of a plan, by its heading."""
+    return {
+        "overlays": [(need.id, _NEEDED[need.needed], need.because) for need in plan.needs],
+        "memory": list(_sizes(plan)),
+        "KV cache": list(_cache(plan)),
+        "advice": [(advice,) for advice in _advice(plan)],
+    }
+
+
+def _bar(plan: Plan, width: int) -> Iterator[str]:
+    """Draw the memory of a GPU: items, KV cache, and what is free; then yield the key."""
     memory = plan.fit.memory
     columns = max(20, min(width, 100))
     sizes = [(item.name, item.size.likely) for item in memory.items if item.counted]
@@ -73,28 +81,21 @@ def bar(plan: Plan, width: int) -> Iterator[str]:
     yield "  ".join([*key, f"{FREE} free"])
 
 
-def _needed(need: Needed) -> str:
-    return {True: "needed", False: "not needed", None: "unknown"}[need.needed]
-
-
 def _sizes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Give what takes memory: name, size, why."""
     memory = plan.fit.memory
     for item in memory.items:
-        yield item.name, sized(item.size), item.because + ("" if item.counted else " (on top of vLLM's share)")
+        yield item.name, _sized(item.size), item.because + ("" if item.counted else " (on top of vLLM's share)")
     share = f"what is left of vLLM's share, {memory.requested / GIB:.2f} GiB"
-    yield "KV cache", sized(memory.kv_cache), "as asked for" if memory.kv_cache.exact else share
-    yield "free", sized(memory.left), f"of {memory.total / GIB:.2f} GiB, with everything in use"
+    yield "KV cache", _sized(memory.kv_cache), "as asked for" if memory.kv_cache.exact else share
+    yield "free", _sized(memory.left), f"of {memory.total / GIB:.2f} GiB, with everything in use"
 
 
-def sized(size: Estimate) -> str:
-    """Say a size, and its bounds where it is an estimate."""
-    told = f"{size.likely / GIB:.2f} GiB"
-    return told if size.exact else f"{told} ({size.least / GIB:.2f} to {size.most / GIB:.2f})"
+def _sized(size: Estimate) -> str:
+    likely = f"{size.likely / GIB:.2f} GiB"
+    return likely if size.exact else f"{likely} ({size.least / GIB:.2f} to {size.most / GIB:.2f})"
 
 
 def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Give what the KV cache holds."""
     fit, length = plan.fit, plan.deployment.max_model_len
     layout, holds = fit.layout, fit.likely
     groups = f"{len(layout.groups)} groups of layers" if len(layout.groups) > 1 else "one group of layers"
@@ -102,11 +103,13 @@ def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "a request", f"of {length:,} tokens takes {holds.blocks_per_request:,} blocks"
     bounds = f" ({fit.least.concurrency:.2f} to {fit.most.concurrency:.2f})" if fit.least != fit.most else ""
     yield "concurrency", f"{holds.concurrency:.2f} requests of that length{bounds}"
-    names = {"slots": f"{holds.slots:,} (blocks // groups * block size)", "tokens": f"{holds.tokens:,}"}
-    names["tokens"] += " (concurrency x length)"
-    printed = "slots" if arithmetic_of(plan.deployment.vllm).prints_slots else "tokens"
-    for name, told in names.items():
-        yield name, f"{told}; this vLLM prints it" if name == printed else told
+    slots, tokens = f"{holds.slots:,} (blocks // groups * block size)", f"{holds.tokens:,} (concurrency x length)"
+    for name, figure in (("slots", slots), ("tokens", tokens)):
+        yield name, f"{figure}; this vLLM prints it" if name == _printed(plan) else figure
+
+
+def _printed(plan: Plan) -> str:
+    return "slots" if arithmetic_of(plan.deployment.vllm).prints_slots else "tokens"
 
 
 def _advice(plan: Plan) -> Iterator[str]:
@@ -121,10 +124,51 @@ def _advice(plan: Plan) -> Iterator[str]:
         yield f"{share} is the least that serves {served} of full length"
 
 
-def _columns(heading: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """Set rows below each other, every column but the last as wide as its widest cell."""
-    yield heading
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        yield "  " + "  ".join([*cells, row[-1]])
+def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of the JSON object that only this command has; sizes are GiB, rounded to a thousandth."""
+    fit, deployment = plan.fit, plan.deployment
+    memory, layout = fit.memory, fit.layout
+    return {
+        "vllm": str(deployment.vllm),
+        "model": _only(plan.model, "name", "revision", "architecture", "hybrid", "unknown"),
+        "gpu": {"name": deployment.gpu.name, "gib": _gib(deployment.gpu.memory)},
+        "fits": fit.fits,
+        "overlays": [_only(need, "id", "needed", "because", "state", "opt_in") for need in plan.needs],
+        "kv_cache": {
+            "dtype": deployment.kv_cache_dtype,
+            **_bounded(memory.kv_cache),
+            **_only(layout, "block_size", "page_bytes", "state_bytes"),
+            "groups": len(layout.groups),
+            **_only(fit.likely, "blocks", "blocks_per_request", "slots", "tokens"),
+            "prints": _printed(plan),
+            "concurrency": round(fit.likely.concurrency, 4),
+            "least_concurrency": round(fit.least.concurrency, 4),
+            "max_model_len": deployment.max_model_len,
+        },
+        "memory": {
+            "total_gib": _gib(memory.total),
+            "requested_gib": _gib(memory.requested),
+            "needed_gib": _gib(fit.needed),
+            "items": [
+                {"name": item.name, **_bounded(item.size), "counted": item.counted, "because": item.because}
+                for item in memory.items
+            ],
+            "left": _bounded(memory.left),
+        },
+        "advice": asdict(plan.advice),
+        "warnings": [asdict(caution) for caution in plan.cautions],
+        "commands": dict(commands),
+    }
+
+
+def _only(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _gib(size: int) -> float:
+    return round(size / GIB, 3)
+
+
+def _bounded(size: Estimate) -> dict[str, float]:
+    bounds = {} if size.exact else {"least_gib": _gib(size.least), "most_gib": _gib(size.most)}
+    return {"gib": _gib(size.likely), **bounds}

@@ -1,78 +1,77 @@
-"""What a checkpoint's tensors take: from the headers of its files, or from its index, or as somebody says."""
+"""The size of a model's weights: from the headers of its files, from their index, as given, or by their shapes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import tensors
-from vpatch.plan.estimate import scaled
-from vpatch.plan.jsonfile import Fields, load
-from vpatch.plan.model import GIB, Model, Weights
+from vpatch.plan import GIB
+from vpatch.plan.architectures import FULL, VISION_DEFAULTS, Architecture, GatedDeltaNet, Model, Weights
+from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
+from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
 INDEX = "model.safetensors.index.json"
 INDEX_BYTES = 256 << 20
 MOST_GIB = 1 << 20
 
-_LAYER = re.compile(
-    r"(?:(?:model|language_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h|blocks)\.(\d+)\."
-)
+_INSIDE = r"(?:(?:model|language_model|transformer|decoder|backbone|gpt_neox)\.)*"
+_LAYER = re.compile(_INSIDE + r"(?:layers|h|blocks)\.(\d+)\.")
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in|tok_embeddings|word_embeddings)\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.")
 _VISION = re.compile(r"(?:model\.|language_model\.)*(?:visual|vision_tower|vision_model)\.")
 _DRAFT = re.compile(r"(?:model\.|language_model\.)*mtp\.")
 
+# In configs: as in multimodal checkpoints, in vLLM, and in language models.
+LAYER_NAMES = ("model.language_model.layers", "language_model.model.layers", "model.layers")
 
-def given(model: Model, gib: float) -> Model:
-    """Give a model whose weights are so many GiB once loaded, because somebody says so.
 
-    Raises:
-        Failure: no model is that large.
-    """
+def with_total(model: Model, gib: float) -> Model:
+    """Return the model with weights of so many GiB when loaded; raise `Failure` if no model is that large."""
     if not math.isfinite(gib) or not 0 < gib <= MOST_GIB:
         raise Failure(Problem("wrong value", "--weights-gib", f"{gib} is not above 0, and {MOST_GIB:,} at most"))
     source = f"{gib:g} GiB as given, split by the shapes in the config"
     return replace(model, weights=scaled(model.weights, model, round(gib * GIB), source))
 
 
-def beside(model: Model, folder: Path) -> Model:
-    """Give a model with what the safetensors files in its folder say of its weights; as it is, where there are none.
+def from_files(model: Model, folder: Path) -> Model:
+    """Return the model with the weights of the safetensors files in a folder; unchanged without any.
 
-    As vLLM does, those that the index names are taken, without an index all.
-
-    Raises:
-        Failure: a file's header, or the index, is not true; every file's problem at once.
+    As in vLLM, these are the files that the index names; without an index, all of them.
     """
-    index = Fields(load(folder / INDEX, INDEX_BYTES), str(folder / INDEX)) if (folder / INDEX).exists() else None
+    path = folder / INDEX
+    index = Fields(load_json(path, INDEX_BYTES), str(path)) if path.exists() else None
     names = shards(index) if index else sorted(path.name for path in folder.glob("*.safetensors"))
     there = [name for name in names if (folder / name).exists()]
     if index and len(there) < len(names):
-        return indexed(model, index, f"{len(names) - len(there)} of {len(names)} files are not there")
+        return _from_index(model, index, f"{len(names) - len(there)} of {len(names)} files are not there")
     if not there:
         return model
+    source = f"the headers of {len(there)} safetensors file{'s' if len(there) > 1 else ''}"
+    return from_tensors(model, gathered(lambda name: tensor_sizes_of(folder / name), there), source)
+
+
+def gathered(read: Callable[[str], Mapping[str, int]], names: Iterable[str]) -> dict[str, int]:
+    """Read the tensors' sizes of several files; raise one `Failure` with the problems of all files."""
     sizes: dict[str, int] = {}
     problems: list[Problem] = []
-    for name in there:
+    for name in names:
         try:
-            sizes |= tensors.of_file(folder / name)
+            sizes |= read(name)
         except Failure as failure:
             problems += failure.problems
     if problems:
         raise Failure(*problems)
-    return measured(model, sizes, f"the headers of {len(there)} safetensors file{'s' if len(there) > 1 else ''}")
+    return sizes
 
 
 def shards(index: Fields) -> list[str]:
-    """Give the files that an index names, each once.
-
-    Raises:
-        Failure: it names none, or what is no file beside it.
-    """
+    """Return the files that an index names, each once; raise `Failure` if it names none, or anything but files."""
     files = index.inside("weight_map").data.values()
     if not files or not all(isinstance(name, str) and _SHARD.fullmatch(name) for name in files):
         index.wrong("weight_map", "does not give a safetensors file for each tensor")
@@ -80,16 +79,15 @@ def shards(index: Fields) -> list[str]:
     return sorted(set(files))
 
 
-def indexed(model: Model, index: Fields, because: str) -> Model:
-    """Give a model with the total that its index says, split by shape; `because` is why not by tensor."""
+def _from_index(model: Model, index: Fields, because: str) -> Model:
+    """Split the total in the index by the shapes; `because` is why the sizes of the tensors are not known."""
     total = index.inside("metadata").data.get("total_size")
     if isinstance(total, float) and total.is_integer():  # older writers
         total = int(total)
     if total is None:
         return model
-    size = Fields({"metadata.total_size": total}, index.where, index.problems).number(
-        "metadata.total_size", most=tensors.LARGEST
-    )
+    key = "metadata.total_size"
+    size = Fields({key: total}, index.where, index.problems).number(key, most=LARGEST)
     index.raise_problems()
     estimated = model.weights
     if estimated and not any(map(_DRAFT.match, index.inside("weight_map").data)):
@@ -98,15 +96,15 @@ def indexed(model: Model, index: Fields, because: str) -> Model:
     return replace(model, weights=scaled(estimated, model, size, source, whole=True))
 
 
-def measured(model: Model, sizes: Mapping[str, int], source: str) -> Model:
-    """Give a model with the sizes of its tensors, in bytes by name. A tied head's copy is left out, as vLLM does."""
+def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
+    """Return the model with weights from the bytes of its tensors by name; without a tied head's copy, as in vLLM."""
     layers, embedding, head, other, vision, draft = [0] * len(model.layers), 0, 0, 0, 0, 0
     for name, size in sizes.items():
         found = _LAYER.match(name)
         if _VISION.match(name):
             vision += size
-        elif _DRAFT.match(name) or (found and not _within(found[1], len(layers))):
-            draft += size
+        elif _DRAFT.match(name) or (found and (len(found[1]) > 9 or int(found[1]) >= len(layers))):
+            draft += size  # some checkpoints keep layers of multi-token prediction behind the decoder's
         elif found:
             layers[int(found[1])] += size
         elif _HEAD.search(name):
@@ -118,6 +116,117 @@ def measured(model: Model, sizes: Mapping[str, int], source: str) -> Model:
     return replace(model, weights=Weights(tuple(layers), embedding, head, other, vision, draft, source))
 
 
-def _within(index: str, count: int) -> bool:
-    """Tell whether a layer is one of the decoder's; beyond them, some checkpoints keep those of prediction."""
-    return len(index) < 10 and int(index) < count
+def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
+    """Split `total` bytes as an estimate is split, or evenly over the layers; `whole`: the draft layers are in it."""
+    parts = estimated or Weights((1,) * len(model.layers))
+    of = parts.loaded + (parts.draft if whole else 0)
+    names = ("embedding", "head", "other", "vision", *(("draft",) if whole else ()))
+    shares = {name: getattr(parts, name) * total // of for name in names}
+    layers = tuple(size * total // of for size in parts.layers)
+    split = replace(parts, layers=layers, **shares, source=source, exact=False, summed=True)
+    left = total - split.loaded - (split.draft if whole else 0)
+    return replace(split, other=split.other + left)
+
+
+class _Part(NamedTuple):
+    """Parameters under one name; those of a linear layer may be quantized."""
+
+    name: str
+    parameters: int
+    linear: bool = True
+
+
+def estimate(
+    fields: Fields, text: Fields, model: Model, known: Architecture | None, quantization: Quantization | None
+) -> Weights | None:
+    """Estimate the weights from the config, and note in `text` what is wrong; None if it does not have the shapes."""
+    if known is None or not model.hidden_size or not (model.experts or model.intermediate_size):
+        return None
+
+    def stored(part: _Part, names: Iterable[str]) -> int:
+        names = (f"{name}.{part.name}" for name in names)
+        found = quantization.scheme(names) if quantization and part.linear else None
+        return round(part.parameters * (found[1] if found else BF16).size)
+
+    def layer(index: int, kind: str, names: Iterable[str]) -> int:
+        return sum(stored(part, names) for part in _layer(model, text, known, index, kind))
+
+    def draft_layer(index: int) -> int:
+        names = [f"mtp.layers.{index}"]
+        joining = _Part("fc", 2 * model.hidden_size * model.hidden_size)
+        return layer(len(model.layers) + index, FULL, names) + stored(joining, names)
+
+    layers = tuple(
+        layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in enumerate(model.layers)
+    )
+    table = model.vocab_size * model.hidden_size
+    head = head_scheme(quantization, multimodal=model.vision)
+    tower = _vision(fields.inside("vision_config")) if model.vision else 0
+    note = "" if quantization is None or quantization.certain else f"; {quantization.method} taken for two bytes each"
+    return Weights(
+        layers,
+        embedding=round(table * BF16.size),
+        head=0 if model.tied else round(table * (head[1] if head else BF16).size),
+        other=round(model.hidden_size * BF16.size),
+        vision=round(tower * BF16.size),
+        draft=sum(map(draft_layer, range(model.draft_layers))),
+        source="estimated from the shapes in the config" + note,
+        exact=False,
+        summed=False,
+    )
+
+
+def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
+    """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
+    hidden, experts = model.hidden_size, model.experts
+    yield _Part("norms", 2 * hidden, linear=False)
+    yield from _attention(model, known) if kind == FULL or model.linear is None else _delta(model.linear, hidden)
+    if experts is None or _is_dense(text, known, index):
+        yield from _mlp("mlp", hidden, model.intermediate_size)
+        return
+    yield _Part("mlp.gate", hidden * experts.count, linear=False)
+    yield from _mlp("mlp.experts.0", hidden, experts.intermediate_size, experts.count)
+    if known.shared:
+        width = text.number(known.shared, default=known.defaults[known.shared], least=0)
+        if known.shared == "n_shared_experts":
+            width *= experts.intermediate_size
+        else:
+            yield _Part("mlp.shared_expert_gate", hidden)
+        yield from _mlp("mlp.shared_expert", hidden, width)
+
+
+def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
+    """Whether a layer of a model with experts has none, as in vLLM's Qwen and GLM models."""
+    listed, step = text.data.get("mlp_only_layers"), text.number("decoder_sparse_step", default=1)
+    first = text.number("first_k_dense_replace", default=known.defaults.get("first_k_dense_replace", 0), least=0)
+    return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
+
+
+def _attention(model: Model, known: Architecture) -> Iterator[_Part]:
+    attention = model.attention
+    queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+    widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
+    return (_Part(f"self_attn.{name}", model.hidden_size * width) for name, width in widths.items())
+
+
+def _delta(linear: GatedDeltaNet, hidden: int) -> Iterator[_Part]:
+    keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
+    widths = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "out_proj": values}
+    widths |= {"in_proj_b": linear.value_heads, "in_proj_a": linear.value_heads}
+    yield from (_Part(f"linear_attn.{name}", hidden * width) for name, width in widths.items())
+    yield _Part("linear_attn.conv1d", linear.conv_kernel * (2 * keys + values), linear=False)
+
+
+def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
+    return (_Part(f"{name}.{one}", hidden * width * count) for one in ("gate_proj", "up_proj", "down_proj"))
+
+
+def _vision(text: Fields) -> int:
+    """Count the parameters of a Qwen3.5's vision tower."""
+    depth, hidden, mlp, channels, patch, frames, merge, positions, out = (
+        text.number(key, default=default, most=1 << 16) for key, default in VISION_DEFAULTS.items()
+    )
+    block = 4 * hidden * hidden + 2 * hidden * mlp + 9 * hidden + mlp
+    merged = hidden * merge * merge
+    embeddings = hidden * (channels * frames * patch * patch + positions)
+    return depth * block + embeddings + merged * (merged + out)

@@ -7,7 +7,8 @@
     if plan.work:
         plan = plan.commit(prepare)  # locks, reads again, decides anew if something differs, and writes
 
-`write_plan` does it for an installed vLLM, `checkout` for a source checkout, `vpatch.matrix.trial` in memory.
+`write_plan` does it for an installed vLLM, `checkout` for a source checkout, `vpatch.matrix.trial` in memory. Every
+function of this package raises `vpatch.errors.Failure`, with all problems, if it cannot read, write or decide.
 """
 
 from __future__ import annotations
@@ -15,18 +16,15 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from vpatch.core.marks import marks_in
+from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure, naming
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
-
-    from vpatch.core.verdict import Changeset
 
 # A file system stamps two writes within one tick of its clock (10 ms; on FAT 2 s) with the same time.
 _TICK = 2_000_000_000
@@ -41,84 +39,70 @@ class Loaded(NamedTuple):
     content: bytes
     signature: tuple[int, ...] | None
 
+    def is_in(self, file: int) -> bool:
+        """Whether an open file still has the content; the file is read only if the signature differs or is missing."""
+        of = os.fstat(file)
+        if self.signature == _signature(of) or of.st_size != len(self.content):
+            return of.st_size == len(self.content)
+        with os.fdopen(os.dup(file), "rb") as stream:
+            return stream.read() == self.content
 
-def signature(of: os.stat_result) -> tuple[int, ...]:
-    """Return what changes whenever a file's content does, unless twice within one tick of the clock."""
+
+def _signature(of: os.stat_result) -> tuple[int, ...]:
     return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder that holds `vllm/`, and what is known of the release in it.
+    """A folder that holds `vllm/`, and what is known of the release in it."""
 
-    Attributes:
-        root: the folder, absolute and resolved.
-        dist_info: the name of the release's `*.dist-info` folder below `root`; None if it has none.
-        version: the release's version, for people only: no decision depends on it.
-    """
+    root: Path  # absolute and resolved
+    dist_info: str | None  # the name of the release's `*.dist-info` folder below `root`
+    version: str | None  # for people only: no decision depends on it
 
-    root: Path
-    dist_info: str | None
-    version: str | None
+    @property
+    def record(self) -> str:
+        """The path of RECORD, relative to `root`."""
+        return f"{self.dist_info}/RECORD"
 
     def read(self, path: str) -> bytes | None:
-        """Read `path` (POSIX, relative to `root`); return None if there is no such file.
-
-        Raises:
-            Failure: the file exists and cannot be read.
-        """
+        """Read `path` (POSIX, relative to `root`); return None if there is no such file."""
         loaded = self.load(path)
         return None if loaded is None else loaded.content
 
     def load(self, path: str) -> Loaded | None:
-        """Read `path` as `read` does, with its signature.
-
-        Raises:
-            Failure: the file exists and cannot be read.
-        """
+        """Read `path` as `read` does, with its signature."""
         with naming("cannot read", path):
             try:
                 with (self.root / PurePosixPath(path)).open("rb") as file:
                     of = os.fstat(file.fileno())
                     old = time.time_ns() - max(of.st_mtime_ns, of.st_ctime_ns) > _TICK
-                    return Loaded(file.read(), signature(of) if old else None)
+                    return Loaded(file.read(), _signature(of) if old else None)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
 
-class Readable(Protocol):
-    """One vLLM, as `Tree` is."""
+class _Readable(Protocol):
+    @property
+    def root(self) -> Path: ...
 
     @property
-    def root(self) -> Path:
-        """The folder that holds `vllm/`, or what names this vLLM in messages."""
-        ...
+    def version(self) -> str | None: ...
 
-    @property
-    def version(self) -> str | None:
-        """Its version, for people."""
-        ...
-
-    def read(self, path: str) -> bytes | None:
-        """Read a file; return None if it does not exist."""
-        ...
-
-
-class Writable(Protocol):
-    """One vLLM that overlays can be applied to: the only thing that `vpatch.tree.apply` knows of it."""
-
-    @property
-    def tree(self) -> Readable:
-        """The tree, read anew by every call."""
-        ...
-
-    def snapshot(self) -> Snapshot:
-        """Begin a run."""
-        ...
+    def read(self, path: str) -> bytes | None: ...
 
 
 class Snapshot(ABC):
-    """One vLLM as one run reads it: what was read once is remembered until `refresh`."""
+    """One vLLM that overlays can be applied to, as one run reads it: what was read is remembered until `refresh`."""
+
+    @property
+    @abstractmethod
+    def tree(self) -> _Readable:
+        """The tree, which remembers nothing."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """Begin another run."""
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
@@ -137,10 +121,7 @@ class Snapshot(ABC):
             desired: the exact bytes of every file that overlays change or add, on disk already or not. Every other
                 file that vpatch changed goes back to what it was.
             note: JSON-able, kept beside the tree for people.
-            on_edits: `desired` was computed from the files as they are, so that users' edits are still in it.
-
-        Raises:
-            Failure: it cannot be done, or would destroy a user's edit; carries every problem.
+            on_edits: `desired` was computed from the files as they are. Without it, a user's edit is a problem.
         """
 
     @abstractmethod
@@ -154,12 +135,7 @@ class Snapshot(ABC):
     def prepare(self, changeset: Changeset, *, keep: bool) -> WritePlan:
         """Decide what to write for a changeset; one with problems changes nothing.
 
-        Args:
-            changeset: the files that change.
-            keep: what earlier runs changed stays, and so do users' edits; else it goes back to what it was.
-
-        Raises:
-            Failure: the originals cannot be read.
+        With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was.
         """
         if changeset.problems:
             return WritePlan(self, changeset)
@@ -178,8 +154,17 @@ class DiskSnapshot(Snapshot):
     """A snapshot of a tree on disk."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree = tree
+        self._tree = tree
         self.loaded: dict[str, Loaded | None] = {}
+
+    @property
+    def tree(self) -> Tree:
+        """The tree on disk."""
+        return self._tree
+
+    def snapshot(self) -> Self:
+        """Begin another run."""
+        return type(self)(self._tree)
 
     def read(self, path: str) -> bytes | None:
         """Read a file; return None if it does not exist."""
@@ -219,14 +204,10 @@ class WritePlan:
         return self.failure is not None or self.writes.work
 
     def commit(self, prepare: Callable[[Snapshot], WritePlan]) -> WritePlan:
-        """Write under the lock. If the tree differs from the snapshot by then, `prepare` decides anew.
+        """Write under the lock, and return the plan that was carried out.
 
-        Returns:
-            The plan that was carried out.
-
-        Raises:
-            Failure: the tree cannot be locked or written. Unless it says that the next run completes it, the tree is
-                as it was.
+        If the tree differs from the snapshot by then, `prepare` decides anew. After a failure, the tree is as it was,
+        unless the failure says that the next run completes it.
         """
         with self.snapshot.lock():
             plan = prepare(self.snapshot) if self.snapshot.refresh() else self

@@ -9,13 +9,13 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Snapshot, Writable, WritePlan
+from vpatch.tree import Snapshot, WritePlan
+
+_NOTHING = Changeset((), (), {}, ())
 
 
 def apply(
-    tree: Writable,
-    overlays: Sequence[Catalogued],
-    engine: Engine | None = None,
+    tree: Snapshot, overlays: Sequence[Catalogued], engine: Engine | None = None
 ) -> tuple[Changeset, tuple[str, ...]]:
     """Apply overlays to a tree; return the changeset and the paths that were written.
 
@@ -37,7 +37,7 @@ def apply(
 
 
 def revert(
-    tree: Writable,
+    tree: Snapshot,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued] | None,
     engine: Engine | None = None,
@@ -53,17 +53,15 @@ def revert(
     engine = engine or Engine(installed)
 
     def prepare(seen: Snapshot) -> WritePlan:
-        nothing = Changeset((), (), {}, ())
         try:
-            if overlays is None or not seen.originals:
-                done = seen.prepare(nothing, keep=False)
-            else:
-                done = seen.prepare(_without(tree, seen, installed, overlays, engine), keep=False)
-            if overlays is not None and not seen.originals and done.work:
-                raise Failure(*(_not_applied(tree, item.id) for item in overlays))
-        except Failure as failure:
-            return WritePlan(seen, nothing, failure=failure)
-        return done
+            if overlays is not None and seen.originals:
+                return seen.prepare(_without(seen, installed, overlays, engine), keep=False)
+            plan = seen.prepare(_NOTHING, keep=False)
+            if overlays is not None and plan.work:
+                raise Failure(*(_not_applied(seen, item.id) for item in overlays))
+            return plan
+        except Failure as failure:  # raised by `commit`, if it is still so under the lock
+            return WritePlan(seen, _NOTHING, failure=failure)
 
     done = prepare(tree.snapshot())
     if done.work:
@@ -107,7 +105,6 @@ def edited(item: Catalogued) -> set[str]:
 
 
 def _without(
-    tree: Writable,
     seen: Snapshot,
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued],
@@ -124,15 +121,12 @@ def _without(
     here = [item for item in installed if item.id in marks]
     states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
-    if missing := sorted(going - marks.keys()):
-        raise Failure(*(_not_applied(tree, name) for name in missing))
-    if unknown := sorted(marks.keys() - going - applied):
-        raise Failure(
-            *(
-                Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}")
-                for name in unknown
-            )
-        )
+    problems = [_not_applied(seen, name) for name in sorted(going - marks.keys())] or [
+        Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}")
+        for name in sorted(marks.keys() - going - applied)
+    ]
+    if problems:
+        raise Failure(*problems)
     stay = [item for item in installed if item.id in applied - going]
 
     def pristine(file: str) -> bytes | None:
@@ -144,5 +138,5 @@ def _without(
     return changeset
 
 
-def _not_applied(tree: Writable, name: str) -> Problem:
+def _not_applied(tree: Snapshot, name: str) -> Problem:
     return Problem("not applied", str(tree.tree.root), f"there is nothing of {name} to take away")

@@ -16,18 +16,15 @@ import json
 import os
 import pwd
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from errno import ELOOP
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from vpatch.tree import Tree
+from vpatch.tree import Tree
 
 SCHEMA = 1
 NAMES = frozenset({"originals", "provenance.json"})
@@ -37,61 +34,18 @@ STAGED = ".vpatch-new"
 
 
 @dataclass(frozen=True)
-class File:
-    """The bytes of one file as they are, as they should be, and before vpatch; None if there is no such file.
-
-    Attributes:
-        path: relative to the tree's root.
-        now: the present bytes.
-        want: the bytes that it should have.
-        origin: the bytes before vpatch; None, too, if they are lost.
-        tracked: `want` is the work of overlays, which `revert` has to undo.
-        edited: `want` holds a user's edit, too, which `revert` must not lose.
-    """
-
-    path: str
-    now: bytes | None
-    want: bytes | None
-    origin: bytes | None
-    tracked: bool
-    edited: bool = False
-
-    @property
-    def changes(self) -> bool:
-        """Whether the file has to be written or removed."""
-        return self.now != self.want
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether the file should be as it was before vpatch."""
-        return self.want == self.origin
-
-
-@dataclass(frozen=True)
 class Kept:
-    """What is kept for one tree.
+    """What is kept for one tree, by path where it is about files."""
 
-    Attributes:
-        originals: the bytes by path, without RECORD's.
-        record: RECORD's original bytes.
-        before: by path, the sha256 of the file before vpatch, as in provenance; None for a file that vpatch added.
-        after: by path, the sha256 of what vpatch wrote, as in provenance.
-        under_way: by path, the sha256 of what a killed run may have left.
-        overlays: the note that provenance holds for people.
-        provenance: its bytes.
-        unclean: a run was killed, or is under way.
-        broken: why provenance cannot be read; empty if it can.
-    """
-
-    originals: Mapping[str, bytes] = field(default_factory=dict)
-    record: bytes | None = None
-    before: Mapping[str, str | None] = field(default_factory=dict)
-    after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    under_way: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    overlays: object = None
+    originals: Mapping[str, bytes] = field(default_factory=dict)  # without RECORD's
+    record: bytes | None = None  # RECORD's original bytes
+    before: Mapping[str, str | None] = field(default_factory=dict)  # sha256 before vpatch; None: vpatch added the file
+    after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sha256 of what vpatch wrote
+    under_way: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sha256 of what a killed run may have left
+    overlays: object = None  # the note that provenance holds for people
     provenance: bytes | None = None
-    unclean: bool = False
-    broken: str = ""
+    unclean: bool = False  # a run was killed, or is under way
+    broken: str = ""  # why provenance cannot be read
 
     @property
     def anything(self) -> bool:
@@ -101,14 +55,12 @@ class Kept:
     @property
     def paths(self) -> frozenset[str]:
         """Every path of the tree that something is kept or known about."""
-        added = (path for path in self.under_way if is_companion(path))
-        return frozenset(self.originals).union(self.before, added)
+        return frozenset(self.originals).union(self.before, filter(is_companion, self.under_way))
 
     def wrote(self, path: str, content: bytes) -> bool:
         """Whether vpatch wrote `content` at `path`, or found it there."""
-        digest = sha256(content)
         known = (*self.after.get(path, ()), *self.under_way.get(path, ()), self.before.get(path))
-        return digest in known or self.originals.get(path) == content
+        return sha256(content) in known or self.originals.get(path) == content
 
     def is_edited(self, path: str, now: bytes | None) -> bool:
         """Whether a known file, which holds `now`, has neither its original bytes nor any that vpatch wrote."""
@@ -121,42 +73,38 @@ def is_companion(path: str) -> bool:
 
 
 def folder(tree: Tree) -> str:
-    """Return the folder of what is kept, relative to the tree's root.
-
-    Raises:
-        Failure: the tree has no dist-info.
-    """
+    """Return the folder of what is kept, relative to the tree's root; there is none without a dist-info."""
     if tree.dist_info is None:
         cause = "originals and provenance are kept in it; reinstall vLLM with it"
         raise Failure(Problem("no dist-info", str(tree.root), cause))
     return f"{tree.dist_info}/vpatch"
 
 
-def originals(tree: Tree, kept: Kept | None = None) -> Mapping[str, bytes | None]:
-    """Return the bytes, from before vpatch, of every file that vpatch changed; None for a file that it added.
+def own_files(
+    tree: Tree, originals: Mapping[str, bytes], record: bytes | None, provenance: bytes | None
+) -> dict[str, bytes]:
+    """Return the files that keep these bytes, by path in the tree; provenance comes last."""
+    base = folder(tree)
+    found = {f"{base}/originals/{path}": content for path, content in originals.items()}
+    last = {f"{base}/originals/{tree.record}": record, f"{base}/provenance.json": provenance}
+    return found | {path: content for path, content in last.items() if content is not None}
 
-    Raises:
-        Failure: what is kept cannot be read.
-    """
+
+def originals(tree: Tree, kept: Kept | None = None) -> Mapping[str, bytes | None]:
+    """Return the bytes, from before vpatch, of every file that vpatch changed; None for a file that it added."""
     kept = kept or read(tree)
     if kept.broken:
         raise Failure(Problem("cannot read provenance", folder(tree), kept.broken))
-    added = (path for path in {**kept.before, **kept.under_way} if is_companion(path))
-    return {**kept.originals, **dict.fromkeys(added)}
+    return {**kept.originals, **dict.fromkeys(filter(is_companion, {**kept.before, **kept.under_way}))}
 
 
 def read(tree: Tree) -> Kept:
-    """Read what is kept for a tree; without a dist-info, nothing is.
-
-    Raises:
-        Failure: something exists and cannot be read. Foreign provenance is not a failure: see `Kept.broken`.
-    """
+    """Read what is kept for a tree; without a dist-info, nothing is. Foreign provenance is no failure: see `broken`."""
     if tree.dist_info is None:
         return Kept()
     base = folder(tree)
-    record_path = f"{tree.dist_info}/RECORD"
-    contents = _files(tree.root / base / "originals")
-    record = contents.pop(record_path, None)
+    contents = _contents(tree.root / base / "originals")
+    record = contents.pop(tree.record, None)
     provenance, under_way = tree.read(f"{base}/provenance.json"), tree.read(f"{base}/under-way.json")
     with naming("cannot read", base):
         try:
@@ -181,11 +129,7 @@ def read(tree: Tree) -> Kept:
 
 
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
-    """Return provenance as bytes; the arguments are those fields of it, and `overlays` is JSON-able.
-
-    Raises:
-        Failure: SOURCE_DATE_EPOCH is set and not a number of seconds.
-    """
+    """Return provenance as bytes; the arguments are those fields of it, and `overlays` is JSON-able."""
     files = {path: {"before": before[path], "after": after[path]} for path in sorted(after)}
     said = {"schema": SCHEMA, "vpatch": _version(), "when": _now(), "who": _who(), "overlays": overlays, "files": files}
     return _json(said)
@@ -214,7 +158,7 @@ def _table(content: bytes | None) -> dict[str, Any]:
     return {**said}
 
 
-def _files(top: Path) -> dict[str, bytes]:
+def _contents(top: Path) -> dict[str, bytes]:
     """Read every file below a folder of vpatch's, by path; symbolic links are not followed."""
 
     def refuse(error: OSError) -> None:
@@ -226,9 +170,8 @@ def _files(top: Path) -> dict[str, bytes]:
             for at, folders, names, folder in os.fwalk(top, onerror=refuse):
                 folders[:] = [name for name in folders if name != "__pycache__"]
                 for name in (name for name in names if not name.endswith(STAGED)):
-                    path = Path(at, name).relative_to(top).as_posix()
                     if (content := _read(name, folder)) is not None:
-                        found[path] = content
+                        found[Path(at, name).relative_to(top).as_posix()] = content
         except FileNotFoundError:
             return {}
     return dict(sorted(found.items()))

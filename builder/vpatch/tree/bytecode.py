@@ -11,19 +11,14 @@ import marshal
 import re
 import warnings
 from _imp import source_hash
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vpatch.core import nesting
 from vpatch.errors import Failure, Problem, cause, naming
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from vpatch.tree import Tree
+from vpatch.tree import Tree
 
 _HEADER = 16
 _HASH_BASED, _CHECKED = 0b01, 0b10
@@ -31,11 +26,7 @@ _MASK = 0xFFFFFFFF
 
 
 def twins(source: Path) -> tuple[Path, ...]:
-    """List every bytecode file of `source`: any interpreter, any optimization, and the legacy `<name>.pyc` beside it.
-
-    Raises:
-        Failure: `__pycache__` cannot be listed.
-    """
+    """List every bytecode file of `source`, of any interpreter and optimization, and the legacy `<name>.pyc`."""
     if source.suffix not in SOURCE_SUFFIXES:
         return ()
     ours = re.compile(re.escape(source.stem) + r"\.[^.]+(\.opt-[^.]*)?\.pyc").fullmatch
@@ -48,11 +39,7 @@ def twins(source: Path) -> tuple[Path, ...]:
 
 
 def stale(source: Path) -> tuple[Path, ...]:
-    """List the twins of `source` that Python would run although they were not compiled from it.
-
-    Raises:
-        Failure: a twin, or `source`, exists and cannot be read.
-    """
+    """List the twins of `source` that Python would run although they were not compiled from it."""
     found = twins(source)
     if not found:
         return ()
@@ -65,11 +52,7 @@ def stale(source: Path) -> tuple[Path, ...]:
 
 
 def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
-    """List the bytecode that Python would run instead of `paths`.
-
-    Raises:
-        Failure: a file cannot be read.
-    """
+    """List the bytecode that Python would run instead of `paths`."""
     found = (twin.relative_to(tree.root).as_posix() for path in sorted(set(paths)) for twin in stale(tree.root / path))
     why = "python would run it, and it was not compiled from the source beside it"
     return tuple(Problem("stale bytecode", twin, why) for twin in found)
@@ -84,7 +67,7 @@ def _is_stale(path: Path, source: Path) -> bool:
     if flags & _HASH_BASED:
         return head[8:] != source_hash(int.from_bytes(head[:4], "little"), source.read_bytes())
     of, at = source.stat(), path.stat()
-    trusted = head[8:] == _word(int(of.st_mtime)) + _word(of.st_size)
+    trusted = head[8:] == b"".join((word & _MASK).to_bytes(4, "little") for word in (int(of.st_mtime), of.st_size))
     return trusted and at.st_mtime_ns < of.st_ctime_ns and not _compiled_from(path, source)
 
 
@@ -107,12 +90,3 @@ def _compiled_from(path: Path, source: Path) -> bool:
         return bool(marshal.loads(content[_HEADER:]) == fresh)  # noqa: S302
     except (nesting.Refused, SyntaxError, ValueError, EOFError, TypeError, RecursionError, MemoryError):
         return False
-
-
-def same_seconds(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether Python could take the bytecode of one source for that of the other, at the same path."""
-    return (int(one.st_mtime), one.st_size) == (int(other.st_mtime), other.st_size)
-
-
-def _word(number: int) -> bytes:
-    return (number & _MASK).to_bytes(4, "little")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import DiskSnapshot, Tree, Writes, disk, precheck
+from vpatch.tree import DiskSnapshot, Tree, Writes, bytecode, disk, precheck
 from vpatch.tree.backup import STAGED, is_companion, sha256
 from vpatch.tree.disk import Folders
 from vpatch.tree.lock import locked
@@ -25,53 +25,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Checkout:
-    """A source checkout; its originals are those of the commit that is checked out."""
-
-    tree: Tree
-    repo: Repo
-
-    @classmethod
-    def at(cls, tree: Tree) -> Checkout:
-        """Open the repository at the root of `tree`.
-
-        Raises:
-            Failure: gitpython is not installed, or there is no repository with a commit.
-        """
-        try:
-            from git import Repo
-        except ImportError as error:
-            cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
-            raise Failure(Problem("cannot read the checkout", str(tree.root), cause)) from error
-        with _naming(tree.root):
-            repo = Repo(tree.root)
-            tag = repo.git.describe(tags=True, always=True, dirty=False)
-        return cls(replace(tree, version=tag.removeprefix("v")), repo)
-
-    def snapshot(self) -> CheckedOut:
-        """Begin a run."""
-        return CheckedOut(self.tree, self.repo)
-
-
-@dataclass(frozen=True)
 class _Git:
-    """What git says of a checkout, and what vpatch noted in the repository.
+    """What git reports about a checkout, and what vpatch noted in the repository."""
 
-    Attributes:
-        head: the commit that is checked out.
-        differing: the Python files below `vllm/` that differ from the commit, unknown ones included.
-        staged: the files that a killed run staged.
-        written: by file, the hashes of what vpatch wrote: they decide no state, and only tell users' edits apart.
-    """
-
-    head: str
-    differing: tuple[str, ...]
-    staged: tuple[str, ...]
-    written: Mapping[str, list[str]]
+    head: str  # the commit that is checked out
+    differing: tuple[str, ...]  # the Python files below `vllm/` that differ from the commit, unknown ones included
+    staged: tuple[str, ...]  # the files that a killed run staged
+    written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
 
 
-class CheckedOut(DiskSnapshot):
-    """A source checkout as one run reads it.
+class Checkout(DiskSnapshot):
+    """A source checkout; its originals are those of the commit that is checked out.
 
     A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
     change, and is never overwritten.
@@ -82,9 +46,26 @@ class CheckedOut(DiskSnapshot):
         self.repo = repo
         self._committed: dict[str, bytes | None] = {}
 
+    @classmethod
+    def at(cls, tree: Tree) -> Checkout:
+        """Open the repository at the root of `tree`."""
+        try:
+            from git import Repo
+        except ImportError as error:
+            cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
+            raise Failure(Problem("cannot read the checkout", str(tree.root), cause)) from error
+        with _naming(tree.root):
+            repo = Repo(tree.root)
+            tag = repo.git.describe(tags=True, always=True, dirty=False)
+        return cls(replace(tree, version=tag.removeprefix("v")), repo)
+
+    def snapshot(self) -> Checkout:
+        """Begin another run."""
+        return Checkout(self.tree, self.repo)
+
     @cached_property
     def git(self) -> _Git:
-        """What git says."""
+        """What git reports."""
         with _naming(self.tree.root):
             head = self.repo.git.rev_parse("HEAD")
             changed = self.repo.git.diff("HEAD", "--name-only", "--no-renames", "-z", "--", "vllm").split("\0")
@@ -183,7 +164,7 @@ class CheckedOut(DiskSnapshot):
             for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
                 with naming("cannot write", file, LATER):
                     disk.remove(folders, file) if todo[file] is None else disk.put(folders, file)
-                    disk.remove_bytecode(folders, file)
+                    disk.remove_bytecode(folders, bytecode.twins(folders.root / file))
                     disk.sync(folders, str(PurePosixPath(file).parent))
             with naming("cannot tidy up", COMPANIONS, LATER):
                 disk.prune(folders, COMPANIONS)
@@ -200,7 +181,7 @@ class CheckedOut(DiskSnapshot):
                     disk.stage(folders, file, new, ("vllm/__init__.py",))
         for file in todo if not problems else ():
             with naming("cannot remove bytecode of", file):
-                disk.remove_bytecode(folders, file)
+                disk.remove_bytecode(folders, bytecode.twins(folders.root / file))
         with naming("cannot tidy up", COMPANIONS):
             gone = [file for file, new in todo.items() if new is None]
             empty = precheck.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)

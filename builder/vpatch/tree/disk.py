@@ -1,30 +1,29 @@
-"""The few steps that touch the disk, each of which a power cut or a kill may follow.
+"""The steps that touch the disk, each of which a power cut or a kill may follow. They raise OSError.
 
 No file is ever opened for writing under its own name, so that no reader sees half of it and no hard link to it changes.
-
-A path means whatever exists there at that moment. Between two steps, another user with write access to a parent folder
-can replace a folder by a symbolic link, and root would write elsewhere. So every step names a file by an open folder,
-which stays the folder that it was, and a name in it. Paths are POSIX and relative to the tree.
+Between two steps, another user with write access to a parent folder can replace a folder by a symbolic link, and root
+would write elsewhere. So every step names a file by an open folder, which stays the folder that it was, and a name in
+it. Paths are POSIX and relative to the tree.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EEXIST, EINVAL, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
-from vpatch.tree import bytecode, ownership
+from vpatch.tree import ownership
 from vpatch.tree.backup import STAGED
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from types import TracebackType
-
-# O_PATH asks for no right to read: a parent such as /home/user may grant others only the right to pass.
+# O_PATH needs no right to read: a parent such as /home/user may grant others only the right to pass.
 _HELD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, a named pipe would wait for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Folders:
@@ -50,11 +49,7 @@ class Folders:
         self._named.clear()
 
     def at(self, folder: str) -> int:
-        """Return the descriptor of a folder, for the `dir_fd` of `os` functions; "" is the root. Do not close it.
-
-        Raises:
-            OSError: the folder is missing, is not a folder, or leads out of the tree.
-        """
+        """Return the descriptor of a folder, for the `dir_fd` of `os` functions; "" is the root. Do not close it."""
         if folder not in self._named:
             # Each name of this path is opened below its parent, and must not be a link by then.
             real = (self.root / folder).resolve()
@@ -64,28 +59,12 @@ class Folders:
         return self._named[folder]
 
     def place(self, path: str) -> tuple[int, str]:
-        """Return the descriptor of the folder that `path` is in, and its name there.
-
-        Raises:
-            OSError: as `at`.
-        """
+        """Return the descriptor of the folder that `path` is in, and its name there."""
         where = PurePosixPath(path)
         return self.at("" if where.parent.name == "" else str(where.parent)), where.name
 
-    def open(self, folder: str) -> int:
-        """Open a folder for reading or `fsync`; the caller closes the descriptor.
-
-        Raises:
-            OSError: as `at`, or the folder cannot be read.
-        """
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.at(folder))
-
     def walk(self, top: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str], int]]:
-        """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed.
-
-        Raises:
-            OSError: `top` is missing, or a folder cannot be read.
-        """
+        """Walk `top` as `os.fwalk` does; a symbolic link to a folder is listed as a folder, and not followed."""
 
         def refuse(error: OSError) -> None:
             raise error
@@ -113,12 +92,18 @@ class Folders:
         return self._held[folder]
 
 
-def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
-    """Write a new, durable file beside `path`, accessible as `path` is, or as the first of `models` that exists.
+@contextmanager
+def opened(name: str, folder: int, flags: int = os.O_DIRECTORY) -> Iterator[int]:
+    """Open a name in an open folder for reading during the block, by default a folder; follow no symbolic link."""
+    file = os.open(name, _READ | flags, dir_fd=folder)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
-    Raises:
-        OSError: the system refuses; the file may be there in part.
-    """
+
+def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
+    """Write a new, durable file beside `path`, accessible as `path` is, or as the first of `models` that exists."""
     folder, name = folders.place(path)
     with _model(folders, (path, *models)) as (model, like):
         new = _create(waiting(name), folder)
@@ -127,9 +112,10 @@ def stage(folders: Folders, path: str, content: bytes, models: Sequence[str]) ->
             while left:
                 left = left[os.write(new, left) :]
             ownership.keep(new, model, same=like == path)
-            of = os.fstat(new)
-            if like == path and bytecode.same_seconds(of, os.fstat(model)):
-                # Another process may be compiling the old source right now, here or below PYTHONPYCACHEPREFIX.
+            of, old = os.fstat(new), os.fstat(model)
+            if like == path and (int(of.st_mtime), of.st_size) == (int(old.st_mtime), old.st_size):
+                # Python could take the old source's bytecode for the new one's, and another process may be compiling
+                # the old source right now, here or below PYTHONPYCACHEPREFIX.
                 os.utime(new, ns=(of.st_atime_ns, of.st_mtime_ns + 1_000_000_000))
             os.fsync(new)
         finally:
@@ -143,34 +129,19 @@ def waiting(path: str) -> str:
 
 
 def put(folders: Folders, path: str) -> None:
-    """Rename the staged file to `path`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Rename the staged file to `path`."""
     folder, name = folders.place(path)
     os.replace(waiting(name), name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def sync(folders: Folders, folder: str) -> None:
-    """Make the names in `folder` durable.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    file = folders.open(folder)
-    try:
+    """Make the names in `folder` durable."""
+    with opened(".", folders.at(folder)) as file:
         os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folder(folders: Folders, folder: str, like: str, made: list[str]) -> None:
-    """Make `folder` and its missing parents, accessible as the folder `like` is; append those made to `made`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Make `folder` and its missing parents, accessible as the folder `like` is; append those made to `made`."""
     try:
         folders.at(folder)
     except FileNotFoundError:
@@ -181,63 +152,32 @@ def make_folder(folders: Folders, folder: str, like: str, made: list[str]) -> No
     os.mkdir(name, 0o700, dir_fd=parent)
     made.append(folder)
     # A user with write access to the parent can have replaced it since.
-    file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
+    with opened(name, parent) as file, opened(".", folders.at(like)) as model:
         if os.listdir(file):  # noqa: PTH208 - there is no path here
             raise FileExistsError(EEXIST, "another program put a folder in its place")
-        model = folders.open(like)
-        try:
-            ownership.keep(file, model, same=False)
-        finally:
-            os.close(model)
-    finally:
-        os.close(file)
+        ownership.keep(file, model, same=False)
 
 
 def names(folders: Folders, folder: str) -> set[str]:
-    """Return the names in a folder.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    file = folders.open(folder)
-    try:
+    """Return the names in a folder."""
+    with opened(".", folders.at(folder)) as file:
         return set(os.listdir(file))  # noqa: PTH208 - there is no path here
-    finally:
-        os.close(file)
 
 
 def is_folder(name: str, folder: int) -> bool:
-    """Whether `name` in an open folder is a folder, and no symbolic link to one.
-
-    Raises:
-        OSError: there is no such name.
-    """
+    """Whether `name`, which must exist in an open folder, is a folder, and no symbolic link to one."""
     return S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
 
 
-def remove_bytecode(folders: Folders, path: str) -> None:
-    """Remove every compiled twin of a source file.
-
-    Raises:
-        OSError: the system refuses.
-        Failure: `__pycache__` cannot be listed.
-    """
-    remove_files(folders, (twin.relative_to(folders.root).as_posix() for twin in bytecode.twins(folders.root / path)))
-
-
-def remove_files(folders: Folders, paths: Iterable[str]) -> None:
-    """Remove files, and a `__pycache__` that is empty then.
-
-    Raises:
-        OSError: the system refuses.
-    """
+def remove_bytecode(folders: Folders, twins: Iterable[Path]) -> None:
+    """Remove bytecode files of the tree, and a `__pycache__` that is empty then."""
     caches = set()
-    for path in paths:
+    for twin in twins:
+        path = twin.relative_to(folders.root)
         with suppress(FileNotFoundError):
-            folder, name = folders.place(path)
+            folder, name = folders.place(path.as_posix())
             os.unlink(name, dir_fd=folder)
-        caches |= {str(parent) for parent in (PurePosixPath(path).parent,) if parent.name == "__pycache__"}
+        caches |= {path.parent.as_posix()} if path.parent.name == "__pycache__" else set()
     for cache in caches:
         with suppress(FileNotFoundError):
             _remove_if_empty(*folders.place(cache))
@@ -245,11 +185,7 @@ def remove_files(folders: Folders, paths: Iterable[str]) -> None:
 
 
 def remove(folders: Folders, path: str) -> None:
-    """Remove a file, or a folder with all that is in it, if it exists; symbolic links are not followed.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Remove a file, or a folder with all that is in it, if it exists; symbolic links are not followed."""
     with suppress(FileNotFoundError):
         folder, name = folders.place(path)
         if not is_folder(name, folder):
@@ -264,11 +200,7 @@ def remove(folders: Folders, path: str) -> None:
 
 
 def prune(folders: Folders, top: str) -> None:
-    """Remove the empty folders in and at `top`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Remove the empty folders in and at `top`."""
     with suppress(FileNotFoundError):
         for _, inner, _, at in folders.walk(top, topdown=False):
             for found in inner:
@@ -278,11 +210,7 @@ def prune(folders: Folders, top: str) -> None:
 
 
 def sweep(folders: Folders, top: str) -> None:
-    """Remove what a killed run staged in or below `top`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Remove what a killed run staged in or below `top`."""
     for _, _, files, at in folders.walk(top):
         for name in files:
             if name.startswith(".") and name.endswith(STAGED):
@@ -308,7 +236,7 @@ def _model(folders: Folders, paths: Sequence[str]) -> Iterator[tuple[int, str]]:
     for path in paths:
         try:
             folder, name = folders.place(path)
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            file = os.open(name, _READ, dir_fd=folder)
         except OSError as error:
             if error.errno not in (ENOENT, ELOOP) or path == paths[-1]:
                 raise
@@ -334,12 +262,9 @@ def _create(name: str, folder: int) -> int:
 def _remove_if_empty(folder: int, name: str) -> None:
     # The system may refuse to remove an immutable folder, or a mount point, without looking whether it is empty.
     with suppress(FileNotFoundError):
-        file = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
+        with opened(name, folder) as file:
             if os.listdir(file):  # noqa: PTH208 - there is no path here
                 return
-        finally:
-            os.close(file)
         try:
             os.rmdir(name, dir_fd=folder)
         except OSError as error:

@@ -28,9 +28,6 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
     Args:
         tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
         python: if `tree` is None, the interpreter that imports the vLLM; by default the current environment's.
-
-    Raises:
-        Failure: there is no vLLM, or more than one.
     """
     where = tree or python or _current_interpreter()
     with naming("cannot read", str(where)):
@@ -38,11 +35,7 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
 
 
 def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
-    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON.
-
-    Raises:
-        Failure: it cannot be run, or prints no JSON.
-    """
+    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON."""
     import json
     import subprocess
 
@@ -73,24 +66,22 @@ def _named(tree: Path) -> Tree:
     if tree.is_file() and os.access(tree, os.X_OK):
         return _imported_by(tree)
     if not tree.is_dir():
-        raise Failure(Problem("no vllm", str(tree), "not a folder" if tree.exists() else "no such folder"))
+        raise _missing(tree, "not a folder" if tree.exists() else "no such folder")
     if (tree / "vllm").is_dir():
         return _tree(tree)
-    below = [
-        p for kind in ("site", "dist") for p in tree.glob(f"lib*/python3*/{kind}-packages") if (p / "vllm").is_dir()
-    ]
-    roots = sorted({path.resolve() for path in below})
+    below = [p for kind in ("site", "dist") for p in tree.glob(f"lib*/python3*/{kind}-packages")]
+    roots = sorted({path.resolve() for path in below if (path / "vllm").is_dir()})
     if len(roots) > 1:
         raise Failure(Problem("more than one vllm", str(tree), ", ".join(map(str, roots))))
     if roots:
         return _tree(roots[0])
     if tree.name == "vllm" and (tree / "__init__.py").is_file():
-        raise Failure(
-            Problem("no vllm", str(tree), f"this is the package itself; name the folder that holds it: {tree.parent}")
-        )
-    raise Failure(
-        Problem("no vllm", str(tree), "not a site-packages, virtual environment or source checkout with vllm in it")
-    )
+        raise _missing(tree, f"this is the package itself; name the folder that holds it: {tree.parent}")
+    raise _missing(tree, "not a site-packages, virtual environment or source checkout with vllm in it")
+
+
+def _missing(where: Path, cause: str) -> Failure:
+    return Failure(Problem("no vllm", str(where), cause))
 
 
 def is_checkout(tree: Tree) -> bool:
@@ -107,14 +98,14 @@ def _current_interpreter() -> Path:
 def _imported_by(python: Path) -> Tree:
     folders = ask(python, _ASK)
     if not folders:
-        raise Failure(Problem("no vllm", str(python), "this interpreter would import none"))
+        raise _missing(python, "this interpreter would import none")
     return _tree(Path(folders[0]).parent)
 
 
 def _tree(root: Path) -> Tree:
     root = root.resolve()
     if not (root / "vllm" / "__init__.py").is_file():
-        raise Failure(Problem("no vllm", str(root), "vllm/ has no __init__.py: half unpacked, or something else"))
+        raise _missing(root, "vllm/ has no __init__.py: half unpacked, or something else")
     infos = sorted(info.name for info in root.glob("vllm[-_]*.dist-info") if _has_vllm(info))
     if len(infos) > 1:
         raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))

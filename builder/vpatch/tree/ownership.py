@@ -18,10 +18,8 @@ _OF_THE_BYTES = ("security.ima", "security.evm", "security.capability", "trusted
 def keep(new: int, model: int, *, same: bool) -> None:
     """Make an open file or folder accessible exactly as another one is.
 
-    Args:
-        new: its descriptor. So far, only its owner may read it; it may have inherited an access control list.
-        model: the descriptor of the file or folder that it should be like.
-        same: whether it will replace `model`: then other extended attributes are copied, too.
+    So far, only its owner may read `new`; it may have inherited an access control list. If it will replace `model`
+    (`same`), its other extended attributes are copied, too.
 
     Raises:
         OSError: the owner, the mode, a list or a user's attribute cannot be kept. Other attributes grant no access:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, ELOOP, ENOENT, EPERM
 from fcntl import ioctl
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
-from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem, cause
-from vpatch.tree import disk, lock, signature
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from vpatch.tree import Loaded, Tree
-    from vpatch.tree.disk import Folders
+from vpatch.tree import Loaded, Tree, disk, lock
+from vpatch.tree.disk import Folders
 
 # linux/fs.h: FS_IOC_GETFLAGS is _IOR('f', 1, long); IMMUTABLE and APPEND are what `chattr +i` and `+a` set.
 _GET_FLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
@@ -44,20 +39,16 @@ def refuse_links(tree: Tree, paths: Iterable[str]) -> None:
 
 
 def check(folders: Folders, path: str, expected: Mapping[str, Loaded | None]) -> None:
-    """Check that a file, which may be missing, can be replaced or removed.
+    """Raise an OSError if a file, which may be missing, cannot be replaced or removed.
 
-    `expected` has, by path, the files as they were read under the lock: another program may have changed one since, or
-    replaced it.
-
-    Raises:
-        OSError: it cannot, or was changed since.
+    `expected` has, by path, files as they were read under the lock: another program may have changed one since.
     """
     folder, name = folders.place(path)
     _check_folder(folder)
     try:
         with _opened(name, folder) as file:
             _check_entry(file, folder)
-            if path in expected and not _is_unchanged(file, expected[path]):
+            if path in expected and not ((loaded := expected[path]) and loaded.is_in(file)):
                 raise OSError(EBUSY, "another program changed it while vpatch was at work; run again")
     except OSError as error:
         # A rename replaces a link itself, so a link among the originals does no harm.
@@ -71,20 +62,22 @@ def check(folders: Folders, path: str, expected: Mapping[str, Loaded | None]) ->
 def refusals(folders: Folders, paths: Iterable[str]) -> list[Problem]:
     """List why files, and folders with all that is in them, cannot be removed."""
     problems = []
-    for path in paths:
+    for top in paths:
         try:
-            _check_tree(folders, path)
+            with suppress(FileNotFoundError):
+                folder, name = folders.place(top)
+                _check_removal(folder, name, top)
+                for at, inner, names, inside in folders.walk(top) if disk.is_folder(name, folder) else ():
+                    for found in (*inner, *names):
+                        _check_removal(inside, found, str(Path(top).parent / at / found))
+                    inner[:] = [found for found in inner if disk.is_folder(found, inside)]
         except OSError as error:
-            problems.append(Problem("cannot remove", str(error.filename or path), cause(error)))
+            problems.append(Problem("cannot remove", str(error.filename or top), cause(error)))
     return problems
 
 
 def emptied(folders: Folders, top: str, gone: Collection[str], new: Collection[str]) -> list[str]:
-    """List the folders in and at `top`, innermost first, that will be empty without `gone` and with `new`.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
+    """List the folders in and at `top`, innermost first, that will be empty without `gone` and with `new`."""
     left, found = set(gone), []
     with suppress(FileNotFoundError):
         for where, inner, files, _ in folders.walk(top, topdown=False):
@@ -94,23 +87,6 @@ def emptied(folders: Folders, top: str, gone: Collection[str], new: Collection[s
                 left.add(here)
                 found.append(here)
     return found
-
-
-def _check_tree(folders: Folders, top: str) -> None:
-    """Check that a file or folder, which may be missing, can be removed, a folder with all that is in it.
-
-    Raises:
-        OSError: it cannot; its `filename` is the file or folder that refuses.
-    """
-    with suppress(FileNotFoundError):
-        folder, name = folders.place(top)
-        _check_removal(folder, name, top)
-        if not disk.is_folder(name, folder):
-            return
-        for at, inner, names, inside in folders.walk(top):
-            for found in (*inner, *names):
-                _check_removal(inside, found, str(Path(top).parent / at / found))
-            inner[:] = [found for found in inner if disk.is_folder(found, inside)]
 
 
 def _check_removal(folder: int, name: str, path: str) -> None:
@@ -147,17 +123,13 @@ def _check_entry(entry: int, folder: int) -> None:
 
 @contextmanager
 def _opened(name: str, folder: int, flags: int = 0) -> Iterator[int]:
-    # Without O_NONBLOCK, a named pipe would wait for a writer.
     try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+        with disk.opened(name, folder, flags) as file:
+            yield file
     except OSError as error:
         if error.errno != ELOOP:
             raise
         raise OSError(ELOOP, "it is a symbolic link") from error
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _is_plain(name: str, folder: int) -> bool:
@@ -175,13 +147,3 @@ def _refuse_flags(file: int, what: str) -> None:
     for flag, name in _FLAGS.items():
         if flags & flag:
             raise PermissionError(EPERM, f"{what} {name}")
-
-
-def _is_unchanged(file: int, loaded: Loaded | None) -> bool:
-    of = os.fstat(file)
-    if loaded is None or of.st_size != len(loaded.content):
-        return False
-    if loaded.signature == signature(of):
-        return True
-    with os.fdopen(os.dup(file), "rb") as stream:
-        return stream.read() == loaded.content

@@ -6,18 +6,15 @@ import csv
 import hashlib
 import io
 from binascii import b2a_base64
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.tree import backup
+from vpatch.tree import Tree, backup
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from vpatch.tree import Tree
-    from vpatch.tree.backup import File, Kept
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Row(NamedTuple):
@@ -72,6 +69,17 @@ class Record:
         return "".join(row.raw for row in self.rows).encode("utf-8", "surrogateescape")
 
 
+class File(NamedTuple):
+    """The bytes of one file as they are, as they should be, and before vpatch; None if there is no such file."""
+
+    path: str
+    now: bytes | None
+    want: bytes | None
+    origin: bytes | None  # None, too, if they are lost
+    tracked: bool  # `want` is the work of overlays, which `revert` has to undo
+    edited: bool = False  # `want` holds a user's edit, too, which `revert` must not lose
+
+
 def parse(content: bytes) -> Record:
     """Parse a RECORD.
 
@@ -114,54 +122,20 @@ def revise(record: Record, put: Mapping[str, Row], drop: Collection[str] = ()) -
     return Record((*rows, *added))
 
 
-def _replaced(old: Row, new: Row | None) -> Row:
-    return old if new is None or old.fields == new.fields else new.ending(old.end)
-
-
-def _hash(content: bytes, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, content, usedforsecurity=False).digest()
-    return f"{algorithm}={b2a_base64(digest, newline=False).translate(_URL_SAFE, b'=').decode()}"
-
-
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-
-
-def path_of(tree: Tree) -> str:
-    """Return RECORD's path, relative to the tree's root."""
-    return f"{tree.dist_info}/RECORD"
-
-
 def parsed(content: bytes, path: str) -> Record:
-    """Parse a RECORD of a tree.
-
-    Raises:
-        Failure: it is not a RECORD.
-    """
+    """Parse the RECORD at `path`, relative to the tree."""
     try:
         return parse(content)
     except ValueError as error:
         raise Failure(Problem("bad RECORD", path, str(error))) from error
 
 
-def read(tree: Tree, content: bytes | None) -> Record | None:
-    """Parse a tree's RECORD from its content; return None if there is none.
-
-    Raises:
-        Failure: it is not a RECORD.
-    """
-    return None if content is None else _parsed(content, path_of(tree))
-
-
-def before(tree: Tree, rows: Record, kept: Kept, files: Iterable[File]) -> Record:
-    """Return the RECORD from before vpatch: the kept one, with the rows that an installer wrote since.
-
-    Raises:
-        Failure: the kept one is not a RECORD.
-    """
+def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[File]) -> Record:
+    """Return the RECORD from before vpatch: the kept one, with the rows that an installer wrote since."""
     ours = _ours(tree, rows)
-    if kept.record is None or not ours:
+    if kept is None or not ours:
         return revise(rows, {}, ours)
-    base = _parsed(kept.record, f"{backup.folder(tree)}/originals/{path_of(tree)}")
+    base = parsed(kept, f"{backup.folder(tree)}/originals/{tree.record}")
     found = {file.path: (row, file.now) for file in files if file.now == file.origin and (row := rows.row(file.path))}
     return revise(base, {path: row for path, (row, now) in found.items() if now is not None and row.is_true_of(now)})
 
@@ -178,8 +152,8 @@ def revised(tree: Tree, rows: Record, base: Record, files: Collection[File], kee
         if file.want is None or (now and old and now.is_true_of(file.want)):
             continue
         if old:
-            put[file.path] = old if file.goes_back else entry(file.path, file.want)
-        elif not file.goes_back:
+            put[file.path] = old if file.want == file.origin else entry(file.path, file.want)
+        elif file.want != file.origin:
             added[file.path] = file.want
     # The rows that vpatch added are always written anew, so that their order does not depend on earlier runs.
     drop = {*_ours(tree, rows), *(file.path for file in files if not base.row(file.path))}
@@ -189,18 +163,12 @@ def revised(tree: Tree, rows: Record, base: Record, files: Collection[File], kee
 
 
 def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
-    """List where RECORD is not true of `paths`, and of what vpatch keeps.
-
-    Raises:
-        Failure: a file cannot be read.
-    """
-    rows = None if tree.dist_info is None else read(tree, tree.read(path_of(tree)))
-    if rows is None:
+    """List where RECORD is not true of `paths`, and of what vpatch keeps."""
+    text = None if tree.dist_info is None else tree.read(tree.record)
+    if text is None:
         return (Problem("no RECORD", str(tree.root), "nothing says which files belong to vLLM"),)
-    kept, base = backup.read(tree), backup.folder(tree)
-    own = [f"{base}/originals/{path}" for path in kept.originals]
-    own += [f"{base}/originals/{path_of(tree)}"] if kept.record is not None else []
-    own += [f"{base}/provenance.json"] if kept.provenance is not None else []
+    rows, kept = parsed(text, tree.record), backup.read(tree)
+    own = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
     found = []
     for path in sorted({*paths, *own, *_ours(tree, rows)}):
         row, content = rows.row(path), tree.read(path)
@@ -218,8 +186,10 @@ def _ours(tree: Tree, rows: Record) -> list[str]:
     return [row.path for row in rows.rows if row.path.startswith(f"{backup.folder(tree)}/")]
 
 
-def _parsed(content: bytes, path: str) -> Record:
-    try:
-        return parse(content)
-    except ValueError as error:
-        raise Failure(Problem("bad RECORD", path, str(error))) from error
+def _replaced(old: Row, new: Row | None) -> Row:
+    return old if new is None or old.fields == new.fields else new.ending(old.end)
+
+
+def _hash(content: bytes, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, content, usedforsecurity=False).digest()
+    return f"{algorithm}={b2a_base64(digest, newline=False).translate(_URL_SAFE, b'=').decode()}"

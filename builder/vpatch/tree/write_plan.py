@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from vpatch.core.marks import marks_in
 from vpatch.errors import Failure, Problem
-from vpatch.tree import DiskSnapshot, Writes, backup, bytecode, record
-from vpatch.tree.backup import File
+from vpatch.tree import DiskSnapshot, Tree, Writes, backup, bytecode, record
+from vpatch.tree.backup import Kept
 from vpatch.tree.lock import lock
+from vpatch.tree.record import File, Record
 from vpatch.tree.transaction import Steps, carry_out, collecting
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-    from pathlib import Path
 
-    from vpatch.tree import Tree
-    from vpatch.tree.backup import Kept
-    from vpatch.tree.record import Record
-
-
-@dataclass(frozen=True)
-class SitePackages:
+class SitePackages(DiskSnapshot):
     """An installed vLLM; see `vpatch.tree.transaction` for what its writer promises."""
-
-    tree: Tree
-
-    def snapshot(self) -> Installed:
-        """Begin a run."""
-        return Installed(self.tree)
-
-
-class Installed(DiskSnapshot):
-    """An installed vLLM as one run reads it."""
 
     def __init__(self, tree: Tree) -> None:
         super().__init__(tree)
@@ -63,7 +46,7 @@ class Installed(DiskSnapshot):
         return lock(self.tree)
 
     def refresh(self) -> bool:
-        """Read files, what is kept and stale bytecode again; return whether something differs."""
+        """Read files, what is kept, and bytecode again; return whether something differs."""
         kept, stale = self.kept, self._stale
         del self.kept
         self._stale = {}
@@ -72,82 +55,80 @@ class Installed(DiskSnapshot):
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
-        steps = decide(self, desired, note, on_edits=on_edits)
-        lists = () if steps.record is None else (record.path_of(self.tree),)
-        return Writes(
-            tuple(sorted({*steps.files, *steps.removed, *lists})), steps.work, partial(self._carry_out, steps)
-        )
+        tree, kept = self.tree, self.kept
+        if kept.broken and (not on_edits or kept.paths - set(desired)):
+            raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
+        text = None if tree.dist_info is None else self.read(tree.record)
+        rows = None if text is None else record.parsed(text, tree.record)
+        decision = _Decision(tree, kept, rows, desired, on_edits)
+        files = decision.files(self.read)
+        twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
+        steps = replace(decision.steps(files, note), bytecode=twins)
+        changed = {*steps.files, *steps.removed, *({tree.record} & steps.lists.keys())}
+        return Writes(tuple(sorted(changed)), steps.change or bool(twins), partial(self._carry_out, steps))
 
     def _carry_out(self, steps: Steps) -> None:
-        path = record.path_of(self.tree)
         # Without RECORD, nothing is done but to remove bytecode.
-        written = (*steps.files, *steps.removed, path) if self.read(path) is not None else ()
+        written = (*steps.files, *steps.removed, self.tree.record) if self.read(self.tree.record) is not None else ()
         carry_out(self.tree, steps, {path: self.loaded[path] for path in written})
 
 
-def decide(seen: Installed, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Steps:
-    """Compare a tree with what is desired of it; the arguments are those of `Snapshot.decide`.
-
-    Raises:
-        Failure: it cannot be done; carries every problem.
-    """
-    tree, kept = seen.tree, seen.kept
-    if kept.broken and (not on_edits or kept.paths - set(desired)):
-        raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
-    content = None if tree.dist_info is None else seen.read(record.path_of(tree))
-    rows = record.read(tree, content)
-    files = _Judge(desired, on_edits, kept, rows).files(seen)
-    changed = [file for file in files if file.changes]
-    twins = tuple(twin for file in files if not file.changes for twin in seen.stale(file.path))
-
-    # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
-    tracked = [file for file in files if file.tracked and (changed or kept.anything)]
-    if rows is None:
-        if changed or tracked:
-            backup.folder(tree)
-            raise Failure(Problem("no RECORD", record.path_of(tree), "it could not be kept true; reinstall vLLM"))
-        return Steps(bytecode=twins)
-
-    base = record.before(tree, rows, kept, files)
-    originals = {file.path: file.origin for file in tracked if file.origin is not None}
-    keep, provenance = {}, None
-    if tracked:
-        originals[record.path_of(tree)] = base.serialize()
-        provenance = _provenance(kept, note, tracked)
-        keep = {f"{backup.folder(tree)}/originals/{path}": content for path, content in originals.items()}
-        keep[f"{backup.folder(tree)}/provenance.json"] = provenance
-    listed = record.revised(tree, rows, base, files, keep).serialize()
-    had = dict(kept.originals) if kept.record is None else {**kept.originals, record.path_of(tree): kept.record}
-    return Steps(
-        originals={path: content for path, content in originals.items() if had.get(path) != content},
-        files={file.path: file.want for file in changed if file.want is not None},
-        removed=tuple(file.path for file in changed if file.want is None),
-        provenance=None if provenance == kept.provenance else provenance,
-        record=None if listed == content else listed,
-        dropped=tuple(sorted(set(had) - set(originals))),
-        bytecode=twins,
-        under_way=_under_way(kept, changed),
-        ends=not tracked,
-        kept=kept.anything,
-        unclean=kept.unclean,
-    )
-
-
 @dataclass(frozen=True)
-class _Judge:
-    """Decides what each file should hold, and what it held before vpatch."""
-
-    desired: Mapping[str, bytes]
-    on_edits: bool
+class _Decision:
+    tree: Tree
     kept: Kept
     rows: Record | None
+    desired: Mapping[str, bytes]
+    on_edits: bool
 
-    def files(self, seen: Installed) -> list[File]:
+    def steps(self, files: Sequence[File], note: object) -> Steps:
+        changed = [file for file in files if file.now != file.want]
+        # A tree that was patched elsewhere, dist-info and all, is as desired already: nothing is kept of it.
+        tracked = [file for file in files if file.tracked and (changed or self.kept.anything)]
+        if self.rows is not None:
+            return self.listed(self.rows, files, changed, tracked, note)
+        if changed or tracked:
+            backup.folder(self.tree)
+            raise Failure(Problem("no RECORD", self.tree.record, "it could not be kept true; reinstall vLLM"))
+        return Steps()
+
+    def listed(
+        self, rows: Record, files: Sequence[File], changed: Sequence[File], tracked: Sequence[File], note: object
+    ) -> Steps:
+        """Return the steps for a tree that has a RECORD."""
+        tree, kept = self.tree, self.kept
+        base = record.before(tree, rows, kept.record, files)
+        keep = self.keep(note, tracked, base) if tracked else {}
+        had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
+        new = {path: content for path, content in keep.items() if had.get(path) != content}
+        provenance = f"{backup.folder(tree)}/provenance.json"
+        lists = {provenance: new[provenance]} if provenance in new else {}
+        if (content := record.revised(tree, rows, base, files, keep).serialize()) != rows.serialize():
+            lists[tree.record] = content
+        dropped = tuple(sorted(had.keys() - keep.keys()))
+        return Steps(
+            change=any((changed, new, lists, dropped, kept.unclean, kept.anything and not tracked)),
+            originals={path: content for path, content in new.items() if path not in lists},
+            files={file.path: file.want for file in changed if file.want is not None},
+            removed=tuple(file.path for file in changed if file.want is None),
+            lists=lists,
+            dropped=dropped,
+            under_way=self.under_way(changed),
+            ends=not tracked,
+            unclean=kept.unclean,
+        )
+
+    def keep(self, note: object, tracked: Sequence[File], base: Record) -> dict[str, bytes]:
+        """Return what is to be kept, by path in the tree."""
+        originals = {file.path: file.origin for file in tracked if file.origin is not None}
+        return backup.own_files(self.tree, originals, base.serialize(), self.provenance(note, tracked))
+
+    def files(self, read: Callable[[str], bytes | None]) -> list[File]:
         files: list[File] = []
         problems: list[Problem] = []
         for path in sorted({*self.desired, *self.kept.paths}):
             with collecting(problems):
-                files.append(self.file(path, seen.read(path)))
+                files.append(self.file(path, read(path)))
         if problems:
             raise Failure(*problems)
         return files
@@ -198,28 +179,23 @@ class _Judge:
         cause = f"vpatch keeps nothing of this tree, and the file has {marks}; if an overlay changed it, reinstall vLLM"
         return f"{cause}; if it is a mere comment, reword it"
 
+    def provenance(self, note: object, tracked: Sequence[File]) -> bytes:
+        """Return provenance; its bytes stay if nothing but time and user would differ."""
+        kept, overlays = self.kept, json.loads(json.dumps(note))
+        before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
+        wanted = [(file, backup.sha256(file.want)) for file in tracked if file.want is not None]
+        after = {file.path: kept.after[file.path] if file.edited else (digest,) for file, digest in wanted}
+        if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
+            return kept.provenance
+        return backup.provenance(overlays, before, after)
 
-def _provenance(kept: Kept, note: object, tracked: list[File]) -> bytes:
-    """Return provenance; its bytes stay if nothing but time and user would differ."""
-    overlays = json.loads(json.dumps(note))
-    before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
-    after = {
-        file.path: kept.after[file.path] if file.edited else (backup.sha256(file.want),)
-        for file in tracked
-        if file.want is not None
-    }
-    if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
-        return kept.provenance
-    return backup.provenance(overlays, before, after)
-
-
-def _under_way(kept: Kept, changed: list[File]) -> bytes:
-    files = dict(kept.under_way)
-    for file in changed:
-        if file.edited or (file.goes_back and not backup.is_companion(file.path)):
-            continue
-        # A companion that exists, and of which nothing is kept, is vpatch's, too.
-        ours = (file.want, file.now if backup.is_companion(file.path) else None)
-        hashes = [backup.sha256(content) for content in ours if content is not None]
-        files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))
-    return backup.under_way(files)
+    def under_way(self, changed: Sequence[File]) -> bytes:
+        files = dict(self.kept.under_way)
+        for file in changed:
+            if file.edited or (file.want == file.origin and not backup.is_companion(file.path)):
+                continue
+            # A companion that exists, and of which nothing is kept, is vpatch's, too.
+            ours = (file.want, file.now if backup.is_companion(file.path) else None)
+            hashes = [backup.sha256(content) for content in ours if content is not None]
+            files[file.path] = tuple(dict.fromkeys((*files.get(file.path, ()), *hashes)))
+        return backup.under_way(files)

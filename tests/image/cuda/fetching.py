@@ -1,4 +1,4 @@
-"""The compiled extensions of real releases, out of their wheels."""
+"""The compiled extensions of real releases, from their wheels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import CACHE
 
 
 def extensions(release: str, names: Collection[str]) -> dict[str, Path]:
-    """Give files of a release's wheel, fetched if they are not there; not to be changed.
+    """Return files of a release's wheel, fetched once; do not modify them.
 
     Raises:
         Failure: the index, or the server of the wheel, fails.

@@ -1,4 +1,4 @@
-"""ELF files with fat binaries, made by hand: what a reader must get right, and what it must not trip over."""
+"""ELF files with fat binaries, made by hand, for the reader's tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PTX, CUBIN = 1, 2
 
 
 def entry(image: str, payload: bytes = bytes(8), *, kind: int | None = None, isa: tuple[int, int] = (9, 0)) -> bytes:
-    """Give the entry for `sm_120f` or `compute_80`, with a payload."""
+    """Return the entry for `sm_120f` or `compute_80`, with a payload."""
     found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", image)
     assert found
     virtual, number, suffix = found.groups()
@@ -26,17 +26,17 @@ def entry(image: str, payload: bytes = bytes(8), *, kind: int | None = None, isa
 
 
 def box(entries: bytes, *, magic: int = MAGIC, version: int = 1, header: int = 16, size: int | None = None) -> bytes:
-    """Give a fat binary of some entries."""
+    """Return a fat binary of some entries."""
     return struct.pack("<IHHQ", magic, version, header, len(entries) if size is None else size) + entries
 
 
 def boxes(*binaries: str) -> bytes:
-    """Give fat binaries, each written as `sm_80 compute_80`."""
+    """Return fat binaries, each written as `sm_80 compute_80`."""
     return b"".join(box(b"".join(map(entry, images.split()))) for images in binaries)
 
 
 def elf(sections: Mapping[str, bytes], needed: Iterable[str] = (), *, empty: Iterable[str] = ()) -> bytes:
-    """Give a shared object with these sections, those of `empty` without their content, that needs some libraries."""
+    """Return a shared object that needs some libraries, with these sections; those in `empty` have no content."""
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in needed)
     tags = b"".join(struct.pack("<QQ", 1, strings.index(name.encode())) for name in needed) + bytes(16)
     every = {**sections, **dict.fromkeys(empty, b""), ".dynstr": strings, ".dynamic": tags, ".shstrtab": b""}
@@ -57,12 +57,12 @@ def elf(sections: Mapping[str, bytes], needed: Iterable[str] = (), *, empty: Ite
 
 
 def extension(*binaries: str, needed: Iterable[str] = ("libcudart.so.13",)) -> bytes:
-    """Give a shared object with fat binaries, each written as `sm_80 compute_80`."""
+    """Return a shared object with fat binaries, each written as `sm_80 compute_80`."""
     return elf({".text": bytes(32), ".nv_fatbin": boxes(*binaries)}, needed)
 
 
 def without_device_code() -> bytes:
-    """Give a shared object that somebody else built and that has nothing to do with CUDA."""
+    """Return a real shared object without device code."""
     spec = importlib.util.find_spec("libcst.native")
     assert spec
     assert spec.origin

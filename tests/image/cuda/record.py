@@ -1,4 +1,4 @@
-"""`python -m tests.image.cuda.record TOOLS [RELEASE...]`: record what NVIDIA's own tools say, to be held against ours.
+"""`python -m tests.image.cuda.record TOOLS [RELEASE...]`: record what NVIDIA's tools report, to compare with ours.
 
 TOOLS is a folder with `cuobjdump`, `ptxas` and `fatbinary` of one CUDA release, such as `nvidia/cu13/bin` in the wheels
 `nvidia-cuda-cuobjdump` and `nvidia-cuda-nvcc`. It must be new: that of CUDA 12.8 says sm_90 where it is sm_90a. What is
@@ -37,7 +37,7 @@ def main(tools: Path, releases: list[str]) -> None:
 
 
 def of_release(tools: Path, release: str) -> dict[str, Any]:
-    """Give what `cuobjdump` lists in the extensions of a release: architectures, and how often."""
+    """Return what `cuobjdump` lists in the extensions of a release: architectures and their counts."""
     wheel = find_wheel(release)
     with open_wheel(wheel) as file:
         (record,) = read_members(file, lambda name: name.endswith(".dist-info/RECORD"))
@@ -59,7 +59,7 @@ def of_release(tools: Path, release: str) -> dict[str, Any]:
 
 
 def listed(cuobjdump: Path, file: Path) -> dict[str, dict[str, int]]:
-    """Give how often which architecture stands in the listings, and in the text about each image."""
+    """Count the architectures in the listings, and in the text about each image."""
     found: dict[str, Counter[str]] = {}
     for key, extension in (("list_elf", "cubin"), ("list_ptx", "ptx")):
         text = run(cuobjdump, f"--{key.replace('_', '-')}", file)
@@ -71,7 +71,7 @@ def listed(cuobjdump: Path, file: Path) -> dict[str, dict[str, int]]:
 
 
 def headers(tools: Path) -> dict[str, Any]:
-    """Give the header of the entry for a cubin and for PTX of every architecture, and what `cuobjdump` says of it."""
+    """Return the entry's header for a cubin and for PTX of every architecture, and what `cuobjdump` reports for it."""
     text = run(tools / "cuobjdump", "--help")
     archs = sorted(set(re.findall(r"'(sm_\w+)'", text)), key=lambda arch: (len(arch.rstrip("af")), arch))
     isa = "9.4"  # the oldest that knows sm_107
@@ -99,7 +99,7 @@ def headers(tools: Path) -> dict[str, Any]:
 
 
 def entries(data: bytes) -> list[bytes]:
-    """Give the headers of the entries of one fat binary."""
+    """Return the headers of the entries of one fat binary."""
     found, at = [], 16
     while at < len(data):
         header, size = struct.unpack_from("<IQ", data, at + 4)
@@ -109,13 +109,13 @@ def entries(data: bytes) -> list[bytes]:
 
 
 def version(tool: Path) -> str:
-    """Give the line in which a tool says its version."""
+    """Return the line with a tool's version."""
     (line,) = re.findall(r"^Cuda compilation tools, (.*)$", run(tool, "--version"), re.MULTILINE)
     return f"{tool.name} {line}"
 
 
 def run(*command: str | Path) -> str:
-    """Give what a tool prints; `cuobjdump` fails where there is no device code."""
+    """Return a tool's output; `cuobjdump` fails if there is no device code."""
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode and "does not contain device code" not in ran.stdout + ran.stderr:
         raise RuntimeError(f"{command}: {ran.stdout}{ran.stderr}")

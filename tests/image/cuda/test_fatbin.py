@@ -1,9 +1,10 @@
-"""Fat binaries: what NVIDIA's tools write is read as NVIDIA's tools read it, and what is damaged is told."""
+"""GPU architectures and fat binaries: read as NVIDIA's tools read them; damaged ones are reported."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import tempfile
 
@@ -11,11 +12,70 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.image.cuda.arch import Kind
-from vpatch.image.cuda.fatbin import read
+from vpatch.image.cuda.fatbin import Arch, Image, Kind, parse_gpu, read
 
 from tests.image.cuda.making import box, boxes, elf, entry, extension, without_device_code
 from tests.image.cuda.record import HEADERS
+
+# Code, and the GPUs of those below that it serves.
+GPUS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
+SERVED = {
+    "sm_80": "8.0 8.6 8.9",
+    "sm_86": "8.6 8.9",
+    "sm_89": "8.9",
+    "sm_90": "9.0",
+    "sm_90a": "9.0",
+    "sm_100": "10.0 10.3",
+    "sm_100a": "10.0",
+    "sm_100f": "10.0 10.3",
+    "sm_103": "10.3",
+    "sm_103f": "10.3",
+    "sm_120": "12.0 12.1",
+    "sm_120a": "12.0",
+    "sm_120f": "12.0 12.1",
+    "sm_121": "12.1",
+    "sm_121f": "12.1",
+    "compute_80": "8.0 8.6 8.9 9.0 10.0 10.3 11.0 12.0 12.1",
+    "compute_90": "9.0 10.0 10.3 11.0 12.0 12.1",
+    "compute_90a": "9.0",
+    "compute_100f": "10.0 10.3",
+    "compute_120": "12.0 12.1",
+    "compute_120a": "12.0",
+    "compute_120f": "12.0 12.1",
+    "compute_121": "12.1",
+}
+
+
+def image(name: str) -> Image:
+    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+    assert found
+    return Image(Kind.CUBIN if found[1] == "sm" else Kind.PTX, Arch(int(found[2]), int(found[3]), found[4]))
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_rules_of_the_programming_guide(name: str) -> None:
+    assert str(image(name)) == name
+    assert [gpu for gpu in GPUS if image(name).serves(parse_gpu(gpu))] == SERVED[name].split()
+
+
+def test_other_images_serve_no_gpu() -> None:
+    assert not Image(Kind.OTHER, Arch(12, 0)).serves(Arch(12, 0))
+
+
+@pytest.mark.parametrize(("text", "arch"), [("sm_120", Arch(12, 0)), ("12.0", Arch(12, 0)), ("sm_89", Arch(8, 9))])
+def test_parse_gpu(text: str, arch: Arch) -> None:
+    assert parse_gpu(text) == arch
+
+
+@pytest.mark.parametrize(
+    "text", ["5090", "", "sm_", "sm_1", "sm_120a", "compute_120", "12", "12.0.0", "SM_120", "sm_१२०"]
+)
+def test_parse_gpu_refuses_other_text(text: str) -> None:
+    with pytest.raises(Failure) as caught:
+        parse_gpu(text)
+
+    assert str(caught.value) == f"not a GPU architecture: {text}: it reads like sm_120 or 12.0, which is an RTX 5090"
+
 
 MADE = json.loads(HEADERS.read_text())
 
@@ -72,19 +132,19 @@ def test_linked_code_goes_before_its_parts() -> None:
     assert images(elf({"__nv_relfatbin": parts}, empty=[".nv_fatbin"])) == [["sm_75"]]
 
 
-def test_sections_that_a_linker_did_not_join() -> None:
+def test_sections_that_a_linker_did_not_merge() -> None:
     data = elf({".nv_fatbin": boxes("sm_80"), ".nv_fatbix": boxes("sm_120")}).replace(b".nv_fatbix", b".nv_fatbin")
 
     assert images(data) == [["sm_80"], ["sm_120"]]
 
 
-def test_what_is_neither_cubin_nor_ptx() -> None:
+def test_images_of_other_kinds() -> None:
     (((image,),), _) = read("x.so", io.BytesIO(elf({".nv_fatbin": box(entry("sm_120", kind=64))})))
 
     assert image.kind is Kind.OTHER
 
 
-def test_a_temporary_file_of_which_little_is_read() -> None:
+def test_little_of_a_temporary_file_is_read() -> None:
     big = entry("sm_120", bytes(40 << 20))
     with tempfile.TemporaryFile() as file:
         file.write(elf({".nv_fatbin": box(big) + box(entry("sm_90a"))}))
@@ -121,7 +181,7 @@ GOOD = extension("sm_80 compute_80", "sm_120f")
         (elf({".nv_fatbin": box(entry("sm_80")[:-4] + bytes(3))}), "no entry of a fat binary at byte 80"),
     ],
 )
-def test_what_is_damaged_is_told(data: bytes, cause: str) -> None:
+def test_damaged_files(data: bytes, cause: str) -> None:
     assert refused(data).startswith(cause)
 
 
@@ -170,5 +230,5 @@ def test_damage_never_crashes(changes: list[tuple[int, int]], length: int) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=400).filter(any))
-def test_noise_behind_a_fat_binary_is_told(noise: bytes) -> None:
+def test_noise_after_a_fat_binary(noise: bytes) -> None:
     assert outcome(elf({".nv_fatbin": boxes("sm_80") + noise})) == "cannot read extension"

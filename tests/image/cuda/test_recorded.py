@@ -1,4 +1,4 @@
-"""Real releases: what we read in their extensions is what NVIDIA's `cuobjdump` lists there."""
+"""Real releases: vpatch reads in their extensions what NVIDIA's `cuobjdump` lists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import json
 from collections import Counter
 
 import pytest
-from vpatch.image.cuda.arch import Image, Kind
-from vpatch.image.cuda.fatbin import read
+from vpatch.image.cuda.fatbin import Image, Kind, read
 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.record import RECORDS
@@ -32,7 +31,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("release", "names"), CASES)
-def test_our_reading_is_that_of_cuobjdump(release: str, names: set[str]) -> None:
+def test_read_agrees_with_cuobjdump(release: str, names: set[str]) -> None:
     for name, path in extensions(release, names).items():
         said = RELEASES[release]["files"][name]
         with path.open("rb") as file:

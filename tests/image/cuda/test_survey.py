@@ -1,4 +1,4 @@
-"""What an image's extensions carry and need."""
+"""The survey of an image's extensions: what they carry and need."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from vpatch.image.cuda import drivers
-from vpatch.image.cuda.survey import Survey, as_json, lines, survey
+from vpatch.image.cuda import fatbin
+from vpatch.image.cuda.support import Survey, survey
 
 from tests.image.cuda.making import box, elf, entry, extension
 
@@ -39,13 +39,13 @@ def test_an_image() -> None:
         env={"CUDA_VERSION": "13.0.2"},
     )
 
-    assert list(lines(found)) == [
+    assert list(found.lines()) == [
         "vllm/_C.abi3.so: sm_90, sm_90a, sm_100f, sm_120, sm_120f, compute_80, compute_90",
         "vllm/broken.so: not an ELF file",
         "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so: sm_80, compute_80",
         "CUDA 13.0 (the image says 13.0.2), torch 2.11.0, driver >=580.65.06",
     ]
-    told = json.loads(json.dumps(as_json(found)))
+    told = json.loads(json.dumps(found.as_json()))
     assert told["extensions"][:2] == [
         {
             "name": "vllm/_C.abi3.so",
@@ -75,20 +75,20 @@ def test_ptx_of_a_later_minor_release_needs_a_newer_driver_than_its_machine_code
     data = elf({".nv_fatbin": box(entry("sm_80") + entry("compute_80", isa=(8, 8)))}, ["libcudart.so.12"])
     found = look({"vllm/_C.abi3.so": data})
 
-    assert [*lines(found)][-1] == ("CUDA 12.9, torch 2.11.0, driver >=525.60.13, >=575 where it compiles PTX")
+    assert [*found.lines()][-1] == ("CUDA 12.9, torch 2.11.0, driver >=525.60.13, >=575 where it compiles PTX")
 
 
-def test_without_ptx_the_library_tells() -> None:
+def test_without_ptx_the_library_shows_the_release() -> None:
     found = look({"vllm/_C.abi3.so": extension("sm_80", needed=["libcudart.so.9", "libcudart.so.12", "libc.so.6"])})
 
     assert (found.cuda, found.driver, found.ptx_driver) == ("12", ">=525.60.13", "")
 
 
-def test_without_either_the_environment_tells_the_driver() -> None:
+def test_without_ptx_and_library_the_environment_shows_the_driver() -> None:
     assert look({}, env={"CUDA_VERSION": "12.9.1"}).driver == ">=525.60.13"
 
 
-def test_a_number_too_long_to_be_read() -> None:
+def test_a_number_with_too_many_digits() -> None:
     endless = "9" * 5000
     data = extension("sm_80", needed=[f"libcudart.so.{endless}"])
 
@@ -96,10 +96,10 @@ def test_a_number_too_long_to_be_read() -> None:
     assert look({}, env={"CUDA_VERSION": endless}).driver == ""
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_image() -> None:
     found = survey([], None, {"CUDA_VERSION": "edge"})
 
-    assert list(lines(found)) == ["CUDA unknown (the image says edge), torch unknown, driver unknown"]
+    assert list(found.lines()) == ["CUDA unknown (the image says edge), torch unknown, driver unknown"]
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,20 @@ def test_nothing_at_all() -> None:
         ("torchvision==0.1", ""),
     ],
 )
-def test_the_torch_that_is_asked_for(line: str, torch: str) -> None:
+def test_the_required_torch(line: str, torch: str) -> None:
     assert look({}, torch=line).torch == torch
 
 
-def test_ptx_that_is_newer_or_older_than_all_that_is_known() -> None:
-    assert drivers.compiling_driver([(9, 0), (99, 0)]) == ">610"
-    assert drivers.release_of([(99, 0)]) == ""
-    assert drivers.compiling_driver([(6, 5)]) == ""
+def test_unknown_ptx_versions() -> None:
+    assert fatbin.compiling_driver([(9, 0), (99, 0)]) == ">610"
+    assert fatbin.release_of([(99, 0)]) == ""
+    assert fatbin.compiling_driver([(6, 5)]) == ""
 
 
-def test_without_the_extra_the_command_to_install_it_is_told() -> None:
-    code = "import sys; sys.modules['elftools'] = None; import vpatch.image.cuda.check"
+def test_without_the_extra_the_error_shows_how_to_install_it() -> None:
+    code = (
+        "import sys; sys.modules['elftools'] = None; from vpatch.image.cuda.support import *; check_names(['sm_120'])"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert ran.stderr.endswith(

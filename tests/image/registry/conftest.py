@@ -1,4 +1,4 @@
-"""A user of nobody else's settings, and a server before the registry that can misbehave."""
+"""A user with empty settings, and servers in front of the registry that can fail."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import requests
 from vpatch.image.registry import session
 from vpatch.net import error_text
 
-from tests.image.registry.bases import BALLAST, Base, parents, put_base
-from tests.image.registry.images import tar
+from tests.image.registry.images import BALLAST, Base, parents, put_base, tar
 from tests.image.registry.proxy import Proxy, proxying
 from tests.image.standin import SITE, archive
 
@@ -22,7 +21,7 @@ HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuCvXHTKpGQnEpy6W23.dXnnhxlVKjkCa\n"
 
 @pytest.fixture(autouse=True)
 def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Hide the settings of whoever runs the tests, wait for nothing; give the user's Docker config, still empty."""
+    """Hide the settings of the user who runs the tests, shorten waits, and return the path of the Docker config."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"):
             monkeypatch.delenv(name)
@@ -37,27 +36,27 @@ def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def proxy(registry: str) -> Iterator[Proxy]:
-    """A server before the registry, which passes everything on until it is told to fail."""
+    """A server in front of the registry, which forwards everything until a fault is set."""
     with proxying(registry) as state:
         yield state
 
 
 @pytest.fixture
 def elsewhere(registry: str) -> Iterator[Proxy]:
-    """A server before the same registry, on another host."""
+    """A server in front of the same registry, on another host."""
     with proxying(registry, "127.0.0.2") as state:
         yield state
 
 
 @pytest.fixture(scope="session")
 def second_registry(start_registry: Callable[[str], str]) -> str:
-    """Another registry that lets everybody do everything."""
+    """Another registry without access control."""
     return start_registry("")
 
 
 @pytest.fixture(scope="session")
 def locked_registry(start_registry: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A registry that wants a user's name and password."""
+    """A registry that demands a user's name and password."""
     file = tmp_path_factory.mktemp("htpasswd") / "htpasswd"
     file.write_text(HTPASSWD)
     return start_registry(f"auth: {{htpasswd: {{realm: test, path: {file}}}}}\n")
@@ -65,7 +64,7 @@ def locked_registry(start_registry: Callable[[str], str], tmp_path_factory: pyte
 
 @pytest.fixture(scope="session")
 def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """Three layers, as vllm-openai has them: all that is below vLLM, vLLM, and what is copied in above."""
+    """Three layers like vllm-openai's: everything below vLLM, vLLM, and files copied in above."""
     folder = tmp_path_factory.mktemp("layers")
     vllm = archive(folder / "1.tar", *parents(folder), (slim("0.20.2"), SITE)).read_bytes()
     copied = tar(("vllm-workspace", None), ("vllm-workspace/examples", None), ("vllm-workspace/examples/a.py", b"1"))
@@ -80,7 +79,7 @@ def remote(
     pristine: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Base:
-    """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it runs."""
+    """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it can run."""
     folder = tmp_path_factory.mktemp("remote")
     lowest = archive(folder / "0.tar", (interpreter, "")).read_bytes()
     vllm = archive(folder / "1.tar", *parents(folder), (pristine("0.20.2"), SITE)).read_bytes()

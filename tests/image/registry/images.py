@@ -1,4 +1,4 @@
-"""Small images, put into a registry with nothing but HTTP."""
+"""Small images, and bases like vllm-openai's, pushed to a registry by plain HTTP requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import json
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import requests
 import zstandard
+
+from tests.conftest import Program, Ran
+from tests.image.standin import CONFIG, SITE
 
 TYPES = {
     "docker": (
@@ -45,7 +49,7 @@ def digest(data: bytes) -> str:
 
 
 def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
-    """Give a tar: a path with bytes is a file, with None a folder, with text a link; or the header itself."""
+    """Return a tar: a path with bytes is a file, with None a folder, with text a link; or pass the header itself."""
     body = io.BytesIO()
     with tarfile.open(fileobj=body, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member in members:
@@ -66,7 +70,7 @@ def tar(*members: tuple[str, Any] | tarfile.TarInfo) -> bytes:
 
 
 def hard(path: str, target: str) -> tarfile.TarInfo:
-    """Give a hard link."""
+    """Return a hard link."""
     info = tarfile.TarInfo(path)
     info.type, info.linkname = tarfile.LNKTYPE, target
     return info
@@ -74,7 +78,7 @@ def hard(path: str, target: str) -> tarfile.TarInfo:
 
 @dataclass
 class Built:
-    """An image that was put somewhere: all that a test may want to compare with or to spoil."""
+    """A pushed image, with everything that a test may compare or spoil."""
 
     digest: str
     manifest: dict[str, Any]
@@ -83,7 +87,7 @@ class Built:
 
 
 def put_blob(host: str, repository: str, data: bytes, name: str | None = None, **options: Any) -> str:
-    """Put a blob, under its digest."""
+    """Push a blob, under its digest."""
     begun = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=20, **options)
     assert begun.status_code == 202, begun.text
     place = begun.headers["Location"]
@@ -94,7 +98,7 @@ def put_blob(host: str, repository: str, data: bytes, name: str | None = None, *
 
 
 def put_manifest(host: str, repository: str, name: str, body: Mapping[str, Any], **options: Any) -> str:
-    """Put a manifest under a tag, or if `name` is empty under its digest."""
+    """Push a manifest under a tag, or under its digest if `name` is empty."""
     raw = json.dumps(body).encode()
     headers = {"Content-Type": body["mediaType"]}
     place = f"http://{host}/v2/{repository}/manifests/{name or digest(raw)}"
@@ -117,7 +121,7 @@ def put_image(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Built:
-    """Put an image of these tars; `manifest` and `settings` are laid over its manifest and its config."""
+    """Push an image of these tars; `manifest` and `settings` override its manifest and its config."""
     kind, config_kind, layer_kind, _ = TYPES[flavour]
     system, _, machine = platform.partition("/")
     config: dict[str, Any] = {
@@ -143,7 +147,7 @@ def put_image(
 
 
 def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built], *, flavour: str = "docker") -> str:
-    """Put an index of images by their platforms."""
+    """Push an index of images by platform."""
     entries = []
     for platform, image in images.items():
         system, _, machine = platform.partition("/")
@@ -155,3 +159,34 @@ def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built],
         })  # fmt: skip
     body = {"schemaVersion": 2, "mediaType": TYPES[flavour][3], "manifests": entries}
     return put_manifest(host, repository, tag, body)
+
+
+BASE = "vllm/vllm-openai:v0.20.2"
+COPIED = "COPY examples /vllm-workspace/examples # buildkit"
+BALLAST = 4 << 20
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base in its registry: its name, and what was pushed."""
+
+    name: str
+    built: Built
+
+
+def parents(folder: Path) -> list[tuple[Path, str]]:
+    """Return an empty folder for each folder above vLLM, as the tars of real layers have them."""
+    (folder / "empty").mkdir()
+    above = [str(path) for path in Path(SITE).parents][-2::-1]
+    return [(folder / "empty", path) for path in above]
+
+
+def put_base(host: str, layers: list[bytes], name: str = BASE, **more: Any) -> Base:
+    repository, _, tag = name.rpartition(":")
+    history = [{"created_by": "RUN pip install torch"}, {"created_by": "RUN pip install vllm"}, {"created_by": COPIED}]
+    settings = {"config": dict(CONFIG), "created": "2026-05-09T10:00:00.123456789Z"}
+    return Base(f"{host}/{name}", put_image(host, repository, tag, layers, history=history, settings=settings, **more))
+
+
+def build(vpatch: Program, base: str, *more: str) -> Ran:
+    return vpatch("build", "--registry", "--base", base, *more)

@@ -1,4 +1,4 @@
-"""A server before a real registry: it passes everything on, and misbehaves where it is told to.
+"""A server in front of a real registry: it forwards everything, and injects faults.
 
 It can also be the kind of registry that wants tokens, with a token server of its own, as the public ones are.
 """
@@ -8,21 +8,26 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import re
 import secrets
+import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
 
 @dataclass
 class Fault:
-    """What is done to requests that match, so many times: answer `status`, or spoil the real answer."""
+    """A fault for matching requests, injected `times` times: answer `status`, or spoil the real answer."""
 
     method: str
     path: str  # a regular expression
@@ -35,7 +40,7 @@ class Fault:
 
 @dataclass
 class Asked:
-    """One request that came."""
+    """One request received."""
 
     method: str
     path: str
@@ -44,7 +49,7 @@ class Asked:
 
 
 class Proxy:
-    """The state of the server: `faults` to inject, what was `asked`, and who may do what."""
+    """The state of the server: `faults` to inject, requests `asked`, and who may do what."""
 
     def __init__(self, behind: str) -> None:
         self.behind = behind
@@ -66,16 +71,16 @@ class Proxy:
         self.faults.append(Fault(method, path, **how))
 
     def fail_after(self, answered: int) -> None:
-        """Hang up on every request after so many."""
+        """Hang up on every request after this many."""
         self.asked.clear()
         self.left = answered
 
     def count(self, method: str, path: str) -> int:
-        """Say how many such requests came."""
+        """Return how many such requests came."""
         return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
 
     def fault(self, method: str, path: str) -> Fault | None:
-        """Give the fault for a request, and use it up."""
+        """Return the fault for a request, and count it as used."""
         for fault in self.faults:
             if fault.method == method and fault.times > 0 and re.search(fault.path, path):
                 fault.times -= 1
@@ -124,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def unproven(self) -> str:
-        """Give the scopes that a request lacks, as a challenge names them; empty if it may pass."""
+        """Return the scopes that a request lacks, as a challenge names them; empty if it may pass."""
         parts = urlsplit(self.path)
         repository = re.fullmatch(r"/v2/(.+?)/(?:blobs|manifests)/.*", parts.path)
         if not repository:
@@ -190,12 +195,12 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Stay quiet when a client hangs up."""
+        """Ignore a client that hangs up."""
 
 
 @contextmanager
 def proxying(behind: str, address: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Iterator[Proxy]:
-    """Serve before the registry `behind`, on a free port of a loopback address; with a `context` by HTTPS."""
+    """Serve in front of the registry `behind`, on a free port of a loopback address; with a `context`, by HTTPS."""
     proxy = Proxy(behind)
     with Server((address, 0), type("BoundHandler", (Handler,), {"proxy": proxy})) as server:
         if context:
@@ -209,3 +214,31 @@ def proxying(behind: str, address: str = "127.0.0.1", context: ssl.SSLContext | 
             proxy.end.set()
             server.shutdown()
             thread.join()
+
+
+DOMAIN = "example.org"
+
+
+@contextmanager
+def secured(behind: str, folder: Path, name: str = "registry") -> Iterator[Proxy]:
+    """Serve in front of the registry `behind` as `<name>.example.org`, which this process trusts."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    if not key.exists():
+        subject = ["-subj", f"/CN={DOMAIN}", "-addext", f"subjectAltName=DNS:*.{DOMAIN}"]
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        files = ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run([*command, *subject, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    resolve = socket.getaddrinfo
+    with (
+        proxying(behind, context=context) as proxy,
+        patch.object(
+            socket,
+            "getaddrinfo",
+            lambda host, *more, **how: resolve("127.0.0.1" if str(host).endswith(DOMAIN) else host, *more, **how),
+        ),
+        patch.dict(os.environ, {"REQUESTS_CA_BUNDLE": str(certificate)}),
+    ):
+        proxy.host = f"{name}.{DOMAIN}:{proxy.host.partition(':')[2]}"
+        yield proxy

@@ -1,4 +1,4 @@
-"""`--require-arch`: both ways look into the same extensions, and build nothing on a base that does not serve."""
+"""`--require-arch`: with and without an engine, extensions are checked, and a base that lacks the GPU is refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import docker
 import pytest
-from vpatch.image.registry.tars import LARGE
+from vpatch.image.registry.tar import LARGE
 
 from tests.conftest import Program
 from tests.image.cuda.making import extension
-from tests.image.registry.bases import Base, parents, put_base
+from tests.image.registry.images import Base, parents, put_base
 from tests.image.standin import SITE, archive
 
 FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
@@ -21,7 +21,7 @@ FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
 
 @pytest.fixture
 def compiled(registry: str, layers: list[bytes], slim: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Base]:
-    """`compiled("sm_90 sm_120")`: a base whose kernels carry these."""
+    """`compiled("sm_90 sm_120")`: a base whose kernels are built for these."""
 
     def make(carried: str) -> Base:
         tree = shutil.copytree(slim("0.20.2"), tmp_path / "tree")
@@ -37,7 +37,7 @@ def compiled(registry: str, layers: list[bytes], slim: Callable[[str], Path], tm
 
 
 @pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
-def test_what_the_extensions_carry_decides(
+def test_the_extensions_decide(
     vpatch: Program,
     engine: docker.DockerClient,
     registry: str,
@@ -72,7 +72,7 @@ def test_a_base_without_extensions(
     assert "vllm/_C*.so" in {problem["file"] for problem in ran.json["problems"]}
 
 
-def test_no_name_of_an_architecture(vpatch: Program) -> None:
+def test_an_invalid_architecture(vpatch: Program) -> None:
     ran = vpatch("build", "--base", "x", "--require-arch", "5090")
 
     assert ran.code == 1

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a base or a registry: no tag is set, and the error says why."""
+"""A bad base or registry: no tag is set, and the error has the reason."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import docker
 import pytest
 
 from tests.conftest import Program
-from tests.image.registry.bases import build, put_base
-from tests.image.registry.images import tar
+from tests.image.registry.images import build, put_base, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 
@@ -62,7 +61,7 @@ def test_a_tar_that_would_leave_the_tree(vpatch: Program, registry: str, layers:
     assert "would leave the tree" in ran.err
 
 
-def test_a_folder_that_is_a_link_above(vpatch: Program, registry: str, layers: list[bytes]) -> None:
+def test_a_folder_below_a_link(vpatch: Program, registry: str, layers: list[bytes]) -> None:
     base = put_base(registry, [*layers[:2], tar((f"{SITE}/vllm/engine", "../elsewhere"))], "links/base:x")
     ran = build(vpatch, base.name, "--tag", f"{registry}/links/patched:x")
 
@@ -95,7 +94,7 @@ def test_an_overlay_that_drifts(
     assert nothing_is_tagged("drift/patched")
 
 
-def test_an_engine_that_may_not_have_the_base(
+def test_a_base_that_the_engine_may_not_pull(
     vpatch: Program, engine: docker.DockerClient, locked_registry: str, registry: str
 ) -> None:
     private = vpatch("build", "--base", f"{locked_registry}/secret/base:x")

@@ -1,4 +1,4 @@
-"""`vpatch build --registry`: the same layer as the engine's way, out of as few bytes as hold vLLM."""
+"""`vpatch build --registry`: the same layer as with an engine, reading only the layers that hold vLLM."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 import docker
 import pytest
 import requests
-from vpatch.image import model
-from vpatch.image.engine.inside import Inside
+from vpatch.image.checks import Check
+from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Program, Ran
-from tests.image.registry.bases import Base, build, put_base
-from tests.image.registry.images import put_index
+from tests.image.registry.images import Base, build, put_base, put_index
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import CONFIG, ENTRYPOINT, SITE
 
@@ -35,7 +34,7 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
     assert built.json["bytes_sent"] < 400_000
 
 
-def test_the_layer_is_the_engines(
+def test_the_layer_equals_the_engines(
     built: Ran, vpatch: Program, remote: Base, engine: docker.DockerClient, registry: str
 ) -> None:
     with_engine = vpatch("build", "--base", remote.name, "--tag", f"{registry}/me/engine:one", "--push", "--json")
@@ -55,7 +54,7 @@ def test_the_layer_is_the_engines(
 def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
     image = built.json["image"]["ref"]
     engine.images.pull(image)
-    ran = Inside(engine, image, "python3", "the-tests").run(
+    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
         "import importlib.util as u; print(u.find_spec('vllm'))", seconds=60
     )
     config = engine.api.inspect_image(image)["Config"]
@@ -68,7 +67,7 @@ def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerCli
     assert outcomes["files"] is outcomes["interpreter"] is True
 
 
-def test_what_needs_a_container_is_told_as_not_run(built: Ran) -> None:
+def test_tests_that_need_a_container_are_not_run(built: Ran) -> None:
     outcomes = {test["name"]: test for test in built.json["tests"]}
 
     assert [outcomes[name]["ok"] for name in ("files", "compile", "bytecode", "record")] == [True] * 4
@@ -77,7 +76,7 @@ def test_what_needs_a_container_is_told_as_not_run(built: Ran) -> None:
     assert "interpreter: not run: it needs a container" in built.err
 
 
-def test_inspect_tells_it_without_a_pull(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
+def test_inspect_without_a_pull(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
     image = built.json["image"]["ref"].replace("@", ":one@")
     told = vpatch("inspect", image, "--json")
 
@@ -134,8 +133,8 @@ def test_an_image_that_fails_a_check_gets_no_tag(
 ) -> None:
     from vpatch.image import checks
 
-    failed = model.Tested("files", ok=False, because="injected")
-    monkeypatch.setattr(checks, "on_files", lambda *_: iter([failed]))
+    failed = Check("files", ok=False, because="injected")
+    monkeypatch.setattr(checks, "check_files", lambda *_: iter([failed]))
     ran = build(vpatch, remote.name, "--tag", f"{registry}/fails/patched:one", "--json")
 
     assert ran.code == 1
@@ -164,16 +163,14 @@ def test_pushed_by_digest_and_tagged_afterwards(
         ((f"HOST/a/b@sha256:{'0' * 64}", "HOST/a/other:d"), "HOST/a/other:d is no tag of HOST/a/b"),
     ],
 )
-def test_tags_of_what_was_not_named_exactly(
-    vpatch: Program, registry: str, arguments: tuple[str, ...], says: str
-) -> None:
+def test_tags_without_a_digest(vpatch: Program, registry: str, arguments: tuple[str, ...], says: str) -> None:
     ran = vpatch("tag", *(argument.replace("HOST", registry) for argument in arguments))
 
     assert ran.code == 2
     assert says.replace("HOST", registry) in ran.err
 
 
-def test_of_an_index_the_platform_is_chosen(vpatch: Program, registry: str, layers: list[bytes]) -> None:
+def test_the_platform_is_chosen_from_an_index(vpatch: Program, registry: str, layers: list[bytes]) -> None:
     images = {
         name: put_base(registry, layers, "many/base:" + name[6:], platform=name)
         for name in ("linux/amd64", "linux/arm64")
@@ -189,7 +186,7 @@ def test_of_an_index_the_platform_is_chosen(vpatch: Program, registry: str, laye
     assert "linux/amd64" in ran.err
 
 
-def test_a_patched_base_is_a_no_op_that_says_so(built: Ran, vpatch: Program, registry: str) -> None:
+def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, registry: str) -> None:
     ran = build(vpatch, built.json["image"]["ref"], "--tag", f"{registry}/again/patched:one")
 
     assert ran.code == 1, "it was asked for a tag"

@@ -1,4 +1,4 @@
-"""A registry that fails is told in one line, after as many tries as make sense."""
+"""A failing registry is reported in one line, after a few attempts where another may help."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
 from vpatch.net import error_text
 
@@ -41,14 +41,14 @@ def refusal(host: str, name: str = NAME) -> str:
         (503, 4, "the server answers 503 service unavailable"),
     ],
 )
-def test_an_answer_that_is_none(proxy: Proxy, status: int, tries: int, why: str) -> None:
+def test_an_answer_with_an_error_status(proxy: Proxy, status: int, tries: int, why: str) -> None:
     proxy.fail("GET", "/manifests/", status=status, body=b'{"errors": [{"code": "X"}]}')
 
     assert refusal(proxy.host).startswith(why.replace("HOST", proxy.host))
     assert len(proxy.asked) == tries
 
 
-def test_not_there(registry: str) -> None:
+def test_a_missing_image(registry: str) -> None:
     assert refusal(registry, "faults/none:x") == "no such image"
     assert refusal(registry, "faults/one:none") == "no such image"
     assert refusal(registry, f"faults/one@sha256:{'0' * 64}") == "no such image"
@@ -57,19 +57,19 @@ def test_not_there(registry: str) -> None:
 @pytest.mark.parametrize(
     "fault", [{"status": 500}, {"status": 429, "headers": {"Retry-After": "3600"}}, {"spoil": "hang up"}]
 )
-def test_a_server_that_is_busy_twice_is_asked_again(proxy: Proxy, fault: dict[str, Any]) -> None:
+def test_a_busy_server_is_asked_again(proxy: Proxy, fault: dict[str, Any]) -> None:
     proxy.fail("GET", "/manifests/", times=2, **fault)
     proxy.fail("GET", "/blobs/", times=2, **fault)
 
-    assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).deeper()
+    assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).descend()
 
 
-def test_a_layer_that_is_not_there(proxy: Proxy) -> None:
+def test_a_missing_layer(proxy: Proxy) -> None:
     image = open_image(parse(f"{proxy.host}/{NAME}"))
     proxy.fail("GET", "/blobs/", status=404)
 
     with pytest.raises(Failure, match=f"the blob {image.layers[0].digest} is not there"):
-        LayeredFiles(image, lambda _: True).deeper()
+        LayeredFiles(image, lambda _: True).descend()
 
 
 def test_a_registry_that_is_down() -> None:
@@ -86,7 +86,7 @@ def test_a_registry_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_loopback_is_asked_in_plain_http(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that leads to this machine is still not one of loopback."""
+    """A name that resolves to this machine is not a loopback address."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: resolve("127.0.0.1", *more))
     port = proxy.host.partition(":")[2]
@@ -101,7 +101,7 @@ def test_a_proxy_in_the_environment_is_not_asked_for_loopback(proxy: Proxy, monk
     assert open_image(parse(f"{proxy.host}/{NAME}")).layers
 
 
-def test_a_redirect_without_end(proxy: Proxy) -> None:
+def test_an_endless_redirect(proxy: Proxy) -> None:
     there = f"http://{proxy.host}/v2/faults/one/manifests/x"
     proxy.fail("GET", "/manifests/", status=307, headers={"Location": there})
 

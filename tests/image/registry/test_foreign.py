@@ -1,4 +1,4 @@
-"""Whatever somebody writes into an image or an answer is refused in one line that names the true cause."""
+"""Hostile images and answers are refused in one line that names the true cause."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 import requests
-from vpatch.image.registry.manifests import read_object
+from vpatch.image.registry.image import read_object
 
 from tests.conftest import Program
-from tests.image.registry.bases import build, put_base
-from tests.image.registry.images import Built, put_image, tar
-from tests.image.registry.proxy import Proxy
-from tests.image.registry.secure import secured
+from tests.image.registry.images import Built, build, put_base, put_image, tar
+from tests.image.registry.proxy import Proxy, secured
 from tests.image.standin import SITE
 
 LABEL = "io.vpatch.overlays"
@@ -45,7 +43,7 @@ def label(**changes: Any) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("command", ["inspect", "build"])
-def test_a_config_of_another_shape(
+def test_a_config_that_does_not_match_the_schema(
     vpatch: Program, registry: str, command: str, settings: dict[str, Any], why: str
 ) -> None:
     name = f"{registry}/foreign/config:{command}"
@@ -73,7 +71,9 @@ def test_a_config_of_another_shape(
         ({"config": {"Labels": {LABEL: "[" * 100_000}}}, "no JSON"),
     ],
 )
-def test_a_label_of_another_shape(vpatch: Program, registry: str, settings: dict[str, Any], why: str) -> None:
+def test_a_label_that_does_not_match_the_schema(
+    vpatch: Program, registry: str, settings: dict[str, Any], why: str
+) -> None:
     name = f"{registry}/foreign/label:x"
     put_image(registry, "foreign/label", "x", [tar(("a", b""))], settings=settings)
     ran = vpatch("inspect", name)
@@ -82,7 +82,7 @@ def test_a_label_of_another_shape(vpatch: Program, registry: str, settings: dict
     assert ran.err == f"cannot read provenance: {name}: not what vpatch writes: {why}\n"
 
 
-def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Proxy) -> None:
+def test_annotations_that_do_not_match_the_schema(vpatch: Program, registry: str, proxy: Proxy) -> None:
     name = f"{proxy.host}/foreign/annotations:x"
     built = put_image(registry, "foreign/annotations", "x", [tar(("a", b""))], flavour="oci")
     body = json.dumps({**built.manifest, "annotations": {"a": [1]}})
@@ -91,10 +91,10 @@ def test_annotations_of_another_shape(vpatch: Program, registry: str, proxy: Pro
     assert vpatch("inspect", name).err == f"cannot read: {name}: its manifest is damaged: annotations.a is no string\n"
 
 
-def test_text_that_is_none(
+def test_a_lone_surrogate_in_an_annotation(
     vpatch: Program, registry: str, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
 ) -> None:
-    """Half of a character, which JSON can say and UTF-8 cannot: the new manifest could not be written."""
+    """A lone surrogate, which JSON allows and UTF-8 cannot encode: the new manifest could not be written."""
     annotations = {"annotations": {"a": "\ud800"}}
     base = put_base(registry, layers, "foreign/half:x", flavour="oci", manifest=annotations)
     ran = build(vpatch, base.name, "--tag", f"{registry}/foreign/whole:x")
@@ -108,7 +108,7 @@ def test_text_that_is_none(
 
 
 @pytest.mark.parametrize("raw", [b'{"a": "\\udfff"}', b'{"\\ud83d": 1}', b'{"a": "\xed\xa0\x80"}'])
-def test_half_of_a_character(raw: bytes) -> None:
+def test_a_lone_surrogate(raw: bytes) -> None:
     with pytest.raises(ValueError, match="half of a character"):
         read_object(raw)
 
@@ -123,7 +123,7 @@ def test_half_of_a_character(raw: bytes) -> None:
         ("RECORD", b"caf\xe9.py,,\n", "cannot read RECORD: /FILE: 'utf-8' codec can't decode byte 0xe9 in position 3"),
     ],
 )
-def test_a_file_of_another_shape(
+def test_a_file_that_does_not_match_the_schema(
     vpatch: Program,
     registry: str,
     layers: list[bytes],
@@ -160,7 +160,7 @@ def test_a_file_of_another_shape(
         ),
     ],
 )
-def test_the_cause_is_the_registrys_and_not_the_missing_engines(
+def test_the_cause_is_the_registrys_not_the_missing_engines(
     vpatch: Program, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
@@ -173,7 +173,7 @@ def test_the_cause_is_the_registrys_and_not_the_missing_engines(
 
 
 def test_a_netrc_does_not_follow_a_redirect(registry: str, proxy: Proxy, docker_config: Path, vpatch: Program) -> None:
-    """A `default` entry is meant for every host, and would go to whichever a registry names."""
+    """A `default` entry is for every host, and would be sent to any host that a registry names."""
     built: Built = put_image(registry, "foreign/netrc", "x", [tar(("a", b""))])
     blob = f"http://{proxy.host}/v2/foreign/netrc/blobs/{built.manifest['config']['digest']}"
     (docker_config.parent.parent / ".netrc").write_text("default login user password s3cret-of-the-tests\n")

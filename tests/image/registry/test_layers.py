@@ -1,4 +1,4 @@
-"""The files of an image are those that a container has, and no layer is read that no question needs."""
+"""The files of an image are those that a container has, and only the layers that a question needs are read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from vpatch.cli.output import printable
 from vpatch.errors import Failure
-from vpatch.image.model import Entry, Files, Kind
+from vpatch.image.filesystem import Entry, Files, Kind
 from vpatch.image.registry import layers
+from vpatch.image.registry.image import RemoteImage, open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import RemoteImage, open_image
 from vpatch.image.registry.reference import parse
 
 from tests.image.registry.images import PACKS, hard, put_image, tar
@@ -23,7 +23,7 @@ Put = Callable[..., RemoteImage]
 
 @pytest.fixture
 def put(registry: str, request: pytest.FixtureRequest) -> Put:
-    """`put(tar, tar, ...)`: an image of these layers, the lowest first."""
+    """`put(tar, tar, ...)`: push and open an image of these layers, the lowest first."""
 
     def give(*tars: bytes, **how: Any) -> RemoteImage:
         repository = f"layers/{abs(hash(request.node.name))}"
@@ -39,7 +39,7 @@ def python(entry: Entry) -> bool:
 
 def whole(image: RemoteImage) -> LayeredFiles:
     files = LayeredFiles(image, python)
-    while files.deeper():
+    while files.descend():
         continue
     return files
 
@@ -53,7 +53,7 @@ def refusal(action: Callable[[], object]) -> str:
 
 
 def everything(files: Files, folder: str = "") -> dict[str, str]:
-    """Give each path that is reached from `folder`, and what is there."""
+    """Return every path below `folder` with its type."""
     there = {}
     for name in files.names(folder):
         path = f"{folder}/{name}".lstrip("/")
@@ -65,7 +65,7 @@ def everything(files: Files, folder: str = "") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_reads_a_layer_however_it_is_packed(put: Put, pack: str) -> None:
+def test_reads_a_layer_in_every_format(put: Put, pack: str) -> None:
     body = random.Random(7).randbytes(5000)  # noqa: S311
     heard: list[tuple[int, int]] = []
     image = put(tar(("./a", None), ("a/b.py", body), ("a/c.so", body), ("a/d", "../b")), pack=pack)
@@ -73,7 +73,7 @@ def test_reads_a_layer_however_it_is_packed(put: Put, pack: str) -> None:
     files = LayeredFiles(image, python, progress=lambda done, total: heard.append((done, total)))
 
     assert (files.names("a"), files.entry("a"), files.read("a/b.py")) == ((), None, None)
-    assert files.deeper()
+    assert files.descend()
     assert files.names("a") == ("b.py", "c.so", "d")
     assert files.read("a/b.py") == body
     assert files.entry("a/b.py") == Entry("a/b.py", Kind.FILE, 0o644, 7, 8, 1_700_000_000, 5000)
@@ -82,7 +82,7 @@ def test_reads_a_layer_however_it_is_packed(put: Put, pack: str) -> None:
     assert files.read("nothing") is None
     assert refusal(lambda: files.read("a/c.so")) == "the bytes of a/c.so were not kept"
     assert refusal(lambda: files.read("a/d")) == "a/d is a symbolic link"
-    assert not files.deeper()
+    assert not files.descend()
     assert files.bytes_read == image.layers[0].size
     assert files.layers_read == list(image.layers)
     assert heard[-1] == (files.bytes_read, files.bytes_read)
@@ -113,7 +113,7 @@ def test_upper_layers_decide(put: Put) -> None:
         "a": "folder", "a/x.py": "file", "b": "folder", "b/three.py": "file", "c": "file", "d.py": "file",
         "e": "symbolic link", "f": "folder", "f/in.py": "file",
     }  # fmt: skip
-    assert files.found(lambda path: path.endswith(".py")) == ["a/x.py", "b/three.py", "d.py", "f/in.py"]
+    assert files.matching(lambda path: path.endswith(".py")) == ["a/x.py", "b/three.py", "d.py", "f/in.py"]
     assert files.read("a/x.py") == b"new"
     assert files.read("d.py") == b"again"
     gone = ["a/y.py", "a/z", "a/z/deep.py", "b/one.py", "b/sub/two.py", "c/x.py", "e/x.py", "g", "g/h.py"]
@@ -122,7 +122,7 @@ def test_upper_layers_decide(put: Put) -> None:
     assert refusal(lambda: files.read("b")) == "b is a folder"
 
 
-def test_a_folder_without_an_entry_is_one_all_the_same(put: Put) -> None:
+def test_a_folder_without_an_entry(put: Put) -> None:
     files = whole(put(tar(("usr", None), ("usr/lib", "lib64")), tar(("usr/lib/x.py", b""))))
 
     assert files.entry("usr/lib") == Entry("usr/lib", Kind.FOLDER, 0o755, 0, 0, 0)
@@ -130,31 +130,31 @@ def test_a_folder_without_an_entry_is_one_all_the_same(put: Put) -> None:
     assert files.names("usr/lib") == ("x.py",)
 
 
-def test_goes_no_deeper_than_asked(put: Put, proxy: Proxy, registry: str) -> None:
+def test_reads_no_more_layers_than_needed(put: Put, proxy: Proxy, registry: str) -> None:
     image = put(
         tar(("a.py", b"1")), tar(("b.py", b"2")), tar(("c.py", b"3"), (".wh.gone.py", b"")), tar(("d.py", b"4"))
     )
     image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
     files = LayeredFiles(image, python)
 
-    while not files.found(lambda path: path == "c.py"):
-        assert files.deeper()
+    while not files.matching(lambda path: path == "c.py"):
+        assert files.descend()
 
     assert files.layers_read == [image.layers[3], image.layers[2]]
     assert files.names("") == ("c.py", "d.py")
-    assert files.settle("c.py")
-    assert files.settle("gone.py") is None
+    assert files.locate("c.py")
+    assert files.locate("gone.py") is None
     assert len(files.layers_read) == 2
-    assert files.settle("b.py")
+    assert files.locate("b.py")
     assert files.layers_read == [image.layers[3], image.layers[2], image.layers[1]]
     assert files.entry("a.py") is None
-    assert files.settle("nowhere") is None
+    assert files.locate("nowhere") is None
     assert files.entry("a.py")
     assert proxy.count("GET", "/blobs/") == 1 + 4
     assert files.bytes_read == sum(layer.size for layer in image.layers)
 
 
-def test_passes_over_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skips_layers_that_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "SMALL", 0)
     history = [
         {"created_by": "/bin/sh -c #(nop) ADD file:ab in / "},
@@ -174,7 +174,7 @@ def test_passes_over_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: 
     image = put(*tars, history=history)
     files = LayeredFiles(image, python)
 
-    while files.deeper("usr/lib/python3/dist-packages"):
+    while files.descend("usr/lib/python3/dist-packages"):
         continue
 
     numbers = [image.layers.index(layer) for layer in files.layers_read]
@@ -189,23 +189,45 @@ def test_passes_over_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: 
     assert len(files.layers_read) == 9
 
 
+def test_a_search_skips_what_history_proves_to_be_elsewhere(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "SMALL", 0)
+    history = [{"created_by": step} for step in ("RUN a", "COPY x /app # buildkit", "RUN b", "COPY x /app # buildkit")]
+    site = "usr/lib/python3.12/dist-packages"
+    vllm = [(f"{site}/vllm/__init__.py", b""), (f"{site}/vllm-1.dist-info/RECORD", b"vllm/gone.py,,\n")]
+    tars = (tar(("usr", None), (f"{site}/vllm/gone.py", b"")), tar(("app/a", b"")), tar(*vllm), tar(("app/b", b"")))
+    image = put(*tars, history=history)
+
+    def read(files: LayeredFiles) -> list[int]:
+        return [image.layers.index(layer) for layer in files.layers_read]
+
+    files = LayeredFiles(image, python)
+    assert files.locate(f"{site}/vllm/gone.py")
+    assert read(files) == [2, 0]
+    for path in ("usr", f"{site}/vllm/gone.py"):  # known only by what is in it; listed in RECORD
+        files = LayeredFiles(image, layers.is_wanted)
+        _, found = layers.open_vllm(files, image.base, None)
+        assert read(files) == [3, 2]
+        assert found.entry(path)
+        assert read(files) == [3, 2, 0]
+
+
 @pytest.mark.parametrize("history", [[], [{"created_by": "COPY a /b # buildkit"}] * 3, None, [{}, {}]])
-def test_a_history_that_does_not_line_up_proves_nothing(
+def test_a_history_that_does_not_match_the_layers_proves_nothing(
     put: Put, monkeypatch: pytest.MonkeyPatch, history: list[dict[str, str]] | None
 ) -> None:
     monkeypatch.setattr(layers, "SMALL", 0)
     files = LayeredFiles(put(tar(("a", b"")), tar(("b", b"")), settings={"history": history}), python)
 
-    assert files.deeper("usr")
-    assert files.deeper("usr")
-    assert not files.deeper("usr")
+    assert files.descend("usr")
+    assert files.descend("usr")
+    assert not files.descend("usr")
     assert len(files.layers_read) == 2
 
 
-def test_a_small_layer_is_sooner_read_than_trusted(put: Put) -> None:
+def test_a_small_layer_is_always_read(put: Put) -> None:
     files = LayeredFiles(put(tar(("a", b"")), history=[{"created_by": "COPY a /b # buildkit"}]), python)
 
-    assert files.deeper("usr")
+    assert files.descend("usr")
 
 
 def test_a_hard_link_is_the_file_that_it_links_to(put: Put) -> None:
@@ -252,7 +274,7 @@ def test_the_last_of_two_entries_counts(put: Put) -> None:
 def test_refuses_entries_that_would_leave_the_tree(put: Put, members: list[Any], why: str) -> None:
     image = put(tar(*members))
 
-    cause = refusal(LayeredFiles(image, python).deeper)
+    cause = refusal(LayeredFiles(image, python).descend)
 
     assert (
         cause.startswith(f"the layer {image.layers[0].digest} has an entry that")
@@ -275,14 +297,15 @@ def test_refuses_entries_that_would_leave_the_tree(put: Put, members: list[Any],
 def test_refuses_a_layer_that_is_damaged(put: Put, data: bytes, why: str) -> None:
     image = put(data, pack="plain")
 
-    assert refusal(LayeredFiles(image, python).deeper).startswith(f"the layer {image.layers[0].digest} {why}")
+    assert refusal(LayeredFiles(image, python).descend).startswith(f"the layer {image.layers[0].digest} {why}")
 
 
 def test_refuses_a_layer_of_another_tar(put: Put) -> None:
     image = put(tar(("a", b"")), settings={"rootfs": {"diff_ids": ["sha256:" + "0" * 64]}})
 
     assert (
-        refusal(LayeredFiles(image, python).deeper) == f"the layer {image.layers[0].digest} is not what its diffID says"
+        refusal(LayeredFiles(image, python).descend)
+        == f"the layer {image.layers[0].digest} is not what its diffID says"
     )
 
 
@@ -293,13 +316,13 @@ def test_refuses_a_blob_that_is_not_what_its_digest_says(put: Put, proxy: Proxy,
     image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
     proxy.fail("GET", "/blobs/", spoil=spoil)
 
-    cause = refusal(LayeredFiles(image, python).deeper)
+    cause = refusal(LayeredFiles(image, python).descend)
 
     assert cause == f"the blob {image.layers[0].digest} is not what its digest says"
 
 
 @pytest.mark.parametrize("spoil", ["cut", "short"])
-def test_begins_a_blob_that_was_cut_again(put: Put, proxy: Proxy, spoil: str) -> None:
+def test_a_blob_that_was_cut_is_read_again(put: Put, proxy: Proxy, spoil: str) -> None:
     body = random.Random(7).randbytes(300_000)  # noqa: S311
     image = put(tar(("a.py", body)))
     image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
@@ -307,10 +330,10 @@ def test_begins_a_blob_that_was_cut_again(put: Put, proxy: Proxy, spoil: str) ->
     size = image.layers[0].size
     proxy.fail("GET", "/blobs/", spoil=spoil, times=2)
 
-    assert files.deeper()
+    assert files.descend()
 
     assert files.read("a.py") == body
     assert size < files.bytes_read <= 2 * size
     assert files.layers_read == list(image.layers)
     proxy.fail("GET", "/blobs/", spoil=spoil, times=3)
-    assert refusal(LayeredFiles(image, python).deeper).startswith(f"the blob {image.layers[0].digest} is cut: ")
+    assert refusal(LayeredFiles(image, python).descend).startswith(f"the blob {image.layers[0].digest} is cut: ")

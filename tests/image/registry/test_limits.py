@@ -1,4 +1,4 @@
-"""What a foreign image may cost: each limit is named where it is exceeded, and in docs/images.md."""
+"""Limits on untrusted images: each is named when it is exceeded, and in docs/images.md."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image import limits
-from vpatch.image.model import Entry
-from vpatch.image.registry import tars
-from vpatch.image.registry.history import destinations
-from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
+from vpatch.image.filesystem import Entry, Limits
+from vpatch.image.registry import tar as tars
+from vpatch.image.registry.image import open_image
+from vpatch.image.registry.layers import LayeredFiles, destinations
 from vpatch.image.registry.reference import parse
-from vpatch.image.registry.tars import BadLayerError, read_layer
+from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
 from vpatch.net import limits as of_servers
+from vpatch.net.limits import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping
-from tests.image.registry.bases import build
-from tests.image.registry.images import PACKS, TYPES, digest, put_blob, put_image, tar
+from tests.image.registry.images import PACKS, TYPES, build, digest, put_blob, put_image, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 
@@ -35,7 +33,7 @@ SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
 
 
 def header(kind: bytes, body: bytes, size: int | None = None) -> bytes:
-    """An extended header, which may say of itself that it is larger than it is."""
+    """Return an extended header, which may state a size larger than its own."""
     info = tarfile.TarInfo("x")
     info.type, info.size = kind, len(body) if size is None else size
     return info.tobuf() + body + bytes(-len(body) % 512)
@@ -48,7 +46,7 @@ def pax(number: int) -> bytes:
 
 def refused(data: bytes, keep: Callable[[Entry], bool] = lambda _: True) -> str:
     with pytest.raises(BadLayerError) as caught:
-        read_layer(iter([data]), keep)
+        read_layer(iter([data]), keep, Usage())
     return str(caught.value)
 
 
@@ -64,7 +62,7 @@ def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
         tracemalloc.stop()
 
 
-def test_headers_of_headers() -> None:
+def test_nested_headers() -> None:
     small = header(tarfile.XHDTYPE, pax(0))
 
     assert refused(small * 2000 + tar(("a", b""))).startswith("is no tar: ")
@@ -72,7 +70,7 @@ def test_headers_of_headers() -> None:
     assert refused(large * 4 + tar(("a", b""))) == "has an entry with a header of more than 1 MiB"
 
 
-def test_headers_of_all_entries() -> None:
+def test_too_many_global_headers() -> None:
     say = b"".join(header(tarfile.XGLTYPE, pax(number)) for number in range(101))
 
     assert refused(say + tar(("a", b""))) == "says more than 100 things of all its entries"
@@ -87,13 +85,13 @@ def test_a_header_of_a_negative_size() -> None:
     assert refused(bytes(data) + tar(("a", b""))) == "is no tar: a header is of a negative size"
 
 
-def test_a_path_that_no_system_takes() -> None:
+def test_a_path_that_is_too_long() -> None:
     why = "has an entry with a path of more than 4,096 characters"
 
     assert refused(tar(("a/" * 3000, None))) == why
     assert refused(tar(("a", "b" * 5000))) == why
     for name in ("a", ".wh.a", ".wh..wh..opq"):
-        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True)
+        read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True, Usage())
         assert refused(tar(("a/" * 257 + name, b""))) == "has an entry in more than 256 folders"
 
 
@@ -107,35 +105,37 @@ def test_a_path_that_no_system_takes() -> None:
         ("FILE", 512, "has a file of 1,000 bytes, and it may have 512 bytes: a/b/c1.py"),
     ],
 )
-def test_layers_together(monkeypatch: pytest.MonkeyPatch, registry: str, name: str, limit: int, why: str) -> None:
+def test_limits_hold_for_all_layers_together(
+    monkeypatch: pytest.MonkeyPatch, registry: str, name: str, limit: int, why: str
+) -> None:
     folder = "a/b" if name != "NAMES" else "a" * 300
     both = [tar((f"{folder}/c{number}.py", bytes(1000)), (f"{folder}/d{number}", b"")) for number in range(2)]
     put_image(registry, "limits/together", "x", both)
     image = open_image(parse(f"{registry}/limits/together:x"))
     files = LayeredFiles(image, lambda entry: entry.path.endswith(".py"))
-    monkeypatch.setattr(limits, name, limit)
+    monkeypatch.setattr(Limits, name, limit)
 
     with pytest.raises(Failure) as caught:
-        files.settle("nowhere")
+        files.locate("nowhere")
     told = str(caught.value).partition("limits/together:x: ")[2]
     number = 1 if name == "FILE" else 0  # the upper layer alone, or the lower one, with which it is too much
     assert told == f"the layer {image.layers[number].digest} {why}"
 
 
-def test_folders_that_no_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NAMES", 1 << 20)
+def test_folders_without_an_entry_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limits, "NAMES", 1 << 20)
 
     assert refused(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
         "names of more than 1 MiB"
     )
 
 
-def test_a_file_too_large_to_be_read_as_a_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
+def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
-    monkeypatch.setattr(limits, "SOURCE", 1 << 10)
+    monkeypatch.setattr(Limits, "SOURCE", 1 << 10)
     put_image(registry, "limits/source", "x", [tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))])
     files = LayeredFiles(open_image(parse(f"{registry}/limits/source:x")), lambda _: True)
-    assert files.deeper()
+    assert files.descend()
 
     assert files.read("a.py") == bytes(1 << 10)
     with pytest.raises(Failure, match=r": b\.py has 1,025 bytes, and may have 1 KiB$"):
@@ -153,7 +153,7 @@ def test_a_file_too_large_to_be_read_as_a_whole(monkeypatch: pytest.MonkeyPatch,
         (2, 40 << 30, "its layers have 85,899,345,920 bytes, and may have 64 GiB"),
     ],
 )
-def test_layers_without_number(vpatch: Program, proxy: Proxy, layers: int, size: int, why: str) -> None:
+def test_too_many_layers(vpatch: Program, proxy: Proxy, layers: int, size: int, why: str) -> None:
     built = put_image(proxy.behind, "limits/many", "x", [tar(("a", b""))])
     layer = {**built.manifest["layers"][0], "size": size}
     proxy.fail(
@@ -168,7 +168,7 @@ def test_layers_without_number(vpatch: Program, proxy: Proxy, layers: int, size:
     assert len(proxy.asked) == 1
 
 
-def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: str) -> None:
+def test_each_entry_is_examined_once(registry: str) -> None:
     tars = [tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)]
     put_image(registry, "limits/linear", "x", tars)
     files = LayeredFiles(open_image(parse(f"{registry}/limits/linear:x")), lambda _: False)
@@ -178,16 +178,14 @@ def test_each_entry_is_looked_at_once_however_many_layers_there_are(registry: st
         asked.append(path)
         return path.endswith("/19")
 
-    while files.deeper():
-        files.found(wanted)
+    while files.descend():
+        files.matching(wanted)
 
-    assert files.found(wanted) == sorted(f"{number}/19" for number in range(9))
+    assert files.matching(wanted) == sorted(f"{number}/19" for number in range(9))
     assert len(asked) == 9 * 20
 
 
-def test_what_is_hidden_is_judged_once_however_many_layers_there_are(
-    registry: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_hidden_entry_is_examined_once(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tars = [*(tar((f"{number}", b"")) for number in range(9)), tar(("x/RECORD", b"")), tar((".wh.x", b""))]
     put_image(registry, "limits/hidden", "x", tars)
     files = LayeredFiles(open_image(parse(f"{registry}/limits/hidden:x")), lambda _: False)
@@ -202,12 +200,12 @@ def test_what_is_hidden_is_judged_once_however_many_layers_there_are(
         return path.endswith("RECORD")
 
     monkeypatch.setattr(LayeredFiles, "entry", entry)
-    while files.deeper():
-        assert files.found(is_record) == []
+    while files.descend():
+        assert files.matching(is_record) == []
     assert judged == ["x/RECORD"]
 
 
-def test_places_that_look_like_a_vllm_and_are_hidden(vpatch: Program, registry: str) -> None:
+def test_too_many_hidden_vllms(vpatch: Program, registry: str) -> None:
     places = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
     put_image(registry, "limits/places", "x", [tar(("a", b"")), tar(*places), tar((".wh.x", b""))])
     name = f"{registry}/limits/places:x"
@@ -216,7 +214,7 @@ def test_places_that_look_like_a_vllm_and_are_hidden(vpatch: Program, registry: 
     assert ran.err == f"cannot read: {name}: more than 100 places in its layers look like a vLLM\n"
 
 
-def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Proxy) -> None:
+def test_a_repeated_layer_is_read_once(registry: str, proxy: Proxy) -> None:
     layer = tar(("a.py", b"1"))
     put_blob(registry, "limits/same", PACKS["gzip"](layer))
     one = {"mediaType": TYPES["docker"][2], "size": len(PACKS["gzip"](layer)), "digest": digest(PACKS["gzip"](layer))}
@@ -224,14 +222,14 @@ def test_a_layer_that_is_there_many_times_is_read_once(registry: str, proxy: Pro
     put_image(registry, "limits/same", "x", [], settings=settings, manifest={"layers": [one] * 500})
     files = LayeredFiles(open_image(parse(f"{proxy.host}/limits/same:x")), lambda _: True)
 
-    while files.deeper():
+    while files.descend():
         continue
 
     assert files.read("a.py") == b"1"
     assert proxy.count("GET", "/blobs/") == 2
 
 
-def test_many_things_that_look_like_a_vllm(vpatch: Program, registry: str) -> None:
+def test_too_many_vllms(vpatch: Program, registry: str) -> None:
     many = tar(*((f"{SITE}/{number}/vllm-1.dist-info/RECORD", b"") for number in range(17)))
     put_image(registry, "limits/vllms", "x", [many])
     name = f"{registry}/limits/vllms:x"
@@ -266,14 +264,14 @@ def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch,
 def test_the_documents_name_every_limit() -> None:
     text = (Path(__file__).parents[3] / "docs/images.md").read_text()
 
-    assert [name for name in SIZES if limits.size(getattr(limits, name)) not in text] == []
-    assert [name for name in LIMITS if f"{getattr(limits, name):,}" not in text] == []
+    assert [name for name in SIZES if size(getattr(Limits, name)) not in text] == []
+    assert [name for name in LIMITS if f"{getattr(Limits, name):,}" not in text] == []
 
 
-def test_a_layer_within_the_limits_is_what_tarfile_says() -> None:
+def test_a_layer_within_the_limits_is_read_as_by_tarfile() -> None:
     """Extended headers, long names and padding: read forward only, and hashed as a whole."""
     body: Any = tar(("a" * 300, b"x" * 70_000), ("b", "c" * 300), ("d", None)) + bytes(1 << 17)
-    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True)
+    view, diff_id = read_layer(iter([body[:700], body[700:]]), lambda _: True, Usage())
 
     with tarfile.open(fileobj=io.BytesIO(body)) as archive:
         assert sorted(view.entries) == sorted(archive.getnames())

@@ -1,4 +1,4 @@
-"""Credentials are those that `docker login` kept, go to whom they are for, and are never told."""
+"""Credentials are those that `docker login` stored; they go to their registry, and are never printed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.credentials import Credentials, find_credentials
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
+from vpatch.image.registry.session import Credentials, find_credentials
 
 from tests.image.registry.images import Built, put_image, tar
 from tests.image.registry.proxy import Proxy, proxying
@@ -66,7 +66,7 @@ def locked(locked_registry: str, docker_config: Path) -> tuple[str, Built]:
 
 @pytest.fixture
 def tokens(proxy: Proxy) -> Proxy:
-    """A registry that wants tokens, with one image, and one user."""
+    """A registry that demands tokens, with one image and one user."""
     put_image(proxy.behind, "login/two", "x", [tar(("a.py", b"a"))])
     proxy.wants_tokens = True
     proxy.users[USER] = SECRET
@@ -92,7 +92,7 @@ def test_basic_with_a_helper(
     assert open_image(parse(f"{host}/login/one:x")).digest == built.digest
 
 
-def test_after_the_first_demand_the_credentials_go_along(locked: tuple[str, Built], docker_config: Path) -> None:
+def test_after_the_first_challenge_credentials_are_sent(locked: tuple[str, Built], docker_config: Path) -> None:
     host, _ = locked
     with proxying(host) as proxy:
         config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
@@ -108,7 +108,9 @@ def test_after_the_first_demand_the_credentials_go_along(locked: tuple[str, Buil
     "body",
     [{}, {"auths": {}}, {"auths": {"ghcr.io": {"auth": CODED}}}, {"auths": {"HOST": {}}}, None],
 )
-def test_without_credentials_it_says_how_to_log_in(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
+def test_without_credentials_the_error_shows_how_to_log_in(
+    locked: tuple[str, Built], docker_config: Path, body: Any
+) -> None:
     host, _ = locked
     if body is not None:
         docker_config.write_text(json.dumps(body).replace("HOST", host))
@@ -136,7 +138,7 @@ def test_wrong_credentials(locked: tuple[str, Built], docker_config: Path) -> No
         None,
     ],
 )
-def test_a_helper_that_fails_is_told_where_it_is_needed(
+def test_a_failing_helper_is_reported_if_it_is_needed(
     locked: tuple[str, Built],
     registry: str,
     docker_config: Path,
@@ -155,7 +157,7 @@ def test_a_helper_that_fails_is_told_where_it_is_needed(
         assert refusal(f"{host}/login/one:x").startswith(f"cannot log in: {host}: docker-credential-test fails (")
 
 
-def test_a_helper_that_knows_nothing_is_no_failure(
+def test_a_helper_without_credentials_is_not_a_failure(
     locked: tuple[str, Built], docker_config: Path, helper: Callable[[str, str], None]
 ) -> None:
     host, _ = locked
@@ -166,7 +168,7 @@ def test_a_helper_that_knows_nothing_is_no_failure(
 
 
 @pytest.mark.parametrize("body", [{"auths": {"HOST": {"auth": "%%"}}}, {"auths": {"HOST": 3}}, {"auths": 3}, []])
-def test_a_config_that_is_not_understood(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
+def test_an_invalid_docker_config(locked: tuple[str, Built], docker_config: Path, body: Any) -> None:
     host, _ = locked
     docker_config.write_text(json.dumps(body).replace("HOST", host))
 
@@ -180,17 +182,17 @@ def test_docker_hub_goes_by_its_old_address(docker_config: Path) -> None:
     assert SECRET not in repr(find_credentials("docker.io"))
 
 
-def test_a_token_is_got_for_nobody(tokens: Proxy) -> None:
+def test_a_token_for_an_anonymous_user(tokens: Proxy) -> None:
     tokens.users.clear()
 
     image = open_image(parse(f"{tokens.host}/login/two:x"))
 
-    assert LayeredFiles(image, lambda _: True).deeper()
+    assert LayeredFiles(image, lambda _: True).descend()
     assert tokens.count("GET", "/token") == 1
     assert [one.status for one in tokens.asked] == [401, 200, 200, 200, 200]
 
 
-def test_a_token_is_got_with_credentials(tokens: Proxy, docker_config: Path) -> None:
+def test_a_token_for_a_user_with_credentials(tokens: Proxy, docker_config: Path) -> None:
     assert refusal(f"{tokens.host}/login/two:x").endswith(f"log in with docker login {tokens.host}")
     config(docker_config, {"auths": {tokens.host: {"auth": CODED}}})
 
@@ -198,17 +200,17 @@ def test_a_token_is_got_with_credentials(tokens: Proxy, docker_config: Path) -> 
     assert {one.headers["authorization"] for one in tokens.asked[-3:-2]} == {f"Basic {CODED}"}
 
 
-def test_a_token_that_has_expired_is_got_anew(tokens: Proxy) -> None:
+def test_an_expired_token_is_renewed(tokens: Proxy) -> None:
     tokens.users.clear()
     tokens.uses = 1
 
     image = open_image(parse(f"{tokens.host}/login/two:x"))
 
-    assert LayeredFiles(image, lambda _: True).deeper()
+    assert LayeredFiles(image, lambda _: True).descend()
     assert tokens.count("GET", "/token") == 3
 
 
-def test_a_token_that_is_not_enough(tokens: Proxy) -> None:
+def test_a_token_without_the_right_scope(tokens: Proxy) -> None:
     tokens.users.clear()
     tokens.closed.add("login/two")
 
@@ -270,7 +272,7 @@ def test_no_secret_goes_out_in_plain_http(tokens: Proxy, docker_config: Path, re
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("demand", ["", "Negotiate", "Digest realm=x"])
-def test_a_demand_that_is_not_understood(proxy: Proxy, docker_config: Path, demand: str, status: int) -> None:
+def test_an_unknown_authentication_scheme(proxy: Proxy, docker_config: Path, demand: str, status: int) -> None:
     config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
     proxy.fail("GET", "/manifests/", status=status, headers={"WWW-Authenticate": demand} if demand else {})
 
@@ -296,7 +298,7 @@ def test_credentials_do_not_follow_a_blob_to_another_host(
     tokens.fail("GET", "/blobs/", status=307, headers={"Location": f"http://{elsewhere.host}{blob}"})
 
     files = LayeredFiles(image, lambda _: True)
-    assert files.deeper()
+    assert files.descend()
 
     assert files.read("a.py") == b"a"
     assert tokens.asked[-1].headers["authorization"].startswith("Basic" if basic else "Bearer")

@@ -1,4 +1,4 @@
-"""A push brings what is not there, by the cheapest way there is, and the tag comes last."""
+"""A push sends only what the registry lacks, in the cheapest way, and sets the tag last."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import requests
 from vpatch.errors import Failure
-from vpatch.image.model import Layer
+from vpatch.image.patch import Layer
 from vpatch.image.registry import session
+from vpatch.image.registry.build import Pushed, push, tag
+from vpatch.image.registry.image import RemoteImage, open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import RemoteImage, open_image
-from vpatch.image.registry.push import Pushed, push, tag
 from vpatch.image.registry.reference import Reference, parse
 
 from tests.image.registry.images import PACKS, TYPES, digest, put_image, tar
@@ -44,7 +44,7 @@ Base = Callable[..., RemoteImage]
 
 @pytest.fixture
 def base(registry: str, request: pytest.FixtureRequest) -> Base:
-    """`base(host)`: an image of two layers, in a repository for this test, as a server before the registry has it."""
+    """`base(host)`: push and open an image of two layers, in a repository for this test, through the server `host`."""
     name = f"push/{abs(hash(request.node.name))}"
 
     def give(host: str = registry, flavour: str = "docker", **how: Any) -> RemoteImage:
@@ -99,9 +99,9 @@ def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Base, flavour: str) -
     assert new.manifest.body.get("annotations") == ({"org.base": "0", "org.example": "1"} if flavour == "oci" else None)
     assert "subject" not in new.manifest.body
     files = LayeredFiles(new, lambda _: True)
-    assert files.settle("a.py")
+    assert files.locate("a.py")
     assert files.read("a.py") == b"new"
-    assert files.settle("big")
+    assert files.locate("big")
     assert [layer.digest for layer in files.layers_read] == [LAYER.digest, image.layers[1].digest]
 
 
@@ -140,13 +140,13 @@ def test_copies_the_base_to_another_registry(second_registry: str, base: Base) -
     assert max(new - old for (old, _), (new, _) in pairwise(heard)) <= 1 << 16
     new = open_image(ref)
     files = LayeredFiles(new, lambda _: True)
-    assert files.settle("big")
+    assert files.locate("big")
     assert files.read("big") == BALLAST
     assert send(image, f"{second_registry}/push/copied:y")[0] == Pushed(pushed.digest, 0, 0)
 
 
 @pytest.mark.parametrize("fault", [{"status": 202}, {"status": 404}, {"status": 405}, {"status": 503}, {"status": 403}])
-def test_sends_what_cannot_be_mounted(proxy: Proxy, base: Base, fault: dict[str, Any]) -> None:
+def test_sends_blobs_that_cannot_be_mounted(proxy: Proxy, base: Base, fault: dict[str, Any]) -> None:
     target = f"push/unmounted-{fault['status']}"
     if fault["status"] == 202:  # as registries answer for a blob that is not where it was said to be
         begun = requests.post(f"http://{proxy.behind}/v2/{target}/blobs/uploads/", timeout=20)
@@ -188,7 +188,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_not_copied(
     assert requests.head(there, timeout=20).status_code == 404
 
 
-def test_with_tokens_it_mounts_with_the_right_to_read_and_to_write(proxy: Proxy, base: Base) -> None:
+def test_a_mount_asks_for_tokens_to_read_and_to_write(proxy: Proxy, base: Base) -> None:
     proxy.wants_tokens = True
     image = base(proxy.host)
 
@@ -199,8 +199,8 @@ def test_with_tokens_it_mounts_with_the_right_to_read_and_to_write(proxy: Proxy,
     assert open_image(ref).digest == pushed.digest
 
 
-def test_tokens_that_expire_while_it_copies(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
-    """The body of a blob goes out twice where its token has expired on the way."""
+def test_tokens_that_expire_during_a_copy(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
+    """The body of a blob is sent twice if its token expires in between."""
     for server in (proxy, elsewhere):
         server.wants_tokens, server.uses = True, 2
     image = base(proxy.host)
@@ -212,7 +212,7 @@ def test_tokens_that_expire_while_it_copies(proxy: Proxy, elsewhere: Proxy, base
     assert elsewhere.count("GET", "/token") > 3
 
 
-def test_a_repository_that_may_be_written_before_it_can_be_read(proxy: Proxy, base: Base) -> None:
+def test_a_repository_that_can_be_written_but_not_read(proxy: Proxy, base: Base) -> None:
     image = base(proxy.host)
     proxy.fail("HEAD", "/blobs/", status=403, times=1)
 
@@ -222,14 +222,14 @@ def test_a_repository_that_may_be_written_before_it_can_be_read(proxy: Proxy, ba
     assert open_image(replace(ref, digest=pushed.digest)).layers
 
 
-def test_a_registry_that_never_puts_a_blob_away(proxy: Proxy, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_never_stores_a_blob(proxy: Proxy, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "COMMIT", 0.3)
     proxy.fail("PUT", "/uploads/", spoil="stall")
 
     assert refusal(lambda: send(base(), f"{proxy.host}/push/stalls:y")).endswith(": no answer within 0.3 s")
 
 
-def test_who_may_not_read_the_base_there_sends_it(proxy: Proxy, base: Base) -> None:
+def test_without_the_right_to_mount_the_base_is_sent(proxy: Proxy, base: Base) -> None:
     image = base(proxy.host)
     proxy.wants_tokens = True
     proxy.closed.add(image.ref.repository)
@@ -259,7 +259,7 @@ def test_who_may_not_read_the_base_there_sends_it(proxy: Proxy, base: Base) -> N
         ("PUT", "/manifests/", 502, b"", "the server answers 502 bad gateway"),
     ],
 )  # fmt: skip
-def test_says_what_a_registry_answers(
+def test_reports_what_a_registry_answers(
     proxy: Proxy, base: Base, method: str, path: str, status: int, body: bytes, why: str
 ) -> None:
     proxy.fail(method, path, status=status, body=body)
@@ -270,9 +270,7 @@ def test_says_what_a_registry_answers(
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/uploads/"), ("PUT", "/uploads/"), ("PUT", "/manifests/")])
 @pytest.mark.parametrize("fault", [{"status": 500}, {"spoil": "hang up"}])
-def test_a_server_that_is_busy_twice_is_asked_again(
-    proxy: Proxy, base: Base, method: str, path: str, fault: dict[str, Any]
-) -> None:
+def test_a_busy_server_is_asked_again(proxy: Proxy, base: Base, method: str, path: str, fault: dict[str, Any]) -> None:
     proxy.fail(method, path, times=2, **fault)
 
     pushed, ref = send(
@@ -282,7 +280,7 @@ def test_a_server_that_is_busy_twice_is_asked_again(
     assert open_image(replace(ref, digest=pushed.digest)).layers
 
 
-def test_a_registry_that_gives_back_something_else(proxy: Proxy, base: Base) -> None:
+def test_a_registry_that_returns_something_else(proxy: Proxy, base: Base) -> None:
     image = base()
     proxy.fail("GET", "/manifests/sha256:", status=200, body=image.manifest.raw)
 
@@ -290,7 +288,7 @@ def test_a_registry_that_gives_back_something_else(proxy: Proxy, base: Base) -> 
     assert ": its manifest is not what its digest sha256:" in why
 
 
-def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
+def test_only_a_pushed_image_can_be_tagged(registry: str, base: Base) -> None:
     ref = base().ref
 
     assert refusal(lambda: tag(ref, LAYER.digest, "y")) == f"cannot tag: {ref}: no such image"
@@ -305,14 +303,14 @@ def test_only_what_is_there_gets_a_tag(registry: str, base: Base) -> None:
         ("", "its upload is gone"),
     ],
 )
-def test_an_upload_goes_out_in_no_plain_http(proxy: Proxy, base: Base, location: str, why: str) -> None:
+def test_no_upload_by_plain_http(proxy: Proxy, base: Base, location: str, why: str) -> None:
     proxy.fail("POST", "/uploads/", status=202, headers={"Location": location})
 
     name = f"{proxy.host}/push/leak:y"
     assert refusal(lambda: send(base(), name)) == f"cannot push: {name}: {why}"
 
 
-def test_wherever_it_is_stopped_the_tag_stays(proxy: Proxy, base: Base) -> None:
+def test_a_stopped_push_leaves_the_tag(proxy: Proxy, base: Base) -> None:
     image = base()
     for answered in range(40):
         repository = f"push/stopped-{answered}"
@@ -329,7 +327,7 @@ def test_wherever_it_is_stopped_the_tag_stays(proxy: Proxy, base: Base) -> None:
     assert answered == len(proxy.asked) > 10
 
 
-def test_an_upload_to_another_host_takes_no_credentials_along(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
+def test_an_upload_to_another_host_has_no_credentials(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
     proxy.wants_tokens = True
     image = base()
     begun = requests.post(f"http://{elsewhere.host}/v2/push/aside/blobs/uploads/", timeout=20)

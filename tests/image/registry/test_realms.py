@@ -1,6 +1,6 @@
-"""Who gets the user's password: the registry's own token server, and nobody that a registry's answer leads to.
+"""The user's password goes to the registry's own token server, and to no host that a registry's answer leads to.
 
-A, B and C are servers on addresses of their own. Each test shows everything that B and C received.
+A, B and C are servers on different addresses. Each test shows everything that B and C received.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.hosts import is_address, is_private, origin, same_origin
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
-from vpatch.image.registry.reference import parse
+from vpatch.image.registry.reference import is_address, is_private, origin, parse, same_origin
 
 from tests.conftest import Program
 from tests.image.registry.images import Built, put_image, tar
-from tests.image.registry.proxy import Proxy, proxying
-from tests.image.registry.secure import secured
+from tests.image.registry.proxy import Proxy, proxying, secured
 
 USER, SECRET = "user", "s3cret-of-the-tests"
 CODED = base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
@@ -49,7 +47,7 @@ def received(server: Proxy) -> Received:
 
 def refusal(host: str) -> str:
     with pytest.raises(Failure) as caught:
-        LayeredFiles(open_image(parse(f"{host}/realms/one:x")), lambda _: True).deeper()
+        LayeredFiles(open_image(parse(f"{host}/realms/one:x")), lambda _: True).descend()
     assert SECRET not in str(caught.value)
     assert CODED not in str(caught.value)
     return str(caught.value).partition("realms/one:x: ")[2]
@@ -95,7 +93,7 @@ def test_a_token_server_that_redirects(
 
 
 def test_a_realm_on_another_host_of_loopback(proxy: Proxy, elsewhere: Proxy, image: Built) -> None:
-    """As Docker does with a registry that is asked in plain HTTP: that is this machine's own."""
+    """As in Docker: a registry that is asked in plain HTTP runs on this machine."""
     proxy.wants_tokens = True
     proxy.realm = f"http://{elsewhere.host}/token"
 
@@ -120,7 +118,7 @@ def test_no_password_leaves_https(registry: str, docker_config: Path, elsewhere:
 def test_a_realm_on_another_host_is_https_and_named(
     registry: str, docker_config: Path, vpatch: Program, *, verbose: bool
 ) -> None:
-    """As ghcr.io's own and Docker Hub's, whose token server is auth.docker.io."""
+    """As for ghcr.io, and for Docker Hub, whose token server is auth.docker.io."""
     put_image(registry, "realms/one", "x", [tar(("a.py", b"a"))])
     with secured(registry, docker_config.parent) as a, secured(registry, docker_config.parent, "auth") as b:
         docker_config.write_text(json.dumps({"auths": {a.host: {"auth": CODED}}}))
@@ -146,14 +144,14 @@ def test_a_realm_on_another_host_is_https_and_named(
         ("token", "is not https"),
     ],
 )
-def test_a_realm_that_is_no_address(proxy: Proxy, image: Built, realm: str, why: str) -> None:
+def test_a_realm_that_is_not_an_address(proxy: Proxy, image: Built, realm: str, why: str) -> None:
     proxy.wants_tokens, proxy.realm = True, realm
 
     assert refusal(proxy.host) == f"it sends for a token to {realm!r}, which {why}"
 
 
 def test_a_realm_that_reads_like_the_registry_and_leads_elsewhere(proxy: Proxy, elsewhere: Proxy, image: Built) -> None:
-    """The standard library's parser sees the host behind the `@`; urllib3, which connects, the one before it."""
+    """The standard library's parser finds the host behind the `@`; urllib3, which connects, the one before it."""
     proxy.wants_tokens, proxy.realm = True, f"http://{elsewhere.host}\\@{proxy.host}/token"
 
     assert refusal(proxy.host) == f"it sends for a token to {proxy.realm!r}, which is no address"
@@ -181,5 +179,5 @@ def test_where_an_address_leads(scheme: str) -> None:
         ("https://ghcr.io", "https://ghcr.io@example.org", False),
     ],
 )
-def test_what_one_server_is(one: str, other: str, *, same: bool) -> None:
+def test_same_origin(one: str, other: str, *, same: bool) -> None:
     assert same_origin(one, other) is same

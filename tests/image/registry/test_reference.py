@@ -1,4 +1,4 @@
-"""Names are read as Docker reads them."""
+"""Image names are parsed as Docker parses them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.registry.hosts import login_command, origin_of
-from vpatch.image.registry.reference import Reference, parse
+from vpatch.image.registry.reference import Reference, login_command, parse, registry_url
 
 D = "sha256:" + "0123456789abcdef" * 4
 
@@ -60,7 +59,7 @@ def test_reads_what_docker_reads(text: str, expected: Reference, shown: str) -> 
         ("a\n", "'a\\n' is no repository"),
     ],
 )
-def test_refuses_nonsense(text: str, why: str) -> None:
+def test_refuses_invalid_names(text: str, why: str) -> None:
     with pytest.raises(Failure) as caught:
         parse(text)
 
@@ -82,7 +81,7 @@ def test_refuses_nonsense(text: str, why: str) -> None:
     ],
 )
 def test_only_loopback_is_asked_in_plain_http(host: str, origin: str, command: str) -> None:
-    assert origin_of(host) == origin
+    assert registry_url(host) == origin
     assert login_command(host) == command
 
 

@@ -1,4 +1,4 @@
-"""Entries that say that they are larger or smaller than they are, and the temporary files of large ones."""
+"""Entries whose size is not that of their bytes, and the temporary files of large ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import IO, Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image import limits
-from vpatch.image.limits import Spent
-from vpatch.image.registry import tars
+from vpatch.image.filesystem import Limits
+from vpatch.image.registry import tar as tars
+from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import open_image
 from vpatch.image.registry.reference import parse
-from vpatch.image.registry.tars import BadLayerError, read_layer
+from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
 
 from tests.image.registry.images import hard, put_image, tar
 
@@ -26,14 +25,14 @@ NEGATIVE = "has an entry of a negative size: a.py"
 
 
 def said(path: str, headers: Mapping[str, str]) -> tarfile.TarInfo:
-    """An entry without bytes, of which extended headers say more."""
+    """Return an entry without bytes but with extended headers."""
     info = tarfile.TarInfo(path)
     info.pax_headers = dict(headers)
     return info
 
 
 def old() -> bytes:
-    """A sparse file as GNU tar wrote it at first: no bytes, and a size of its own for what they are to be."""
+    """Return a sparse file in GNU tar's first format: no bytes, and a separate size of the expanded file."""
     header = bytearray(tar(("a.py", b""))[:512])
     header[156:157], header[257:265] = tarfile.GNUTYPE_SPARSE, b"ustar  \0"
     header[483:495] = f"{HUGE:011o}\0".encode()
@@ -43,7 +42,7 @@ def old() -> bytes:
 
 
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
-    """All temporary files from now on."""
+    """Return a list that collects all temporary files made from now on."""
     made: list[IO[bytes]] = []
 
     def make() -> IO[bytes]:
@@ -55,10 +54,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
 
 
 def refused(data: bytes) -> str:
-    spent = Spent()
+    spent = Usage()
     with pytest.raises(BadLayerError) as caught:
         read_layer(iter([data]), lambda _: True, spent)
-    assert spent.memory == 0
+    assert spent["MEMORY"] == 0
     return str(caught.value)
 
 
@@ -72,9 +71,7 @@ def refused(data: bytes) -> str:
         ({"size": "-5"}, NEGATIVE),
     ],
 )
-def test_sizes_that_are_not_those_of_the_bytes(
-    monkeypatch: pytest.MonkeyPatch, headers: Mapping[str, str], why: str
-) -> None:
+def test_false_sizes(monkeypatch: pytest.MonkeyPatch, headers: Mapping[str, str], why: str) -> None:
     made = copies(monkeypatch)
 
     assert refused(tar(said("a.py", headers))) == why
@@ -88,13 +85,13 @@ def test_a_sparse_file_of_gnu_tar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == []
 
 
-def test_a_large_file_goes_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
     made = copies(monkeypatch)
     layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
-    view, _ = read_layer(iter([layer]), lambda _: True)
+    view, _ = read_layer(iter([layer]), lambda _: True, Usage())
 
-    with view.copy("a") as a, view.copy("b") as b:
+    with view.open_copy("a") as a, view.open_copy("b") as b:
         assert (a.read(), b.read()) == (b"2" * 11, b"1" * 11)
     assert [file.closed for file in made] == [False, False, True]
     view.entries.clear()
@@ -106,17 +103,17 @@ def test_a_hard_link_to_a_large_file_that_was_not_kept(monkeypatch: pytest.Monke
     monkeypatch.setattr(tars, "LARGE", 10)
     put_image(registry, "sparse/hard", "x", [tar(("cache", b"1" * 11), hard("a.py", "cache"))])
     files = LayeredFiles(open_image(parse(f"{registry}/sparse/hard:x")), lambda entry: entry.path == "a.py")
-    assert files.deeper()
+    assert files.descend()
 
     assert files.read("a.py") == b"1" * 11
 
 
-def test_large_files_without_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
-    spent = Spent()
-    layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(limits.COPIES // 2))) for layer in range(2)]
+    spent = Usage()
+    layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(Limits.COPIES // 2))) for layer in range(2)]
     views = [read_layer(iter([layer]), lambda _: True, spent)[0] for layer in layers]
-    assert sum(len(view.copies) for view in views) == limits.COPIES
+    assert sum(len(view.copies) for view in views) == Limits.COPIES
 
     with pytest.raises(BadLayerError) as caught:
         read_layer(iter([tar(("a.so", bytes(11)))]), lambda _: True, spent)
@@ -131,5 +128,5 @@ def test_a_temporary_file_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tars, "TemporaryFile", full)
 
     with pytest.raises(Failure) as caught:
-        read_layer(iter([tar(("a", bytes(11)))]), lambda _: True)
+        read_layer(iter([tar(("a", bytes(11)))]), lambda _: True, Usage())
     assert str(caught.value) == "cannot write: temporary file: too many open files"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan.recorded import named
+from vpatch.plan.lookup import recorded_revisions
 
 from tests.validation.gpu.models import hybrid, write_config
 
@@ -35,7 +35,7 @@ PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 
 def config(name: str) -> dict[str, Any]:
     """Return the config.json of a recorded checkpoint, with the fields that an engine needs and a plan does not."""
-    recorded, like = named(name)[0].config, hybrid(4)
+    recorded, like = recorded_revisions(name)[0].config, hybrid(4)
     text = {key: like["text_config"][key] for key in ALIKE}
     vision = {"hidden_act": "gelu_pytorch_tanh", "deepstack_visual_indexes": [], "model_type": recorded["model_type"]}
     return {

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
-from vpatch.plan.arithmetic import arithmetic_of
-from vpatch.plan.estimates import exactly
+from vpatch.plan import GIB, MIB
+from vpatch.plan.architectures import Model
+from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.lookup import load
-from vpatch.plan.memory import account, added
-from vpatch.plan.model import GIB, MIB, Deployment, Gpu, Model
+from vpatch.plan.memory import account, added, exactly
 
 from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read

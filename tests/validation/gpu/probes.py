@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Probe
-from vpatch.image.probe_result import outcome
+from vpatch.image.checks import outcome
 
 PATIENCE = 1800  # seconds
 

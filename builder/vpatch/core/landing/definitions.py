@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vpatch.core.landing.binding import Scope, annotated_by, dotted
-from vpatch.core.landing.flow import Definition
+from vpatch.core.landing.flow import Definition, children
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class Module:
                 todo += [self.scope.inner(stmt) for stmt in bound if isinstance(stmt, ast.ClassDef)]
 
 
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})
+"""Half of a module's nodes: they have nothing in them, and replace nothing."""
+
+
 def analyzed(tree: ast.Module) -> Module:
     """Collect the scopes of a module, and what replaces attributes of its classes.
 
@@ -105,7 +109,7 @@ def analyzed(tree: ast.Module) -> Module:
                 static = any(dotted(decorator) == "staticmethod" for decorator in node.decorator_list)
                 if isinstance(scope.node, ast.ClassDef):
                     instance = given[0].arg if given and not static else ""
-        todo.extend((child, inner, owner, instance) for child in ast.iter_child_nodes(node))
+        todo.extend((child, inner, owner, instance) for child in children(node) if child.__class__ not in _LEAVES)
     return Module(tree, module, tuple(replaced))
 
 

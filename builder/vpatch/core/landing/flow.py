@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import TypeAlias
 
@@ -23,9 +23,6 @@ STAR = "*"
 
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields that hold statements, or what holds statements."""
-
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
 
 Bits: TypeAlias = int
 """A set of names, one bit for each: a long module has a set before each of its statements."""
@@ -76,35 +73,53 @@ def truth(test: ast.expr) -> bool | None:
 
 def bound_by(node: ast.AST) -> Iterator[str]:
     """Yield the names that a statement's header, or an expression, binds in the scope in which it stands."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Store()):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=aliases):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
-        case ast.ImportFrom(names=aliases):
-            yield from (alias.asname or alias.name for alias in aliases)
-        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-            yield name
-        case ast.AnnAssign(value=None):
-            return
-    if isinstance(node, _COMPREHENSIONS):
-        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
-        return
-    for child in header(node):
-        yield from bound_by(child)
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=aliases):
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+            case ast.AnnAssign(value=None):
+                continue
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+                continue
+        todo.extend(child for child in header(node) if not isinstance(child, ast.Constant))
 
 
 def header(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what belongs to a node itself: not its blocks, nor the body of a lambda, which runs later."""
-    for name, value in ast.iter_fields(node):
-        if (isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case) and name in BLOCKS) or (
-            isinstance(node, ast.Lambda) and name == "body"
-        ):
-            continue
-        children = value if isinstance(value, list) else [value]
-        yield from (child for child in children if isinstance(child, ast.AST))
+    blocks: tuple[str, ...] = ("body",) if isinstance(node, ast.Lambda) else ()
+    if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+        blocks = BLOCKS
+    yield from _children(node, _without(node._fields, blocks))
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes directly below a node, without contexts and operators, which have nothing in them."""
+    yield from _children(node, _without(node._fields, ()))
+
+
+def _children(node: ast.AST, fields: Sequence[str]) -> Iterator[ast.AST]:
+    for name in fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            yield from (child for child in value if isinstance(child, ast.AST))
+        elif isinstance(value, ast.AST):
+            yield value
+
+
+@cache
+def _without(fields: tuple[str, ...], blocks: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in fields if name not in {"ctx", "op", "ops", *blocks})
 
 
 def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:

@@ -46,22 +46,26 @@ def overrides(
         line: translates a line of `module` into the line of the file as it is on disk.
         changed: definitions that the overlay changes. Where a name has several, it may change each.
     """
-    name, first = definition.name, line(definition.lineno)
+    name = definition.name
     full = f"{scope.name}.{name}".strip(".")
     if definition not in scope.flow.before:
         yield f"`{full}` is defined only where it never runs"
         return
+
+    def cause(at: int, what: str) -> str:
+        return f"line {line(at)}{what} `{full}` of line {line(definition.lineno)}"
+
     for stmt in scope.binders(name):
         if stmt is not definition and stmt not in changed and _replaces(stmt, definition, scope):
-            yield f"line {line(stmt.lineno)}, {headline(stmt)}, overrides `{full}` of line {first}"
+            yield cause(stmt.lineno, f", {headline(stmt)}, overrides")
     for stmt in scope.binders(STAR):
         if stmt.lineno > definition.lineno:
-            yield f"line {line(stmt.lineno)}, {headline(stmt)}, may override `{full}` of line {first}"
+            yield cause(stmt.lineno, f", {headline(stmt)}, may override")
     if isinstance(scope.node, ast.ClassDef):
         replaced = {each.line for each in module.replaced if each.attribute == name and each.of == scope.name}
-        yield from (f"line {line(at)} overrides `{full}` of line {first}" for at in sorted(replaced))
+        yield from (cause(at, " overrides") for at in sorted(replaced))
     if scope.outer is None and name in scope.global_in_functions:
-        yield f"a function that declares `global {name}` may override `{full}` of line {first}"
+        yield f"a function that declares `global {name}` may override `{full}` of line {line(definition.lineno)}"
 
 
 def decorated(definition: Definition, scope: Scope, line: Line) -> Iterator[str]:

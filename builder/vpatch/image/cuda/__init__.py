@@ -1,1 +1,1 @@
-"""The CUDA code in an image's compiled extensions: which GPUs it is for, and which driver it needs."""
+"""The GPU architectures that an image's compiled extensions are built for."""

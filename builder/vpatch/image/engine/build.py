@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.image import checks, config
-from vpatch.image.engine.base import resolve
-from vpatch.image.engine.client import engine
-from vpatch.image.engine.container import files_of
-from vpatch.image.engine.containers import Run, run_of_its_own
-from vpatch.image.engine.inside import Inside
-from vpatch.image.engine.load import discard, load, tagged
-from vpatch.image.engine.push import push
-from vpatch.image.engine.tests import in_containers
-from vpatch.image.extensions import check, serve
-from vpatch.image.find import find
-from vpatch.image.model import Base, Tested
-from vpatch.image.order import Built, Order, begun, nothing_to_do, refused
-from vpatch.image.patch import Patch, patch
+from vpatch.image.checks import Check, failed
+from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
+from vpatch.image.cuda.support import check_names
+from vpatch.image.engine.client import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
+from vpatch.image.engine.containers import Run, ScriptRunner, container, run_checks, start_run
+from vpatch.image.engine.files import open_files
+from vpatch.image.filesystem import WHITEOUT, find_vllm
+from vpatch.image.order import Built, Order, prepare
+from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry.reference import parse
 
 if TYPE_CHECKING:
@@ -32,44 +31,37 @@ if TYPE_CHECKING:
 
     from vpatch.net.transfer import Progress
 
+_KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
+
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
-    """Build what is ordered.
-
-    Raises:
-        Failure: it cannot be built; the engine is as it was, but for a base that was pulled.
-    """
-    check(order.architectures)
-    with engine() as client, run_of_its_own() as run:
+    """Build an image. If that fails, the engine is unchanged, except for a base that was pulled."""
+    check_names(order.architectures)
+    with engine() as client, start_run() as run:
         base = resolve(client, order.base, order.platform, progress)
-        with files_of(client, base.id, run.name) as files:
-            vllm = find(files, base, order.python)
+        with open_files(client, base.id, run.name) as files:
+            vllm = find_vllm(files, base, order.python)
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
-            files.expect(f"{vllm.root}/{file}" for file in (*Engine(overlays).files, vllm.record))
-            served = serve(files, vllm, base, order.architectures)
-            found = patch(files, vllm, base, overlays, order.python)
-        built = begun(base, base.id, found, vllm, served)
-        if problems := refused(order, base, found.changeset, served.problems):
-            return replace(built, image="", problems=problems)
-        if found.layer is None:
-            return replace(built, notes=(*built.notes, nothing_to_do(order, base, found.changeset.after)))
-        return _made(client, order, built, found, run)
+            patcher = Engine(overlays)
+            files.prefetch(f"{vllm.root}/{file}" for file in (*patcher.files, vllm.record))
+            built, found = prepare(order, files, vllm, base, patcher, base.id)
+        return _make(client, order, built, found.layer, found.provenance, run) if found.layer else built
 
 
-def _made(client: DockerClient, order: Order, built: Built, found: Patch, run: Run) -> Built:
-    base, layer = built.base, found.layer
-    assert layer is not None  # noqa: S101 - for mypy; the caller looked
-    settings = config.revised(base, layer, config.labels(base, _full_name(base.ref), found.provenance))
-    image, diff_id, new = load(client, base, settings, layer, run)
+def _make(client: DockerClient, order: Order, built: Built, layer: Layer, provenance: str, run: Run) -> Built:
+    base = built.base
+    full_name = base.ref if base.ref.startswith("sha256:") else parse(base.ref).full
+    settings = extend_config(base, layer.diff_id, build_labels(base, full_name, provenance))
+    image, diff_id, new = _load(client, base, settings, layer, run)
     done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))
     if diff_id != layer.diff_id:
         note = "the engine takes no single layer: this one is of its own making, and its diffID is not reproducible"
         done = replace(done, notes=(*built.notes, note))
     keep = False
     try:
-        done = replace(done, tests=_tested(client, replace(base, config=settings), image, run.name, order.tests))
-        if any(test.ok is False for test in done.tests):
+        done = replace(done, tests=_test(client, replace(base, config=settings), image, run.name, order.tests))
+        if failed(done.tests):
             return replace(done, image="")
         with tagged(client, image, order.tags):
             done = replace(done, image=push(client, order.tags)) if order.push else done
@@ -77,27 +69,95 @@ def _made(client: DockerClient, order: Order, built: Built, found: Patch, run: R
         return done
     finally:
         if new and not keep:
-            # What went wrong before matters more than that the image cannot be taken away.
+            # The failure before this matters more than an image that cannot be removed.
             with suppress(Failure):
                 discard(client, image)
 
 
-def _full_name(ref: str) -> str:
-    """Give an image's name with its registry; an ID stays what it is."""
-    return ref if ref.startswith("sha256:") else parse(ref).full
-
-
-def tested(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Tested, ...]]:
-    """Test an image that was patched before; `tests` are those of an `Order`.
-
-    Raises:
-        Failure: it is not there, not patched, or the engine refuses.
-    """
-    with engine() as client, run_of_its_own() as run:
+def retest(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Check, ...]]:
+    """Test an image that was patched before; `tests` are those of an `Order`."""
+    with engine() as client, start_run() as run:
         base = resolve(client, ref, None, progress)
-        return base, _tested(client, base, base.id, run.name, tests)
+        return base, _test(client, base, base.id, run.name, tests)
 
 
-def _tested(client: DockerClient, image: Base, which: str, owner: str, tests: frozenset[str]) -> tuple[Tested, ...]:
-    said = checks.provenance_of(image)
-    return tuple(in_containers(Inside(client, which, said.python, owner), said, tests, discover()))
+def _test(client: DockerClient, image: Base, image_id: str, owner: str, tests: frozenset[str]) -> tuple[Check, ...]:
+    provenance = provenance_of(image)
+    return tuple(run_checks(ScriptRunner(client, image_id, provenance.python, owner), provenance, tests, discover()))
+
+
+def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> tuple[str, str, bool]:
+    """Bring a new image, without a tag, into the engine; return its ID, its layer's diffID, and whether it is new.
+
+    The archive holds only the new layer: the engine has the others. An engine that insists on all of them, as stores of
+    containerd's may, gets the files through a container instead, and then makes the layer itself.
+    """
+    wanted = config["rootfs"]["diff_ids"]
+    content = serialize(config)
+    image = digest_of(content)
+    known = layers_of(client, image)
+    if known is None:
+        run.register(image)
+    if known != wanted:
+        load_archive(client, _archive(content, wanted, layer), base.ref)
+    if layers_of(client, image) == wanted:
+        return image, layer.diff_id, known is None
+    image, diff_id = _commit(client, base, config, layer, run.name)
+    run.register(image)
+    return image, diff_id, True
+
+
+def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
+    """Return an archive as `docker save` writes it, which names all layers and holds only the last."""
+    names = [f"{diff_id.removeprefix('sha256:')}.tar" for diff_id in diff_ids]
+    image = f"{digest_of(config).removeprefix('sha256:')}.json"
+    manifest = [{"Config": image, "RepoTags": None, "Layers": names}]
+    members = {image: config, names[-1]: layer.blob, "manifest.json": json.dumps(manifest).encode()}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> tuple[str, str]:
+    """Put a layer's files into a container and commit it; return the image's ID and its last layer's diffID.
+
+    The layer has the times of this run, so its diffID is not reproducible. The image's interpreter removes bytecode.
+    """
+    settings = config["config"]
+    code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
+    python = provenance_of(Base(base.ref, base.id, config)).python
+    # The whole command is the entry point: the image would inherit a container's command if it has none itself.
+    # Python removes only these files and leaves no bytecode of its own; the base's user may not be allowed to.
+    run = [python, "-I", "-S", "-B", "-c", code, *(f"/{path}" for path in layer.removed)]
+    # Files and folders may belong to another user.
+    rights: dict[str, Any] = {"user": "0" if settings.get("User") else None, "cap_add": ["DAC_OVERRIDE", "FOWNER"]}
+    with container(client, base.id, owner, run, **rights) as made, engine_errors("cannot commit", base.ref):
+        client.api.put_archive(made, "/", _files_of(layer))
+        if layer.removed:
+            client.api.start(made)
+            ended = client.api.wait(made)["StatusCode"]
+            if ended:
+                raise Failure(Problem("cannot remove bytecode", base.ref, f"{python} ends with exit code {ended}"))
+        wanted = {**settings, "Entrypoint": settings.get("Entrypoint") or [], "User": settings.get("User") or ""}
+        image = str(client.api.commit(made, conf=wanted)["Id"])
+        there = client.api.inspect_image(image)
+        if other := [key for key in _KEPT if (there["Config"].get(key) or None) != (settings.get(key) or None)]:
+            client.api.remove_image(image, noprune=True)
+            raise Failure(Problem("cannot commit", base.ref, f"the engine changes {', '.join(other)}"))
+        return image, str(there["RootFS"]["Layers"][-1])
+
+
+def _files_of(layer: Layer) -> bytes:
+    out = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(gzip.decompress(layer.blob))) as source,
+        tarfile.open(fileobj=out, mode="w") as files,
+    ):
+        for member in source:
+            if not member.name.rpartition("/")[2].startswith(WHITEOUT):
+                files.addfile(member, source.extractfile(member))
+    return out.getvalue()

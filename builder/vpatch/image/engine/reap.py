@@ -1,4 +1,4 @@
-"""`python reap.py OWNER`: when the process at the other end of stdin dies, its containers go, and its new images."""
+"""`python reap.py OWNER`: once the process at the other end of stdin dies, remove its containers and new images."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 import time
 from contextlib import suppress
 
-# A container that was being created when the process died may come to be a little later.
-_LOOKS, _PAUSE = 4, 0.5
+# A container that was being created when the process died may appear a little later.
+_ATTEMPTS, _PAUSE = 4, 0.5
 
 
 def main(owner: str) -> None:
-    """Wait for the end of stdin; remove what is left of the run `owner` unless it said that it is done.
+    """Wait for the end of stdin; unless a line says `done`, remove what the run `owner` left.
 
-    That is its containers, and the images that it named, but for those that have a tag.
+    That is its containers, and those of the images named on stdin that have no tag.
     """
     images = sys.stdin.read().splitlines()
     if "done" in images:
@@ -24,7 +24,7 @@ def main(owner: str) -> None:
 
     from vpatch.image.engine.containers import NAME
 
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         with suppress(DockerException, requests.RequestException):
             client = docker.from_env()
             for left in client.api.containers(all=True, filters={"name": f"{NAME}{owner}"}):

@@ -1,1 +1,1 @@
-"""Scripts that an image's own interpreter runs, as `python -c`: they lean on the standard library alone."""
+"""Scripts that an image's own interpreter runs as `python -c`: they import the standard library alone."""

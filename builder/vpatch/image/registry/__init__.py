@@ -1,1 +1,1 @@
-"""Images where they lie: named, read and made in a registry, over its HTTP API and without an engine."""
+"""Images in a registry, read and built without an engine."""

@@ -1,77 +1,207 @@
-"""Build an image in a registry, without an engine: read, compute, push by digest, test, tag; in that order."""
+"""Build an image in a registry, without an engine: read, compute, push by digest, test, tag; in that order.
+
+Nothing of the base is unpacked: each of its layers is mounted or copied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import requests
 
 from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
-from vpatch.image import checks, config
-from vpatch.image.checks import Provenance, provenance_of
-from vpatch.image.extensions import check, serve
-from vpatch.image.model import Base, Tested
-from vpatch.image.order import Built, Order, begun, nothing_to_do, refused
-from vpatch.image.patch import Patch, patch
-from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.pulled import RemoteImage, open_image
-from vpatch.image.registry.push import push, tag
+from vpatch.errors import Failure
+from vpatch.image import checks
+from vpatch.image.checks import Check, failed
+from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
+from vpatch.image.cuda.support import check_names
+from vpatch.image.order import Built, Order, prepare
+from vpatch.image.patch import Layer, provenance_of
+from vpatch.image.registry import image as remote
+from vpatch.image.registry.image import Descriptor, RemoteImage, Repository, open_image, read_blob, read_manifest, retry
+from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
-from vpatch.image.registry.tree import is_wanted, is_wanted_or_compiled, vllm_in
 from vpatch.net.transfer import Progress
 
-PLATFORM = "linux/amd64"
-"""What an image is for where nobody says otherwise."""
+
+@dataclass(frozen=True)
+class Pushed:
+    """An image in its registry under its digest; `sent` bytes of blobs were sent, `mounted` blobs were not."""
+
+    digest: str
+    sent: int
+    mounted: int
 
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
-    """Build what is ordered, in the repositories that its tags name.
-
-    Raises:
-        Failure: it cannot be built. No tag was set, but for those that were when a registry refused the next.
-    """
-    check(order.architectures)
-    image = open_image(parse(order.base), order.platform or PLATFORM)
-    layers = LayeredFiles(image, is_wanted_or_compiled if order.architectures else is_wanted, progress=progress)
-    vllm, files = vllm_in(layers, image.base, order.python)
-    served = serve(files, vllm, image.base, order.architectures)
-    found = patch(files, vllm, image.base, overlays, order.python)
+    """Build an image in the repositories that its tags name, and set the tags last."""
+    check_names(order.architectures)
+    image = open_image(parse(order.base), order.platform)
+    layers = LayeredFiles(image, partial(is_wanted, compiled=bool(order.architectures)), progress=progress)
+    vllm, files = open_vllm(layers, image.base, order.python)
+    built, found = prepare(order, files, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
-    built = begun(image.base, "", found, vllm, served, read)
-    if problems := refused(order, image.base, found.changeset, served.problems):
-        return replace(built, problems=problems)
-    if found.layer is None:
-        same = f"{image.ref.name}@{image.digest}"
-        note = nothing_to_do(order, image.base, found.changeset.after)
-        return replace(built, image=same, notes=(*built.notes, note))
-    return _pushed(order, built, image, found, layers)
+    built = replace(built, extra={**read, **built.extra})
+    return _publish(order, built, image, found.layer, found.provenance, layers) if found.layer else built
 
 
-def _pushed(order: Order, built: Built, image: RemoteImage, found: Patch, layers: LayeredFiles) -> Built:
-    assert found.layer is not None  # noqa: S101 - for mypy; the caller looked
-    labels = config.labels(image.base, image.ref.full, found.provenance)
-    settings = config.revised(image.base, found.layer, labels)
+def _publish(
+    order: Order, built: Built, image: RemoteImage, layer: Layer, provenance: str, layers: LayeredFiles
+) -> Built:
+    labels = build_labels(image.base, image.ref.full, provenance)
+    settings = extend_config(image.base, layer.diff_id, labels)
     targets = [parse(name) for name in order.tags]
-    sent, tests, names = 0, [], []
+    sent, names = 0, []
+    tests: list[Check] = []
     for target in {one.name: one for one in targets}.values():
-        pushed = push(image, target, found.layer, settings, labels)
+        pushed = push(image, target, layer, settings, labels)
         sent += pushed.sent
         names.append(f"{target.name}@{pushed.digest}")
         if order.tests:
-            said = provenance_of(Base(order.base, "", settings))
-            tests += _tested(Reference(target.host, target.repository, digest=pushed.digest), said, order, layers)
+            # Test what is in the registry now; layers of the base that were read need not be read again.
+            new = open_image(Reference(target.host, target.repository, digest=pushed.digest), order.platform)
+            _, files = open_vllm(LayeredFiles(new, is_wanted, known=layers.views), new.base, order.python)
+            tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
     extra = {**built.extra, "bytes_sent": sent}
-    done = replace(built, layer=found.layer, tests=tuple(dict.fromkeys(tests)), extra=extra)
-    if any(test.ok is False for test in tests):
+    done = replace(built, layer=layer, tests=tuple(dict.fromkeys(tests)), extra=extra)
+    if failed(tests):
         return done
     for target in targets if order.set_tags else ():
         tag(target, names[0].rpartition("@")[2], str(target.tag))
     return replace(done, image=names[0])
 
 
-def _tested(pushed: Reference, said: Provenance, order: Order, known: LayeredFiles) -> list[Tested]:
-    """Test what is in the registry now; of the base's layers, those that were read need not be read again."""
-    image = open_image(pushed, order.platform or PLATFORM)
-    layers = LayeredFiles(image, is_wanted, known=known.views)
-    _, files = vllm_in(layers, image.base, order.python)
-    return list(checks.on_files(files, said, discover()))
+def push(
+    base: RemoteImage,
+    target: Reference,
+    layer: Layer,
+    config: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    *,
+    progress: Progress | None = None,
+) -> Pushed:
+    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag.
+
+    Blobs that exist there are not sent; the base's layers are mounted within one registry, else copied. `annotations`
+    are added to the base's own if its manifest is OCI's; Docker's has none.
+    """
+    uploader = _Uploader(base, target, progress)
+    kind = base.manifest.media_type
+    settings = serialize(config)
+    pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
+    added = Descriptor(remote.NEW_LAYER[kind], layer.digest, len(layer.blob))
+    manifest: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": kind,
+        "config": pointer.json,
+        "layers": [*base.manifest.body["layers"], added.json],
+    }
+    if kind == remote.OCI:
+        manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
+    raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
+    digest = digest_of(raw)
+    for blob in dict.fromkeys(base.layers):
+        uploader.copy(blob)
+    uploader.upload(added, layer.blob)
+    uploader.upload(pointer, settings)
+    _put_manifest(uploader.repository, digest, raw, kind)
+    read_manifest(uploader.repository, digest)  # fails unless it is what was sent
+    return Pushed(digest, uploader.sent, uploader.mounted)
+
+
+def tag(target: Reference, digest: str, name: str) -> None:
+    """Tag the manifest `digest` in the repository of `target` as `name`.
+
+    Nothing is read back: if this fails, the tag is unchanged, unless only the registry's answer was lost.
+    """
+    repository = Repository(target, "cannot tag")
+    manifest = read_manifest(repository, digest)
+    _put_manifest(repository, name, manifest.raw, manifest.media_type)
+
+
+def _put_manifest(repository: Repository, name: str, raw: bytes, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    path = f"manifests/{name}"
+    retry(lambda: repository.ask("PUT", path, expect=(200, 201), data=raw, headers=headers).close())
+
+
+class _Uploader:
+    """Brings blobs into the repository of `target` in the cheapest way.
+
+    `sent` counts the bytes sent, `mounted` the blobs that the registry had in another repository.
+    """
+
+    def __init__(self, base: RemoteImage, target: Reference, progress: Progress | None) -> None:
+        self.repository = Repository(target, "cannot push")
+        self.sent = self.mounted = 0
+        self._base, self._progress = base, progress
+        self._planned = 0
+
+    def copy(self, blob: Descriptor) -> None:
+        """Bring a blob of the base."""
+        if not self._exists(blob):
+            source = self._base.ref
+            near = source.host == self.repository.ref.host
+            mount = f"?mount={blob.digest}&from={quote(source.repository, safe='')}" if near else ""
+            retry(lambda: self._send(blob, _Copy(self._base.repository, blob, self._sent), mount))
+
+    def upload(self, blob: Descriptor, data: bytes) -> None:
+        """Bring a new blob."""
+        if not self._exists(blob):
+            retry(lambda: self._send(blob, data))
+            self._sent(len(data))
+
+    def _exists(self, blob: Descriptor) -> bool:
+        # A repository that does not exist yet may be unreadable: the upload shows whether the user may write.
+        with suppress(remote.ForbiddenError):
+            answer = self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404))
+            if answer.status_code == requests.codes.ok:
+                return True
+        self._planned += blob.size
+        return False
+
+    def _send(self, blob: Descriptor, body: bytes | _Copy, mount: str = "") -> None:
+        answer = self._start(mount)
+        if answer.status_code == requests.codes.created:
+            self.mounted += 1
+            self._planned -= blob.size
+            return
+        location = answer.headers.get("Location", "")
+        path = f"{location}{'&' if '?' in location else '?'}digest={blob.digest}"
+        headers = {"Content-Type": "application/octet-stream"}
+        self.repository.ask("PUT", path, expect=(201,), data=body, headers=headers, missing="its upload is gone")
+
+    def _start(self, mount: str) -> requests.Response:
+        path, missing = "blobs/uploads/", "no such repository"
+        if mount:
+            # If the user may not read there, or the registry cannot mount, the blob is sent.
+            with suppress(Failure):
+                return self.repository.ask("POST", f"{path}{mount}", expect=(201, 202), missing=missing)
+        return self.repository.ask("POST", path, expect=(202,), missing=missing)
+
+    def _sent(self, count: int) -> None:
+        self.sent += count
+        if self._progress:
+            self._progress(self.sent, max(self._planned, self.sent))
+
+
+class _Copy:
+    """A blob of another repository as a request's body: read, and checked, while it is sent."""
+
+    def __init__(self, source: Repository, blob: Descriptor, progress: Callable[[int], object]) -> None:
+        self._source, self._blob, self._progress = source, blob, progress
+
+    def __len__(self) -> int:
+        return self._blob.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        with closing(read_blob(self._source, self._blob, self._progress)) as blocks:
+            yield from blocks

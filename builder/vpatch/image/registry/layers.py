@@ -1,36 +1,45 @@
-"""The file system of an image in a registry, of which no more layers are read than a question needs."""
+"""The file system of an image in a registry, read with as few of its layers as a question needs; and vLLM in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from io import BytesIO
 from itertools import chain
-from typing import IO
+from typing import IO, Any
 
-from vpatch.errors import Failure
-from vpatch.image import limits
-from vpatch.image.limits import Spent
-from vpatch.image.model import Entry, Kind
-from vpatch.image.registry.descriptors import Descriptor, stream
-from vpatch.image.registry.history import destinations, related
-from vpatch.image.registry.pulled import RemoteImage
-from vpatch.image.registry.repository import persist
-from vpatch.image.registry.tars import BadLayerError, read_layer
-from vpatch.image.registry.view import View, entry_in, names_in
+from vpatch.errors import Failure, Problem
+from vpatch.image.config import Base
+from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, find_vllm, read_record
+from vpatch.image.registry.image import Descriptor, RemoteImage, read_blob, retry
+from vpatch.image.registry.tar import BadLayerError, LayerView, Usage, read_layer
+from vpatch.net.limits import size
 from vpatch.net.transfer import Progress
 
-SMALL = 1 << 20  # bytes of a layer that is sooner read than proven to be of no use
+SMALL = 1 << 20  # bytes of a layer that is read rather than skipped
+
+_INFO = re.compile(r"(?P<root>.+)/vllm-[^/]+\.dist-info/RECORD")
+_SOURCE = re.compile(r".*/vllm/.*\.py|.*/vllm-[^/]+\.dist-info/.*")
+_COMPILED = re.compile(r".*/vllm/.*\.so")
+# The engine's own builder and BuildKit: only their history is trusted to describe all of a layer.
+_COPIED = re.compile(
+    r"(?:COPY|ADD) .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +(?:COPY|ADD) .* in (?P<classic>/\S*)\s*"
+)
+# Links in every distribution with a merged /usr, which give one folder two names.
+_MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
 
-class LayeredFiles:
-    """The files of `image`, as far down as `deeper` and `settle` have gone: what lies lower is not there yet.
+class LayeredFiles(Files):
+    """The files of `image` in the layers that `descend` and `locate` have reached; lower ones do not exist yet.
 
-    `keep` says of which files the bytes are to be had, all others are passed over. A layer is read once, or twice
-    where a file to be kept is a hard link to one that was not, and as a whole. One that was passed over is read as
-    soon as a question concerns it, so that no answer is wrong because of it. `bytes_read` counts what was received,
-    `layers_read` what of. `known` are layers that were read for another image, by digest.
+    `keep` decides which files' bytes are kept; all others are skipped. A layer is read once and as a whole, or twice if
+    a kept file is a hard link to one that was not kept. A layer that was passed over is read as soon as a question
+    concerns it, so no answer is wrong because of it. `bytes_read` counts the bytes received, `layers_read` lists the
+    layers. `known` are layers that were read for another image, by digest.
+
+    Every method raises `Failure` if a layer cannot be read, is damaged or not to be trusted.
     """
 
     def __init__(
@@ -38,33 +47,30 @@ class LayeredFiles:
         image: RemoteImage,
         keep: Callable[[Entry], bool],
         *,
-        known: Mapping[str, View] | None = None,
+        known: Mapping[str, LayerView] | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.bytes_read = 0
         self.layers_read: list[Descriptor] = []
         self._image, self._keep, self._progress = image, keep, progress
         self._planned = 0
-        self._spent = Spent()
-        self._scanned: dict[str, tuple[View, str]] = {}  # by digest: an image may have a layer many times
-        self._found: dict[Callable[[str], bool], tuple[set[int], dict[str, bool]]] = {}
+        self._usage = Usage()
+        self._scanned: dict[str, tuple[LayerView, str]] = {}  # by digest: an image may have a layer many times
+        self._matches: dict[Callable[[str], object], tuple[set[int], dict[str, bool]]] = {}
         numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
         self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
-        self._depth = len(image.layers)  # of the lowest layer that was gone down to
+        self._depth = len(image.layers)  # the lowest layer reached
         self._destinations = destinations(image.config, len(image.layers))
 
     @property
-    def views(self) -> Mapping[str, View]:
-        """What was read, by the digest of the layer."""
+    def views(self) -> Mapping[str, LayerView]:
+        """The layers that were read, by digest."""
         return {self._image.layers[number].digest: view for number, view in self._views.items()}
 
-    def deeper(self, *folders: str) -> bool:
-        """Go down to the next layer and read it; False at the bottom.
+    def descend(self, *folders: str) -> bool:
+        """Read the next lower layer; return False at the bottom.
 
-        With `folders`, layers are passed over that the image's history proves to have nothing in, above or below them.
-
-        Raises:
-            Failure: the layer cannot be read, is damaged or not to be trusted.
+        With `folders`, layers are skipped if the image's history proves that they have nothing in, above or below them.
         """
         while self._depth:
             self._depth -= 1
@@ -73,82 +79,61 @@ class LayeredFiles:
                 return True
         return False
 
-    def settle(self, path: str) -> Entry | None:
-        """Go down until a layer has `path` or takes it away, which may be to the bottom; then say what is there.
-
-        Raises:
-            Failure: a layer cannot be read, is damaged or not to be trusted.
-        """
-        while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.deeper(path):
+    def locate(self, path: str) -> Entry | None:
+        """Descend until a layer has or removes `path`, if need be to the bottom; then return what is there."""
+        while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.descend(path):
             continue
         return self.entry(path)
 
-    def found(self, wanted: Callable[[str], bool]) -> list[str]:
-        """The paths, sorted, of all entries that are wanted. Asked again, it looks into new layers only.
-
-        Raises:
-            Failure: a layer cannot be read, is damaged or not to be trusted; or more than `limits.RECORDS` entries are
-                wanted, those included that layers above hide.
-        """
-        done, seen = self._found.setdefault(wanted, (set(), {}))
+    def matching(self, wanted: Callable[[str], object]) -> list[str]:
+        """Return the paths, sorted, of all entries that are wanted. A second call searches new layers only."""
+        done, seen = self._matches.setdefault(wanted, (set(), {}))
         new = {number for number in self._views if number >= self._depth} - done
         for path in chain.from_iterable(filter(wanted, self._views[number].entries) for number in new):
             if path not in seen:
-                seen[path] = self.entry(path) is not None  # no layer further down changes that
-            if len(seen) > limits.RECORDS:
-                raise self.failure(f"more than {limits.RECORDS} places in its layers look like a vLLM")
+                seen[path] = self.entry(path) is not None  # no lower layer changes that
+            if len(seen) > Limits.RECORDS:
+                raise self.failure(f"more than {Limits.RECORDS} places in its layers look like a vLLM")
         done |= new
         return sorted(path for path, there in seen.items() if there)
 
     def entry(self, path: str) -> Entry | None:
-        """Say what is at `path`, None where nothing is."""
+        """Return the entry at `path`, None if there is none."""
         return entry_in(self._above(path), path)
 
-    def kind(self, path: str) -> Kind | None:
-        """Say of what kind the entry at `path` is."""
-        here = self.entry(path)
-        return here.kind if here else None
-
-    def is_guess(self, path: str) -> bool:
-        """Say whether what is known of a folder is only that something is in it."""
+    def is_implied(self, path: str) -> bool:
+        """Whether a folder is known only because something is in it."""
         return not any(path in view.entries for view in self._above(path))
 
     def read(self, path: str) -> bytes | None:
-        """Give a file's bytes, None where there is no file.
-
-        Raises:
-            Failure: it is no plain file, or was not to be kept; a layer cannot be read.
-        """
-        view = self._having(path)
+        """Return a file's bytes, None if there is no such file."""
+        view = self._holder(path)
         if view is None:
             return None
         if path in view.contents:
             return view.contents[path]
-        if view.entries[path].size > limits.SOURCE:
-            told = f"{view.entries[path].size:,} bytes, and may have {limits.size(limits.SOURCE)}"
-            raise self.failure(f"{path} has {told}")
-        with view.copy(path) as file:
+        if (count := view.entries[path].size) > Limits.SOURCE:
+            raise self.failure(f"{path} has {count:,} bytes, and may have {size(Limits.SOURCE)}")
+        with view.open_copy(path) as file:
             return file.read()
 
     def open(self, path: str) -> IO[bytes] | None:
-        """Give a file too large to be read at once, to be closed; None where there is no file.
-
-        Raises:
-            Failure: it is no plain file, or was not to be kept; a layer cannot be read.
-        """
-        view = self._having(path)
-        return None if view is None else BytesIO(view.contents[path]) if path in view.contents else view.copy(path)
-
-    def failure(self, why: str) -> Failure:
-        """The failure that says why the image cannot be read."""
-        return self._image.repository.failure(why)
+        """Open a file, None if there is no such file; the caller closes it."""
+        view = self._holder(path)
+        if view is None:
+            return None
+        return BytesIO(view.contents[path]) if path in view.contents else view.open_copy(path)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """Give the names in a folder, sorted; none where there is no folder."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         return names_in(self._above(folder), folder)
 
-    def _having(self, path: str) -> View | None:
-        """Give the layer that has a file's bytes, None where there is no file."""
+    def failure(self, why: str) -> Failure:
+        """Return the failure that the image cannot be read."""
+        return self._image.repository.failure(why)
+
+    def _holder(self, path: str) -> LayerView | None:
+        """Return the layer that has a file's bytes, None if there is no such file."""
         found = self.entry(path)
         if found is None:
             return None
@@ -159,8 +144,8 @@ class LayeredFiles:
             raise self.failure(f"the bytes of {path} were not kept")
         return view
 
-    def _above(self, path: str) -> Iterator[View]:
-        """Give the layers that may have `path`, from the top, as far down as was gone."""
+    def _above(self, path: str) -> Iterator[LayerView]:
+        """Yield the layers that may have `path`, from the top down to the lowest one reached."""
         for number in range(len(self._image.layers) - 1, self._depth - 1, -1):
             if number in self._views or self._may_have(number, path):
                 yield self._view(number)
@@ -168,38 +153,147 @@ class LayeredFiles:
     def _may_have(self, number: int, path: str) -> bool:
         destination = self._destinations[number]
         small = self._image.layers[number].size <= SMALL
-        return destination is None or small or related(destination, path)
+        return destination is None or small or _overlap(destination, path)
 
-    def _view(self, number: int) -> View:
+    def _view(self, number: int) -> LayerView:
         if number not in self._views:
             layer = self._image.layers[number]
             if layer.digest not in self._scanned:
                 view, diff_id = self._scan(layer, self._keep)
                 if missing := set(view.linked.values()):
                     again, _ = self._scan(layer, lambda entry: entry.path in missing)
-                    view.take(again)
+                    view.resolve_links(again)
                 self._scanned[layer.digest] = view, diff_id
             self._views[number], diff_id = self._scanned[layer.digest]
             if diff_id != self._image.diff_ids[number]:
                 raise self.failure(f"the layer {layer.digest} is not what its diffID says")
         return self._views[number]
 
-    def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[View, str]:
+    def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
         self._planned += layer.size
         self.layers_read.append(layer)
         try:
-            return persist(lambda: self._read(layer, keep))
+            return retry(lambda: self._read(layer, keep))
         except BadLayerError as error:
             raise self.failure(f"the layer {layer.digest} {error}") from error
 
-    def _read(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[View, str]:
-        spent = replace(self._spent)  # a blob that is cut is begun anew
-        with closing(stream(self._image.repository, layer, self._hear)) as blob:
-            found = read_layer(blob, keep, spent)
-        self._spent = spent
+    def _read(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
+        usage = self._usage.copy()  # a blob that was cut is read again from its beginning
+        with closing(read_blob(self._image.repository, layer, self._received)) as blob:
+            found = read_layer(blob, keep, usage)
+        self._usage = usage
         return found
 
-    def _hear(self, count: int) -> None:
+    def _received(self, count: int) -> None:
         self.bytes_read += count
         if self._progress:
             self._progress(self.bytes_read, max(self._planned, self.bytes_read))
+
+
+def entry_in(views: Iterable[LayerView], path: str) -> Entry | None:
+    """Return the entry at `path` in stacked layers, given from the top; None if there is none."""
+    folder = None
+    for view in views:
+        if found := view.entries.get(path):
+            return found if folder is None or found.kind is Kind.FOLDER else folder
+        if path in view.children:  # a tar need not list the folders of its files
+            folder = folder or Entry(path, Kind.FOLDER, 0o755, 0, 0, 0)
+        if view.hides(path):
+            break
+    return folder
+
+
+def names_in(views: Iterable[LayerView], folder: str) -> tuple[str, ...]:
+    """Return the names in a folder, sorted, in stacked layers, given from the top."""
+    names: set[str] = set()
+    removed: set[str] = set()
+    for view in views:
+        names |= view.children.get(folder, set()) - removed
+        removed |= view.removed_in(folder)
+        if view.hides_content(folder):
+            break
+    return tuple(sorted(names))
+
+
+def destinations(config: Mapping[str, Any], layers: int) -> tuple[str | None, ...]:
+    """Return for each layer, from the lowest, the path it was copied to; None if its history does not prove one.
+
+    The only links on the way to a destination are assumed to be those of a merged /usr.
+    """
+    history = config.get("history")
+    made = [entry for entry in history if not entry.get("empty_layer")] if isinstance(history, list) else []
+    if len(made) != layers:  # squashed or edited: the steps do not match the layers
+        return (None,) * layers
+    return tuple(_destination(str(entry.get("created_by"))) for entry in made)
+
+
+def _destination(created_by: str) -> str | None:
+    # Such patterns take long for a long line that is made for them.
+    found = _COPIED.fullmatch(created_by) if len(created_by) <= Limits.PATH else None
+    path = found and (found["buildkit"] or found["classic"])
+    return path if path and "$" not in path else None
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one of two paths is above, below or the same as the other."""
+    one, other = f"{_unmerged(one)}/".lstrip("/"), f"{_unmerged(other)}/".lstrip("/")
+    return one.startswith(other) or other.startswith(one)
+
+
+def _unmerged(path: str) -> str:
+    path = posixpath.normpath(f"/{path}").strip("/")
+    return f"usr/{path}" if path.partition("/")[0] in _MERGED else path
+
+
+def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
+    """Whether an entry is one of vLLM's Python files or in its dist-info; or, if `compiled`, a compiled extension."""
+    return bool(_SOURCE.fullmatch(entry.path) or (compiled and _COMPILED.fullmatch(entry.path)))
+
+
+class _VllmFiles(Files):
+    """The files of an image: those of one vLLM are searched in all layers, others only in those read so far."""
+
+    def __init__(self, layers: LayeredFiles, listed: frozenset[str]) -> None:
+        self._layers, self._listed = layers, listed
+
+    def entry(self, path: str) -> Entry | None:
+        found = self._layers.locate(path) if path in self._listed else self._layers.entry(path)
+        # A layer need not list the folders of its files; a lower one has their mode and owner.
+        while found is not None and self._layers.is_implied(path) and self._layers.descend(path):
+            found = self._layers.entry(path)
+        return found
+
+    def read(self, path: str) -> bytes | None:
+        self.entry(path)
+        return self._layers.read(path)
+
+    def open(self, path: str) -> IO[bytes] | None:
+        self.entry(path)
+        return self._layers.open(path)
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        return self._layers.names(folder)
+
+
+def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm, Files]:
+    """Read layers from the top until one has a vLLM with its dist-info, and find it there.
+
+    Files that RECORD lists and no layer read so far has are then searched in lower layers. A second vLLM in a lower
+    layer is not noticed.
+    """
+    while not _roots(layers):
+        if not layers.descend():
+            raise Failure(Problem("no vllm", base.ref, "none of its layers has one with its dist-info"))
+    vllm = find_vllm(layers, base, python)
+    found = read_record(layers, vllm)
+    return vllm, _VllmFiles(
+        layers, frozenset(f"{vllm.root}/{row.path}" for row in found.rows) if found else frozenset()
+    )
+
+
+def _roots(layers: LayeredFiles) -> list[str]:
+    infos = layers.matching(_INFO.fullmatch)
+    if len(infos) > Limits.VLLMS:
+        raise layers.failure(f"more than {Limits.VLLMS} places in it look like a vLLM")
+    roots = [found["root"] for path in infos if (found := _INFO.fullmatch(path))]
+    return [root for root in roots if layers.entry(f"{root}/vllm/__init__.py") is not None]

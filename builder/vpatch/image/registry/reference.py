@@ -1,29 +1,39 @@
-"""The names of images, read as Docker reads them. Nothing is asked of a registry here, and nothing heavy imported."""
+"""The names of images, parsed as Docker does, and the addresses of their registries.
+
+Addresses are parsed by urllib3, which also connects: for `https://one\\@other/`, the standard library finds another
+host. It is imported late: a name is parsed before anything of the extra is needed.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vpatch.errors import Failure, Problem
 
-HUB = "docker.io"
+if TYPE_CHECKING:
+    from urllib3.util import Url
 
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+_HUB = "docker.io"
 # The grammar of github.com/distribution/reference.
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_LONGEST = 255  # characters of host and repository
+_MAX_NAME = 255  # characters of host and repository
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Names an image: `host` as users write it (`docker.io`, `ghcr.io`, `localhost:5000`), `repository` in full
-    (`library/ubuntu`), and a tag, a digest (`sha256:<hex>`) or both, of which the digest decides.
+    """The name of an image.
+
+    `host` is as users write it (`docker.io`, `ghcr.io`, `localhost:5000`), `repository` is complete (`library/ubuntu`).
+    If there are both a tag and a digest (`sha256:<hex>`), the digest decides.
     """
 
     host: str
@@ -34,13 +44,13 @@ class Reference:
     @property
     def name(self) -> str:
         """Host and repository as Docker shows them: `vllm/vllm-openai`, `ubuntu`, `ghcr.io/a/b`."""
-        if self.host != HUB:
+        if self.host != _HUB:
             return f"{self.host}/{self.repository}"
         return self.repository.removeprefix("library/")
 
     @property
     def full(self) -> str:
-        """It with its registry and without its digest: `docker.io/vllm/vllm-openai:v0.20.2`."""
+        """The name with its registry, without its digest: `docker.io/vllm/vllm-openai:v0.20.2`."""
         return f"{self.host}/{self.repository}" + (f":{self.tag}" if self.tag else "")
 
     def __str__(self) -> str:
@@ -50,45 +60,41 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Read an image's name; without tag and digest it is `latest`.
-
-    Raises:
-        Failure: it is no name of an image.
-    """
+    """Parse an image's name; without tag and digest it means `latest`. Raises `Failure` if it is invalid."""
     rest, at, digest = text.partition("@")
     if at and not DIGEST.fullmatch(digest):
-        raise _nonsense(text, "after @ comes a digest, sha256: and 64 hexadecimal digits")
+        raise _invalid(text, "after @ comes a digest, sha256: and 64 hexadecimal digits")
     head, slash, last = rest.rpartition("/")
     last, colon, tag = last.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        raise _nonsense(text, f"{tag!r} is no tag")
+        raise _invalid(text, f"{tag!r} is no tag")
     host, repository = _split(f"{head}{slash}{last}")
-    if not _HOST.fullmatch(host) or not _is_address(host):
-        raise _nonsense(text, f"{host!r} is no registry")
+    if not _HOST.fullmatch(host) or not _is_valid_ipv6(host):
+        raise _invalid(text, f"{host!r} is no registry")
     if not _REPOSITORY.fullmatch(repository):
         capital = ": it has capital letters" if repository != repository.lower() else ""
-        raise _nonsense(text, f"{repository.removeprefix('library/')!r} is no repository{capital}")
+        raise _invalid(text, f"{repository.removeprefix('library/')!r} is no repository{capital}")
     if re.fullmatch(r"[0-9a-f]{64}", rest):
-        raise _nonsense(text, "it is an image's ID, which no registry knows")
-    if len(host) + len(repository) >= _LONGEST:
-        raise _nonsense(text, f"it is longer than {_LONGEST} characters")
+        raise _invalid(text, "it is an image's ID, which no registry knows")
+    if len(host) + len(repository) >= _MAX_NAME:
+        raise _invalid(text, f"it is longer than {_MAX_NAME} characters")
     return Reference(host, repository, tag if colon else None if at else "latest", digest if at else None)
 
 
 def _split(name: str) -> tuple[str, str]:
     host, slash, repository = name.partition("/")
-    # Only what cannot be a folder of Docker Hub is a host.
+    # Anything that could be a folder of Docker Hub is not a host.
     if not slash or not (set(host) & set(".:") or host == "localhost" or host != host.lower()):
-        host, repository = HUB, name
-    if host == f"index.{HUB}":
-        host = HUB
-    if host == HUB and "/" not in repository:
+        host, repository = _HUB, name
+    if host == f"index.{_HUB}":
+        host = _HUB
+    if host == _HUB and "/" not in repository:
         repository = f"library/{repository}"
     return host, repository
 
 
-def _is_address(host: str) -> bool:
-    """Say whether what is between brackets, if there are any, is an address."""
+def _is_valid_ipv6(host: str) -> bool:
+    """Whether the text between brackets, if there are any, is an address."""
     found = re.match(r"\[(.*)\]", host)
     try:
         return not found or bool(ipaddress.IPv6Address(found[1]))
@@ -96,5 +102,65 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _nonsense(text: str, why: str) -> Failure:
+def _invalid(text: str, why: str) -> Failure:
     return Failure(Problem("not an image's name", repr(text), why))
+
+
+def _parsed(url: str) -> Url:
+    from urllib3.util import parse_url
+
+    return parse_url(url)
+
+
+def registry_url(host: str) -> str:
+    """Return the address of a registry, `https://ghcr.io`; as in Docker, plain HTTP is for loopback only."""
+    if host == _HUB:
+        return "https://registry-1.docker.io"
+    return f"{'http' if _is_loopback(_parsed(f'//{host}').host) else 'https'}://{host}"
+
+
+def login_command(host: str) -> str:
+    """Return the command by which a user logs in to a registry."""
+    return "docker login" if host == _HUB else f"docker login {host}"
+
+
+def is_private(url: str) -> bool:
+    """Whether nobody on the way can read what is sent to `url`."""
+    parts = _parsed(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.host))
+
+
+def is_address(url: str) -> bool:
+    """Whether `url` can be parsed; for HTTP and HTTPS, also whether it has a host and no backslash."""
+    try:
+        parts = _parsed(url)
+    except ValueError:
+        return False
+    return parts.scheme not in ("http", "https") or bool(parts.host and "\\" not in url)
+
+
+def origin(url: str) -> str:
+    """Return scheme, host and port of `url`: `https://auth.docker.io`."""
+    return f"{_parsed(url).scheme}://{host_of(url)}"
+
+
+def host_of(url: str) -> str:
+    """Return host and port of `url`: `auth.docker.io`, `127.0.0.1:5000`."""
+    return _parsed(url).netloc or ""
+
+
+def same_origin(one: str, other: str) -> bool:
+    """Whether two addresses belong to one server: equal scheme, host and port, however they are written."""
+    return _server(one) == _server(other)
+
+
+def _is_loopback(name: str | None) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address((name or "").strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _server(url: str) -> tuple[str | None, str | None, int | None]:
+    parts = _parsed(url)
+    return parts.scheme, parts.host, parts.port or {"http": 80, "https": 443}.get(parts.scheme or "")

@@ -1,87 +1,233 @@
-"""The session in which a repository is asked: oras's, with time limits and another try for servers that are busy."""
+"""The HTTP session with a registry: oras's, with our own login, time limits and retries.
+
+The user's credentials are those that `docker login` stored, in the Docker config or with a credential helper.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import requests
+from oras.auth.utils import parse_auth_header
 from oras.provider import Registry
+from requests.auth import HTTPBasicAuth
 from urllib3.util import Retry
 
-from vpatch.image.registry.credentials import find_credentials
-from vpatch.image.registry.hosts import origin_of, same_origin
-from vpatch.image.registry.login import Login
+from vpatch.errors import Failure, Problem
+from vpatch.image.config import read_json
+from vpatch.image.registry.reference import host_of, is_address, is_private, origin, registry_url, same_origin
 from vpatch.net import error_text
 from vpatch.net.adapter import Adapter
 from vpatch.release.session import Session as Redirecting
 
-BACKOFF = 0.2  # seconds, doubled with each try
+log = logging.getLogger(__name__)
+
+BACKOFF = 0.2  # seconds, doubled with each attempt
 RETRIES = 3
 BUSY = (429, 500, 502, 503, 504)
-COMMIT = 600.0  # seconds in which a registry must have put away a blob that it was sent, which may be of gigabytes
+COMMIT = 600.0  # seconds in which a registry must store a blob that it received, which may have gigabytes
 
-# What oras wraps around it sleeps for minutes, also when the user is simply not let in.
+_FOREIGN = "it is not the registry, and gets no login"
+# Without oras's own retries, which sleep for minutes even if the user is simply not let in.
 _do_request = inspect.unwrap(Registry.do_request)
 
+Sign = Callable[[requests.PreparedRequest], requests.PreparedRequest]
 
-class _Timed(Adapter):
-    """An adapter that waits for no server for ever: oras gives no time limit."""
+
+@dataclass(frozen=True)
+class Credentials:
+    """A user's name and password; with an empty name, an identity token, which buys access tokens."""
+
+    user: str = field(repr=False)
+    secret: str = field(repr=False)
+
+
+def find_credentials(host: str) -> Credentials | None:
+    """Return the user's credentials for a registry, `host` as in a `Reference`; None if there are none."""
+    from docker.auth import load_config
+    from docker.errors import DockerException
+
+    helper = None
+    try:
+        config = load_config()
+        helper = config.get_credential_store(host)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a helper that is not installed is reported below
+            found = config.resolve_authconfig(host)
+    # The libraries' messages may hold what the helper printed, so they are not quoted.
+    except (DockerException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"docker-credential-{helper} fails" if helper else "the Docker config is not understood"
+        raise Failure(Problem("cannot log in", host, f"{why} ({type(error).__name__})")) from None
+    # Keys of a config file start with small letters, those of a helper with capitals.
+    known = {key.lower(): value for key, value in (found or {}).items()}
+    if known.get("identitytoken"):
+        return Credentials("", known["identitytoken"])
+    if known.get("username"):
+        return Credentials(known["username"], known.get("password") or "")
+    return None
+
+
+class DeniedError(Exception):
+    """A registry or its token server refused the login; `status` is its answer, 0 if the message says more."""
+
+    def __init__(self, status: int, why: str = "") -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Login:
+    """Logs in to one repository when its registry asks for it, by Basic or Bearer, with the credentials of `find`.
+
+    Replaces oras's own logins, which keep one token for all repositories, send an expired one again, use Basic with
+    token servers, and do not support identity tokens. If `find` fails, the user stays anonymous, and
+    `credentials_error` is why.
+    """
+
+    def __init__(self, session: requests.Session, origin: str, find: Callable[[], Credentials | None]) -> None:
+        self.credentials_error: Failure | None = None
+        self._session, self._origin, self._find = session, origin, find
+        self._sign: Sign = _anonymous
+        self._named: set[str] = set()
+        session.auth = self
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Sign a request to the registry, and no other request."""
+        return self._sign(request) if same_origin(request.url or "", self._origin) else request
+
+    def authenticate_request(
+        self,
+        original: requests.Response,
+        headers: dict[str, Any],
+        refresh: bool = False,  # noqa: FBT001, FBT002 - the signature that oras calls
+    ) -> tuple[dict[str, Any], bool]:
+        """Prepare the second attempt of a refused request.
+
+        Only an answer from the registry's own origin is a demand for credentials: the host of a blob, to which the
+        registry redirects, could name a token server of its own.
+
+        Raises:
+            DeniedError: a second attempt is pointless.
+        """
+        original.close()
+        if not same_origin(original.url, self._origin):
+            raise DeniedError(0, f"{host_of(original.url)} answers {original.status_code}: {_FOREIGN}")
+        demand = original.headers.get("WWW-Authenticate", "")
+        try:
+            known = self._find()
+        except Failure as failure:
+            self.credentials_error, known = failure, None
+        if demand.lower().startswith("basic") and known and known.user:
+            self._sign = HTTPBasicAuth(known.user.encode(), known.secret.encode())
+            return headers, True
+        if not demand.lower().startswith("bearer"):
+            raise DeniedError(original.status_code)
+        self._sign = _bearer(self._token(demand, known))
+        return headers, True
+
+    def _token(self, demand: str, known: Credentials | None) -> str:
+        asked = parse_auth_header(demand)
+        self._check_realm(asked.realm or "")
+        scopes = (asked.scope or "").split()
+        query: dict[str, Any] = {"service": asked.service} if asked.service else {}
+        if known and not known.user:  # OAuth2
+            form = {**query, "grant_type": "refresh_token", "client_id": "vpatch", "refresh_token": known.secret}
+            form["scope"] = " ".join(scopes)
+            answer = self._session.post(asked.realm, data=form, auth=_anonymous, allow_redirects=False)
+        else:
+            login = HTTPBasicAuth(known.user.encode(), known.secret.encode()) if known else _anonymous
+            query["scope"] = scopes
+            answer = self._session.get(asked.realm, params=query, auth=login, allow_redirects=False)
+        with answer:
+            if answer.is_redirect:
+                raise DeniedError(0, f"its token server {host_of(answer.url)} redirects, and a login is not passed on")
+            if not answer.ok:
+                raise DeniedError(answer.status_code)
+            try:
+                body = read_json(answer.content)
+                token = body.get("token") or body["access_token"]
+            except (ValueError, LookupError, AttributeError) as error:
+                raise DeniedError(0, "its token server gives no token") from error
+            return str(token)
+
+    def _check_realm(self, realm: str) -> None:
+        """Refuse a token server that must not get the user's credentials; log one on another host, for `-v`.
+
+        The rule is Docker's: HTTPS on any host, plain HTTP on loopback if the registry itself is asked that way.
+        """
+        if not is_address(realm):
+            raise DeniedError(0, f"it sends for a token to {realm!r}, which is no address")
+        if not (realm.startswith("https://") or (self._origin.startswith("http://") and is_private(realm))):
+            raise DeniedError(0, f"it sends for a token to {realm!r}, which is not https")
+        if not same_origin(realm, self._origin) and realm not in self._named:
+            self._named.add(realm)
+            log.info("%s: its token server is %s", host_of(self._origin), origin(realm))
+
+
+def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _bearer(token: str) -> Sign:
+    def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    return sign
+
+
+class _TimedAdapter(Adapter):
+    """An adapter with a time limit for every answer; oras sets none."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        options["timeout"] = (error_text.TIMEOUT, patience(request.method))
-        self.pace.granted += patience(request.method) - error_text.TIMEOUT
+        options["timeout"] = (error_text.TIMEOUT, timeout(request.method))
+        self.pace.granted += timeout(request.method) - error_text.TIMEOUT
         return super().send(request, *arguments, **options)
 
 
-class _Session(Redirecting):
-    """A session in which no credentials follow a redirect to another server, those of the user's netrc included."""
-
-    def __init__(self, of_oras: requests.Session) -> None:
-        super().__init__()
-        self.cookies = of_oras.cookies  # it takes none
+class _SafeSession(Redirecting):
+    """A session whose credentials, the user's netrc included, do not follow a redirect to another server."""
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """Take the credentials off a redirected request, unless it goes to the same server."""
         if not same_origin(str(prepared_request.url), response.url):
             prepared_request.headers.pop("Authorization", None)
 
 
-def patience(method: str | None) -> float:
-    """Give the seconds of silence after which a registry counts as gone."""
+def timeout(method: str | None) -> float:
+    """Return the seconds of silence after which a registry counts as gone."""
     return COMMIT if method == "PUT" else error_text.TIMEOUT
 
 
 class Session:
-    """Asks the registry `host`, named as in a `Reference`, about one repository of it."""
+    """Sends requests about one repository to the registry `host`, named as in a `Reference`."""
 
     def __init__(self, host: str) -> None:
-        self.origin = origin_of(host)
+        self.origin = registry_url(host)
         self._registry = Registry()
-        session = self._registry.session = _Session(self._registry.session)
+        session = _SafeSession()
+        session.cookies = self._registry.session.cookies  # which takes none
+        self._registry.session = session
         retry = Retry(
             RETRIES,
             backoff_factor=BACKOFF,
             status_forcelist=BUSY,
-            allowed_methods=("GET", "HEAD"),  # what sends a body is begun anew
+            allowed_methods=("GET", "HEAD"),  # a request with a body is repeated by its caller
             raise_on_status=False,
             respect_retry_after_header=False,  # it may be an hour
         )
         for scheme in ("https://", "http://"):
-            session.mount(scheme, _Timed(max_retries=retry))
-        session.headers["Accept-Encoding"] = "identity"  # digests are of the bytes as they are
+            session.mount(scheme, _TimedAdapter(max_retries=retry))
+        session.headers["Accept-Encoding"] = "identity"  # digests are of the plain bytes
         session.trust_env = self.origin.startswith("https:")  # no proxy can reach this machine's loopback
         self.login = self._registry.auth = Login(session, self.origin, lambda: find_credentials(host))
 
     def request(
         self, method: str, url: str, *, data: Any = None, headers: Mapping[str, str] | None = None, stream: bool = False
     ) -> requests.Response:
-        """Ask, logging in where the registry wants it.
-
-        Raises:
-            DeniedError: the user is not let in.
-            OSError, ValueError: the registry does not answer, or its address is none.
-        """
+        """Send a request, logging in if the registry asks for it; raises what requests does, and `DeniedError`."""
         answer: requests.Response = _do_request(self._registry, url, method, data, dict(headers or {}), None, stream)
         return answer

@@ -1,0 +1,282 @@
+"""Whether an image's compiled extensions serve the GPUs that it is wanted for.
+
+A GPU does not need every file. FlashAttention 3 is for Hopper and FlashMLA for sm_90a and sm_100f by design; an RTX
+5090 (sm_120) uses neither. So a file that carries only code bound to other GPUs (`a`) or families (`f`) is listed and
+passes. The files that vLLM needs on any GPU fail if they lack the architecture or are missing:
+
+- `_C` and `_C_stable_libtorch` (releases have the one, the other or both): `vllm/platforms/cuda.py` imports them;
+- `_moe_C`, later `_moe_C_stable_libtorch`: routing of every mixture of experts;
+- `_vllm_fa2_C`: FLASH_ATTN is the first choice of backend except for compute capability 10 (`_get_backend_priorities`),
+  and takes FlashAttention 2 wherever that is not 9 or 10 (`get_flash_attn_version`). It requires 8.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from enum import Enum
+from typing import IO, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from vpatch.errors import Failure, Problem
+from vpatch.image.config import Base
+from vpatch.image.cuda import fatbin
+from vpatch.image.cuda.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
+from vpatch.image.filesystem import Files, Vllm, read_record
+
+
+@dataclass(frozen=True)
+class Extension:
+    """One shared object.
+
+    `binaries` are its fat binaries, usually one for each CUDA source file, `needed` the libraries that it needs; both
+    are empty if there is a `problem`: why it could not be read.
+    """
+
+    name: str
+    binaries: tuple[tuple[Image, ...], ...] = ()
+    needed: tuple[str, ...] = ()
+    problem: Problem | None = None
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The images of all fat binaries."""
+        return tuple(image for binary in self.binaries for image in binary)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architectures that it has machine code for, oldest first: `sm_90a`, `sm_120`."""
+        return names(image for image in self.images if image.kind is Kind.CUBIN)
+
+    @property
+    def ptx(self) -> tuple[str, ...]:
+        """The virtual architectures that it has PTX for, oldest first: `compute_80`."""
+        return names(image for image in self.images if image.kind is Kind.PTX)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the extension as JSON has it."""
+        lists = {"architectures": list(self.architectures), "ptx": list(self.ptx)}
+        problem = self.problem and str(self.problem)
+        return {"name": self.name, **lists, "fat_binaries": len(self.binaries), "problem": problem}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an image's extensions carry and need. A version is "" if unknown.
+
+    `cuda` is the CUDA release that the extensions were compiled with ("13.0"; "13" if only the library that they need
+    shows it), `image_cuda` that of the image's `CUDA_VERSION`, `torch` the release that vLLM requires. `driver` are the
+    Linux drivers for machine code of that CUDA, `ptx_driver` the driver branches that compile all of the PTX, as
+    version specifiers: ">=580.65.06", ">=580".
+    """
+
+    extensions: tuple[Extension, ...]
+    cuda: str
+    image_cuda: str
+    torch: str
+    driver: str
+    ptx_driver: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the survey as JSON has it."""
+        versions = {key: getattr(self, key) for key in ("cuda", "image_cuda", "torch", "driver", "ptx_driver")}
+        return {**versions, "extensions": [one.as_json() for one in self.extensions]}
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line of text for each extension with device code, and one for what they need."""
+        for one in self.extensions:
+            if one.problem:
+                yield f"{one.name}: {one.problem.cause}"
+            elif one.images:
+                yield f"{one.name}: {', '.join((*one.architectures, *one.ptx))}"
+        image = f" (the image says {self.image_cuda})" if self.image_cuda else ""
+        more = self.ptx_driver and not self.driver.startswith(self.ptx_driver)
+        driver = (self.driver or "unknown") + (f", {self.ptx_driver} where it compiles PTX" if more else "")
+        yield f"CUDA {self.cuda or 'unknown'}{image}, torch {self.torch or 'unknown'}, driver {driver}"
+
+
+class Level(Enum):
+    """How well a file serves a GPU."""
+
+    OK = "ok"
+    JIT = "jit"  # the driver must compile PTX first
+    LACKS = "lacks"
+    OTHERS = "others"  # it is for other GPUs by design
+    NOTHING = "nothing"  # no device code: it serves any GPU
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How well one file serves a GPU. `name` is the pattern of a needed file if no file matches it."""
+
+    name: str
+    level: Level
+    because: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.level.value}: {self.because}"
+
+
+@dataclass(frozen=True)
+class _Need:
+    pattern: str
+    what: str
+    since: Arch
+
+    def matches(self, name: str) -> bool:
+        stem = re.escape(self.pattern.removesuffix("*.so"))
+        return bool(re.fullmatch(rf"(.*/)?{stem}(_stable_libtorch)?\.([^/]*\.)?so", name))
+
+
+_NEEDS = (
+    _Need("vllm/_C*.so", "vLLM's kernels", Arch(0, 0)),
+    _Need("vllm/_moe_C*.so", "the kernels of mixtures of experts", Arch(0, 0)),
+    _Need("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "FlashAttention 2", Arch(8, 0)),
+)
+
+
+def check_names(architectures: Sequence[str]) -> None:
+    """Check, before anything is read, the names of GPU architectures, and that the ELF reader is installed."""
+    for name in architectures:
+        parse_gpu(name)
+    if architectures:
+        try:
+            import elftools.common.exceptions  # noqa: F401
+        except ModuleNotFoundError as error:
+            cause = "not installed: pip install 'vpatch[image]'"
+            raise Failure(Problem("cannot look", str(error.name), cause)) from error
+
+
+def check_support(
+    files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]
+) -> tuple[list[Problem], list[str], dict[str, Any]]:
+    """Check whether the extensions that RECORD lists serve the wanted architectures, if there are any.
+
+    Return the problems, none if all are served, and the details as lines of text and as JSON.
+    """
+    if not architectures:
+        return [], [], {}
+    metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
+    found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
+    by_name = {name: verdicts(found, name) for name in architectures}
+    required = {
+        name: [{"name": v.name, "says": v.level.value, "because": v.because} for v in of_all]
+        for name, of_all in by_name.items()
+    }
+    problems = [problem for name in architectures for problem in lacking(found, name)]
+    lines = [*found.lines(), *(f"{name}: {verdict}" for name in architectures for verdict in by_name[name])]
+    return problems, lines, {"cuda": {**found.as_json(), "required": required}}
+
+
+def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
+    """Survey the shared objects of an image: each a name and a seekable file, used before the next is requested.
+
+    `metadata` is the METADATA of its vLLM, `env` the environment of its containers. A file that cannot be read does not
+    raise but gets an `Extension.problem`: it matters only if an architecture is required.
+    """
+    extensions = tuple(sorted((_read(name, file) for name, file in files), key=lambda one: one.name))
+    isas = [image.isa for one in extensions for image in one.images if image.kind is Kind.PTX]
+    needed = "\n".join(library for one in extensions for library in one.needed)
+    linked = re.findall(r"^libcudart\.so\.(\d{1,3})(?!\d)", needed, re.MULTILINE)
+    cuda = fatbin.release_of(isas) or max(linked, key=int, default="")
+    image_cuda = env.get("CUDA_VERSION", "")
+    driver = fatbin.oldest_driver(cuda or image_cuda)
+    return Survey(extensions, cuda, image_cuda, _torch(metadata or ""), driver, compiling_driver(isas))
+
+
+def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
+    """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
+    gpu = parse_gpu(arch)
+    return tuple(
+        Problem(f"lacks sm_{gpu}", one.name, one.because) for one in verdicts(found, arch) if one.level is Level.LACKS
+    )
+
+
+def verdicts(found: Survey, arch: str) -> tuple[Verdict, ...]:
+    """Return how well each file serves the GPU of architecture `arch`, and each needed file that is missing."""
+    gpu = parse_gpu(arch)
+    needs = [need for need in _NEEDS if need.since <= gpu]
+    there = [_verdict(one, gpu, needed=any(need.matches(one.name) for need in needs)) for one in found.extensions]
+    missing = [need for need in needs if not any(need.matches(one.name) for one in found.extensions)]
+    return (*there, *(Verdict(need.pattern, Level.LACKS, f"no such file: {need.what}") for need in missing))
+
+
+def _verdict(one: Extension, gpu: Arch, *, needed: bool) -> Verdict:
+    if one.problem:
+        return Verdict(one.name, Level.LACKS, one.problem.cause)
+    if not one.images:
+        return Verdict(one.name, Level.LACKS if needed else Level.NOTHING, "no device code in it")
+    decisive = _decisive(one, gpu)
+    worst = max((_best(binary, gpu) for binary in decisive), key=(Level.OK, Level.JIT, Level.LACKS).index)
+    if worst is not Level.LACKS:
+        return Verdict(one.name, worst, "; ".join(_reasons(one, gpu)))
+    if not needed and all(image.arch.suffix or image.arch > gpu for image in one.images):
+        return Verdict(one.name, Level.OTHERS, f"for {', '.join(names(one.images))} only")
+    without = [binary for binary in decisive if _best(binary, gpu) is Level.LACKS]
+    have = ", ".join(names(image for binary in without for image in binary))
+    return Verdict(one.name, worst, f"nothing for it in {len(without)} of {len(one.binaries)} fat binaries: {have}")
+
+
+def _best(binary: tuple[Image, ...], gpu: Arch) -> Level:
+    kinds = {image.kind for image in binary if image.serves(gpu)}
+    return Level.OK if Kind.CUBIN in kinds else Level.JIT if kinds else Level.LACKS
+
+
+def _decisive(one: Extension, gpu: Arch) -> list[tuple[Image, ...]]:
+    """Return the fat binaries that show whether the file was built for a GPU.
+
+    Kernels that every GPU needs are compiled for each architecture of the build, others only for the architectures that
+    use them. So it means little that many fat binaries hold nothing for a GPU, or that one holds something. But all
+    kernels of the first sort are among those built for the newest architecture up to the GPU's own.
+    """
+    cubins = [image.arch for image in one.images if image.kind is Kind.CUBIN]
+    plain = [arch for arch in cubins if not arch.suffix] or cubins
+    newest = max((arch.number for arch in plain if arch.number <= gpu.number), default=None)
+    built = {arch for arch in plain if arch.number == newest}
+    decisive = [
+        binary for binary in one.binaries if any(image.kind is Kind.CUBIN and image.arch in built for image in binary)
+    ]
+    return decisive or list(one.binaries)
+
+
+def _reasons(one: Extension, gpu: Arch) -> Iterator[str]:
+    for level, kind in ((Level.OK, Kind.CUBIN), (Level.JIT, Kind.PTX)):
+        binaries = [binary for binary in one.binaries if _best(binary, gpu) is level]
+        used = [image for binary in binaries for image in binary if image.kind is kind and image.serves(gpu)]
+        if used:
+            driver = compiling_driver(image.isa for image in used)
+            how = "run" if level is Level.OK else f"by JIT (driver {driver or 'any'})"
+            yield f"{len(binaries)} of {len(one.binaries)} fat binaries {how}: {', '.join(names(used))}"
+
+
+def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
+    found = read_record(files, vllm)
+    rows = found.rows if found else ()
+    for path in sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".so")):
+        file = files.open(f"{vllm.root}/{path}")
+        if file is not None:
+            with closing(file):
+                yield path, file
+
+
+def _read(name: str, file: IO[bytes]) -> Extension:
+    try:
+        return Extension(name, *fatbin.read(name, file))
+    except Failure as failure:
+        return Extension(name, problem=failure.problems[0])
+
+
+def _torch(metadata: str) -> str:
+    """Return the one release of torch that a METADATA file requires, or the range."""
+    for line in HeaderParser().parsestr(metadata).get_all("Requires-Dist", ()):
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if wanted.name == "torch" and not wanted.marker:
+            return str(wanted.specifier).removeprefix("==")
+    return ""

@@ -1,0 +1,323 @@
+"""Layers are tars, packed with gzip, zstd or not at all: read once from the beginning, unpacked nowhere."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import weakref
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain
+from tempfile import TemporaryFile
+from typing import IO, BinaryIO
+
+import zstandard
+
+from vpatch.errors import naming
+from vpatch.image.filesystem import WHITEOUT, BlockReader, Entry, Kind, Limits, kind_of
+from vpatch.net.limits import size
+
+LARGE = 8 << 20  # bytes of a file that is not kept in memory
+
+_OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
+_BLOCK = 1 << 16
+_DAMAGED = (
+    *(tarfile.TarError, zlib.error, zstandard.ZstdError, EOFError, OSError, ValueError, OverflowError),
+    RecursionError,  # headers of headers
+)
+
+
+class BadLayerError(Exception):
+    """A layer that is not a tar, not to be trusted, or exceeds a limit; the message continues `the layer <digest>`."""
+
+
+_EXCEEDED = {
+    "IMAGE": "unpacks, with those above it, to more than {size}",
+    "ENTRIES": "has, with those above it, more than {limit:,} entries",
+    "NAMES": "has, with those above it, names of more than {size}",
+    "MEMORY": "has, with those above it, small files of more than {size} that would be read",
+    "COPIES": "has, with those above it, more than {limit:,} large files that would be read",
+}
+
+
+class Usage(Counter[str]):
+    """What the layers of one image have used so far of those `Limits` that hold for all of them."""
+
+    def spend(self, name: str, count: int = 1) -> None:
+        """Use more of the limit `name`; raise `BadLayerError` if it is exceeded."""
+        self[name] += count
+        if self[name] > (limit := getattr(Limits, name)):
+            raise BadLayerError(_EXCEEDED[name].format(limit=limit, size=size(limit)))
+
+
+@dataclass(eq=False)
+class Copy:
+    """A temporary file with the bytes of a large one, closed when nothing refers to this object any longer."""
+
+    file: IO[bytes]
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.file.close)
+
+
+@dataclass
+class LayerView:
+    """One layer: the `entries` that it has, and what it removes from the layers below.
+
+    `contents` are the bytes of the files that were kept, `copies` hold large ones, and `linked` are kept hard links to
+    files that were not, with the path of that file. `removed` paths are hidden with all below them; of an `opaque`
+    folder, everything below is hidden. `children` are the names in each folder, including folders that have no entry.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
+    copies: dict[str, Copy] = field(default_factory=dict)
+    linked: dict[str, str] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    opaque: set[str] = field(default_factory=set)
+    children: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> int:
+        """Add an entry, which replaces one of the same path; return how many characters of names that added."""
+        self.contents.pop(entry.path, None)
+        self.copies.pop(entry.path, None)  # a copy is closed once nothing refers to it
+        self.linked.pop(entry.path, None)
+        self.entries[entry.path] = entry
+        path, added = entry.path, len(entry.path)
+        while path:
+            folder, _, name = path.rpartition("/")
+            if folder not in self.children:
+                self.children[folder] = set()
+                added += len(folder)
+            names = self.children[folder]
+            if name in names:
+                break
+            names.add(name)
+            path = folder
+        return added
+
+    def resolve_links(self, other: LayerView) -> None:
+        """Take the bytes of hard-linked files from another reading of the layer."""
+        links = self.linked.items()
+        self.contents |= {path: other.contents[source] for path, source in links if source in other.contents}
+        self.copies |= {path: other.copies[source] for path, source in links if source in other.copies}
+
+    def open_copy(self, path: str) -> IO[bytes]:
+        """Open a large file; the caller closes it."""
+        again = os.fdopen(os.dup(self.copies[path].file.fileno()), "rb")
+        again.seek(0)
+        return again
+
+    def hides(self, path: str) -> bool:
+        """Whether this layer hides what layers below have at `path`."""
+        above = _parents(path)
+        if path in self.removed or not (self.removed.isdisjoint(above) and self.opaque.isdisjoint(above)):
+            return True
+        return any(self.entries[folder].kind is not Kind.FOLDER for folder in above & self.entries.keys())
+
+    def hides_content(self, folder: str) -> bool:
+        """Whether this layer hides everything that layers below have in `folder`."""
+        entry = self.entries.get(folder)
+        replaced = entry is not None and entry.kind is not Kind.FOLDER
+        return replaced or folder in self.removed or folder in self.opaque or self.hides(folder)
+
+    def removed_in(self, folder: str) -> set[str]:
+        """Return the names that this layer removes from a folder."""
+        start = f"{folder}/" if folder else ""
+        names = {path.removeprefix(start) for path in self.removed if path.startswith(start)}
+        return {name for name in names if "/" not in name}
+
+
+@lru_cache(maxsize=16)  # many layers are asked for one path
+def _parents(path: str) -> frozenset[str]:
+    """Return the folders above `path`, with the root (an empty path); none for the root itself."""
+    parts = path.split("/") if path else []
+    return frozenset("/".join(parts[:count]) for count in range(len(parts)))
+
+
+def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usage) -> tuple[LayerView, str]:
+    """Read a layer from its bytes, packed or not; return it and the digest of its tar.
+
+    `keep` decides whether the bytes of a file are kept; `usage`, what the image has used so far, is updated.
+
+    Raises:
+        BadLayerError: it is damaged, has an entry that would leave the tree, or exceeds one of the `Limits`.
+    """
+    try:
+        stream = _TarStream(_unpack(blob), usage)
+        with tarfile.TarFile(fileobj=stream) as members:  # type: ignore[arg-type] # it calls no other method
+            view = _read_members(members, stream, keep)
+        stream.in_data = True  # padding
+        _drain(iter(lambda: stream.read(_BLOCK), b""))
+    except _DAMAGED as error:
+        _drain(blob)  # if the bytes do not match their digest, that is the failure
+        raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
+    _drain(blob)
+    return view, f"sha256:{stream.digest.hexdigest()}"
+
+
+def _drain(rest: Iterator[bytes]) -> None:
+    deque(rest, maxlen=0)
+
+
+def _unpack(blob: Iterator[bytes]) -> BinaryIO:
+    """Return the unpacked bytes. The first bytes show the format: registries' media types are unreliable."""
+    magic = b""
+    while len(magic) < 4 and (block := next(blob, b"")):
+        magic += block
+    packed = io.BufferedReader(BlockReader(chain([magic], blob)), _BLOCK)
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=packed)  # type: ignore[return-value]
+    if magic[:4] == b"\x28\xb5\x2f\xfd" or magic[1:4] == b"\x2a\x4d\x18":  # a frame, or one to be skipped
+        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    return packed
+
+
+class _TarStream:
+    """A tar as `tarfile` reads it: once, forward only; hashed, and counted in `usage`.
+
+    Outside an entry's data, no more than `Limits.HEADER` is read per entry: a header states its own length.
+    """
+
+    def __init__(self, source: BinaryIO, usage: Usage) -> None:
+        self._source, self.usage, self._position, self._left = source, usage, 0, Limits.HEADER
+        self.digest = hashlib.sha256()
+        self.in_data = False
+
+    def next_header(self) -> None:
+        self.in_data, self._left = False, Limits.HEADER
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int) -> None:
+        if position < self._position:
+            raise ValueError("an entry begins before the one above it")
+        while self._position < position and self._take(min(_BLOCK, position - self._position)):
+            continue
+
+    def read(self, count: int) -> bytes:
+        if count < 0:
+            raise ValueError("a header is of a negative size")
+        if not self.in_data:
+            self._left -= count
+            if self._left < 0:
+                raise BadLayerError(f"has an entry with a header of more than {size(Limits.HEADER)}")
+        blocks = []
+        while count > 0 and (block := self._take(count)):
+            blocks.append(block)
+            count -= len(block)
+        return b"".join(blocks)
+
+    def _take(self, count: int) -> bytes:
+        block = self._source.read(count)
+        self.usage.spend("IMAGE", len(block))
+        self._position += len(block)
+        self.digest.update(block)
+        return block
+
+
+def _read_members(tar: tarfile.TarFile, stream: _TarStream, keep: Callable[[Entry], bool]) -> LayerView:
+    view = LayerView()
+    solid: set[str] = set()  # paths that are, or were, not a folder
+    while member := _next(tar, stream):
+        path = _relative(member.name)
+        folder, _, name = path.rpartition("/")
+        if name == _OPAQUE:
+            view.opaque.add(folder)
+        elif name.startswith(WHITEOUT):
+            removed = name.removeprefix(WHITEOUT)
+            if removed in ("", ".", ".."):
+                raise BadLayerError(f"takes away what is no file: {member.name}")
+            view.removed.add(f"{folder}/{removed}".lstrip("/"))
+        elif path:
+            entry = _entry(view, path, member)
+            stream.usage.spend("ENTRIES")
+            stream.usage.spend("NAMES", view.add(entry) + len(entry.target))
+            if entry.kind is not Kind.FOLDER:
+                solid.add(path)
+            if entry.kind is Kind.FILE and keep(entry):
+                _keep(view, entry, tar, member, stream.usage)
+        if not path or name.startswith(WHITEOUT):
+            stream.usage.spend("ENTRIES")
+            stream.usage.spend("NAMES", len(path))
+    if through := solid & view.children.keys():
+        path = min(through)
+        below = min(view.children[path])
+        raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below what is no folder")
+    return view
+
+
+def _next(tar: tarfile.TarFile, stream: _TarStream) -> tarfile.TarInfo | None:
+    stream.next_header()
+    member = tar.next()
+    stream.in_data = True
+    tar.members.clear()  # type: ignore[attr-defined]  # or it keeps them all
+    if len(tar.pax_headers) > Limits.GLOBALS:
+        raise BadLayerError(f"says more than {Limits.GLOBALS} things of all its entries")
+    if not member:
+        return None
+    if max(len(member.name), len(member.linkname)) > Limits.PATH:
+        raise BadLayerError(f"has an entry with a path of more than {Limits.PATH:,} characters")
+    # Its size is not that of its bytes, which are what is counted; and not every unpacker knows such files.
+    if member.issparse() or any(name.startswith("GNU.sparse.") for name in member.pax_headers):
+        raise BadLayerError(f"has a sparse file, which no layer has: {member.name}")
+    if member.size < 0:
+        raise BadLayerError(f"has an entry of a negative size: {member.name}")
+    return member
+
+
+def _keep(view: LayerView, entry: Entry, tar: tarfile.TarFile, member: tarfile.TarInfo, usage: Usage) -> None:
+    path = entry.path
+    if member.islnk():
+        source = _relative(member.linkname)
+        source = view.linked.get(source, source)
+        if source in view.contents:
+            view.contents[path] = view.contents[source]
+        elif source in view.copies:
+            view.copies[path] = view.copies[source]
+        else:
+            view.linked[path] = source
+        return
+    if entry.size > Limits.FILE:
+        raise BadLayerError(f"has a file of {entry.size:,} bytes, and it may have {size(Limits.FILE)}: {path}")
+    file = tar.extractfile(member) or io.BytesIO()
+    if entry.size > LARGE:
+        usage.spend("COPIES")
+        with naming("cannot write", "temporary file"):
+            copy = Copy(TemporaryFile())  # noqa: SIM115 - it closes itself
+            shutil.copyfileobj(file, copy.file, _BLOCK)
+            copy.file.flush()  # it is read through another descriptor
+        view.copies[path] = copy
+    else:
+        data = file.read()
+        usage.spend("MEMORY", len(data))
+        view.contents[path] = data
+
+
+def _entry(view: LayerView, path: str, member: tarfile.TarInfo) -> Entry:
+    if member.islnk():
+        if (source := view.entries.get(_relative(member.linkname))) is None:
+            raise BadLayerError(f"has a hard link to what it does not have: {path} to {member.linkname}")
+        return replace(source, path=path)
+    kind = kind_of(member)
+    count = member.size if kind is Kind.FILE else 0
+    target = member.linkname if kind is Kind.LINK else ""
+    return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), count, target)
+
+
+def _relative(name: str) -> str:
+    parts = name.split("/")
+    if not parts[0] or ".." in parts:
+        raise BadLayerError(f"has an entry that would leave the tree: {name}")
+    parts = [part for part in parts if part not in ("", ".")]
+    if len(parts) > Limits.DEPTH + 1:
+        raise BadLayerError(f"has an entry in more than {Limits.DEPTH} folders")
+    return "/".join(parts)

@@ -1,0 +1,213 @@
+"""A deployment: the GPU, the options of `vllm serve`, what the vLLM release does with them, and the presets.
+
+Everywhere else in vpatch the code's shape decides, never the version. A plan is made before anything is installed, so
+here the release decides, by `releases.toml`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from packaging.version import Version
+
+from vpatch.errors import Failure, Problem
+from vpatch.plan import GIB, table
+from vpatch.plan.architectures import Model
+
+FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
+TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The traits of a release.
+
+    `prints_slots`: it logs blocks // groups * block size as the size of the KV cache; later ones log concurrency times
+    length. `default_utilization` is the default of `--gpu-memory-utilization`. `counts_graphs`: it takes the estimate
+    for CUDA graphs from the KV cache's memory. `caches_hybrid_prefixes`: prefix caching is on by default for hybrid
+    models, too. `batch_holds_block`: with prefix caching, it refuses to start if a block is larger than a batch.
+    `admits_all_groups`: to decide whether a request fits, it counts the blocks of all groups of layers, not of one.
+    `aligns_skipped`: if a dense model keeps some layers unquantized, the block size makes their pages as large as those
+    of the others, were they not packed. `keeps_null_block`: to decide whether a request fits, it takes one block off.
+    `block_per_request`: with CUDA graphs, it refuses to start if a model whose layers keep states has fewer blocks than
+    a batch has requests. `exports_states`: kernels that export states during a prefill need one more block, and blocks
+    of 64 tokens. `decode_buffers`: TurboQuant's decode has its own buffers in each layer. `large_batch` is the default
+    of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
+    """
+
+    kv_cache_dtypes: Sequence[str] = ("auto", "bfloat16", "float16", *FP8)
+    prints_slots: bool = True
+    default_utilization: float = 0.9
+    counts_graphs: bool = False
+    caches_hybrid_prefixes: bool = False
+    batch_holds_block: bool = True
+    admits_all_groups: bool = False
+    aligns_skipped: bool = False
+    keeps_null_block: bool = False
+    decode_buffers: bool = False
+    block_per_request: bool = False
+    exports_states: bool = False
+    large_batch: int = 8192
+
+
+_RELEASES = table("releases.toml")
+OLDEST, NEWEST = Version(_RELEASES["oldest"]), Version(_RELEASES["newest"])
+
+
+def arithmetic_of(vllm: Version) -> Arithmetic:
+    """Return the traits of a release or of a build of it (rc, dev, local); raise `Failure` if they are not known."""
+    release = Version(vllm.base_version)
+    if not OLDEST <= release <= NEWEST:
+        cause = f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known"
+        raise Failure(Problem("unknown release", f"vLLM {vllm}", cause))
+    found = Arithmetic()
+    for since, traits in _RELEASES["since"].items():
+        if release >= Version(since):
+            found = replace(found, **traits)
+    return found
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: the total memory that CUDA reports, in bytes, its compute capability, and the source of the numbers."""
+
+    name: str
+    memory: int
+    capability: tuple[int, int] | None = None
+    source: str = ""
+
+
+GPUS = tuple(
+    Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"])
+    for name, row in table("gpus.toml").items()
+)
+LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`
+
+
+def gpu(name: str | None, memory: int | None = None) -> Gpu:
+    """Return a GPU by its name, in any case and without spaces, hyphens or "RTX"; `memory` overrides its size in bytes.
+
+    A GPU that the table does not have needs `memory`, or it is a `Failure`.
+    """
+    if name is None:
+        return Gpu("GPU", memory or 0, None, "--gpu-memory-gib")
+    known = {_key(one.name): one for one in GPUS}
+    found = known.get(_key(name))
+    if memory is not None:
+        return replace(found or Gpu(name, 0), memory=memory, source="--gpu-memory-gib")
+    if found:
+        return found
+    near = difflib.get_close_matches(_key(name), known, 1, 0.6)
+    hint = f"did you mean {known[near[0]].name}? " if near else ""
+    names = ", ".join(one.name for one in GPUS)
+    raise Failure(Problem("no such GPU", name, f"{hint}known: {names}; any other with --gpu-memory-gib"))
+
+
+def _key(name: str) -> str:
+    letters = "".join(filter(str.isalnum, name.lower()))
+    return letters.removeprefix("nvidia").removeprefix("geforce").replace("rtx", "")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How a model is served: the options of `vllm serve` that memory depends on, under their names there.
+
+    `vllm` is the release. `kv_cache_memory_bytes` sets the size of the KV cache, so that `gpu_memory_utilization` has
+    no effect on it. `speculative_tokens` are those of multi-token prediction, 0 for none. `longest` is
+    `--max-model-len auto`: vLLM takes the longest that fits, at most `max_model_len`. `cuda` is the suffix of the
+    image, if it has one ("cu130"). `environment` has variables as NAME=VALUE, `extra` more arguments of the command.
+    """
+
+    vllm: Version
+    gpu: Gpu
+    max_model_len: int
+    kv_cache_dtype: str = "auto"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    gpu_memory_utilization: float = 0.9
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    speculative_tokens: int = 0
+    enable_prefix_caching: bool = True
+    enforce_eager: bool = False
+    language_model_only: bool = False
+    kv_cache_memory_bytes: int | None = None
+    desktop: bool = False
+    longest: bool = False
+    cuda: str = ""
+    environment: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it takes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
+    """Return the fields of `Deployment` that a release sets by itself; raise `Failure` if the release is not known."""
+    traits = arithmetic_of(vllm)
+    large = gpu.memory >= LARGE
+    batch = traits.large_batch if gpu.memory >= LARGEST else 8192 if large else 2048
+    return {
+        "max_model_len": model.max_position_embeddings,
+        "max_num_seqs": 1024 if large else 256,
+        "max_num_batched_tokens": batch,
+        "gpu_memory_utilization": traits.default_utilization,
+        "enable_prefix_caching": traits.caches_hybrid_prefixes or not model.hybrid,
+    }
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A tested configuration: a model, a GPU's name, a release, and other fields of `Deployment` in `options`.
+
+    `source` is the title and the section of a document.
+    """
+
+    name: str
+    summary: str
+    source: str
+    model: str
+    gpu: str
+    vllm: Version
+    revision: str | None
+    options: Mapping[str, Any]
+
+    def deployment(self, gpu: Gpu, given: Mapping[str, Any]) -> Deployment:
+        """Return the deployment on a GPU; `given` fields override the preset's."""
+        options = dict(self.options)
+        if given.get("vllm", self.vllm) != self.vllm:
+            options.pop("cuda", None)  # each release has its own images
+        if "max_model_len" in given:
+            options.pop("longest", None)
+        return Deployment(**{"vllm": self.vllm, "gpu": gpu, **options, **given})
+
+
+@cache
+def presets() -> tuple[Preset, ...]:
+    """Return every preset of `presets.toml`."""
+    entries: dict[str, dict[str, Any]] = {}
+    for entry in table("presets.toml")["preset"]:
+        entries[entry["name"]] = {"revision": None} | entries.get(entry.pop("like", ""), {}) | entry
+    return tuple(map(_preset, entries.values()))
+
+
+def _preset(entry: Mapping[str, Any]) -> Preset:
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    own = {key: options.pop(key) for key in ("name", "summary", "source", "model", "gpu", "revision")}
+    return Preset(**own, vllm=Version(options.pop("vllm")), options=options)
+
+
+def preset(name: str) -> Preset:
+    """Return the preset with a name; raise `Failure` with the closest names if there is none."""
+    named = {one.name: one for one in presets()}
+    if name in named:
+        return named[name]
+    near = difflib.get_close_matches(name, named, 3, 0.5) or [one for one in named if name in one][:3]
+    cause = f"do you mean {', '.join(near)}?" if near else "`vpatch plan --list` prints those that there are"
+    raise Failure(Problem("no such preset", name, cause))

@@ -1,0 +1,159 @@
+"""An image is found by tag or digest, for a platform, and everything about it is verified."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.image.registry import image as remote
+from vpatch.image.registry.image import open_image
+from vpatch.image.registry.reference import parse
+
+from tests.image.registry.images import TYPES, put_image, put_index, tar
+from tests.image.registry.proxy import Proxy
+
+OLD = "application/vnd.docker.distribution.manifest.v1+prettyjws"
+CHART = "application/vnd.cncf.helm.config.v1+json"
+NOWHERE = f"sha256:{'0' * 64}"
+NO_IMAGE = "it is no image of a container: its config is"
+LAYERS = (tar(("etc", None), ("etc/one", b"1")), tar(("etc/two", b"2")))
+
+
+def refusal(name: str, platform: str = "linux/amd64") -> str:
+    with pytest.raises(Failure) as caught:
+        open_image(parse(name), platform)
+    (problem,) = caught.value.problems
+    assert (problem.what, problem.where) == ("cannot read", name)
+    return problem.cause
+
+
+@pytest.mark.parametrize("flavour", TYPES)
+def test_reads_an_image_by_tag_and_by_digest(registry: str, flavour: str) -> None:
+    built = put_image(registry, "pulled/one", flavour, LAYERS, flavour=flavour)
+
+    image = open_image(parse(f"{registry}/pulled/one:{flavour}"))
+    again = open_image(parse(f"{registry}/pulled/one@{built.digest}"))
+
+    assert image.digest == again.digest == built.digest
+    assert image.manifest.body == built.manifest
+    assert json.loads(image.manifest.raw) == built.manifest
+    assert image.manifest.media_type == TYPES[flavour][0]
+    assert image.config == again.config == built.config
+    assert [layer.json for layer in image.layers] == built.manifest["layers"]
+    assert list(image.diff_ids) == built.config["rootfs"]["diff_ids"]
+    assert image.index == ""
+    assert image.base.ref == f"{registry}/pulled/one:{flavour}"
+    assert image.base.digest == built.digest
+    assert image.base.env == {"PATH": "/usr/bin", "EMPTY": ""}
+    assert image.base.labels == {"a": "b"}
+
+
+@pytest.mark.parametrize("flavour", TYPES)
+def test_selects_the_platform_of_an_index(registry: str, flavour: str) -> None:
+    repository = f"pulled/index-{flavour}"
+    images = {
+        name: put_image(registry, repository, "", LAYERS[: number + 1], flavour=flavour, platform=name)
+        for number, name in enumerate(("linux/arm64", "linux/amd64"))
+    }
+    attestation = put_image(registry, repository, "", (), flavour=flavour, platform="unknown/unknown")
+    index = put_index(registry, repository, "all", {"unknown/unknown": attestation, **images}, flavour=flavour)
+    name = f"{registry}/{repository}:all"
+
+    for platform, built in images.items():
+        image = open_image(parse(name), platform)
+        assert (image.digest, image.index, image.config) == (built.digest, index, built.config)
+        assert open_image(parse(f"{registry}/{repository}@{index}"), platform).digest == built.digest
+    assert refusal(name, "linux/riscv64") == "it is not for linux/riscv64, only for linux/amd64, linux/arm64"
+    assert (
+        refusal(f"{registry}/{repository}@{images['linux/arm64'].digest}") == "it is for linux/arm64, not linux/amd64"
+    )
+
+
+def test_an_empty_index(registry: str) -> None:
+    put_index(registry, "pulled/empty", "x", {})
+
+    assert refusal(f"{registry}/pulled/empty:x") == "it is not for linux/amd64, only for nothing"
+
+
+def test_an_oci_manifest_need_not_name_its_type(proxy: Proxy, registry: str) -> None:
+    built = put_image(registry, "pulled/untyped", "x", LAYERS, flavour="oci")
+    body = {key: value for key, value in built.manifest.items() if key != "mediaType"}
+    kind = {"Content-Type": f"{TYPES['oci'][0]}; charset=utf-8"}
+    proxy.fail("GET", "/manifests/", status=200, body=json.dumps(body).encode(), headers=kind)
+
+    assert open_image(parse(f"{proxy.host}/pulled/untyped:x")).manifest.media_type == TYPES["oci"][0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"schemaVersion": 1, "mediaType": OLD}, "it is of schema 1, which is too old"),
+        ({"mediaType": "text/html"}, "it is no image: text/html"),
+        ({"layers": 3}, "its manifest or its config is damaged"),
+        ({"layers": [3, 3]}, "a descriptor in it is none, or of a digest other than sha256"),
+        ({"layers": []}, "it has 0 layers, and its config names 2"),
+        ({"config": None}, "a descriptor in it is none, or of a digest other than sha256"),
+        ({"config": {"mediaType": CHART, "size": 1, "digest": NOWHERE}}, f"{NO_IMAGE} 1 bytes of {CHART}"),
+        ({"mediaType": TYPES["docker"][3], "manifests": [1]}, "its manifest or its config is damaged"),
+        ({"mediaType": TYPES["docker"][3]}, "its manifest or its config is damaged"),
+    ],
+)  # fmt: skip
+def test_refuses_anything_but_an_image(proxy: Proxy, registry: str, changes: dict[str, Any], why: str) -> None:
+    built = put_image(registry, "pulled/odd", "x", LAYERS)
+    proxy.fail("GET", "/manifests/", status=200, body=json.dumps({**built.manifest, **changes}).encode())
+
+    assert refusal(f"{proxy.host}/pulled/odd:x") == why
+
+
+@pytest.mark.parametrize("kind", ["foreign.diff.tar.gzip", "diff.tar.bzip2"])
+def test_refuses_unknown_layer_types(proxy: Proxy, kind: str) -> None:
+    built = put_image(proxy.behind, "pulled/foreign", "x", LAYERS)
+    strange = {**built.manifest["layers"][0], "mediaType": f"application/vnd.docker.image.rootfs.{kind}"}
+    body = json.dumps({**built.manifest, "layers": [strange, strange]})
+    proxy.fail("GET", "/manifests/", status=200, body=body.encode())
+
+    expected = f"a layer is of a kind that vpatch does not read: {strange['mediaType']}"
+    assert refusal(f"{proxy.host}/pulled/foreign:x") == expected
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"\xff", b"[" * 100_000])
+def test_refuses_a_manifest_that_is_no_object(proxy: Proxy, body: bytes) -> None:
+    proxy.fail("GET", "/manifests/", status=200, body=body)
+
+    assert refusal(f"{proxy.host}/pulled/garbage:x") == "its manifest or its config is no JSON object"
+
+
+def test_refuses_a_config_without_layers(registry: str) -> None:
+    put_image(registry, "pulled/rootless", "x", LAYERS, settings={"rootfs": {}})
+
+    assert refusal(f"{registry}/pulled/rootless:x") == "its manifest or its config is damaged"
+
+
+def test_checks_every_digest(proxy: Proxy, registry: str) -> None:
+    built = put_image(registry, "pulled/checked", "x", LAYERS)
+    pointer = built.manifest["config"]["digest"]
+    name = f"{proxy.host}/pulled/checked"
+    proxy.fail("GET", "/manifests/", spoil="corrupt", times=2)
+    wrong = f"its manifest is not what its digest {built.digest} says"
+    assert refusal(f"{name}:x") == wrong
+    assert refusal(f"{name}@{built.digest}") == wrong
+
+    for spoil in ("corrupt", "longer"):
+        proxy.fail("GET", "/blobs/", spoil=spoil, times=1)
+        assert refusal(f"{name}:x") == f"the blob {pointer} is not what its digest says"
+
+
+def test_an_endless_manifest_is_not_read_whole(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "LARGEST", 1000)
+    proxy.fail("GET", "/manifests/", status=200, body=b" " * 200_000)
+
+    assert refusal(f"{proxy.host}/pulled/large:x") == "its manifest is larger than any may be"
+
+
+def test_a_manifest_that_is_cut_is_refused(proxy: Proxy, registry: str) -> None:
+    put_image(registry, "pulled/cut", "x", LAYERS)
+    proxy.fail("GET", "/manifests/", spoil="cut")
+
+    assert refusal(f"{proxy.host}/pulled/cut:x").startswith("its manifest is cut: ")

@@ -1,0 +1,138 @@
+"""The guest script that checks an image's files reports every kind of fault."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import marshal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from vpatch.image.guest.checks import check_files, check_interpreter, check_tree
+from vpatch.tree import record
+
+INFO = "vllm-0.20.2.dist-info"
+MODULE, ADDED = "vllm/engine.py", "vllm/_vpatch/added.py"
+CACHE = "vllm/__pycache__"
+FINE = {"files": True, "compile": True, "bytecode": True, "record": True}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    contents = {"vllm/__init__.py": b"", MODULE: b"x = 1\n", ADDED: b"y = 2\n"}
+    said = {path: {"after": [hashlib.sha256(data).hexdigest()]} for path, data in contents.items()}
+    contents[f"{INFO}/vpatch-image.json"] = json.dumps({"files": said}).encode()
+    rows = "".join(record.entry(path, data).raw + "\n" for path, data in contents.items())
+    for path, data in (*contents.items(), (f"{INFO}/RECORD", rows.encode())):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    return tmp_path
+
+
+def asked(tree: Path) -> str:
+    return (tree / INFO / "vpatch-image.json").read_text()
+
+
+def look(tree: Path, said: str) -> dict[str, tuple[bool | None, str]]:
+    return {name: (ok, because) for name, ok, because in check_tree(str(tree), INFO, said)}
+
+
+def compiled(source: bytes, magic: bytes = importlib.util.MAGIC_NUMBER) -> bytes:
+    return magic + bytes(12) + marshal.dumps(compile(source, "engine.py", "exec", dont_inherit=True))
+
+
+def pyc(content: bytes, name: str = "engine.cpython-311.pyc") -> Callable[[Path], None]:
+    def put(tree: Path) -> None:
+        (tree / CACHE).mkdir()
+        (tree / CACHE / name).write_bytes(content)
+
+    return put
+
+
+def written(path: str, data: bytes) -> Callable[[Path], None]:
+    def put(tree: Path) -> None:
+        (tree / path).write_bytes(data)
+
+    return put
+
+
+FAULTS: dict[str, tuple[Callable[[Path], None], dict[str, tuple[bool | None, str]]]] = {
+    "changed": (
+        written(MODULE, b"x = 2\n"),
+        {"files": (False, f"{MODULE} is not what was built"), "record": (False, f"{MODULE} has no true row in RECORD")},
+    ),
+    "gone": (
+        lambda tree: (tree / ADDED).unlink(),
+        {"files": (False, f"{ADDED} is not what was built"), "record": (False, f"{ADDED} has no true row in RECORD")},
+    ),
+    "another provenance": (
+        written(f"{INFO}/vpatch-image.json", b"{}"),
+        {
+            "files": (False, f"{INFO}/vpatch-image.json is not what was built"),
+            "record": (False, f"{INFO}/vpatch-image.json has no true row in RECORD"),
+        },
+    ),
+    "no RECORD": (lambda tree: (tree / INFO / "RECORD").unlink(), {"record": (False, "")}),
+    "old bytecode": (
+        pyc(compiled(b"x = 0\n")),
+        {"bytecode": (False, f"{CACHE}/engine.cpython-311.pyc is not compiled from the source beside it")},
+    ),
+    "damaged bytecode": (pyc(importlib.util.MAGIC_NUMBER + bytes(12)), {"bytecode": (False, "")}),
+    "bytecode of it": (pyc(compiled(b"x = 1\n")), {}),
+    "bytecode of another": (pyc(b"old", "other.cpython-311.pyc"), {}),
+    "bytecode of another interpreter": (
+        pyc(compiled(b"x = 0\n", b"\0\0\r\n")),
+        {"bytecode": (None, f"{CACHE}/engine.cpython-311.pyc is of another interpreter: not told")},
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_reported(tree: Path, fault: str) -> None:
+    said = asked(tree)
+    spoil, expected = FAULTS[fault]
+    spoil(tree)
+    found = look(tree, said)
+
+    assert {name: ok for name, (ok, _) in found.items()} == FINE | {name: ok for name, (ok, _) in expected.items()}
+    for name, (_, because) in expected.items():
+        assert because in found[name][1]
+
+
+def test_a_module_that_does_not_compile(tree: Path) -> None:
+    (tree / MODULE).write_bytes(b"(\n")
+
+    assert look(tree, asked(tree))["compile"] == (False, f"{MODULE}: '(' was never closed (engine.py, line 1)")
+
+
+def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "modules", dict(sys.modules))
+        patched.syspath_prepend(str(tree))
+        assert check_interpreter(str(tree), ["vllm/__init__.py", MODULE, ADDED])[1]
+        assert check_interpreter("/elsewhere", [MODULE])[2].startswith(
+            f"{MODULE}: {sys.executable} would import {tree}/{MODULE}"
+        )
+        assert "no such module" in check_interpreter(str(tree), ["vllm/none.py"])[2]
+        assert "no such module" in check_interpreter(str(tree), ["vllm_none/none.py"])[2]
+
+
+def test_the_script_answers_in_one_line(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = (files("vpatch.image.guest") / "checks.py").read_text()
+    question = {"root": str(tree), "dist_info": INFO, "provenance": asked(tree)}
+    command = [sys.executable, "-c", script, "files", json.dumps(question)]
+    ran = subprocess.run(command, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "modules", dict(sys.modules))
+        patched.setattr(sys, "path", [str(tree), *sys.path])
+        check_files(question)
+
+    assert [answer[:2] for answer in json.loads(ran.stdout)] == [*map(list, FINE.items()), ["interpreter", True]]
+    assert json.loads(capsys.readouterr().out) == json.loads(ran.stdout)

@@ -1,0 +1,122 @@
+"""Presets: complete, named regularly, and overridden by options. GPUs by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from packaging.version import Version
+from vpatch.errors import Failure
+from vpatch.plan import GIB
+from vpatch.plan.deployment import GPUS, gpu, preset, presets
+
+from tests.plan.examples import GPU, preset_deployment
+from tests.releases import RELEASES
+
+NAME = re.compile(r"qwen3\.[56]-(27b|35b)-(5090|pro6000|4x3090)(-[a-z0-9]+)*")
+
+
+def test_there_is_one_for_every_deployment_that_was_described() -> None:
+    of = [(one.source.partition(":")[0], one.gpu, one.vllm.public) for one in presets()]
+
+    assert {source: of.count(source) for source in of} == {
+        ("model card of inferRouter/Qwen3.6-35B-A3B-NVFP4", "RTX 5090", "0.20.2"): 7,
+        ("model card of ig1/Qwen3.5-35B-A3B-NVFP4", "RTX PRO 6000", "0.18.0"): 1,
+        ("model card of ig1/Qwen3.5-35B-A3B-NVFP4", "RTX 5090", "0.18.0"): 4,
+        ('Zing Forum, "Running Qwen3.5-35B MoE on RTX 5090', "RTX 5090", "0.33.0"): 1,
+        ("guide to Qwen3.5-35B-A3B on RTX 3090s", "RTX 3090", "0.33.0"): 3,
+        ('Reddit r/LocalLLaMA, "2000 TPS Qwen 3.5 27B on RTX 5090", "Technical Deep Dive"', "RTX 5090", "0.33.0"): 1,
+    }
+    assert len({(one.model, one.revision, *sorted(map(str, one.options.items()))) for one in presets()}) == 17
+
+
+def test_names_are_regular_and_summaries_fit_a_line() -> None:
+    names = [one.name for one in presets()]
+
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not NAME.fullmatch(name)] == []
+    assert [one.name for one in presets() if not 20 < len(one.summary) <= 110] == []
+
+
+@pytest.mark.parametrize("name", [one.name for one in presets()])
+def test_a_preset_is_a_deployment_of_a_recorded_model(name: str) -> None:
+    one = preset(name)
+    meant, made = preset_deployment(one)
+
+    assert (meant.name, meant.revision) == (one.model, one.revision or "main")
+    assert made.gpu.name == one.gpu
+    assert made.tensor_parallel_size * made.pipeline_parallel_size == (4 if "4x3090" in name else 1)
+    assert made.vllm.public in RELEASES
+    assert one.options["max_num_seqs"] == made.max_num_seqs
+    assert {"max_num_batched_tokens", "gpu_memory_utilization", "enable_prefix_caching"} <= one.options.keys()
+
+
+def test_the_two_branches_differ_in_the_revision_alone() -> None:
+    for name in ("qwen3.6-35b-5090-32k", "qwen3.6-35b-5090-262k"):
+        main, head = preset(name), preset(f"{name}-fp8head")
+        assert (main.revision, head.revision) == ("main", "fp8-head")
+        assert main.deployment(GPU, {}) == head.deployment(GPU, {})
+
+
+def test_a_desktop_takes_less() -> None:
+    kinds = ("desktop-conservative", "desktop-recommended", "desktop-aggressive", "headless")
+    rows = [preset(f"qwen3.5-35b-5090-{kind}").deployment(GPU, {}) for kind in kinds]
+
+    assert [row.gpu_memory_utilization for row in rows] == [0.885, 0.905, 0.926, 0.956]
+    assert [row.desktop for row in rows] == [True, True, True, False]
+    assert {replace(row, gpu_memory_utilization=1, desktop=False) for row in rows} == {
+        replace(rows[0], gpu_memory_utilization=1, desktop=False)
+    }
+
+
+def test_options_override_the_preset() -> None:
+    one = preset("qwen3.5-35b-pro6000")
+    as_it_is = one.deployment(GPU, {})
+    assert (as_it_is.vllm, as_it_is.cuda, as_it_is.longest) == (Version("0.18.0"), "cu130", True)
+
+    assert one.deployment(GPU, {"max_num_seqs": 3}) == replace(as_it_is, max_num_seqs=3)
+    shorter = one.deployment(GPU, {"max_model_len": 4096})
+    assert shorter == replace(as_it_is, max_model_len=4096, longest=False)
+    newer = one.deployment(GPU, {"vllm": Version("0.33.0")})
+    assert newer == replace(as_it_is, vllm=Version("0.33.0"), cuda="")
+    assert one.deployment(GPU, {"vllm": Version("0.18.0")}) == as_it_is
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("qwen3.6-35b-5090-32", "do you mean qwen3.6-35b-5090-32k, qwen3.6-35b-5090-262k, "),
+        ("pro6000", "do you mean qwen3.5-35b-pro6000?"),
+        ("", "do you mean qwen3.6-35b-5090-32k, "),
+        ("llama", "`vpatch plan --list` prints those that there are"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(name: str, cause: str) -> None:
+    with pytest.raises(Failure) as raised:
+        preset(name)
+
+    assert str(raised.value).startswith(f"no such preset: {name}: {cause}")
+
+
+@pytest.mark.parametrize("name", ["RTX 5090", "rtx5090", "5090", "GeForce RTX 5090", "NVIDIA GeForce RTX 5090"])
+def test_a_name_in_any_spelling(name: str) -> None:
+    assert gpu(name).memory == int(31.36 * GIB)
+
+
+def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(Failure, match=r"no such GPU: 5080: did you mean RTX 5090\? known: RTX 3090, .*-gib"):
+        gpu("5080")
+    with pytest.raises(Failure, match="no such GPU: Voodoo: known: RTX 3090"):
+        gpu("Voodoo")
+
+
+def test_any_size() -> None:
+    assert (gpu(None, 5).memory, gpu("RTX 5080", 16 * GIB).name) == (5, "RTX 5080")
+    assert gpu("RTX 5090", 30 * GIB).capability == (12, 0)
+
+
+def test_from_the_smallest_to_the_largest_that_differ_in_more_than_drivers_do() -> None:
+    sizes = [one.memory for one in GPUS if one.name != "RTX 4090"]
+    assert sizes == sorted(sizes)
+    assert all("reported" in one.source for one in GPUS)

@@ -1,0 +1,154 @@
+"""The recorded models, and how `--model` finds one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.plan import GIB, lookup
+from vpatch.plan.architectures import FULL, LINEAR, Head
+from vpatch.plan.checkpoint import model_of
+from vpatch.plan.lookup import load
+
+from tests.plan.configs import named
+from tests.validation.cpu.models import CONFIGS
+
+NAMES = {
+    "inferRouter/Qwen3.6-35B-A3B-NVFP4": ["main", "fp8-head"],
+    "inferRouter/Qwen3.6-27B-NVFP4": ["main", "fp8-head"],
+    "ig1/Qwen3.5-35B-A3B-NVFP4": ["main"],
+    "Qwen/Qwen3.5-35B-A3B": ["main"],
+    "Qwen/Qwen3.5-27B": ["main"],
+    "Qwen/Qwen3.6-35B-A3B": ["main"],
+    "Qwen/Qwen3.6-27B": ["main"],
+    "rdtand/Qwen3.5-27B-NVFP4-DeltaNet-Included": ["main"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def test_the_models_of_the_presets_are_recorded() -> None:
+    found: dict[str, list[str]] = {}
+    for one in lookup.recorded():
+        found.setdefault(one.name, []).append(one.revision)
+
+    assert found == NAMES
+
+
+@pytest.mark.parametrize("one", lookup.recorded(), ids=lambda one: f"{one.name}@{one.revision}")
+def test_a_recorded_model_is_whole(one: lookup.Recorded) -> None:
+    model = load(one.name, one.revision)
+    shape = model_of(CONFIGS["35B" if "35B" in one.name else "27B"], "tests", name="the same shape")
+
+    assert (model.name, model.revision, model.unknown) == (one.name, one.revision, ())
+    for part in (
+        "layers",
+        "attention",
+        "linear",
+        "hidden_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "draft_layers",
+    ):
+        assert getattr(model, part) == getattr(shape, part), part
+    assert (model.quantization is None) == ("NVFP4" not in one.name)
+    assert model.head == (Head("fp8-block", "re:.*lm_head") if one.revision == "fp8-head" else None)
+    assert model.weights
+    assert not model.weights.exact
+    assert one.source
+    assert all(text.endswith(".") for text in one.source)
+
+
+def test_estimates_are_close_to_what_the_model_card_gives() -> None:
+    main, fp8 = (
+        model_of(one.config, "x", name="x").weights for one in lookup.recorded_revisions("qwen3.6-35b-a3b-nvfp4")
+    )
+    bf16 = load("Qwen/Qwen3.6-35B-A3B").weights
+    assert main
+    assert fp8
+    assert bf16
+
+    # The card: 21.88 and 21.40 GiB loaded, 0.48 apart; about 67 GiB in bf16, and 1.6 GB of MTP beside.
+    assert main.loaded / GIB == pytest.approx(21.88, rel=0.01)
+    assert fp8.loaded / GIB == pytest.approx(21.40, rel=0.01)
+    assert (main.loaded - fp8.loaded) / GIB == pytest.approx(0.48, abs=0.01)
+    assert (bf16.loaded + bf16.draft) / GIB == pytest.approx(67, abs=0.1)
+    assert main.draft / 1e9 == pytest.approx(1.65, abs=0.05)
+    assert (main.layers, main.draft) == (fp8.layers, bf16.draft)
+
+
+def test_what_the_model_card_gives_is_what_is_loaded() -> None:
+    for revision, gib in (("main", 21.88), ("fp8-head", 21.40)):
+        weights = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", revision).weights
+        assert weights
+        assert weights.loaded == round(gib * GIB)
+        assert weights.source == f"{gib} GiB as recorded, split by the shapes in the config"
+
+    weights = load("Qwen3.6-35B-A3B-NVFP4", weights_gib=30).weights
+    assert weights
+    assert weights.loaded == 30 * GIB
+
+
+@pytest.mark.parametrize("name", ["qwen3.6-27b-nvfp4", "INFERROUTER/QWEN3.6-27B-NVFP4", "Qwen3.6-27B-NVFP4"])
+def test_a_name_may_be_short_and_in_any_case(name: str) -> None:
+    assert load(name).name == "inferRouter/Qwen3.6-27B-NVFP4"
+    assert load(name).revision == "main"
+    assert load(name).layers.count(FULL) == load(name).layers.count(LINEAR) / 3
+
+
+def test_an_ambiguous_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = lookup.recorded()[0]
+    other = lookup.Recorded("else/" + one.name.partition("/")[2], "main", (), one.config)
+    monkeypatch.setattr(lookup, "recorded", lambda: (one, other))
+
+    assert lookup.recorded_revisions(one.name) == (one,)
+    assert lookup.recorded_revisions(one.name.partition("/")[2]) == ()
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "", "a/b/c", "../..", "x" * 5000, "a\0b"])
+def test_an_unknown_model_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "../..":
+        name = "no/../such"
+
+    with pytest.raises(Failure) as caught:
+        load(name)
+    (problem,) = caught.value.problems
+    assert (problem.what, problem.where) == ("no such model", name[:200])
+    assert problem.cause.startswith("it is neither a path, nor recorded, nor in the local cache; recorded are Qwen/")
+    assert problem.cause.endswith("; nothing is downloaded unless --download is given")
+    assert all(one in problem.cause for one in NAMES)
+
+
+def test_a_revision_that_is_not_recorded_is_refused() -> None:
+    with pytest.raises(Failure) as caught:
+        load("Qwen3.6-35B-A3B-NVFP4", "fp8-head-embed")
+    (problem,) = caught.value.problems
+    assert (problem.what, problem.where) == ("no such revision", "Qwen3.6-35B-A3B-NVFP4 (fp8-head-embed)")
+    name = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
+    there = f"recorded are {name} (main), {name} (fp8-head)"
+    assert problem.cause == f"{there}; nothing is downloaded unless --download is given"
+
+
+def test_a_path_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "Qwen" / "Qwen3.6-27B"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(named("LlamaForCausalLM")))
+
+    assert load("Qwen/Qwen3.6-27B").architecture == "LlamaForCausalLM"
+    assert load("Qwen3.6-27B").architecture == "Qwen3_5ForConditionalGeneration"
+
+
+def test_a_parent_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container mounts the folder under its last part: `/models/..` would be the root."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(named("LlamaForCausalLM")))
+    monkeypatch.chdir(tmp_path / "inner")
+
+    assert load("..").name == str(tmp_path.resolve())

@@ -1,0 +1,81 @@
+"""A source checkout that refuses a removal, or that git cannot read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.tree.test_checkout import CHANGED, INTERFACE, ONLY, clean, clone, git, upstream
+from tests.tree.test_precheck import flagged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Process, Program
+
+__all__ = ["clone", "upstream"]
+
+CACHE = "vllm/platforms/__pycache__"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (f"{CACHE}/interface.cpython-311.pyc", f"cannot remove bytecode of: {INTERFACE}: operation not permitted"),
+        (CACHE, f"cannot remove bytecode of: {INTERFACE}: operation not permitted"),
+        ("vllm", "cannot remove: vllm/_vpatch: its folder is immutable (chattr +i)"),
+    ],
+)
+def test_a_removal_that_is_refused(vpatch: Program, clone: Path, path: str, says: str) -> None:
+    assert vpatch("apply", clone, *ONLY).code == 0
+    (clone / CACHE).mkdir()
+    (clone / CACHE / "interface.cpython-311.pyc").touch()
+    before = {file: (clone / file).read_bytes() for file in CHANGED}
+
+    with flagged(clone / path, "i"):
+        ran = vpatch("revert", clone)
+        assert (ran.code, says in ran.err) == (1, True), ran.err
+        assert {file: (clone / file).read_bytes() for file in CHANGED} == before
+
+    assert vpatch("revert", clone).code == 0
+    assert clean(clone)
+
+
+def test_without_gitpython(process: Process, clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "blocker").mkdir()
+    (tmp_path / "blocker/git.py").write_text("raise ImportError('blocked')\n")
+
+    for command in ("apply", "revert"):
+        ran = process(command, clone, env={"PYTHONPATH": str(tmp_path / "blocker")})
+
+        assert (ran.code, ran.out) == (1, "")
+        cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
+        assert ran.err == f"cannot read the checkout: {clone}: {cause}\n"
+    assert process("status", clone, *ONLY, env={"PYTHONPATH": str(tmp_path / "blocker")}).code == 0
+
+
+def test_without_git(process: Process, clone: Path, tmp_path: Path) -> None:
+    ran = process("apply", clone, *ONLY, env={"PATH": str(tmp_path)})
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"cannot read the checkout: {clone}: ")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_no_repository(vpatch: Program, clone: Path, *, init: bool) -> None:
+    shutil.rmtree(clone / ".git")
+    if init:
+        git(clone, "init", "-q")  # and no commit yet
+    else:
+        (clone / ".git").mkdir()
+
+    ran = vpatch("apply", clone, *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"git fails: {clone}: {'' if init else 'there is a .git, and yet no repository'}")
+    assert ran.err.count("\n") == 1

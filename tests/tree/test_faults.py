@@ -1,0 +1,325 @@
+"""A kill, an interrupt or a system error at every step: files stay whole, and the next run completes the work."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.errors import Failure
+
+if TYPE_CHECKING:
+    from tests.tree.conftest import Forked, Sandbox
+
+STEPS = ("open", "write", "fsync", "fchmod", "fchown", "utime", "replace", "unlink", "mkdir", "rmdir")
+SCENARIOS = {
+    "apply": ("pristine", "first"),
+    "apply more": ("first", "second"),
+    "revert some": ("second", "first"),
+    "revert": ("second", "pristine"),
+}
+LATER = "the next run completes"
+Fault = Callable[[int, str, Callable[..., Any], tuple[Any, ...]], None]
+
+
+def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of a step, with absolute paths instead of names in open folders."""
+    folders = [options.get(key) for key in ("dir_fd", "src_dir_fd", "dst_dir_fd") if options.get(key) is not None]
+    found = [Path(f"/proc/self/fd/{folder}").readlink() / args[n] for n, folder in enumerate(folders)]
+    return (*found, *args[len(found) :])
+
+
+@contextmanager
+def at_each_step(fault: Fault) -> Iterator[list[str]]:
+    """Call `fault` before each step on the disk; yield the list of steps, with "look" for an `open` for reading."""
+    real = {name: getattr(os, name) for name in STEPS}
+    made: list[str] = []
+
+    def wrap(name: str) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            made.append("look" if name == "open" and not args[1] & os.O_CREAT else name)
+            fault(len(made), name, real[name], whole(args, kwargs))
+            return real[name](*args, **kwargs)
+
+        return step
+
+    for name in STEPS:
+        setattr(os, name, wrap(name))
+    try:
+        yield made
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
+
+
+def nothing(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    pass
+
+
+def killed_at(step: int) -> Fault:
+    """Kill this process before a step, or in the middle of a write."""
+
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if number == step:
+            if name == "write":
+                real(args[0], bytes(args[1])[: len(args[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
+
+
+def raised_at(step: int, error: BaseException, *, ever_after: bool = False) -> Fault:
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if number == step or (ever_after and number > step):
+            raise error
+
+    return fault
+
+
+def raised_at_write(count: int) -> Fault:
+    """Simulate a full disk from write number `count` on."""
+    writes = itertools.count(1)
+
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if name == "write" and next(writes) >= count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return fault
+
+
+def interrupted_after(step: str, path: str) -> Fault:
+    """Interrupt this process after the `step` that made `path`."""
+    made = False
+
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        nonlocal made
+        if made:
+            raise KeyboardInterrupt
+        made = name == step and str(args[-1]).endswith(f"site-packages/{path}")
+
+    return fault
+
+
+class Stage:
+    """The trees before, during and after one scenario."""
+
+    def __init__(self, pristine: Sandbox, folder: Path, scenario: str) -> None:
+        desired: dict[str, Mapping[str, bytes]] = {"pristine": {}, "first": pristine.first, "second": pristine.second}
+        start, goal = SCENARIOS[scenario]
+        self.folder, self.pristine, self.desired = folder, pristine.snapshot(), desired[goal]
+        self.start = pristine.copy(folder / "start")
+        self.start.settle(desired[start])
+        for path in self.start.root.rglob("*"):
+            os.utime(path, (1, 1))  # so that how many steps are made does not depend on the clock
+        # What an apply after a kill asks for: the same, or for a killed revert what was there.
+        self.again = desired[start if goal == "pristine" else goal]
+        done = self.start.copy(folder / "done")
+        with at_each_step(nothing) as made:
+            done.change(self.desired)
+        self.steps = list(made)
+        self.before, self.after = self.start.snapshot(), done.snapshot()
+        unharmed = pristine.copy(folder / "unharmed")
+        unharmed.settle(self.again)
+        self.applied = unharmed.snapshot()
+
+    def run(self, sandbox: Sandbox, fault: Fault) -> None:
+        with at_each_step(fault):
+            sandbox.change(self.desired)
+
+    def fresh(self) -> Sandbox:
+        return self.start.copy(self.folder / "run")
+
+    def check_whole(self, sandbox: Sandbox) -> None:
+        now = sandbox.snapshot()
+        for path in {*sandbox.second, *sandbox.modules, f"{sandbox.tree.dist_info}/RECORD"}:
+            assert now.get(path) in (self.before.get(path), self.after.get(path)), path
+
+    def check_heals(self, sandbox: Sandbox) -> None:
+        reverted = sandbox.copy(self.folder / "reverted")
+        reverted.settle({})
+        assert reverted.snapshot() == self.pristine
+        sandbox.settle(self.again)
+        assert sandbox.snapshot() == self.applied
+        assert sandbox.settled(self.again)
+
+
+@pytest.fixture(params=SCENARIOS)
+def stage(request: pytest.FixtureRequest, sandbox: Sandbox, public: Path) -> Stage:
+    return Stage(sandbox, public, request.param)
+
+
+def test_the_steps_are_seen(sandbox: Sandbox, public: Path) -> None:
+    seen = {name for scenario in SCENARIOS for name in Stage(sandbox, public, scenario).steps}
+
+    assert set(STEPS) - seen <= {"fchown", "utime"}
+
+
+def test_killed_at_any_step(stage: Stage, forked: Forked) -> None:
+    # The disk is the same before a step that only looks as before the next one.
+    for number in (number for number, name in enumerate(stage.steps, 1) if name != "look"):
+        sandbox = stage.fresh()
+
+        assert forked(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
+        stage.check_whole(sandbox)
+        stage.check_heals(sandbox)
+    assert stage.start.snapshot() == stage.before
+
+
+def test_refused_at_any_step(stage: Stage) -> None:
+    codes = itertools.cycle((errno.ENOSPC, errno.EIO, errno.EACCES))
+    for number, code in zip(range(1, len(stage.steps) + 1), codes, strict=False):
+        sandbox = stage.fresh()
+
+        with pytest.raises(Failure) as failure:
+            stage.run(sandbox, raised_at(number, OSError(code, os.strerror(code))))
+        assert os.strerror(code).lower() in str(failure.value)
+        if LATER not in str(failure.value):
+            assert sandbox.snapshot() == stage.before
+        stage.check_whole(sandbox)
+        if number % 2 == 0:
+            stage.check_heals(sandbox)
+
+
+def test_a_disk_that_keeps_failing(stage: Stage) -> None:
+    for number in range(1, len(stage.steps) + 1, 5):
+        sandbox = stage.fresh()
+
+        with pytest.raises(Failure, match="input/output error"):
+            stage.run(sandbox, raised_at(number, OSError(errno.EIO, os.strerror(errno.EIO)), ever_after=True))
+        stage.check_whole(sandbox)
+        stage.check_heals(sandbox)
+
+
+def test_interrupted_at_any_step(stage: Stage) -> None:
+    for number in range(1, len(stage.steps) + 1, 3):
+        sandbox = stage.fresh()
+
+        with pytest.raises(KeyboardInterrupt):
+            stage.run(sandbox, raised_at(number, KeyboardInterrupt()))
+        stage.check_whole(sandbox)
+        assert not [path for path in sandbox.snapshot() if path.endswith(".vpatch-new")]
+        if number % 5 == 0:
+            stage.check_heals(sandbox)
+
+
+def test_a_failure_after_a_kill(stage: Stage, forked: Forked) -> None:
+    """The second run must not forget what the first one was writing."""
+    failures = 0
+    renames = [number for number, name in enumerate(stage.steps, 1) if name == "replace"]
+    for number in renames[1::4]:
+        sandbox = stage.fresh()
+        assert forked(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
+
+        try:
+            stage.run(sandbox, raised_at_write(3))
+        except Failure:
+            failures += 1
+        stage.check_whole(sandbox)
+        stage.check_heals(sandbox)
+    assert failures
+
+
+def test_an_edit_survives_a_killed_apply(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    path = "vllm/engine/m0.py"
+    edit = sandbox.first[path] + b"mine = 1\n"
+    sandbox.write(path, edit)
+
+    with at_each_step(interrupted_after("replace", path)), pytest.raises(KeyboardInterrupt):
+        sandbox.settle(sandbox.second | {path: edit + b"two = 2  # vpatch: two\n"}, allow_edited=True)
+
+    with pytest.raises(Failure, match=rf"edited after vpatch: {path}: "):
+        sandbox.settle({})
+
+
+def test_companions_found_without_a_note_are_ours_after_a_kill(sandbox: Sandbox) -> None:
+    pristine = sandbox.snapshot()
+    sandbox.write("vllm/_vpatch/shared.py", b"of an older vpatch\n")
+
+    with at_each_step(interrupted_after("replace", "vllm/_vpatch/first.py")), pytest.raises(KeyboardInterrupt):
+        sandbox.settle(sandbox.first)
+    sandbox.settle({})
+
+    assert sandbox.snapshot() == pristine
+
+
+def test_a_revert_killed_at_its_last_step(sandbox: Sandbox) -> None:
+    """Whichever file of the folder is removed last."""
+    sandbox.settle(sandbox.first)
+    applied = sandbox.snapshot()
+    folder = "vllm-1.0.dist-info/vpatch"
+
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if name == "unlink" and str(args[0]).endswith(("/under-way.json", "/provenance.json")):
+            real(sandbox.root / folder / "provenance.json")
+            raise KeyboardInterrupt
+
+    with at_each_step(fault), pytest.raises(KeyboardInterrupt):
+        sandbox.settle({})
+    assert [path.name for path in (sandbox.root / folder).iterdir()] == ["under-way.json"]
+    sandbox.settle(sandbox.first)
+
+    assert sandbox.snapshot() == applied
+
+
+def test_the_order_of_steps(sandbox: Sandbox) -> None:
+    """Each file is durable before its rename, each group of names before the next group; RECORD comes last."""
+    trace: list[tuple[str, str]] = []
+
+    def note(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if name == "fsync":
+            trace.append((name, str(Path(f"/proc/self/fd/{args[0]}").readlink().relative_to(sandbox.root))))
+        elif name == "replace":
+            trace.append((name, str(Path(args[0]).relative_to(sandbox.root))))
+
+    with at_each_step(note):
+        sandbox.settle(sandbox.first)
+
+    renamed = [path for name, path in trace if name == "replace"]
+    for path in renamed:
+        assert trace.index(("fsync", path)) < trace.index(("replace", path))
+    groups = [
+        "under-way" if path.endswith("/.under-way.json.vpatch-new")
+        else "originals" if "/originals/" in path
+        else "companions" if "/_vpatch/" in path
+        else "modules" if path.startswith("vllm/")
+        else "lists"
+        for path in renamed
+    ]  # fmt: skip
+    assert list(dict.fromkeys(groups)) == ["under-way", "originals", "companions", "modules", "lists"]
+    assert groups == sorted(groups, key=list(dict.fromkeys(groups)).index)
+    assert Path(renamed[-1]).name == ".RECORD.vpatch-new"
+    for path, group in zip(renamed[:-2], groups, strict=False):
+        following = renamed[groups.index(group) + groups.count(group)]
+        after, until = trace.index(("replace", path)), trace.index(("replace", following))
+        assert ("fsync", str(Path(path).parent)) in trace[after:until]
+    assert ("fsync", "vllm-1.0.dist-info") in trace[trace.index(("replace", renamed[-1])) :]
+
+
+def test_no_old_code_beside_new_source(sandbox: Sandbox) -> None:
+    """Not even if the run ends between two files, or an import compiled the old source meanwhile."""
+    twins = {path: Path(path).parent / "__pycache__" / f"{Path(path).stem}.cpython-399.pyc" for path in sandbox.first}
+    written, seen = twins["vllm/engine/m0.py"], 0
+    for twin in twins.values():
+        sandbox.write(str(twin), b"old")
+
+    def compile_meanwhile(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if name == "replace" and "originals" not in str(args[1]) and str(args[1]).endswith(".py"):
+            seen += 1
+            left = {twin for twin in twins.values() if (sandbox.root / twin).exists()}
+            assert left == (set() if seen == 1 else {written})
+            sandbox.write(str(written), b"old")
+
+    with at_each_step(compile_meanwhile):
+        sandbox.settle(sandbox.first)
+
+    assert seen == len(sandbox.first)
+    assert not list(sandbox.root.rglob("*.pyc"))

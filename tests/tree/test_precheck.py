@@ -1,0 +1,154 @@
+"""vpatch finds what refuses a rename or a removal before the first one: nothing is left half patched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.errors import Failure
+
+from tests.tree.conftest import make_sandbox
+from tests.tree.test_faults import at_each_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.tree.conftest import Sandbox
+
+INFO = "vllm-1.0.dist-info"
+MODULE = "vllm/layers/m3.py"
+COMPANION = "vllm/_vpatch/first.py"
+ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
+IMMUTABLE = "immutable (chattr +i)"
+
+
+@contextmanager
+def flagged(path: Path, flag: str) -> Iterator[None]:
+    """Set a flag with the real tool during the block."""
+    if shutil.which("chattr") is None:
+        pytest.skip("there is no chattr")
+    ran = subprocess.run(["chattr", f"+{flag}", path], check=False, capture_output=True, text=True)
+    if ran.returncode:
+        pytest.skip(f"no such flags here: {ran.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", f"-{flag}", path], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+@pytest.mark.parametrize(
+    ("path", "flag", "says"),
+    [
+        (MODULE, "i", f"cannot write: {MODULE}: it is {IMMUTABLE}"),
+        (MODULE, "a", f"cannot write: {MODULE}: it is append-only (chattr +a)"),
+        ("vllm/layers", "a", f"cannot write: {MODULE}: its folder is append-only (chattr +a)"),
+        ("vllm/layers", "i", f"cannot write: {MODULE}: its folder is {IMMUTABLE}"),
+        (f"{INFO}/RECORD", "i", f"cannot write: {INFO}/RECORD: it is {IMMUTABLE}"),
+    ],
+)
+def test_flags_on_apply(tmp_path: Path, path: str, flag: str, says: str) -> None:
+    sandbox = make_sandbox(tmp_path / "site-packages")
+    before = sandbox.snapshot()
+
+    with flagged(sandbox.root / path, flag), pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.first)
+
+    assert says in map(str, failure.value.problems)
+    assert sandbox.snapshot() == before
+    assert sandbox.settle(sandbox.first)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (COMPANION, f"cannot remove: {COMPANION}: it is {IMMUTABLE}"),
+        (ORIGINAL, f"cannot remove: {ORIGINAL}: it is {IMMUTABLE}"),
+        (f"{INFO}/vpatch/originals/vllm", f"cannot remove: {INFO}/vpatch/originals/vllm: it is {IMMUTABLE}"),
+        (f"{INFO}/vpatch/provenance.json", f"cannot remove: {INFO}/vpatch/provenance.json: it is {IMMUTABLE}"),
+    ],
+)
+def test_flags_on_revert(tmp_path: Path, path: str, says: str) -> None:
+    sandbox = make_sandbox(tmp_path / "site-packages")
+    pristine = sandbox.snapshot()
+    sandbox.settle(sandbox.first)
+    before = sandbox.snapshot()
+
+    with flagged(sandbox.root / path, "i"), pytest.raises(Failure) as failure:
+        sandbox.settle({})
+
+    assert [str(problem) for problem in failure.value.problems] == [says]
+    assert sandbox.snapshot() == before
+    sandbox.settle({})
+    assert sandbox.snapshot() == pristine
+
+
+def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For machines without `chattr` and file systems without flags: only the answer is injected."""
+    before = sandbox.snapshot()
+    of = (sandbox.root / MODULE).stat().st_ino
+
+    def ioctl(file: int, request: int, argument: bytes) -> bytes:
+        assert request == 0x80086601
+        if os.fstat(file).st_ino != of:
+            raise OSError(25, "Inappropriate ioctl for device")
+        return bytes([0x10, *bytes(7)])
+
+    monkeypatch.setattr("vpatch.tree.precheck.ioctl", ioctl)
+    with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is immutable"):
+        sandbox.settle(sandbox.first)
+
+    assert sandbox.snapshot() == before
+
+
+def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path) -> None:
+    """As `docker run -v ./m3.py:/.../m3.py` mounts it: the rename would be refused half way."""
+    mine = tmp_path / "m3.py"
+    mine.write_bytes(sandbox.modules[MODULE])
+    mount: list[str | Path] = ["mount", "--bind", mine, sandbox.root / MODULE]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        before = sandbox.snapshot()
+        with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is a mount point"):
+            sandbox.settle(sandbox.first)
+        assert sandbox.snapshot() == before
+    finally:
+        subprocess.run(["umount", sandbox.root / MODULE], check=True)
+    assert sandbox.settle(sandbox.first)
+
+
+@pytest.mark.parametrize("size", ["the same", "another"])
+@pytest.mark.parametrize("path", [MODULE, COMPANION, f"{INFO}/RECORD"])
+def test_a_file_that_another_program_changes_meanwhile(sandbox: Sandbox, path: str, size: str) -> None:
+    """What an editor or an installer wrote is not lost."""
+    old = (sandbox.root / path).read_bytes() if path != COMPANION else b""
+    new = old[:-1] + b" " if size == "the same" else old + b"# mine\n"
+    done: list[str] = []
+
+    def change(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if name == "fsync" and not done:
+            done.append(path)
+            sandbox.write(path, new)
+
+    says = f"cannot write: {path}: another program changed it while vpatch was at work; run again"
+    with at_each_step(change), pytest.raises(Failure, match=says):
+        sandbox.settle(sandbox.first)
+
+    assert (sandbox.root / path).read_bytes() == new
+
+
+def test_a_file_that_another_program_removes_meanwhile(sandbox: Sandbox) -> None:
+    def remove(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        (sandbox.root / MODULE).unlink(missing_ok=True) if name == "fsync" else None
+
+    with at_each_step(remove), pytest.raises(Failure, match=f"cannot write: {MODULE}: no such file"):
+        sandbox.settle(sandbox.first)
+    assert not (sandbox.root / MODULE).exists()

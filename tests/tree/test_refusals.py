@@ -1,0 +1,250 @@
+"""What vpatch refuses to write, and how it treats files that others changed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.tree import Tree, backup, record
+from vpatch.tree.lock import lock
+from vpatch.tree.write_plan import SitePackages
+
+from tests.tree.conftest import change, edited, plan_of, settled
+
+if TYPE_CHECKING:
+    from tests.tree.conftest import Sandbox
+
+INFO = "vllm-1.0.dist-info"
+RECORD = f"{INFO}/RECORD"
+MODULE = "vllm/engine/m0.py"
+COMPANION = "vllm/_vpatch/first.py"
+
+
+def refuse_edit(path: str) -> str:
+    return f"edited after vpatch: {path}: somebody's edit is in it"
+
+
+@pytest.mark.parametrize("path", [MODULE, COMPANION])
+def test_revert_refuses_what_a_user_edited(sandbox: Sandbox, path: str) -> None:
+    pristine = sandbox.snapshot()
+    sandbox.settle(sandbox.second)
+    edit = sandbox.second[path] + b"mine = 1\n"
+    sandbox.write(path, edit)
+    sandbox.write("vllm/engine/m1.py", b"all = 'mine'\n")
+    before = sandbox.snapshot()
+
+    assert edited(sandbox.tree) == tuple(sorted([path, "vllm/engine/m1.py"]))
+    for desired in ({}, sandbox.first | {"vllm/engine/m1.py": b"all = 'mine'\n", path: b"other\n"}):
+        with pytest.raises(Failure) as failure:
+            sandbox.settle(desired)
+        assert refuse_edit(path) in str(failure.value)
+        assert (refuse_edit("vllm/engine/m1.py") in str(failure.value)) is (not desired)
+    assert sandbox.snapshot() == before
+
+    for gone in (path, "vllm/engine/m1.py"):
+        (sandbox.root / gone).unlink()
+    sandbox.settle({})
+    assert sandbox.snapshot() == pristine
+
+
+def test_apply_goes_on_from_an_edited_file_and_revert_still_refuses(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    edit = sandbox.first[MODULE] + b"mine = 1\n"
+    sandbox.write(MODULE, edit)
+    more = sandbox.second | {MODULE: edit + b"two = 2  # vpatch: two\n"}
+
+    for desired in (sandbox.first | {MODULE: edit}, more):
+        sandbox.settle(desired, allow_edited=True)
+        assert (sandbox.root / MODULE).read_bytes() == desired[MODULE]
+        assert sandbox.settled(desired)
+        assert edited(sandbox.tree) == (MODULE,)
+        assert record.problems(sandbox.tree, desired) == ()
+        assert backup.originals(sandbox.tree)[MODULE] == sandbox.modules[MODULE]
+        with pytest.raises(Failure, match=refuse_edit(MODULE)):
+            sandbox.settle({})
+
+
+def test_a_file_put_in_place_anew_is_the_new_original(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    new = b"value = 'of another release'\n"
+    sandbox.write(MODULE, new)
+
+    desired = sandbox.first | {MODULE: new + b"one = 1  # vpatch: one\n"}
+    sandbox.settle(desired, allow_edited=True)
+    assert backup.originals(sandbox.tree)[MODULE] == new
+    sandbox.settle({})
+
+    assert (sandbox.root / MODULE).read_bytes() == new
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_file_that_an_installer_wrote_with_its_row_is_not_an_edit(sandbox: Sandbox, again: bool) -> None:  # noqa: FBT001
+    sandbox.settle(sandbox.first)
+    new = b"value = 'of another build'\n"
+    rows = (sandbox.root / RECORD).read_text()
+    sandbox.write(MODULE, new)
+    old = next(line for line in rows.splitlines() if line.startswith(MODULE))
+    digest = "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(new).digest()).rstrip(b"=").decode()
+    sandbox.write(RECORD, rows.replace(old, f"{MODULE},{digest},{len(new)}").encode())
+    assert [problem.where for problem in record.problems(sandbox.tree, [MODULE])] == []
+
+    if again:
+        sandbox.settle(sandbox.first | {MODULE: new + b"one = 1  # vpatch: one\n"})
+    sandbox.settle({})
+
+    assert (sandbox.root / MODULE).read_bytes() == new
+    assert record.problems(sandbox.tree, [MODULE]) == ()
+
+
+def test_a_new_installation_over_ours(sandbox: Sandbox) -> None:
+    """The installer removed what RECORD had, and vpatch's folder with it."""
+    pristine = sandbox.snapshot()
+    record = (sandbox.root / RECORD).read_bytes()
+    sandbox.settle(sandbox.first)
+    for path, content in {**sandbox.modules, RECORD: record}.items():
+        sandbox.write(path, content)
+    assert sandbox.settle(sandbox.first)
+    assert sandbox.settled(sandbox.first)
+
+    sandbox.settle({})
+
+    assert sandbox.snapshot() == pristine
+
+
+def test_no_original_kept(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    shutil.rmtree(sandbox.root / INFO / "vpatch")
+    before = sandbox.snapshot()
+
+    with pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.second | {"vllm/engine/m1.py": b"# vpatch: two\n"})
+    assert [(problem.what, problem.where) for problem in failure.value.problems] == [
+        ("no original kept", MODULE),
+        ("no original kept", "vllm/engine/m1.py"),
+    ]
+    assert sandbox.snapshot() == before
+
+
+def test_an_original_that_a_user_deleted(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    (sandbox.root / INFO / "vpatch/originals" / MODULE).unlink()
+
+    with pytest.raises(Failure, match=f"no original kept: {MODULE}: "):
+        sandbox.settle({})
+
+
+def test_a_patched_tree_whose_dist_info_is_new_needs_nothing(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    shutil.rmtree(sandbox.root / INFO / "vpatch")
+    sandbox.settle(sandbox.first)  # RECORD has rows of what is gone
+    inodes = sandbox.inodes()
+
+    assert sandbox.settled(sandbox.first)
+    assert record.problems(sandbox.tree, sandbox.first) == ()
+    assert sandbox.settle({}) == ()
+    assert sandbox.inodes() == inodes
+
+
+def test_without_a_dist_info(sandbox: Sandbox) -> None:
+    tree = Tree(sandbox.root, None, None)
+    before = sandbox.snapshot()
+    for call in (
+        lambda: change(tree, sandbox.first, None),
+        lambda: lock(tree).__enter__(),
+    ):
+        with pytest.raises(Failure, match=r"no dist-info: .*: originals and provenance are kept in it"):
+            call()
+    assert sandbox.snapshot() == before
+    assert not settled(tree, sandbox.first, None)
+
+    assert settled(tree, sandbox.modules, None)
+    plan = plan_of(SitePackages(tree).snapshot(), sandbox.modules, None, on_edits=False)
+    assert (plan.work, plan.writes.changed) == (False, ())
+    assert [problem.what for problem in record.problems(tree, [])] == ["no RECORD"]
+
+
+def test_without_record(sandbox: Sandbox) -> None:
+    (sandbox.root / RECORD).unlink()
+    before = sandbox.snapshot()
+
+    with pytest.raises(Failure, match=rf"no RECORD: {RECORD}: it could not be kept true"):
+        sandbox.settle(sandbox.first)
+    assert sandbox.snapshot() == before
+
+
+def test_a_record_that_does_not_parse(sandbox: Sandbox) -> None:
+    bad = b'a.py,"' + b"x" * 200_000
+    sandbox.write(RECORD, bad)
+    with pytest.raises(Failure, match=rf"bad RECORD: {RECORD}: line 1"):
+        sandbox.settle(sandbox.first)
+
+
+def test_a_kept_record_that_does_not_parse(sandbox: Sandbox) -> None:
+    sandbox.settle(sandbox.first)
+    sandbox.write(f"{INFO}/vpatch/originals/{RECORD}", b'a.py,"' + b"x" * 200_000)
+    with pytest.raises(Failure, match=r"bad RECORD: .*/originals/"):
+        sandbox.settle({})
+
+
+def test_a_module_that_is_missing(sandbox: Sandbox) -> None:
+    for path in (MODULE, "vllm/engine/m1.py"):
+        (sandbox.root / path).unlink()
+    with pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.first)
+
+    assert [str(problem) for problem in failure.value.problems] == [
+        f"no such file: {path}: an overlay changes it" for path in (MODULE, "vllm/engine/m1.py")
+    ]
+
+
+def test_symlinks_are_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(sandbox.root / "vllm/layers", elsewhere)
+    shutil.rmtree(sandbox.root / "vllm/layers")
+    (sandbox.root / "vllm/layers").symlink_to(elsewhere)
+    (sandbox.root / MODULE).rename(sandbox.root / "vllm/engine/real.py")
+    (sandbox.root / MODULE).symlink_to("real.py")
+    before = sandbox.snapshot()
+
+    with pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.first)
+
+    layers = sorted(path for path in sandbox.first if path.startswith("vllm/layers/"))
+    assert [(problem.what, problem.where) for problem in failure.value.problems] == [
+        ("symlink", MODULE),
+        *(("symlinked folder", path) for path in layers),
+    ]
+    assert f"it leads out of the tree, to {elsewhere}" in str(failure.value)
+    assert sandbox.snapshot() == before
+
+
+@pytest.mark.parametrize("path", ["vllm/_vpatch", f"{INFO}/vpatch"])
+def test_symlinks_for_our_own_folders_are_refused(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (sandbox.root / path).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(Failure, match="symlink"):
+        sandbox.settle(sandbox.first)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_symlink_inside_the_tree_is_followed(sandbox: Sandbox) -> None:
+    (sandbox.root / "vllm/layers").rename(sandbox.root / "vllm/real")
+    (sandbox.root / "vllm/layers").symlink_to("real")
+
+    sandbox.settle(sandbox.first)
+
+    assert (sandbox.root / "vllm/real/m0.py").read_bytes() == sandbox.first["vllm/layers/m0.py"]
+
+
+def test_a_folder_where_a_file_should_be(sandbox: Sandbox) -> None:
+    (sandbox.root / MODULE).unlink()
+    (sandbox.root / MODULE).mkdir()
+
+    with pytest.raises(Failure, match=f"cannot read: {MODULE}: "):
+        sandbox.settle(sandbox.first)

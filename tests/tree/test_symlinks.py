@@ -1,0 +1,224 @@
+"""Symbolic links that replace a folder, before a run or in the middle of it: root follows none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.tree import backup
+
+from tests.tree.test_faults import at_each_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.tree.conftest import Sandbox
+
+INFO = "vllm-1.0.dist-info"
+MODULE = "vllm/engine/m0.py"
+NOBODY = 65534
+Outside = tuple[Path, "Mapping[str, tuple[object, ...]]"]
+
+
+def state(top: Path) -> dict[str, tuple[object, ...]]:
+    """Return everything that a run could change in a folder: names, owners, modes, bytes."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in (top, *sorted(top.rglob("*"))):
+        of = path.lstat()
+        content = path.read_bytes() if path.is_file() else None
+        found[str(path.relative_to(top))] = (of.st_uid, of.st_gid, of.st_mode, content)
+    return found
+
+
+def swapped(folder: Path, outside: Path) -> None:
+    """Replace a folder by a link, as a user with write access to its parent can."""
+    folder.rename(folder.with_name(f"{folder.name}-moved"))
+    folder.symlink_to(outside)
+
+
+def give_away(sandbox: Sandbox) -> None:
+    """Give the tree to another user: root may run vpatch in a user's virtual environment."""
+    if os.getuid() == 0:
+        for path in (sandbox.root, *sandbox.root.rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("folder", ["vllm/_vpatch", f"{INFO}/vpatch", f"{INFO}/vpatch/originals"])
+def test_a_folder_that_is_swapped_as_soon_as_it_is_made(sandbox: Sandbox, public: Path, folder: str) -> None:
+    """Between `mkdir` and `open`: vpatch changes the owner and the mode of what it opens."""
+    outside = public / "outside"
+    outside.mkdir(mode=0o711)
+    give_away(sandbox)
+    before, tree_before = state(outside), sandbox.snapshot()
+    swaps: list[str] = []
+
+    def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        made = sandbox.root / folder
+        if not swaps and made.is_dir():
+            swaps.append(name)
+            made.rmdir()
+            made.symlink_to(outside)
+
+    with at_each_step(swap), pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.first)
+
+    assert swaps == ["open"]
+    causes = {problem.cause for problem in failure.value.problems}
+    assert causes & {"not a directory", "a symbolic link leads out of the tree"}
+    assert state(outside) == before
+    (sandbox.root / folder).unlink()
+    sandbox.settle(sandbox.first)
+    sandbox.settle({})
+    assert sandbox.snapshot() == tree_before
+
+
+def test_a_folder_that_is_not_the_one_that_was_made(sandbox: Sandbox, public: Path) -> None:
+    """A folder with something in it is not vpatch's: its owner does not change."""
+    other = public / "other"
+    other.mkdir(mode=0o711)
+    (other / "file").touch()
+    give_away(sandbox)
+    before, swaps = state(other), list[str]()
+
+    def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        made = sandbox.root / "vllm/_vpatch"
+        if not swaps and made.is_dir():
+            swaps.append(name)
+            made.rmdir()
+            other.rename(made)
+
+    with at_each_step(swap), pytest.raises(Failure, match="another program put a folder in its place"):
+        sandbox.settle(sandbox.first)
+
+    assert state(sandbox.root / "vllm/_vpatch") == before
+
+
+@pytest.mark.parametrize("folder", ["vllm/engine", "vllm/engine/__pycache__", f"{INFO}/vpatch", INFO, "vllm"])
+@pytest.mark.parametrize("goal", ["second", "pristine"])
+def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: str, goal: str) -> None:
+    """The link leads to a folder with the same names in it."""
+    sandbox.settle(sandbox.first)
+    for name in ("m0", "m1"):
+        sandbox.write(f"vllm/engine/__pycache__/{name}.cpython-399.pyc", b"old")
+    desired = sandbox.second if goal == "second" else {}
+    outside = shutil.copytree(sandbox.root / folder, public / "outside")
+    before = state(outside)
+    with at_each_step(lambda *_: None) as made:
+        sandbox.copy(public / "whole").settle(desired)
+
+    for step in range(1, len(made) + 1, 4):
+        run = sandbox.copy(public / "run")
+
+        def swap(number: int, *_: object, run: Sandbox = run, step: int = step) -> None:
+            if number == step and (run.root / folder).is_dir():
+                swapped(run.root / folder, outside)
+
+        with at_each_step(swap), suppress(Failure):
+            run.settle(desired)
+        assert state(outside) == before, step
+
+
+def test_a_foreign_link_is_removed_and_not_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.settle(sandbox.first)
+    applied = sandbox.snapshot()
+    (tmp_path / "theirs").write_bytes(b"")
+    (sandbox.root / INFO / "vpatch/stray").symlink_to(tmp_path)
+
+    sandbox.settle(sandbox.first)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    assert sandbox.snapshot() == applied
+
+
+@pytest.mark.parametrize("folder", ["", "originals", "originals/vllm/engine"])
+def test_a_link_below_our_folder_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, folder: str) -> None:
+    pristine = sandbox.snapshot()
+    (tmp_path / "theirs").write_bytes(b"")
+    sandbox.settle(sandbox.first)
+    (sandbox.root / INFO / "vpatch" / folder / "link").symlink_to(tmp_path)
+
+    sandbox.settle({})
+
+    assert sandbox.snapshot() == pristine
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("link", ["link", "__pycache__/link"])
+def test_a_link_among_companions_stays_and_does_not_block_revert(sandbox: Sandbox, tmp_path: Path, link: str) -> None:
+    """Like any other file of a user there."""
+    sandbox.settle(sandbox.first)
+    (sandbox.root / "vllm/_vpatch" / link).parent.mkdir(exist_ok=True)
+    (sandbox.root / "vllm/_vpatch" / link).symlink_to(tmp_path)
+
+    sandbox.settle({})
+
+    assert [path.name for path in (sandbox.root / "vllm/_vpatch").rglob("*") if path.is_symlink()] == ["link"]
+    assert not (sandbox.root / INFO / "vpatch").exists()
+    assert sandbox.settled({})
+
+
+def test_an_original_is_not_read_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Otherwise, a revert by root would copy what the link leads to where everyone can read it."""
+    (tmp_path / "secret").write_bytes(b"secret = 1\n")
+    sandbox.settle(sandbox.first)
+    original = sandbox.root / INFO / "vpatch/originals" / MODULE
+    original.unlink()
+    original.symlink_to(tmp_path / "secret")
+
+    assert MODULE not in backup.read(sandbox.tree).originals
+    with pytest.raises(Failure, match=f"no original kept: {MODULE}: "):
+        sandbox.settle({})
+    assert (sandbox.root / MODULE).read_bytes() == sandbox.first[MODULE]
+
+
+def test_an_original_that_is_a_link_is_replaced(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"untouched")
+    original = sandbox.root / INFO / "vpatch/originals" / MODULE
+    original.parent.mkdir(parents=True)
+    original.symlink_to(tmp_path / "secret")
+
+    sandbox.settle(sandbox.first)
+
+    assert (original.is_symlink(), original.read_bytes()) == (False, sandbox.modules[MODULE])
+    assert (tmp_path / "secret").read_bytes() == b"untouched"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (MODULE, f"cannot write: {MODULE}: it is a symbolic link"),
+        (f"{INFO}/RECORD", f"cannot write: {INFO}/vpatch: too many levels of symbolic links"),
+    ],
+)
+def test_a_file_that_is_swapped_after_it_was_read(sandbox: Sandbox, tmp_path: Path, path: str, says: str) -> None:
+    content = (sandbox.root / path).read_bytes()
+    (tmp_path / "theirs").write_bytes(content)
+
+    def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if name == "mkdir" and not (sandbox.root / path).is_symlink():
+            (sandbox.root / path).unlink()
+            (sandbox.root / path).symlink_to(tmp_path / "theirs")
+
+    with at_each_step(swap), pytest.raises(Failure, match=says):
+        sandbox.settle(sandbox.first)
+
+    assert (tmp_path / "theirs").read_bytes() == content
+
+
+def test_a_tree_that_is_swapped_as_a_whole(sandbox: Sandbox, public: Path) -> None:
+    outside = shutil.copytree(sandbox.root, public / "outside")
+    before = state(outside)
+
+    def swap(number: int, *_: object) -> None:
+        if number == 3:
+            swapped(sandbox.root, outside)
+
+    with at_each_step(swap), pytest.raises(Failure):
+        sandbox.settle(sandbox.first)
+
+    assert state(outside) == before
