@@ -30,7 +30,7 @@ INDICES = "full_attention_layer_indices"
 GET_BOUNDARY_SKIP_LAYERS = '''
 @staticmethod
 def get_boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
-    """Layers to leave unquantised: the first and last n of a dense model, none of a hybrid."""
+    """Return the layers to leave unquantized: the first and last n of a dense model, none of a hybrid."""
     return boundary_skip_layers(model_config, n)
 '''
 IS_TURBOQUANT = 'cache_config.cache_dtype.startswith("turboquant_")'

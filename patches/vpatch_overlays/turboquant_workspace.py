@@ -31,7 +31,7 @@ helper = Companion(f"{shared.COMPANIONS}.turboquant_workspace")
 
 RESERVE_WORKSPACE = '''
 def _reserve_workspace(self) -> None:
-    """Make the shared workspace as large as TurboQuant will want it. It is locked once CUDA graphs are captured."""
+    """Grow the shared workspace to the size that TurboQuant will need, before CUDA graph capture locks it."""
     if is_workspace_manager_initialized():
         reserve_workspace(self, current_workspace_manager(), _CONTINUATION_DECODE_THRESHOLD)
 '''
