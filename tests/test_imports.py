@@ -204,7 +204,7 @@ CONTENT_MODULES = modules(CONTENT)
 
 
 @pytest.mark.parametrize("name", CONTENT_MODULES)
-def test_overlays_lean_on_public_names_only(name: str) -> None:
+def test_overlays_import_public_names_only(name: str) -> None:
     used = list(imports(CONTENT_MODULES[name], late=True))
     if name.startswith("companions"):  # companions run inside vLLM, where vpatch may be missing
         allowed = sys.stdlib_module_names | {"vllm", "torch"}
@@ -221,6 +221,6 @@ def test_overlays_lean_on_public_names_only(name: str) -> None:
     assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
 
 
-def test_public_names_are_there() -> None:
+def test_public_names_exist() -> None:
     assert sorted(vpatch.__all__) == vpatch.__all__
     assert all(hasattr(vpatch, name) for name in vpatch.__all__)

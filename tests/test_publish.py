@@ -45,7 +45,7 @@ def test_the_matrix_is_exactly_the_definitions(tmp_path: Path) -> None:
     assert jobs["image"]["with"] == {"name": "${{ matrix.name }}"}
 
 
-def test_one_definition_by_hand(tmp_path: Path) -> None:
+def test_one_definition_can_be_chosen(tmp_path: Path) -> None:
     ran = names(tmp_path, one="v0.20.2")
 
     assert ran.returncode == 0, ran.stderr
@@ -106,7 +106,7 @@ def test_tagging_comes_last() -> None:
     assert attested < verified
 
 
-def test_nothing_is_pasted_into_a_script() -> None:
+def test_no_expression_is_pasted_into_a_script() -> None:
     jobs = [job for name in ("publish", "publish-image") for job in workflow(name)["jobs"].values()]
 
     assert not [one["run"] for job in jobs for one in job.get("steps", ()) if "${{" in one.get("run", "")]

@@ -66,7 +66,7 @@ def test_list_and_show(both: Both) -> None:
     assert "from vpatch-machine-names 1.2.3\n\nKnow a machine by its other names, too.\n\nDebian says" in shown
 
 
-def test_alone(both: Both, linked: Trees, slim: Trees) -> None:
+def test_their_overlay_alone(both: Both, linked: Trees, slim: Trees) -> None:
     tree = linked("0.20.2")
 
     ran = both("apply", tree, "--overlay", THEIRS, "--json")

@@ -156,7 +156,7 @@ def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     assert not (checkout / "done").exists()
 
 
-def test_no_result(checkout: Path, vllm: str) -> None:
+def test_without_a_comparison_the_issue_stays(checkout: Path, vllm: str) -> None:
     """Without a comparison, the issue stays unchanged."""
     (checkout / "docs").unlink()
     (checkout / "docs").mkdir()

@@ -51,7 +51,7 @@ CASES = {spoil.__name__: (spoil, (HYBRID,)) for spoil in ODD} | {"all_of_it, eve
 
 
 @pytest.mark.parametrize(("spoil", "overlays"), CASES.values(), ids=CASES)
-def test_odd_and_valid(
+def test_unusual_files_keep_everything_but_the_edits(
     vpatch: Program,
     tree: Path,
     patched: Trees,

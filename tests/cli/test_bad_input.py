@@ -191,7 +191,7 @@ def test_one_problem_does_not_hide_another(vpatch: Program, linked: Trees) -> No
 
 
 @pytest.mark.parametrize("harm", ["RECORD", "dist-info"])
-def test_half_unpacked(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
+def test_a_half_unpacked_tree(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
     """Without RECORD, or a dist-info to keep the originals in, vpatch could not revert: it changes nothing."""
     tree = linked("0.20.2")
     if harm == "RECORD":
@@ -236,7 +236,7 @@ def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> No
 
 
 @pytest.mark.parametrize("command", ["apply", "revert", "verify"])
-def test_a_mark_of_no_overlay(
+def test_a_mark_of_an_unknown_overlay(
     vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], command: str
 ) -> None:
     """The mark is in a file as its installer wrote it, so reinstalling vLLM would not help."""

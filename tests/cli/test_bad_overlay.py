@@ -75,7 +75,7 @@ def broken(process: Process, tmp_path: Path) -> Broken:
         ("def broken(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
     ],
 )
-def test_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
+def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
     for arguments in (("list",), ("status", pristine("0.20.2"))):
         ran = broken(source, *arguments)
 
@@ -91,7 +91,9 @@ def test_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> 
         ("ask", "overlay failed: broken: Custom raised ZeroDivisionError: a fault"),
     ],
 )
-def test_at_work(broken: Broken, linked: Trees, contents: Callable[[Path], Contents], place: str, line: str) -> None:
+def test_an_overlay_that_raises_while_it_is_used(
+    broken: Broken, linked: Trees, contents: Callable[[Path], Contents], place: str, line: str
+) -> None:
     tree = linked("0.20.2")
     before = contents(tree)
     source = HEAD.format(**{**FINE, place: RAISES})

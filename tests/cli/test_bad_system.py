@@ -266,7 +266,7 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
         subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
-def test_eight_at_once(vpatch: Program, linked: Trees, slim: Trees) -> None:
+def test_eight_concurrent_runs(vpatch: Program, linked: Trees, slim: Trees) -> None:
     """One process does the work; the others wait for it and find it done."""
     tree = linked("0.20.2")
     command = [*COMMAND, "apply", str(tree), *ONLY, "--json"]

@@ -94,7 +94,7 @@ def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tupl
         if len(todo(release)) > 1
     ],
 )
-def test_each_alone(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
+def test_reverting_one_by_one(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
     """Reverting the overlays one by one leaves, each time, what applying only the rest gives."""
     tree = linked(release)
     engine = Engine(discover())

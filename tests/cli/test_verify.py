@@ -144,7 +144,7 @@ def test_a_harmed_tree_fails(vpatch: Program, applied: Path, harm: Callable[[Pat
 
 
 @pytest.mark.parametrize("ids", [(), ("--overlay", HYBRID)])
-def test_nothing_is_applied(vpatch: Program, pristine: Trees, ids: tuple[str, ...]) -> None:
+def test_an_unpatched_tree_fails(vpatch: Program, pristine: Trees, ids: tuple[str, ...]) -> None:
     ran = vpatch("verify", pristine("0.20.2"), *ids)
 
     assert ran.code == 1
@@ -152,7 +152,7 @@ def test_nothing_is_applied(vpatch: Program, pristine: Trees, ids: tuple[str, ..
     assert ran.err.startswith(told + str(pristine("0.20.2")))
 
 
-def test_merged_is_as_good_as_applied(vpatch: Program, pristine: Trees) -> None:
+def test_a_merged_overlay_passes(vpatch: Program, pristine: Trees) -> None:
     assert vpatch("verify", pristine("0.21.0"), "--overlay", HYBRID).code == 0
 
 
@@ -176,7 +176,7 @@ class TestPython:
         (packages / "paths.pth").write_text(f"{tmp_path / 'first'}\n{applied}\n")
         return tmp_path / "venv/bin/python"
 
-    def test_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
+    def test_the_interpreter_imports_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
         for tree in ((applied,), ()):
             assert vpatch("verify", *tree, "--python", python).code == 0
 

@@ -104,7 +104,7 @@ def test_stock_and_patched(seen: Comparison, release: str, overlay: str) -> None
             assert stock.ok, stock.because
 
 
-def test_the_checkpoint_and_the_arguments_of_the_server_test(seen: Comparison) -> None:
+def test_the_checkpoint_and_the_arguments_of_the_server_probe(seen: Comparison) -> None:
     code, stderr = seen.patched[LOAD]
 
     assert code == 0, stderr[-4000:]
@@ -172,7 +172,7 @@ def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.Com
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("release", "name"), [*ALONE, *ALL_ALONE], scope="function")
-def test_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
+def test_a_probe_passes_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
     ran = run_alone(release, name, patched(release, *FACTS), tmp_path)
     assert outcome(name, ran.returncode, ran.stderr, limit_s=LIMIT_S).ok, ran.stderr[-4000:]
 
