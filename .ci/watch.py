@@ -12,7 +12,8 @@ import secrets
 import sys
 from pathlib import Path
 
-from vpatch.matrix.difference import Kind, from_objects, told
+from vpatch.matrix.baseline import Kind, from_objects
+from vpatch.matrix.rendering import markdown_changes
 
 TITLES = {"": "watch: vLLM's releases", "main": "watch: vLLM's main branch"}
 LONGEST = 50_000  # characters; GitHub takes 65,536 in an issue
@@ -30,7 +31,7 @@ def main(path: Path) -> None:
         changes = from_objects(body["changes"])
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{path} is no result of a comparison: {error!r}")
-    lines = told(changes)
+    lines = markdown_changes(changes)
     write("GITHUB_STEP_SUMMARY", "\n".join([f"## {ref or 'releases'}", "", *(lines or ["No difference.", ""])]))
     found = "difference" if any(change.kind is not Kind.STILL for change in changes) else "nothing"
     runs = f"{os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}/actions/workflows/watch.yml"

@@ -1,4 +1,4 @@
-"""A loopback server whose response never ends: one byte at a time, with a pause after each."""
+"""A server on loopback that sends one byte after another, slowly and without end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIPS = {
 
 @contextmanager
 def dripping(kind: str) -> Iterator[str]:
-    """Serve one kind of `DRIPS` and yield its `host:port`."""
+    """Serve one of the `DRIPS`; yields `host:port`."""
     end = threading.Event()
     first, more = DRIPS[kind]
 

@@ -1,4 +1,4 @@
-"""A package index on loopback that serves made-up wheels, correctly or with a chosen fault."""
+"""A package index on loopback that serves made-up wheels, correctly or not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from vpatch.net import error_text
-from vpatch.release import session
+from vpatch.net import error_text, session
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 SOURCES = {
@@ -32,7 +31,7 @@ RECORD = "vllm-1.0.dist-info/RECORD"
 
 
 def record_of(files: dict[str, bytes], path: str = RECORD) -> bytes:
-    """Build a RECORD that is correct for `files`."""
+    """Return a correct RECORD of `files`."""
     lines = []
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -43,7 +42,7 @@ def record_of(files: dict[str, bytes], path: str = RECORD) -> bytes:
 def make_wheel(
     files: dict[str, bytes] | None = None, record: bytes | None = None, *, release: str = "vllm-1.0"
 ) -> bytes:
-    """Build a wheel of `files`, with enough ballast between them that reading them takes several range requests."""
+    """Return a wheel of `files`, with ballast between them so that reading them takes several ranges."""
     files = {name.replace("vllm-1.0", release): data for name, data in {**SOURCES, **(files or {})}.items()}
     path = f"{release}.dist-info/RECORD"
     first, *rest = files.items()
@@ -60,89 +59,89 @@ def make_wheel(
     return body.getvalue()
 
 
-class Site:
-    """Settings of the server (content and faults), and the requests that it received."""
+class IndexServer:
+    """What the server serves, how it misbehaves, and the requests so far."""
 
     def __init__(self) -> None:
         self.url = ""
         self.page = "html"  # or json, garbage, picture, broken, 404, 403, 500
-        self.ranges = "yes"  # or ignored, a status code that refuses ranges, or one of the faults in `serve_file`
-        self.failures = 0  # how many times to answer `busy` before the first success
+        self.ranges = "yes"  # or ignored, a status that refuses them, or one of the lies in `serve_file`
+        self.failures = 0  # answers of `busy` before the first good one
         self.busy = 503
-        self.cuts = 0  # how many bodies to cut off half-way before the first complete one
+        self.cuts = 0  # bodies that end half-way before the first whole one
         self.etag = '"one"'
         self.login = ""
-        self.stalls = ""  # path prefix of requests that never get an answer
+        self.stalls = ""  # the beginning of the paths that are never answered
         self.projects = {"vllm"}
-        self.only: dict[str, str] = {}  # by file that only one index has: the path prefix of that index
-        self.mark = "#sha256={}"  # how the page marks a file's hash
+        self.only: dict[str, str] = {}  # of a file that one index has alone, the beginning of that index's path
+        self.mark = "#sha256={}"  # how the page says a file's hash
         self.files: dict[str, bytes] = {}
-        self.altered: dict[str, bytes] = {}  # bytes to send instead of a file's own
-        self.stop: Callable[[], None] = lambda: None  # stop listening
+        self.altered: dict[str, bytes] = {}  # what is sent instead of a file
+        self.stop: Callable[[], None] = lambda: None  # listens no more
         self.attributes: dict[str, str] = {}
-        self.asked: list[tuple[str, str]] = []  # path and Range header of each request
+        self.asked: list[tuple[str, str]] = []  # path and Range of each request
         self.headers: list[dict[str, str]] = []
         self.stalled = threading.Event()
         self.end = threading.Event()
 
     def publish(self, name: str, data: bytes = b"", attributes: str = "") -> None:
-        """Add a file to the index."""
+        """Put a file on the index."""
         self.files[name] = data
         self.attributes[name] = attributes
 
     def wanted(self) -> dict[str, bytes]:
-        """Return the files of release 1.0 that a fetch must write."""
+        """Return the files of release 1.0 that a fetch must bring."""
         with zipfile.ZipFile(io.BytesIO(self.files[NAME])) as archive:
             names = [name for name in archive.namelist() if not name.endswith(("/", ".so"))]
             return {name: archive.read(name) for name in names}
 
     def spans(self) -> list[str]:
-        """Return the byte ranges requested of a file; "" stands for the whole file."""
+        """Return the requested ranges of a file; an empty one is the whole file."""
         return [span for path, span in self.asked if path.startswith("/files/")]
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # otherwise each answer takes 40 ms
-    site: Site
+    disable_nagle_algorithm = True  # 40 ms for each answer otherwise
+    index: IndexServer
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
         pass
 
     def do_GET(self) -> None:
-        site = self.site
-        site.asked.append((self.path, self.headers.get("Range", "")))
-        site.headers.append(dict(self.headers))
-        expected = "Basic " + base64.b64encode(site.login.encode()).decode()
-        if site.stalls and self.path.startswith(site.stalls):
-            site.stalled.set()
-            site.end.wait()
+        index = self.index
+        index.asked.append((self.path, self.headers.get("Range", "")))
+        index.headers.append(dict(self.headers))
+        expected = "Basic " + base64.b64encode(index.login.encode()).decode()
+        if index.stalls and self.path.startswith(index.stalls):
+            index.stalled.set()
+            index.end.wait()
             self.close_connection = True
-        elif site.login and self.headers.get("Authorization") != expected:
+        elif index.login and self.headers.get("Authorization") != expected:
             self.answer(401, b"", {})
-        elif site.failures:
-            site.failures -= 1
-            self.answer(site.busy, b"", {"Retry-After": "3600"})
+        elif index.failures:
+            index.failures -= 1
+            self.answer(index.busy, b"", {"Retry-After": "3600"})
         elif self.path.startswith("/files/"):
             name = self.path.removeprefix("/files/").partition("?")[0]
-            self.serve_file(site.altered.get(name, site.files[name]))
-        elif self.path.split("/")[-2] not in site.projects or self.path.startswith("/empty/"):
+            self.serve_file(index.altered.get(name, index.files[name]))
+        elif self.path.split("/")[-2] not in index.projects or self.path.startswith("/empty/"):
             self.answer(404, b"", {})
         else:
             self.serve_page()
 
     def serve_page(self) -> None:
-        site = self.site
+        index = self.index
         links = []
         files = []
-        for name, data in site.files.items():
-            if not self.path.startswith(site.only.get(name, "/")):
+        for name, data in index.files.items():
+            if not self.path.startswith(index.only.get(name, "/")):
                 continue
             digest = hashlib.sha256(data).hexdigest()
-            attributes = site.attributes[name]
-            mark = site.mark.format(digest)
+            attributes = index.attributes[name]
+            mark = index.mark.format(digest)
             links.append(f'<a href="../../files/{name}{mark}" {attributes}>{name}</a><br/>')
-            files.append({"filename": name, "url": f"{site.url}/files/{name}", "hashes": {"sha256": digest}})
+            files.append({"filename": name, "url": f"{index.url}/files/{name}", "hashes": {"sha256": digest}})
         page = {"meta": {"api-version": "1.9"}, "name": "vllm", "files": files}
         kind, body = {
             "html": ("text/html", "<!DOCTYPE html><title>vllm</title>" + "".join(links)),
@@ -153,25 +152,25 @@ class Handler(BaseHTTPRequestHandler):
             "nested": ("application/vnd.pypi.simple.v1+json", '{"files": ' + "[" * 200_000),
             "other": ("application/vnd.pypi.simple.v1+json", '{"files": 3}'),
             "newer": ("text/html", '<meta name="pypi:repository-version" content="2.0">'),
-        }.get(site.page, ("text/plain", ""))
-        self.answer(int(site.page) if site.page.isdecimal() else 200, body.encode(), {"Content-Type": kind})
+        }.get(index.page, ("text/plain", ""))
+        self.answer(int(index.page) if index.page.isdecimal() else 200, body.encode(), {"Content-Type": kind})
 
     def serve_file(self, data: bytes) -> None:
-        site = self.site
+        index = self.index
         size = len(data)
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        tag = {"ETag": site.etag} if site.etag else {}
+        tag = {"ETag": index.etag} if index.etag else {}
         condition = self.headers.get("If-Range")
-        fails = condition is not None and (condition != site.etag or condition.startswith("W/"))
-        if site.ranges == "unmeasured":
+        fails = condition is not None and (condition != index.etag or condition.startswith("W/"))
+        if index.ranges == "unmeasured":
             self.close_connection = True
             self.answer(200, data, {**tag, "Content-Length": "9" * 5000})
             return
-        if not asked or site.ranges == "ignored" or fails:
+        if not asked or index.ranges == "ignored" or fails:
             self.answer(200, data, tag)
             return
-        if site.ranges.isdecimal():
-            self.answer(int(site.ranges), b"", {})
+        if index.ranges.isdecimal():
+            self.answer(int(index.ranges), b"", {})
             return
         if asked[1]:
             start, stop = int(asked[1]), int(asked[2]) + 1
@@ -179,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
             start, stop = max(0, size - int(asked[2])), size
         body = data[start:stop]
         headers = {**tag, "Content-Range": f"bytes {start}-{stop - 1}/{size}"}
-        match site.ranges:
+        match index.ranges:
             case "elsewhere":
                 headers["Content-Range"] = headers["Content-Range"].replace("bytes ", "bytes 1")
             case "unsaid":
@@ -197,13 +196,13 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(206, body, headers)
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        cut = self.site.cuts > 0 and status in (200, 206) and self.path.startswith("/files/")
+        cut = self.index.cuts > 0 and status in (200, 206) and self.path.startswith("/files/")
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if cut:
-            self.site.cuts -= 1
+            self.index.cuts -= 1
             self.close_connection = True
             body = body[: len(body) // 2]
         self.wfile.write(body)
@@ -211,12 +210,12 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that hang up."""
+        """Print nothing when a client hangs up."""
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Hide the package index settings of the user who runs the tests; return the empty home folder used instead."""
+    """Hide the user's settings; return the empty home folder that replaces theirs."""
     for name in list(os.environ):
         if name.startswith(("UV_", "PIP_", "XDG_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -231,12 +230,12 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def site(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Serve an index with one release, 1.0, and configure it as the user's index."""
+def index(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IndexServer]:
+    """Serve an index with one release, 1.0, which is the user's default index."""
     monkeypatch.setattr(session, "BACKOFF", 0)
     monkeypatch.setattr(error_text, "TIMEOUT", 5.0)
-    state = Site()
-    with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"site": state})) as server:
+    state = IndexServer()
+    with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"index": state})) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         state.url = f"http://127.0.0.1:{server.server_port}"

@@ -30,10 +30,10 @@ CORE = (
     ("cst", "nesting", "landing.flow", "verdict", "core"),
     ("landing.binding",),
     ("landing.definitions", "syntax"),
-    ("landing.overriding", "marks", "parse"),
-    ("landing.position", "select", "workspace"),
+    ("marks", "parse"),
+    ("select", "workspace"),
     ("overlay",),
-    ("edits", "predicates", "judge", "probes", "landing.check", "landing"),
+    ("edits", "predicates", "judge", "landing.check", "landing"),
     ("authoring", "engine", "catalogue"),
 )
 
@@ -47,9 +47,9 @@ LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
 # Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
-    "git": {"tree.checkout", "matrix.revision", "matrix.git_fetch"},
+    "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
-    "urllib3": {"net", "release", "image.registry"},
+    "urllib3": {"net", "image.registry"},
     "pypi_simple": {"release"},
     "docker": {"image"},
     "jsonschema": {"image"},

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.matrix.repositories import git
+from tests.matrix.git_server import git
 from tests.workflows import step, workflow
 
 if TYPE_CHECKING:

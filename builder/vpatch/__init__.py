@@ -5,24 +5,13 @@ Overlay authors import the words of an overlay from here, programs the verbs: `s
 """
 
 from vpatch.api import Changed, Diff, Refused, Result, apply, diff, revert, status, verify
-from vpatch.core.authoring import Block, Companion, File
-from vpatch.core.edits import (
-    AddFile,
-    AddFunction,
-    AddKeyword,
-    AddParameter,
-    DeleteStatements,
-    EnsureFutureAnnotations,
-    EnsureImport,
-    InsertAfter,
-    InsertBefore,
-    ReplaceExpr,
-    ReplaceFunction,
-    ReplaceStatements,
-)
+from vpatch.core.authoring import Block, Companion, File, probe
+from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
+from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
+from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
+from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
 from vpatch.core.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
-from vpatch.core.probes import probe
 from vpatch.errors import Failure, Problem
 
 __all__ = [

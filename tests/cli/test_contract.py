@@ -77,6 +77,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
     "show": SHAPE | {"overlays": [DETAIL]},
+    "new": SHAPE | {"files": [str]},
     "matrix": SHAPE | {"rows": [ROW], "bytes_read": int, "wheel_bytes": int, "seconds": float},
     "cache": SHAPE
     | {"folder": str, "files": int, "bytes": int, "releases": [str], "removed": {"files": int, "bytes": int}},
@@ -115,6 +116,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "revert": (tree, *ONLY),
         "list": (),
         "show": (HYBRID,),
+        "new": ("my-fix", tmp_path),
         "matrix": ("--tree", tree, *ONLY),
         "cache": (),
     }
@@ -127,7 +129,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         assert ran.out.count("\n") == 1, "one object on one line"
         fits(ran.json, SHAPES[command], command)
         assert ran.json["command"] == command
-        nowhere = dict.fromkeys(("list", "show", "matrix", "cache"))
+        nowhere = dict.fromkeys(("list", "show", "new", "matrix", "cache"))
         where = {**nowhere, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
         assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
         assert ran.json["problems"] == []

@@ -9,17 +9,21 @@ import sys
 from textwrap import dedent
 
 import pytest
-from vpatch.core.landing.flow import STAR, flow, truth
+from vpatch.core.landing.flow import STAR, Flow, flow, truth
+
+
+def bound_before(node: ast.AST, found: Flow) -> set[str]:
+    return {name for name, bit in found.bits.items() if found.before[node] & bit}
 
 
 def before(code: str) -> set[str] | None:
-    """The names that may be bound where `here` stands, None if it is never reached."""
+    """Return the names that may be bound before `here`, None if it is never reached."""
     body = ast.parse(dedent(code)).body
     marker = next(
         n for n in ast.walk(ast.Module(body, [])) if isinstance(n, ast.Expr) and getattr(n.value, "id", "") == "here"
     )
     found = flow(body)
-    return set(found.names(found.before[marker])) if marker in found.before else None
+    return bound_before(marker, found) if marker in found.before else None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_what_python_binds_by_then_the_analysis_has() -> None:
     seen = [line.split() for line in ran.stdout.splitlines()]
     twice = ast.For | ast.While | ast.With  # Python comes back to these lines behind their blocks
     reached = [node for node in found.before if isinstance(node, ast.stmt) and not isinstance(node, twice)]
-    by_line = {stmt.lineno: found.names(found.before[stmt]) for stmt in reached}
+    by_line = {stmt.lineno: bound_before(stmt, found) for stmt in reached}
 
     assert len(seen) > 30
     for line, *names in seen:

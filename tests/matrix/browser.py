@@ -1,10 +1,12 @@
-"""A Chromium without a window, for tests of pages and for pictures of them."""
+"""A headless Chromium, and the picture of a page for the docs: `python -m tests.matrix.browser PAGE.html OUT.png`."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
@@ -21,16 +23,37 @@ ARGUMENTS = [
 
 
 def find() -> str | None:
-    """Give the path of the browser of this machine, None where there is none."""
+    """Return the path of this machine's browser, None without one."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run the browser of this machine; no other event loop may run in this thread meanwhile."""
+    """Run this machine's browser; no other event loop may run in this thread."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=ARGUMENTS)
         try:
             yield browser
         finally:
             browser.close()
+
+
+WIDTH = 1280  # pixels
+CELL = ("turboquant-auto-dtype", "vLLM 0.28.0")  # one that upstream merged, with a link
+
+
+def take(browser: Browser, page: Path, target: Path) -> None:
+    """Write a picture of a whole page in light colors, with the reason of one cell open."""
+    tab = browser.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
+    tab.goto(page.resolve().as_uri())
+    tab.set_viewport_size({"width": WIDTH, "height": tab.evaluate("document.documentElement.scrollHeight")})
+    cell = tab.locator(f'.cell[aria-label$="{" on ".join(CELL)}"]')
+    if cell.count():
+        cell.press("Enter")
+    tab.screenshot(path=target)
+    tab.close()
+
+
+if __name__ == "__main__":
+    with chromium() as browser:
+        take(browser, Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Git's own HTTP server on loopback, with what servers on the network do: passwords, old protocols, silence."""
+"""Git's own HTTP server on loopback, which can ask for passwords, speak an old protocol, or be silent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 
 @dataclass
 class Served:
-    """A folder of repositories, how it is served, and what was asked for."""
+    """A folder of repositories, how it is served, and the requests so far."""
 
     root: Path
     port: int = 0
-    login: str = ""  # "user:password", where it wants them
-    modern: bool = True  # whether it knows protocol 2
+    login: str = ""  # "user:password" if it requires a login
+    modern: bool = True  # whether it supports protocol 2
     asked: list[str] = field(default_factory=list)
-    silent: threading.Event | None = None  # where it is not None, there is no answer before it is set
+    silent: threading.Event | None = None  # if not None, the server answers once it is set
 
     def url(self, repository: str, login: str = "") -> str:
-        """Give the address of a repository, with a user's name and password in it."""
+        """Return the address of a repository, with a login in it."""
         return f"http://{login}{'@' * bool(login)}127.0.0.1:{self.port}/{repository}"
 
 
@@ -78,7 +78,7 @@ def serving(root: Path) -> Iterator[Served]:
             self.wfile.write(answer)
 
         def log_message(self, *arguments: object) -> None:
-            """Keep quiet."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         served.port = server.server_address[1]
@@ -89,3 +89,10 @@ def serving(root: Path) -> Iterator[Served]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git in a folder, as a test user; return its output."""
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main")
+    command = ["git", "-C", str(root), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

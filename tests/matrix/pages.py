@@ -1,4 +1,4 @@
-"""Matrices to make pages of: real verdicts on real releases, rows of every other kind, and hostile ones."""
+"""Matrices for pages: real verdicts on real releases, rows of every other kind, and hostile text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
-from vpatch.matrix.page import page
+from vpatch.matrix.rendering import page
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
 
 RELEASES = ("0.19.1", "0.20.2", "0.22.1", "0.25.1", "0.32.0", "0.33.0")
@@ -22,12 +22,12 @@ UNREAD = Problem("wrong bytes", "vllm-0.21.1.whl", "vllm/config/cache.py is not 
 
 
 def html(matrix: Matrix) -> str:
-    """Give the page, as a run of a certain day makes it."""
+    """Render the page as of a fixed day."""
     return page(matrix, made=datetime(2026, 11, 21, 17, 30, tzinfo=UTC), version="0.1.0")
 
 
 def every_kind(pristine: Callable[[str], Path]) -> Matrix:
-    """Give real releases, a fork, a wheel that cannot be read, a patched folder, and a revision to look at."""
+    """Return real releases, a fork, an unreadable wheel, a patched folder, and a revision that needs attention."""
     items = discover()
     engine = Engine(items)
     rows = [Row(v, Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000), _cells(pristine(v), engine)) for v in RELEASES]
@@ -44,7 +44,7 @@ def every_kind(pristine: Callable[[str], Path]) -> Matrix:
 
 
 def wide() -> Matrix:
-    """Give a matrix of more overlays than a telephone is wide."""
+    """Return a matrix with too many overlays for the width of a telephone."""
     verdict = Verdict("x", (PartVerdict("part", State.PENDING, "because", ()),))
     items = tuple(Catalogued(f"an-overlay-of-{n}", Overlay("Does.", ()), "") for n in range(14))
     cells = tuple(Cell(replace(verdict, id=item.id)) for item in items)
@@ -52,7 +52,7 @@ def wide() -> Matrix:
 
 
 def saying(text: str) -> Matrix:
-    """Give a matrix that says this wherever it says anything."""
+    """Return a matrix with `text` in every place for text."""
     problem = Problem(text, text, text, text)
     part = PartVerdict(text, State.DRIFTED, text, (text,), text, (problem,))
     quiet = PartVerdict(text, State.PENDING, text, (text,), text)
@@ -63,7 +63,7 @@ def saying(text: str) -> Matrix:
 
 
 def _cells(tree: Path, engine: Engine, renamed: bytes = b"") -> tuple[Cell, ...]:
-    """Give what the overlays are to a tree, or to one in which upstream renamed something."""
+    """Judge a tree by all overlays, with `renamed` replaced as if upstream had renamed it."""
 
     def read(file: str) -> bytes | None:
         path = tree / file

@@ -1,18 +1,19 @@
-"""A matrix as JSON and back, and files that are no such thing. How differences are told."""
+"""A matrix as JSON and back, files of other formats, and how changes are shown."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
-from vpatch.matrix.as_json import as_rows, read_rows
-from vpatch.matrix.difference import Change, Kind, as_objects, from_objects, told
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
+from vpatch.matrix.baseline import Change, Kind, from_objects
+from vpatch.matrix.rendering import markdown_changes
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ ROWS = (
 
 
 def recorded(path: Path, change: Callable[[Any], object] = lambda body: None) -> Path:
-    """What the command prints, with something changed in it."""
+    """Write what the command prints, with one change."""
     body = {"schema": 1, "command": "matrix", "problems": [], "rows": as_rows(Matrix((), ROWS))}
     change(body)
     path.write_text(json.dumps(body))
@@ -63,7 +64,7 @@ def test_a_row() -> None:
 
 
 def put(*path: str | int, to: object) -> Callable[[Any], object]:
-    """Give what sets a field."""
+    """Return a function that sets a field."""
 
     def change(body: Any) -> None:
         for key in path[:-1]:
@@ -123,7 +124,7 @@ def test_another_object(tmp_path: Path, change: Callable[[Any], object], cause: 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"\xff", b"[" * 100_000, b"[]", b'"rows"', b"| vLLM |"], ids=lambda data: repr(data[:8])
 )
-def test_no_object_at_all(tmp_path: Path, data: bytes) -> None:
+def test_no_json_object(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "baseline.json").write_bytes(data)
 
     with pytest.raises(Failure) as caught:
@@ -142,14 +143,14 @@ def test_no_file(tmp_path: Path) -> None:
 
 CHANGES = (
     Change("0.34.0", "an-overlay", "0.33.0", State.MERGED, State.DRIFTED, Kind.WORSE, "a.py: `x` is\n@gone, #1"),
-    Change("0.35.0", "", "", None, None, Kind.WORSE, "cannot be read: no answer"),
+    Change("0.35.0", None, None, None, None, Kind.WORSE, "cannot be read: no answer"),
     Change("0.20.2", "an-overlay", "0.20.2", State.PENDING, State.PENDING, Kind.OTHER, "one: 0.20 -> ``0.21``"),
-    Change("main", "an-overlay", "", None, State.DRIFTED, Kind.STILL, "drifted"),
+    Change("main", "an-overlay", None, None, State.DRIFTED, Kind.STILL, "drifted"),
 )
 
 
 def test_changes_there_and_back() -> None:
-    objects = json.loads(json.dumps(as_objects(CHANGES)))
+    objects = json.loads(json.dumps([asdict(change) for change in CHANGES]))
 
     assert from_objects(objects) == CHANGES
     assert objects[0] == {
@@ -164,9 +165,9 @@ def test_changes_there_and_back() -> None:
     assert (objects[1]["overlay"], objects[1]["against"], objects[1]["before"]) == (None, None, None)
 
 
-def test_how_they_are_told() -> None:
-    """What upstream's code says is told as it is: nobody is called, nothing is linked, nothing is markup."""
-    assert told(CHANGES) == [
+def test_changes_in_markdown() -> None:
+    """Upstream's code is shown verbatim: it mentions no user, links nothing, and is no markup."""
+    assert markdown_changes(CHANGES) == [
         "### Worse",
         "",
         "- `0.34.0`, `an-overlay`: merged -> drifted, compared with `0.33.0`: `` a.py: `x` is @gone, #1 ``",
@@ -181,10 +182,10 @@ def test_how_they_are_told() -> None:
         "- `main`, `an-overlay`: drifted: `drifted`",
         "",
     ]
-    assert told(()) == []
+    assert markdown_changes(()) == []
 
 
-def test_how_they_are_problems() -> None:
+def test_a_change_as_a_problem() -> None:
     assert str(CHANGES[0].problem) == (
         "worse: 0.34.0: an-overlay: merged -> drifted, compared with 0.33.0: a.py: `x` is\n@gone, #1"
     )

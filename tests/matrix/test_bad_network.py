@@ -1,4 +1,4 @@
-"""A network, a server or a cache that fails: the right bytes or one clear line, and nothing wrong is kept."""
+"""A network or a server that fails: the result is right or one clear line, and the cache keeps nothing wrong."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
 from vpatch.net import error_text
 
-from tests.loopback import NAME, Site, make_wheel
-from tests.matrix.shop import CORE, FILES, INIT, WANTED, one
+from tests.loopback import NAME, IndexServer, make_wheel
+from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
 
 
 def kept(cache: Cache) -> list[str]:
-    """Give what the cache has of wheels."""
+    """List the cache's files of wheels."""
     files = (path.relative_to(cache.folder).as_posix() for path in cache.folder.rglob("*") if path.is_file())
     return sorted(name for name in files if not name.startswith(f"{LISTINGS}/"))
 
@@ -25,60 +25,60 @@ def kept(cache: Cache) -> list[str]:
 
 
 def flipped(wheel: bytes, name: bytes, after: int = 4) -> bytes:
-    """Change one bit in the body of a member."""
+    """Flip one bit in the body of a member."""
     data = bytearray(wheel)
     data[data.index(name) + len(name) + after] ^= 1
     return bytes(data)
 
 
 @pytest.mark.parametrize("ranges", ["yes", "ignored"])
-def test_an_altered_member_is_refused_and_nothing_is_kept(site: Site, cache: Cache, ranges: str) -> None:
-    site.ranges = ranges
-    right = site.wanted()["vllm-1.0.dist-info/RECORD"]
-    site.altered[NAME] = make_wheel({CORE: b"evil = 1\n"}, right)  # whole as a zip file, its checksums too
+def test_an_altered_member_is_refused_and_nothing_is_kept(index: IndexServer, cache: Cache, ranges: str) -> None:
+    index.ranges = ranges
+    right = index.wanted()["vllm-1.0.dist-info/RECORD"]
+    index.altered[NAME] = make_wheel({CORE: b"evil = 1\n"}, right)  # whole as a zip file, its checksums too
 
     with pytest.raises(Failure) as caught:
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     line = {
         "yes": f"wrong bytes: {CORE} of {NAME}: its sha256 or size is not the one in RECORD",
-        "ignored": f"wrong bytes: {site.url}/files/{NAME}: its sha256 is not the one on the index",
+        "ignored": f"wrong bytes: {index.url}/files/{NAME}: its sha256 is not the one on the index",
     }[ranges]
     assert str(caught.value) == line
     assert kept(cache) == []
 
-    site.altered.clear()
-    assert one(cache).read(FILES).files == WANTED
+    index.altered.clear()
+    assert release_of(cache).read(FILES).files == WANTED
 
 
-def test_a_flipped_bit_is_refused_and_nothing_is_kept(site: Site, cache: Cache) -> None:
-    site.altered[NAME] = flipped(site.files[NAME], CORE.encode())
+def test_a_flipped_bit_is_refused_and_nothing_is_kept(index: IndexServer, cache: Cache) -> None:
+    index.altered[NAME] = flipped(index.files[NAME], CORE.encode())
 
     with pytest.raises(Failure, match=rf"^damaged wheel: {CORE} of {NAME}: "):
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     assert kept(cache) == []
 
 
-def test_what_came_before_is_kept_when_the_rest_is_altered(site: Site, cache: Cache) -> None:
-    one(cache).read([INIT])
+def test_what_came_before_is_kept_when_the_rest_is_altered(index: IndexServer, cache: Cache) -> None:
+    release_of(cache).read([INIT])
     before = kept(cache)
-    site.altered[NAME] = flipped(site.files[NAME], CORE.encode())
+    index.altered[NAME] = flipped(index.files[NAME], CORE.encode())
 
     with pytest.raises(Failure):
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     assert kept(cache) == before
-    assert one(cache).read([INIT]).received == 0
+    assert release_of(cache).read([INIT]).received == 0
 
 
-def test_another_record_than_before_is_refused(site: Site, cache: Cache) -> None:
-    one(cache).read([INIT])
+def test_another_record_than_before_is_refused(index: IndexServer, cache: Cache) -> None:
+    release_of(cache).read([INIT])
     before = kept(cache)
-    site.altered[NAME] = make_wheel({CORE: b"evil = 1\n"})  # with a RECORD to match
+    index.altered[NAME] = make_wheel({CORE: b"evil = 1\n"})  # with a RECORD to match
 
     with pytest.raises(Failure) as caught:
-        one(cache).read(FILES)
+        release_of(cache).read(FILES)
 
     assert str(caught.value) == (
         f"wrong bytes: vllm-1.0.dist-info/RECORD of {NAME}: it is not the one that came before: "
@@ -101,15 +101,15 @@ def test_another_record_than_before_is_refused(site: Site, cache: Cache) -> None
         {"failures": 2, "busy": 500, "cuts": 1},
     ],
 )
-def test_is_still_right(site: Site, cache: Cache, trouble: dict[str, object]) -> None:
-    release = one(cache)
+def test_the_files_are_right_despite_the_trouble(index: IndexServer, cache: Cache, trouble: dict[str, object]) -> None:
+    release = release_of(cache)
     for name, value in trouble.items():
-        setattr(site, name, value)
+        setattr(index, name, value)
 
     tree = release.read(FILES)
 
     assert tree.files == WANTED
-    assert tree.size == len(site.files[NAME])
+    assert tree.size == len(index.files[NAME])
     assert release.read(FILES).received == 0
 
 
@@ -127,17 +127,17 @@ def test_is_still_right(site: Site, cache: Cache, trouble: dict[str, object]) ->
     ],
 )
 def test_says_in_one_line_what_the_server_did(
-    site: Site, cache: Cache, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, object], cause: str
+    index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, object], cause: str
 ) -> None:
-    release = one(cache)
+    release = release_of(cache)
     monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
     for name, value in trouble.items():
-        setattr(site, name, value)
+        setattr(index, name, value)
 
     with pytest.raises(Failure) as caught:
         release.read(FILES)
 
-    assert str(caught.value).startswith(f"cannot read: {site.url}/files/{NAME}: {cause}")
+    assert str(caught.value).startswith(f"cannot read: {index.url}/files/{NAME}: {cause}")
     assert "\n" not in str(caught.value)
     assert kept(cache) == []
 
@@ -147,14 +147,14 @@ def test_says_that_the_extra_is_not_installed() -> None:
 import sys
 from vpatch.errors import Failure
 sys.modules["requests"] = None
-for name in ("releases", "wheel", "shelf"):
+for name in ("releases",):
     try:
         __import__(f"vpatch.matrix.{name}")
     except Failure as failure:
         print(failure)
-import vpatch.matrix.local_tree
+import vpatch.matrix.trees
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
-    assert ran.stdout == "cannot fetch: requests: not installed: pip install 'vpatch[fetch]'\n" * 3
+    assert ran.stdout == "cannot fetch: requests: not installed: pip install 'vpatch[fetch]'\n"

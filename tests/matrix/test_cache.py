@@ -1,4 +1,4 @@
-"""What the cache gives is what was put there, whoever else is at work in it; and clearing it touches nothing else."""
+"""The cache returns exactly what was put, also while other runs use it; clearing it removes nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, WHEELS, Cache, DamagedError, Usage, folder, is_hash
 
-# Root is refused nothing; without these it is like any other user, and still finds the interpreter.
+# Without these capabilities root has the permissions of any other user, and still finds the interpreter.
 HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
 KEY = "1" * 64
 DATA = b"some bytes\n"
@@ -27,7 +27,7 @@ def files_in(top: Path) -> list[str]:
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle."""
+    """Flip one bit in the middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -54,7 +54,7 @@ def test_gives_what_was_put(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("harm", [flip, empty, shorten])
-def test_a_damaged_object_is_told_and_gone(cache: Cache, harm: Callable[[Path], None]) -> None:
+def test_a_damaged_object_is_reported_and_removed(cache: Cache, harm: Callable[[Path], None]) -> None:
     cache.put(DATA)
     path = cache.folder / "objects" / HASH[:2] / HASH[2:]
     harm(path)
@@ -68,7 +68,7 @@ def test_a_damaged_object_is_told_and_gone(cache: Cache, harm: Callable[[Path], 
 
 
 @pytest.mark.parametrize("harm", [flip, empty, shorten])
-def test_a_damaged_note_is_told_and_gone(cache: Cache, harm: Callable[[Path], None]) -> None:
+def test_a_damaged_note_is_reported_and_removed(cache: Cache, harm: Callable[[Path], None]) -> None:
     cache.put_note(WHEELS, KEY, {"size": 111111})
     harm(cache.folder / WHEELS / KEY)
     assert cache.notes(WHEELS) == []
@@ -79,7 +79,7 @@ def test_a_damaged_note_is_told_and_gone(cache: Cache, harm: Callable[[Path], No
     assert cache.note(WHEELS, KEY) is None
 
 
-def test_a_note_of_another_time_is_not_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_of_another_schema_is_not_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vpatch.matrix.cache.SCHEMA", 2)
     cache.put_note(WHEELS, KEY, {"size": 1})
     monkeypatch.undo()
@@ -153,7 +153,7 @@ except Failure as failure:
     assert ran.stdout == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may run as nobody in particular")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without an account")
 def test_says_that_there_is_no_home() -> None:
     code = """
 import os
@@ -192,7 +192,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
 
 
 def test_runs_at_once_do_not_harm_each_other(cache: Cache) -> None:
-    """Some write the same objects, one clears: each gets what it put, or nothing."""
+    """Several threads put the same objects while one clears: each gets what it put, or nothing."""
     objects = [b"%d" % n * 50_000 for n in range(8)]
     wrong: list[object] = []
     end = threading.Event()

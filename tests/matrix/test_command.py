@@ -1,4 +1,4 @@
-"""`vpatch matrix` over every release: states as the facts say, few bytes, and with a warm cache none, nor a network."""
+"""`vpatch matrix` over every release: the expected states, few bytes, and with a warm cache no network at all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.catalogue import discover
-from vpatch.matrix.as_json import read_rows
 from vpatch.matrix.baseline import changes
 from vpatch.matrix.rendering import markdown
-from vpatch.matrix.verdicts import Matrix
+from vpatch.matrix.verdicts import Matrix, read_rows
 
 from tests.readme import README, RECORD, fresh
 from tests.releases import FACTS, RELEASES, fact
@@ -27,7 +26,7 @@ OURS = tuple(item.id for item in discover() if item.id in FACTS)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """An empty cache, to be filled by the first run."""
+    """A cache that the first run fills."""
     return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
 
 
@@ -67,7 +66,7 @@ def test_a_pending_part_tells_its_shape(cold: Ran) -> None:
 
 
 def without_network(home: Mapping[str, str]) -> dict[str, str]:
-    """Give an environment in which the package index is one that nobody serves, under its usual name."""
+    """Return an environment in which no server can be reached."""
     return {**home, "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
 
 

@@ -1,4 +1,4 @@
-"""What `vpatch matrix` is asked for, what it shows, and what becomes of it where something is in the way."""
+"""The options of `vpatch matrix`, its output, its errors and its interruption."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ overlay = Overlay("Never judged.", (Part("part", (shape,), merged=Endless()),))
 
 @pytest.fixture
 def running(slim: Trees, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run whose processes look at an overlay for ever, with more rows than processes."""
+    """A run whose worker processes never finish, with more rows than processes."""
     (tmp_path / "endless-1.dist-info").mkdir()
     (tmp_path / "endless-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: endless\nVersion: 1\n")
     (tmp_path / "endless-1.dist-info/entry_points.txt").write_text("[vpatch.overlays]\nendless = endless\n")
@@ -169,8 +169,8 @@ def running(slim: Trees, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def lookers(process: subprocess.Popen[str]) -> list[int]:
-    """Give the processes of the pool, once they are at work."""
+def workers(process: subprocess.Popen[str]) -> list[int]:
+    """Return the ids of the worker processes, once they work."""
     while process.poll() is None:
         with suppress(OSError):  # a thread or a process that has just ended
             threads = list(Path(f"/proc/{process.pid}/task").iterdir())
@@ -190,7 +190,7 @@ def wait_for_the_end_of(processes: list[int]) -> None:
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt(running: subprocess.Popen[str], number: int) -> None:
-    processes = lookers(running)
+    processes = workers(running)
     os.kill(running.pid, number)
     out, err = running.communicate(timeout=60)
 
@@ -200,7 +200,7 @@ def test_an_interrupt(running: subprocess.Popen[str], number: int) -> None:
 
 @pytest.mark.usefixtures("heeding_interrupts")
 def test_an_interrupt_of_all_processes_by_the_terminal(running: subprocess.Popen[str]) -> None:
-    lookers(running)
+    workers(running)
     os.killpg(running.pid, signal.SIGINT)
     out, err = running.communicate(timeout=60)
 
@@ -208,7 +208,7 @@ def test_an_interrupt_of_all_processes_by_the_terminal(running: subprocess.Popen
 
 
 def test_a_process_that_is_killed(running: subprocess.Popen[str]) -> None:
-    os.kill(lookers(running)[0], signal.SIGKILL)
+    os.kill(workers(running)[0], signal.SIGKILL)
     out, err = running.communicate(timeout=60)
 
     assert (running.returncode, out) == (1, "")
@@ -216,7 +216,7 @@ def test_a_process_that_is_killed(running: subprocess.Popen[str]) -> None:
 
 
 def test_nothing_is_left_of_a_run_that_is_killed(running: subprocess.Popen[str]) -> None:
-    processes = lookers(running)
+    processes = workers(running)
     running.kill()
 
     wait_for_the_end_of(processes)
@@ -232,7 +232,7 @@ def test_a_patched_tree(vpatch: Program, patched: Trees) -> None:
 
 
 def test_a_tree_that_is_patched_in_part(vpatch: Program, linked: Trees) -> None:
-    """What is applied stays; what is not is tried as ever."""
+    """Applied overlays stay; the others are tried."""
     tree = linked("0.25.0")
     assert vpatch("apply", tree, "--overlay", "turboquant-auto-dtype").code == 0
 

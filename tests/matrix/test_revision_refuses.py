@@ -1,7 +1,8 @@
-"""What a git revision is not read from, and what nobody is to see, to wait for or to find afterwards."""
+"""Git revisions that cannot be read: no secret is shown, no wait is endless, and nothing is left behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,20 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix import git_fetch
-from vpatch.matrix.revision import Revision
+from vpatch.matrix import trees
+from vpatch.matrix.trees import Revision, shown
 
-from tests.matrix.git_server import Served, serving
-from tests.matrix.repositories import git
+from tests.matrix.git_server import Served, git, serving
+
+if TYPE_CHECKING:
+    from tests.conftest import Program
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
 CACHE = "vllm/config/cache.py"
 FILES = (CACHE, "vllm/__init__.py")
-READ = "import sys; from vpatch.matrix.revision import Revision; Revision(*sys.argv[1:]).read([])"
+READ = "import sys; from vpatch.matrix.trees import Revision; Revision(*sys.argv[1:]).read([])"
 
 
 @pytest.fixture
@@ -111,7 +115,7 @@ def test_no_options(repository: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where the user's settings allow it, or rewrite a harmless address to it."""
+    """It is refused even if the user's settings allow it, or rewrite a harmless address to it."""
     evil = f"ext::sh -c touch% {tmp_path}/done"
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.gitconfig").write_text(
@@ -119,7 +123,7 @@ def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     ran = subprocess.run(["git", "ls-remote", evil], capture_output=True, check=False)
-    assert (tmp_path / "done").exists(), ran.stderr  # this is what is at stake
+    assert (tmp_path / "done").exists(), ran.stderr  # without vpatch, git runs it
     (tmp_path / "done").unlink()
 
     for address in (evil, "https://example.org/", f"fd::{tmp_path}"):
@@ -128,7 +132,7 @@ def test_a_transport_that_runs_commands(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_that_lacks_the_file_and_would_run_a_command(repository: Path, tmp_path: Path) -> None:
-    """A partial clone fetches what it lacks, by whatever its own settings say. Here it does not."""
+    """Git fetches what a partial clone lacks, by the command in the clone's settings; vpatch prevents that."""
     git(repository, "config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "-q", "--bare", "--filter=blob:none", f"file://{repository}", "partial")
     git(tmp_path / "partial", "config", "remote.origin.uploadpack", f"touch {tmp_path}/done; false")
@@ -149,7 +153,7 @@ def test_no_vllm(repository: Path) -> None:
 @pytest.mark.parametrize("at", ["vllm/config/cache.py", "vllm/config"])
 @pytest.mark.parametrize("kind", ["symbolic link", "submodule"])
 def test_not_a_plain_file(repository: Path, at: str, kind: str) -> None:
-    """A link says where the code is, in a checkout; in the store there is only its name."""
+    """The object store has the target of a link, not its content."""
     before = git(repository, "rev-parse", "HEAD")
     git(repository, "rm", "-q", "-r", at)
     if kind == "submodule":
@@ -178,7 +182,7 @@ def processes(port: int) -> list[str]:
 
 
 def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git_fetch, "SILENCE", 0.5)
+    monkeypatch.setattr(trees, "SILENCE", 0.5)
     server.silent = threading.Event()
 
     told = refused(server.url("repository/.git", "somebody:s3cret"))
@@ -189,8 +193,8 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
 
 
 def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its queue is full: whoever connects hears nothing at all."""
-    monkeypatch.setattr(git_fetch, "SILENCE", 0.5)
+    """Its queue is full: a connection gets no answer at all."""
+    monkeypatch.setattr(trees, "SILENCE", 0.5)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -217,7 +221,7 @@ def until(holds: Callable[[], object]) -> None:
 
 IN_THREADS = """
 import sys, threading, time
-from vpatch.matrix.revision import Revision
+from vpatch.matrix.trees import Revision
 for _ in range(int(sys.argv.pop())):
     threading.Thread(target=Revision(*sys.argv[1:]).read, args=([],), daemon=True).start()
 time.sleep(60)
@@ -226,9 +230,9 @@ THREADS = 4
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize("script", [READ, IN_THREADS], ids=["alone", "in threads that nobody waits for"])
+@pytest.mark.parametrize("script", [READ, IN_THREADS], ids=["alone", "in daemon threads"])
 def test_interrupted(repository: Path, server: Served, temporary: Path, script: str) -> None:
-    """Neither a folder is left nor a process."""
+    """No folder and no process is left."""
     server.silent = threading.Event()
     several = [str(THREADS)] if script == IN_THREADS else []
     command = [sys.executable, "-c", script, server.url("repository/.git"), "main", *several]
@@ -256,3 +260,78 @@ def test_without(repository: Path, tmp_path: Path, lacking: str) -> None:
 
     cause = "a git revision needs git and gitpython: pip install 'vpatch[git]'"
     assert ran.stderr.splitlines()[-1] == f"vpatch.errors.Failure: cannot read: {repository}: {cause}"
+
+
+# --- secrets --------------------------------------------------------------------------------------------------------
+
+
+SECRETS = ("SECRET", "SEC/", "SEC ", "SEC?", "RETPW", "us3r:", "us3r@")
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path) as served:
+        served.login = "us3r:SECRET"
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("https://us3r:SECRET@host/x", "https://host/x"),
+        ("https://SECRET@host/x", "https://host/x"),
+        ("https://us3r:SEC/RETPW@host/x", "https://host/x"),
+        ("https://us3r:SEC@KEPT@host/x", "https://host/x"),
+        ("https://us3r:SEC?RETPW@host/x", "https://..."),  # a login and a query cannot be told apart here
+        ("https://us3r:SEC#RETPW@host/x", "https://..."),
+        ("https://us3r:SECRET@host/x?t=RETPW@KEPT", "https://..."),
+        ("https://us3r:SECRET@host/x?t=KEPT#RETPW", "https://host/x"),
+        ("ssh://git@host:22/x", "ssh://host:22/x"),
+        ("us3r:SECRET@host:path", "host:path"),
+        ("us3r:SEC/RETPW@host:path", "host:path"),
+        ("us3r:SEC://RETPW@host:path", "host:path"),
+        ("https:/us3r:SECRET@host/x", "host/x"),
+        ("git@host:path", "git@host:path"),
+        ("host:path", "host:path"),
+        ("file:///home/me@host/x", "file:///home/me@host/x"),
+        ("/home/me@host/a:b", "/home/me@host/a:b"),
+        ("./a:b@c", "./a:b@c"),
+    ],
+)
+def test_an_address(address: str, told: str) -> None:
+    assert shown(address) == told
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://us3r:WRONG-SECRET@{host}/x",
+        "http://SECRET@{host}/x",
+        "http://us3r:SEC/RETPW@{host}/x",
+        "http://us3r:SEC RETPW@{host}/x",
+        "http://us3r:SEC?RETPW@{host}/x",
+        "http://{host}/x?token=SECRET",
+        "us3r:SECRET@{host}",
+        "us3r:SEC/RETPW@{host}",
+    ],
+)
+@pytest.mark.parametrize("where", ["address", "settings"])
+def test_what_is_told(
+    vpatch: Program, guarded: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, where: str
+) -> None:
+    """On the terminal, in the JSON and on the page; the secret is in the address, or in git's settings."""
+    secret = address.format(host=f"127.0.0.1:{guarded.port}")
+    given = "https://example.org/x" if where == "settings" else secret
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.gitconfig").write_text(f'[url "{secret}"]\ninsteadOf = https://example.org/x\n')
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", "echo >&2 fatal: no way to")  # its arguments follow
+    page = tmp_path / "page.html"
+    asked = ("matrix", "--git", given, "--rev", "main", "--overlay", "turboquant-hybrid", "--html", page)
+
+    text, object_ = vpatch(*asked), vpatch(*asked, "--json")
+
+    assert (text.code, object_.code) == (1, 1)
+    assert json.loads(object_.out)["rows"][0]["problems"][0]["what"] == "cannot fetch"
+    for told in (text.out, text.err, object_.out, object_.err, page.read_text()):
+        assert not [word for word in SECRETS if word in told], told

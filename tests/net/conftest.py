@@ -1,5 +1,5 @@
 """The loopback index."""
 
-from tests.loopback import settings, site
+from tests.loopback import index, settings
 
-__all__ = ["settings", "site"]
+__all__ = ["index", "settings"]

@@ -1,4 +1,4 @@
-"""Causes are told in one line, without secrets."""
+"""Causes are one line, without secrets."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from functools import cached_property
 from pathlib import Path
 
 from vpatch.core.catalogue import discover
-from vpatch.core.edits import ReplaceFunction
+from vpatch.core.edits.definitions import ReplaceFunction
 from vpatch.core.engine import Engine
 from vpatch.core.judge import judge
-from vpatch.core.landing.position import chain as statements_at
+from vpatch.core.landing.check import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
 from vpatch.core.syntax import Path as Steps
 from vpatch.core.verdict import Finding, State

@@ -1,4 +1,4 @@
-"""Wheels that must be refused."""
+"""The loopback index, and a check that a wheel is refused."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
-from tests.loopback import NAME, Site, make_wheel, settings, site
+from tests.loopback import NAME, IndexServer, index, settings
 
-__all__ = ["settings", "site"]
-
-
-@pytest.fixture(name="make_wheel")
-def make_wheel_fixture() -> Callable[..., bytes]:
-    """Give `make_wheel`."""
-    return make_wheel
+__all__ = ["index", "settings"]
 
 
 @pytest.fixture
-def refusal(site: Site, tmp_path: Path) -> Callable[[bytes], str]:
-    """`refusal(wheel)`: what `fetch` says of a wheel that it must refuse, leaving nothing behind."""
+def refusal(index: IndexServer, tmp_path: Path) -> Callable[[bytes], str]:
+    """`refusal(wheel)`: fetch a wheel that must be refused; return the message, and check that nothing is left."""
 
     def refuse(wheel: bytes) -> str:
-        site.publish(NAME, wheel)
+        index.publish(NAME, wheel)
         before = sorted(tmp_path.iterdir())
         with pytest.raises(Failure) as caught:
             fetch("1.0", tmp_path / "new" / "tree")

@@ -1,11 +1,13 @@
-"""A fetched tree is the wheel's Python files, all checked, and it is there completely or not at all."""
+"""A fetched tree has the wheel's Python files, all checked; it exists completely or not at all."""
 
 from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from vpatch.net import ranges
 from vpatch.release.fetch import fetch
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 DATE = 1777863720  # 2026-05-04 03:02:00 UTC
@@ -32,34 +34,34 @@ def files_of(tree: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
-def test_puts_the_python_files_and_the_dist_info_into_the_target(site: Site, tmp_path: Path, page: str) -> None:
-    site.page = page
+def test_puts_the_python_files_and_the_dist_info_into_the_target(index: IndexServer, tmp_path: Path, page: str) -> None:
+    index.page = page
 
     fetched = fetch("1.0", tmp_path / "tree")
 
-    assert files_of(tmp_path / "tree") == site.wanted()
+    assert files_of(tmp_path / "tree") == index.wanted()
     assert (fetched.version, fetched.wheel, fetched.tree) == ("1.0", NAME, tmp_path / "tree")
-    assert fetched.files == len(site.wanted()) == 7
-    assert fetched.wheel_bytes == len(site.files[NAME])
+    assert fetched.files == len(index.wanted()) == 7
+    assert fetched.wheel_bytes == len(index.files[NAME])
     assert fetched.bytes_read < ranges.TAIL + 2000
-    assert len(site.spans()) == 3
+    assert len(index.spans()) == 3
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize("kind", ["ignored", "416", "501"])
-def test_fetches_the_whole_wheel_where_ranges_are_refused(site: Site, tmp_path: Path, kind: str) -> None:
-    site.ranges = kind
+def test_fetches_the_whole_wheel_where_ranges_are_refused(index: IndexServer, tmp_path: Path, kind: str) -> None:
+    index.ranges = kind
     calls: list[tuple[int, int]] = []
 
     fetched = fetch("1.0", tmp_path / "tree", progress=lambda done, total: calls.append((done, total)))
 
-    size = len(site.files[NAME])
-    assert files_of(tmp_path / "tree") == site.wanted()
+    size = len(index.files[NAME])
+    assert files_of(tmp_path / "tree") == index.wanted()
     assert (fetched.bytes_read, fetched.wheel_bytes) == (size, size)
     assert calls[-1] == (size, size)
 
 
-def test_gives_files_the_wheels_dates_and_the_users_modes(site: Site, tmp_path: Path) -> None:
+def test_gives_files_the_wheels_dates_and_the_users_modes(index: IndexServer, tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
         fetch("1.0", tmp_path / "tree")
@@ -72,7 +74,7 @@ def test_gives_files_the_wheels_dates_and_the_users_modes(site: Site, tmp_path: 
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_takes_an_empty_folder_or_a_new_path(site: Site, tmp_path: Path, there: bool) -> None:  # noqa: FBT001
+def test_takes_an_empty_folder_or_a_new_path(index: IndexServer, tmp_path: Path, there: bool) -> None:  # noqa: FBT001
     target = tmp_path / "a/b/tree"
     if there:
         target.mkdir(parents=True)
@@ -97,20 +99,81 @@ def test_takes_an_empty_folder_or_a_new_path(site: Site, tmp_path: Path, there: 
     ],
 )
 def test_leaves_nothing_behind_when_the_server_fails(
-    site: Site, refusal: Refusal, trouble: dict[str, object], text: str
+    index: IndexServer, refusal: Refusal, trouble: dict[str, object], text: str
 ) -> None:
     for name, value in trouble.items():
-        setattr(site, name, value)
+        setattr(index, name, value)
 
-    assert text in refusal(site.files[NAME])
+    assert text in refusal(index.files[NAME])
 
 
-def test_knows_no_such_release(site: Site, tmp_path: Path) -> None:
+def test_knows_no_such_release(index: IndexServer, tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"^no such release: vllm 9.9.9: the index has 1.0$"):
         fetch("9.9.9", tmp_path / "tree")
 
 
-# --- the extra, and the real thing -----------------------------------------------------------------------------
+# --- targets and disks -----------------------------------------------------------------------------------------
+
+
+def test_refuses_a_target_that_is_taken(index: IndexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path / "here")
+
+    for target, line in [
+        (tmp_path / "full", f"cannot fetch into: {tmp_path}/full: it is not empty"),
+        (tmp_path / "full/file", f"cannot write: {tmp_path}/full/file: not a directory"),
+        (tmp_path / "full/file/tree", f"cannot write: {tmp_path}/full/file/tree: not a directory"),
+        (tmp_path / "loop", f"cannot write: {tmp_path}/loop: too many levels of symbolic links"),
+        (Path(), f"cannot fetch into: {tmp_path}/here: it is the current folder"),
+    ]:
+        with pytest.raises(Failure) as caught:
+            fetch("1.0", target)
+        assert str(caught.value) == line
+    assert index.asked == []
+
+
+def test_refuses_a_target_that_was_taken_meanwhile(
+    index: IndexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: int) -> None:
+        (tmp_path / "tree/file").mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(Failure) as caught:
+        fetch("1.0", tmp_path / "tree", progress=late)
+
+    assert str(caught.value) == f"cannot write: {tmp_path}/tree: directory not empty"
+    assert [path.name for path in tmp_path.iterdir()].count("tree") == 1
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_says_that_a_folder_cannot_be_made(index: IndexServer) -> None:
+    with pytest.raises(Failure, match=r"^cannot write: /proc/vpatch/tree: no such file or directory$"):
+        fetch("1.0", Path("/proc/vpatch/tree"))
+
+
+def test_says_that_the_disk_is_full(
+    index: IndexServer, refusal: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.utime
+    written = []
+
+    def utime(path: Path, times: tuple[float, float]) -> None:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, times)
+
+    monkeypatch.setattr(os, "utime", utime)
+
+    line = refusal(index.files[NAME])
+
+    assert re.fullmatch(rf"cannot write: {tmp_path}/new/tree/vllm.*: no space left on device", line)
+
+
+# --- the extra, and the real index -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", ["requests", "pypi_simple"])

@@ -1,4 +1,4 @@
-"""The index is the user's, every way it can fail is told in one line, and one wheel is the right one."""
+"""The wheel of a release on the user's indexes; every failure of an index is reported in one line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.errors import Failure
 from vpatch.net import error_text
-from vpatch.release.index import find_wheel, releases
+from vpatch.release.index import find_wheel, listings
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
+
+
+def versions() -> list[str]:
+    """Return the versions that the only index offers and that are not yanked, oldest first."""
+    (offers,) = listings()
+    return [str(version) for version in sorted(offers) if not offers[version].yanked]
 
 
 def first_line(caught: pytest.ExceptionInfo[Failure]) -> str:
@@ -23,14 +29,14 @@ def first_line(caught: pytest.ExceptionInfo[Failure]) -> str:
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
-def test_finds_the_wheel_on_either_kind_of_page(site: Site, page: str) -> None:
-    site.page = page
+def test_finds_the_wheel_on_either_kind_of_page(index: IndexServer, page: str) -> None:
+    index.page = page
 
     wheel = find_wheel("1.0")
 
     name = f"vllm-1.0-{X86}"
-    assert (wheel.version, wheel.filename, wheel.url) == ("1.0", name, f"{site.url}/files/{name}")
-    assert wheel.sha256 == hashlib.sha256(site.files[name]).hexdigest()
+    assert (wheel.version, wheel.filename, wheel.url) == ("1.0", name, f"{index.url}/files/{name}")
+    assert wheel.sha256 == hashlib.sha256(index.files[name]).hexdigest()
 
 
 @pytest.mark.parametrize("turn", [1, -1])
@@ -47,34 +53,34 @@ def test_finds_the_wheel_on_either_kind_of_page(site: Site, page: str) -> None:
         ([f"vllm-2.0-{X86}", f"vllm-2.0+cu129-{X86}", f"other-2.0-9-{X86}", "vllm-2.0.tar.gz", "vllm.whl"], 0),
     ],
 )
-def test_chooses_one_wheel_whatever_their_order(site: Site, names: list[str], best: int, turn: int) -> None:
+def test_chooses_one_wheel_whatever_their_order(index: IndexServer, names: list[str], best: int, turn: int) -> None:
     for name in names[::turn]:
-        site.publish(name)
+        index.publish(name)
 
     assert find_wheel("2.0").filename == names[best]
 
 
-def test_takes_a_yanked_wheel_only_where_there_is_no_other(site: Site) -> None:
-    site.publish(f"vllm-2.0-1-{X86}", attributes='data-yanked="bad"')
+def test_takes_a_yanked_wheel_only_where_there_is_no_other(index: IndexServer) -> None:
+    index.publish(f"vllm-2.0-1-{X86}", attributes='data-yanked="bad"')
 
     assert find_wheel("2.0").filename == f"vllm-2.0-1-{X86}"
 
-    site.publish(f"vllm-2.0-{X86}")
+    index.publish(f"vllm-2.0-{X86}")
 
     assert find_wheel("2.0").filename == f"vllm-2.0-{X86}"
 
 
-def test_lists_releases_oldest_first_without_yanked_ones(site: Site) -> None:
+def test_lists_releases_oldest_first_without_yanked_ones(index: IndexServer) -> None:
     for version in ("0.10.0", "0.9.1", "0.11.0rc1"):
-        site.publish(f"vllm-{version}-{X86}")
-    site.publish(f"vllm-0.9.0-{X86}", attributes="data-yanked")
+        index.publish(f"vllm-{version}-{X86}")
+    index.publish(f"vllm-0.9.0-{X86}", attributes="data-yanked")
 
-    assert releases() == ("0.9.1", "0.10.0", "0.11.0rc1", "1.0")
+    assert versions() == ["0.9.1", "0.10.0", "0.11.0rc1", "1.0"]
 
 
-def test_names_the_neighbours_of_an_unknown_release(site: Site) -> None:
+def test_names_the_neighbours_of_an_unknown_release(index: IndexServer) -> None:
     for minor in range(1, 9):
-        site.publish(f"vllm-1.{minor}-{X86}")
+        index.publish(f"vllm-1.{minor}-{X86}")
 
     with pytest.raises(Failure) as caught:
         find_wheel("1.4.5")
@@ -87,19 +93,19 @@ def test_names_the_neighbours_of_an_unknown_release(site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm-{}-py3-none-any.whl", "vllm-1.0-{}-py3-none-any.whl"])
-def test_passes_over_a_number_too_long_to_be_read(site: Site, name: str) -> None:
-    site.publish(name.format("1" * 5000))
+def test_passes_over_a_number_too_long_to_be_read(index: IndexServer, name: str) -> None:
+    index.publish(name.format("1" * 5000))
 
-    assert releases() == ("1.0",)
+    assert versions() == ["1.0"]
 
 
 @pytest.mark.parametrize("version", ["latest", "1" * 5000])
-def test_refuses_what_is_no_version_without_asking_anybody(site: Site, version: str) -> None:
+def test_refuses_what_is_no_version_without_asking_anybody(index: IndexServer, version: str) -> None:
     with pytest.raises(Failure) as caught:
         find_wheel(version)
 
     assert first_line(caught) == f"not a version: {version}: a release reads like 0.20.2"
-    assert site.asked == []
+    assert index.asked == []
 
 
 @pytest.mark.parametrize(
@@ -114,33 +120,33 @@ def test_refuses_what_is_no_version_without_asking_anybody(site: Site, version: 
         ("nested", "it sent something else than a project page"),
     ],
 )
-def test_says_what_a_broken_index_did(site: Site, page: str, cause: str) -> None:
-    site.page = page
+def test_says_what_a_broken_index_did(index: IndexServer, page: str, cause: str) -> None:
+    index.page = page
 
     with pytest.raises(Failure) as caught:
         find_wheel("1.0")
 
-    assert first_line(caught) == f"package index failed: {site.url}/simple/: {cause}"
+    assert first_line(caught) == f"package index failed: {index.url}/simple/: {cause}"
 
 
 @pytest.mark.parametrize("page", ["404", "garbage"])
-def test_says_that_an_index_has_no_such_project(site: Site, page: str) -> None:
-    site.page = page
+def test_says_that_an_index_has_no_such_project(index: IndexServer, page: str) -> None:
+    index.page = page
 
     with pytest.raises(Failure) as caught:
-        releases()
+        versions()
 
-    assert first_line(caught) == f"no such project: vllm: no wheel at {site.url}/simple/"
+    assert first_line(caught) == f"no such project: vllm: no wheel at {index.url}/simple/"
 
 
-def test_tries_again_while_an_index_is_busy(site: Site) -> None:
-    site.failures = 2
+def test_tries_again_while_an_index_is_busy(index: IndexServer) -> None:
+    index.failures = 2
 
     assert find_wheel("1.0").version == "1.0"
-    assert len(site.asked) == 3
+    assert len(index.asked) == 3
 
 
-def test_says_that_an_index_is_down(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_that_an_index_is_down(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and nobody listens
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
@@ -152,19 +158,19 @@ def test_says_that_an_index_is_down(site: Site, monkeypatch: pytest.MonkeyPatch)
     assert first_line(caught) == f"package index failed: {url}: connection refused"
 
 
-def test_says_that_an_index_is_slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_that_an_index_is_slow(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
-    site.stalls = "/simple/"
+    index.stalls = "/simple/"
 
     with pytest.raises(Failure) as caught:
         find_wheel("1.0")
 
-    assert first_line(caught) == f"package index failed: {site.url}/simple/: no answer within 0.1 s"
+    assert first_line(caught) == f"package index failed: {index.url}/simple/: no answer within 0.1 s"
 
 
-def test_stops_at_the_first_index_that_has_the_release(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_INDEX", f"{site.url}/empty/")  # it does not know the project
+def test_stops_at_the_first_index_that_has_the_release(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_INDEX", f"{index.url}/empty/")  # it does not know the project
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "http://127.0.0.1:1/down")
 
     assert find_wheel("1.0").version == "1.0"
-    assert [path for path, _ in site.asked] == ["/empty/vllm/", "/simple/vllm/"]
+    assert [path for path, _ in index.asked] == ["/empty/vllm/", "/simple/vllm/"]

@@ -1,4 +1,4 @@
-"""The indexes are those that uv and pip would ask, and a broken settings file is named."""
+"""The indexes, credentials and certificates are those of uv and pip; no secret is shown."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pypi_simple
 import pytest
 from vpatch.errors import Failure
-from vpatch.release.index import find_wheel, releases
-from vpatch.release.index_config import read_settings
+from vpatch.release.index import find_wheel, listings
+from vpatch.release.index_config import open_session, read_settings
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 UV = '[[index]]\nurl = "URL/uv-default/"\ndefault = true\n'
 PIP = "[global]\nindex-url = URL/pip/\n"
@@ -53,7 +53,7 @@ PIP = "[global]\nindex-url = URL/pip/\n"
     ],
 )
 def test_asks_the_users_indexes_in_order(
-    site: Site,
+    index: IndexServer,
     settings: Path,
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
@@ -64,15 +64,15 @@ def test_asks_the_users_indexes_in_order(
     monkeypatch.delenv("PIP_INDEX_URL")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(settings / "absent"))
     for name, value in variables.items():
-        url = value.replace("URL", site.url) if "/" in value else f"{site.url}/{value}/"
+        url = value.replace("URL", index.url) if "/" in value else f"{index.url}/{value}/"
         monkeypatch.setenv(name, str(settings / value) if name.endswith("_FILE") else url)
     for path, text in files.items():
         file = settings / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.replace("URL", site.url))
+        file.write_text(text.replace("URL", index.url))
 
-    assert releases() == ("1.0",)
-    assert [path.split("/")[1] for path, _ in site.asked] == asked
+    assert [[str(version) for version in offers] for offers in listings()] == [["1.0"]] * len(asked)
+    assert [path.split("/")[1] for path, _ in index.asked] == asked
 
 
 def test_uses_the_librarys_index_where_nobody_names_one(settings: Path) -> None:
@@ -87,11 +87,13 @@ def test_uses_the_librarys_index_where_nobody_names_one(settings: Path) -> None:
         ("file:///srv", "no package index: vllm: the settings of uv and pip name local folders only"),
     ],
 )
-def test_says_that_an_address_is_of_no_use(site: Site, monkeypatch: pytest.MonkeyPatch, url: str, line: str) -> None:
+def test_says_that_an_address_is_of_no_use(
+    index: IndexServer, monkeypatch: pytest.MonkeyPatch, url: str, line: str
+) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", url)
 
     with pytest.raises(Failure) as caught:
-        releases()
+        list(listings())
 
     [problem] = caught.value.problems
     assert str(problem) == line
@@ -109,7 +111,7 @@ def test_says_that_an_address_is_of_no_use(site: Site, monkeypatch: pytest.Monke
     ],
 )
 def test_says_which_settings_file_is_broken(
-    site: Site, settings: Path, monkeypatch: pytest.MonkeyPatch, path: str, content: bytes | None, cause: str
+    index: IndexServer, settings: Path, monkeypatch: pytest.MonkeyPatch, path: str, content: bytes | None, cause: str
 ) -> None:
     monkeypatch.delenv("PIP_CONFIG_FILE")
     file = settings / path
@@ -135,3 +137,80 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
 
     assert "http://127.0.0.1:9/simple" in read_settings().indexes
+
+
+# --- the session -----------------------------------------------------------------------------------------------
+
+
+def test_uses_credentials_and_never_shows_them(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.login = "me:p@ss/word"
+    secret = index.url.replace("//", "//me:p%40ss%2Fword@")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{secret}/simple/")
+
+    wheel = find_wheel("1.0")
+    with open_session(read_settings()) as session:
+        answer = session.get(wheel.url, timeout=5)
+
+    assert answer.content == index.files[wheel.filename]
+    assert wheel.url == f"{index.url}/files/{wheel.filename}"
+    index.page = "500"
+    with pytest.raises(Failure) as caught:
+        find_wheel("1.0")
+
+    [problem] = caught.value.problems
+    assert str(problem).startswith(f"package index failed: {index.url}/simple/: ")
+    assert "p%40ss" not in repr(read_settings())
+
+
+def test_says_that_credentials_are_wanted(index: IndexServer) -> None:
+    index.login = "me:secret"
+
+    with pytest.raises(Failure) as caught:
+        find_wheel("1.0")
+
+    cause = "the server answers 401 unauthorized"
+    [problem] = caught.value.problems
+    assert str(problem) == f"package index failed: {index.url}/simple/: {cause}"
+
+
+def test_takes_other_servers_credentials_from_netrc(
+    index: IndexServer, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "http://you:other@localhost:1/simple")
+    index.login = "me:secret"
+
+    assert find_wheel("1.0").version == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, True),
+        ({"SSL_CERT_FILE": "/a"}, "/a"),
+        ({"SSL_CERT_FILE": "/a", "PIP_CERT": "/b"}, "/b"),
+    ],
+)
+def test_trusts_the_users_certificates(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: object
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with open_session(read_settings()) as session:
+        assert session.verify == expected
+
+
+@pytest.mark.parametrize("variable", ["PIP_CERT", "REQUESTS_CA_BUNDLE"])
+def test_says_that_the_certificates_are_missing(
+    index: IndexServer, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("http:", "https:") + "/simple/")
+    monkeypatch.setenv("SSL_CERT_FILE", "/absent/too")
+    monkeypatch.setenv(variable, "/absent/bundle.pem")
+
+    with pytest.raises(Failure) as caught:
+        find_wheel("1.0")
+
+    [problem] = caught.value.problems
+    assert str(problem).endswith("invalid path: /absent/bundle.pem")

@@ -1,4 +1,4 @@
-"""A fetch that is interrupted or killed leaves no half tree, and two at once do not meet."""
+"""A fetch that is interrupted or killed leaves no partial tree; two fetches at once do not collide."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 CHILD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from vpatch.release import fetch as module
-real, written = module._write, []
-def write(path, member):
-    real(path, member)
+from vpatch.release.fetch import fetch
+real, written = os.utime, []
+def utime(path, times):
+    real(path, times)
     written.append(path)
     if len(written) == int(sys.argv[2]):
         print("writing", flush=True)
         time.sleep(60)
-module._write = write
-module.fetch("1.0", Path(sys.argv[1]))
+os.utime = utime
+fetch("1.0", Path(sys.argv[1]))
 """
 
 
@@ -55,13 +55,13 @@ def interrupt(child: subprocess.Popen[str], number: signal.Signals) -> str:
 
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize("where", ["writing", "reading"])
-def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path, where: str) -> None:
+def test_an_interrupt_leaves_nothing_behind(index: IndexServer, tmp_path: Path, where: str) -> None:
     before = sorted(tmp_path.iterdir())
     if where == "reading":
-        site.stalls = "/files/"
+        index.stalls = "/files/"
     child = start(tmp_path / "new/tree", 3)
     if where == "reading":
-        assert site.stalled.wait(20)
+        assert index.stalled.wait(20)
     else:
         assert child.stdout is not None
         assert child.stdout.readline() == "writing\n"
@@ -73,7 +73,7 @@ def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path, where: s
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_next_fetch_removes_what_a_killed_one_left(site: Site, tmp_path: Path) -> None:
+def test_the_next_fetch_removes_what_a_killed_one_left(index: IndexServer, tmp_path: Path) -> None:
     child = start(tmp_path / "tree", 3)
     assert child.stdout is not None
     assert child.stdout.readline() == "writing\n"
@@ -84,21 +84,21 @@ def test_the_next_fetch_removes_what_a_killed_one_left(site: Site, tmp_path: Pat
 
     fetch("1.0", tmp_path / "tree")
 
-    assert files_of(tmp_path / "tree") == site.wanted()
+    assert files_of(tmp_path / "tree") == index.wanted()
     assert [path.name for path in tmp_path.glob(".tree.vpatch-*")] == [".tree.vpatch-mine"]
 
 
-def test_two_fetches_of_one_target_give_one_result(site: Site, tmp_path: Path) -> None:
+def test_two_fetches_of_one_target_give_one_result(index: IndexServer, tmp_path: Path) -> None:
     began: list[bool] = []
 
     def slowly(*_: int) -> None:
         if not began:
             began.append(True)
-            fetch("1.0", tmp_path / "tree")  # another one, which finds this one's folder and must leave it alone
+            fetch("1.0", tmp_path / "tree")  # another fetch, which must not remove the folder of this one
             assert len(list(tmp_path.glob(".tree.vpatch-*"))) == 1
 
     with pytest.raises(Failure, match=r"tree: directory not empty$"):
         fetch("1.0", tmp_path / "tree", progress=slowly)
 
-    assert files_of(tmp_path / "tree") == site.wanted()
+    assert files_of(tmp_path / "tree") == index.wanted()
     assert not list(tmp_path.glob(".*"))

@@ -1,4 +1,4 @@
-"""What a lying wheel, index or server may cost: each limit is named where it is exceeded, and in the documents."""
+"""Limits on what wheels, indexes and servers may send: messages name them, and so do the documents."""
 
 from __future__ import annotations
 
@@ -13,43 +13,41 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.matrix.wheel import WheelFile
-from vpatch.net import limits
-from vpatch.net.adapter import Pace, RefusedError
+from vpatch.matrix.releases import WheelFile
+from vpatch.net import session
+from vpatch.net.error_text import size as formatted
 from vpatch.net.ranges import open_remote
-from vpatch.release import session
+from vpatch.net.session import LIMITS, Pace, RefusedError
 from vpatch.release.index import find_wheel
-from vpatch.release.index_config import read_settings
-from vpatch.release.session import open_session
+from vpatch.release.index_config import open_session, read_settings
 
 from tests.drip import DRIPS, dripping
-from tests.loopback import NAME, SOURCES, record_of
+from tests.loopback import NAME, SOURCES, make_wheel, record_of
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 Refusal = Callable[[bytes], str]
-MakeWheel = Callable[..., bytes]
 
 BOMB = "vllm/bomb.py"
 
 
 def moved(wheel: bytes, by: int) -> bytes:
-    """Let the directory say that it begins later: so every file begins earlier than it does."""
+    """Move the directory's recorded start, so that every file seems to begin earlier than it does."""
     at = wheel.rindex(b"PK\5\6") + 16
     (offset,) = struct.unpack_from("<I", wheel, at)
     return wheel[:at] + struct.pack("<I", offset + by) + wheel[at + 4 :]
 
 
-def test_a_file_that_begins_before_the_wheel(site: Site, refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_a_file_that_begins_before_the_wheel(index: IndexServer, refusal: Refusal) -> None:
     line = refusal(moved(make_wheel(), 1000))
 
-    assert line == f"damaged wheel: {site.url}/files/{NAME}: vllm/__init__.py begins at -1,000, outside of it"
-    assert all("--" not in span and "=-" not in span[7:] for span in site.spans())
-    assert len(site.spans()) == 1
+    assert line == f"damaged wheel: {index.url}/files/{NAME}: vllm/__init__.py begins at -1,000, outside of it"
+    assert all("--" not in span and "=-" not in span[7:] for span in index.spans())
+    assert len(index.spans()) == 1
 
 
-def test_a_wheel_on_disk_that_lies_so(tmp_path: Path, make_wheel: MakeWheel) -> None:
+def test_a_wheel_on_disk_that_lies_so(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(moved(make_wheel(), 1000))
 
@@ -57,13 +55,13 @@ def test_a_wheel_on_disk_that_lies_so(tmp_path: Path, make_wheel: MakeWheel) -> 
         WheelFile(path).read([])
 
 
-def test_a_file_that_unpacks_to_more_than_a_file_may_have(refusal: Refusal, make_wheel: MakeWheel) -> None:
-    line = refusal(make_wheel({BOMB: bytes(limits.FILE + 1)}))
+def test_a_file_that_unpacks_to_more_than_a_file_may_have(refusal: Refusal) -> None:
+    line = refusal(make_wheel({BOMB: bytes(LIMITS.file + 1)}))
 
     assert line == f"too large: {BOMB}: 67,108,865 bytes unpacked, and a file may have 64 MiB"
 
 
-def test_a_file_that_unpacks_to_more_than_it_says(refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_a_file_that_unpacks_to_more_than_it_says(refusal: Refusal) -> None:
     size = 60 << 20
     wheel = make_wheel({BOMB: bytes(size)}, record=record_of({**SOURCES, "vllm/_C.abi3.so": b"", BOMB: bytes(5)}))
     tracemalloc.start()
@@ -77,8 +75,8 @@ def test_a_file_that_unpacks_to_more_than_it_says(refusal: Refusal, make_wheel: 
     assert peak < 30 << 20
 
 
-def test_all_that_is_read(monkeypatch: pytest.MonkeyPatch, refusal: Refusal, make_wheel: MakeWheel) -> None:
-    monkeypatch.setattr(limits, "FILES", 1 << 20)
+def test_all_that_is_read(monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
+    monkeypatch.setattr(LIMITS, "files", 1 << 20)
 
     line = refusal(make_wheel({BOMB: bytes(1 << 20)}))
 
@@ -87,7 +85,7 @@ def test_all_that_is_read(monkeypatch: pytest.MonkeyPatch, refusal: Refusal, mak
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_file_packed_as_no_wheel_is(site: Site, refusal: Refusal, make_wheel: MakeWheel, method: int) -> None:
+def test_a_file_packed_as_no_wheel_is(index: IndexServer, refusal: Refusal, method: int) -> None:
     body = io.BytesIO(make_wheel())
     with zipfile.ZipFile(body, "a", method) as archive:
         archive.writestr(BOMB, b"x")
@@ -98,59 +96,58 @@ def test_a_file_packed_as_no_wheel_is(site: Site, refusal: Refusal, make_wheel: 
 @pytest.mark.parametrize(
     ("name", "limit", "told"),
     [
-        ("DIRECTORY", 512, "damaged wheel: {url}: its directory has 673 bytes, and may have 512 bytes"),
-        ("MEMBERS", 3, "damaged wheel: {url}: it has 10 files, and may have 3"),
-        ("WHEEL", 1 << 20, "cannot read: {url}: it has {size:,} bytes, and may have 1 MiB"),
+        ("directory", 512, "damaged wheel: {url}: its directory has 673 bytes, and may have 512 bytes"),
+        ("members", 3, "damaged wheel: {url}: it has 10 files, and may have 3"),
+        ("wheel", 1 << 20, "cannot read: {url}: it has {size:,} bytes, and may have 1 MiB"),
     ],
 )
 def test_a_wheel_that_is_too_large(
-    site: Site,
+    index: IndexServer,
     monkeypatch: pytest.MonkeyPatch,
     refusal: Refusal,
-    make_wheel: MakeWheel,
     name: str,
     limit: int,
     told: str,
 ) -> None:
     wheel = make_wheel()
-    monkeypatch.setattr(limits, name, limit)
+    monkeypatch.setattr(LIMITS, name, limit)
 
-    assert refusal(wheel) == told.format(url=f"{site.url}/files/{NAME}", size=len(wheel))
-
-
-def test_a_whole_wheel_that_is_too_large(site: Site, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
-    site.ranges = "ignored"
-    monkeypatch.setattr(limits, "WHEEL", 1 << 20)
-
-    assert refusal(site.files[NAME]) == f"cannot read: {site.url}/files/{NAME}: it has more than 1 MiB"
+    assert refusal(wheel) == told.format(url=f"{index.url}/files/{NAME}", size=len(wheel))
 
 
-def test_gaps_between_files_are_not_kept_without_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.files["data"] = bytes(3 << 20)
-    monkeypatch.setattr(limits, "FILES", 1 << 20)
+def test_a_whole_wheel_that_is_too_large(index: IndexServer, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
+    index.ranges = "ignored"
+    monkeypatch.setattr(LIMITS, "wheel", 1 << 20)
+
+    assert refusal(index.files[NAME]) == f"cannot read: {index.url}/files/{NAME}: it has more than 1 MiB"
+
+
+def test_gaps_between_files_are_not_kept_without_end(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.files["data"] = bytes(3 << 20)
+    monkeypatch.setattr(LIMITS, "files", 1 << 20)
     with (
         open_session(read_settings()) as asking,
-        open_remote(asking, f"{site.url}/files/data") as file,
+        open_remote(asking, f"{index.url}/files/data") as file,
         pytest.raises(Failure, match="more than 1 MiB of it would be read"),
     ):
         file.prefetch([(0, 1 << 20)])
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
-def test_an_index_page_that_is_too_large(site: Site, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
-    site.page = page
-    monkeypatch.setattr(limits, "ANSWER", 100)
+def test_an_index_page_that_is_too_large(index: IndexServer, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    index.page = page
+    monkeypatch.setattr(LIMITS, "answer", 100)
 
     with pytest.raises(Failure) as caught:
         find_wheel("1.0")
 
-    assert str(caught.value) == f"package index failed: {site.url}/simple/: too large: an answer may have 100 bytes"
+    assert str(caught.value) == f"package index failed: {index.url}/simple/: too large: an answer may have 100 bytes"
 
 
 @pytest.mark.parametrize("kind", DRIPS)
 @pytest.mark.parametrize("what", ["index", "wheel", "proxy"])
 def test_a_server_that_drips(settings: Path, monkeypatch: pytest.MonkeyPatch, kind: str, what: str) -> None:
-    monkeypatch.setattr(limits, "GRACE", 0.2)
+    monkeypatch.setattr(LIMITS, "grace", 0.2)
     monkeypatch.setattr(session, "BACKOFF", 0)
     began = time.monotonic()
     with dripping(kind) as host, open_session(read_settings()) as asking:
@@ -166,7 +163,7 @@ def test_a_server_that_drips(settings: Path, monkeypatch: pytest.MonkeyPatch, ki
 
 def test_a_server_that_is_slow_where_it_may_be() -> None:
     pace = Pace()
-    pace.count(limits.GRACE + 99, 100 * limits.RATE)
+    pace.count(LIMITS.grace + 99, 100 * LIMITS.rate)
     pace.granted = 60.0
     pace.count(60.0, 0)
 
@@ -177,7 +174,7 @@ def test_a_server_that_is_slow_where_it_may_be() -> None:
 def test_the_documents_name_every_limit() -> None:
     text = (Path(__file__).parents[2] / "docs/matrix.md").read_text()
 
-    for limit in (limits.WHEEL, limits.DIRECTORY, limits.FILE, limits.FILES, limits.ANSWER, limits.RATE):
-        assert limits.size(limit) in text
-    assert f"{limits.MEMBERS:,}" in text
-    assert f"{limits.GRACE:g} s" in text
+    for limit in (LIMITS.wheel, LIMITS.directory, LIMITS.file, LIMITS.files, LIMITS.answer, LIMITS.rate):
+        assert formatted(limit) in text
+    assert f"{LIMITS.members:,}" in text
+    assert f"{LIMITS.grace:g} s" in text

@@ -1,4 +1,4 @@
-"""The command that shows and clears what was read of releases: cache."""
+"""The command `vpatch cache`: show and clear what was read of releases."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def cache_command(*, clear: bool) -> Report:
     cache = Cache(folder())
     removed = cache.clear() if clear else Usage()
     there = cache.usage()
-    # Names of wheels were read as such before they came into a note.
+    # A note is written only for a wheel whose name could be parsed.
     releases = sorted({parse_wheel_filename(note["file"])[:2] for note in cache.notes(WHEELS)})
     names = [f"{project} {version}" for project, version in releases]
-    lines = [f"{cache.folder}: {_told(there)}", *names]
+    lines = [f"{cache.folder}: {_formatted(there)}", *names]
     if clear:
-        lines = [f"{cache.folder}: removed {_told(removed)}"]
+        lines = [f"{cache.folder}: removed {_formatted(removed)}"]
     extra = {
         "folder": str(cache.folder),
         "files": there.files,
@@ -37,5 +37,5 @@ def cache_command(*, clear: bool) -> Report:
     return Report("cache", extra=extra, lines=lines)
 
 
-def _told(usage: Usage) -> str:
+def _formatted(usage: Usage) -> str:
     return f"{usage.files} {'file' if usage.files == 1 else 'files'}, {usage.bytes / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""The command that gets a pristine release: fetch."""
+"""The command `vpatch fetch`: write a pristine release to disk."""
 
 from __future__ import annotations
 

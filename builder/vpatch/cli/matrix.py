@@ -1,12 +1,15 @@
-"""The command that looks at many vLLMs at once: matrix."""
+"""The command `vpatch matrix`: judge many vLLMs at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,14 +18,11 @@ from vpatch.cli.output import Report, tell
 from vpatch.cli.progress import share
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.as_json import as_rows, read_rows
-from vpatch.matrix.baseline import changes
-from vpatch.matrix.difference import Kind, as_objects
-from vpatch.matrix.difference import told as in_markdown
-from vpatch.matrix.page import needed, page
-from vpatch.matrix.rendering import lines, markdown, table
+from vpatch.matrix.baseline import Kind, changes
+from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
-from vpatch.matrix.verdicts import Source
+from vpatch.matrix.trees import LocalTree, Revision
+from vpatch.matrix.verdicts import Matrix, Row, Source, as_rows, read_rows
 
 PATH = click.Path(path_type=Path, readable=False)
 
@@ -65,88 +65,68 @@ def matrix_command(
 
     With --baseline, only what got worse since makes it exit with 1.
     """
+    _check_usage(repositories, revs, as_markdown=as_markdown)
+    unwinding()
+    began = time.monotonic()
+    if html:
+        _check_writable(html)
+    before = read_rows(baseline) if baseline else None
+    installed = discover()
+    overlays = select(installed, ids) if ids else installed
+    revisions = [Revision(*pair) for pair in product(repositories, revs or ("HEAD",))]
+    sources: list[Source] = [*_wheels(wheels), *map(LocalTree, trees), *revisions]
+    notes: tuple[str, ...] = ()
+    if versions or projects or not sources:
+        releases, notes = _releases(projects, versions, cached=not no_cache)
+        sources = [*releases, *sources]
+    _check_names(sources)
+    with share(f"{len(sources)} vLLMs") as progress:
+        matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
+    if html:
+        with naming("cannot write", str(html)):
+            html.write_text(page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), "utf-8")
+    extra = _extra(matrix, notes, time.monotonic() - began)
+    if before is not None:
+        return _compared(matrix, extra, before, baseline, as_markdown=as_markdown)
+    text, cells = (markdown(matrix), []) if as_markdown else (lines(matrix), table(matrix))
+    return Report("matrix", problems=matrix.problems, extra=extra, lines=text, table=cells)
+
+
+def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdown: bool) -> None:
     if revs and not repositories:
         raise click.UsageError("--rev is a revision of --git")
     if len(repositories) > 1:
         raise click.UsageError("--git is one repository; --rev may be repeated")
     if as_markdown and click.get_current_context().params.get("as_object"):
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
-    unwinding()
-    began = time.monotonic()
-    if html:
-        _writable(html)
-    before = read_rows(baseline) if baseline else None
-    installed = discover()
-    overlays = select(installed, ids) if ids else installed
-    sources: list[Source] = [*_files(wheels, trees), *_revisions(repositories, revs)]
-    notes: tuple[str, ...] = ()
-    if versions or projects or not sources:
-        releases, notes = _releases(projects, versions, cached=not no_cache)
-        sources = [*releases, *sources]
-    _told_apart(sources)
-    with share(f"{len(sources)} vLLMs") as progress:
-        matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
-    if html:
-        _write(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)))
-    read = [(row.name, row.tree) for row in matrix.rows if row.tree is not None]
-    received, size = sum(tree.received for _, tree in read), sum(tree.size for _, tree in read)
-    seconds = time.monotonic() - began
-    notes += tuple(f"{name}: {note}" for name, tree in read for note in tree.notes)
-    for note in (*notes, _counted(len(matrix.rows), seconds, received, size)):
-        tell(note)
-    extra = {
-        "rows": as_rows(matrix),
-        "notes": notes,
-        "bytes_read": received,
-        "wheel_bytes": size,
-        "seconds": round(seconds, 1),
-    }
-    if before is None:
-        problems, text = matrix.problems, markdown(matrix) if as_markdown else lines(matrix)
-        return Report("matrix", problems=problems, extra=extra, lines=text, table=() if as_markdown else table(matrix))
-    found = changes(before, matrix)
-    if not found:
-        tell(f"nothing changed since {baseline}")
-    return Report(
-        "matrix",
-        problems=[change.problem for change in found if change.kind is Kind.WORSE],
-        extra={**extra, "changes": as_objects(found)},
-        lines=[*in_markdown(found), *markdown(matrix)] if as_markdown else [str(change) for change in found],
-    )
 
 
-def _files(wheels: Sequence[Path], trees: Sequence[Path]) -> list[Source]:
-    if not wheels and not trees:
-        return []
-    from vpatch.matrix.local_tree import Folder
-    from vpatch.matrix.wheel import WheelFile
-
-    return [*map(WheelFile, wheels), *map(Folder, trees)]
+def _check_writable(path: Path) -> None:
+    """Check that the page can be made and written, before the work is done."""
+    page_template()
+    with naming("cannot write", str(path)), path.open("a"):
+        return
 
 
-def _revisions(repositories: Sequence[str], revs: Sequence[str]) -> list[Source]:
-    if not repositories:
-        return []
-    from vpatch.matrix.revision import Revision
-
-    return [Revision(repository, rev) for repository in repositories for rev in revs or ("HEAD",)]
-
-
-def _told_apart(sources: Sequence[Source]) -> None:
-    """Refuse rows of one name: nobody could say which is which, nor a baseline.
-
-    Raises:
-        Failure: there are such.
-    """
+def _check_names(sources: Sequence[Source]) -> None:
+    """Refuse rows of one name: neither a person nor a baseline could distinguish them."""
     names = [source.name for source in sources]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Failure(*(Problem("asked for twice", name, "two rows would have this name") for name in twice))
 
 
+def _wheels(paths: Sequence[Path]) -> list[Source]:
+    if not paths:
+        return []
+    from vpatch.matrix.releases import WheelFile
+
+    return [*map(WheelFile, paths)]
+
+
 def _releases(
     projects: Sequence[str], versions: Sequence[str], *, cached: bool
 ) -> tuple[list[Source], tuple[str, ...]]:
-    """Give the releases that are asked for, and what is to be said of where they come from."""
+    """Return the releases, and notes on where their lists come from."""
     from vpatch.matrix.cache import Cache
     from vpatch.matrix.releases import releases_of
 
@@ -155,25 +135,30 @@ def _releases(
     return [r for listing in listings for r in listing.releases], tuple(n for one in listings for n in one.notes)
 
 
-def _counted(rows: int, seconds: float, received: int, size: int) -> str:
-    """Say what it took."""
-    told = f"{rows} vLLM{'s' * (rows != 1)} in {seconds:.1f} s"
-    return (
-        f"{told}; read {received / 1e6:.1f} of {size / 1e6:,.0f} MB of wheels ({received / size:.2%})" if size else told
+def _extra(matrix: Matrix, notes: Sequence[str], seconds: float) -> Mapping[str, Any]:
+    """Print the notes and the work that was done on stderr; return the fields of the JSON object."""
+    trees = [(row.name, row.tree) for row in matrix.rows if row.tree is not None]
+    received, size = sum(tree.received for _, tree in trees), sum(tree.size for _, tree in trees)
+    notes = (*notes, *(f"{name}: {note}" for name, tree in trees for note in tree.notes))
+    done = f"{len(matrix.rows)} vLLM{'s' * (len(matrix.rows) != 1)} in {seconds:.1f} s"
+    if size:
+        done += f"; read {received / 1e6:.1f} of {size / 1e6:,.0f} MB of wheels ({received / size:.2%})"
+    for note in (*notes, done):
+        tell(note)
+    fields = {"rows": as_rows(matrix), "notes": notes, "bytes_read": received, "wheel_bytes": size}
+    return {**fields, "seconds": round(seconds, 1)}
+
+
+def _compared(
+    matrix: Matrix, extra: Mapping[str, Any], before: Sequence[Row], baseline: Path | None, *, as_markdown: bool
+) -> Report:
+    """Report the changes since the baseline."""
+    found = changes(before, matrix)
+    if not found:
+        tell(f"nothing changed since {baseline}")
+    return Report(
+        "matrix",
+        problems=[change.problem for change in found if change.kind is Kind.WORSE],
+        extra={**extra, "changes": list(map(asdict, found))},
+        lines=[*markdown_changes(found), *markdown(matrix)] if as_markdown else [str(change) for change in found],
     )
-
-
-def _writable(path: Path) -> None:
-    """Find out before the work is done.
-
-    Raises:
-        Failure: the page cannot be written there, or the extra that makes it is not installed.
-    """
-    needed()
-    with naming("cannot write", str(path)), path.open("a"):
-        return
-
-
-def _write(path: Path, text: str) -> None:
-    with naming("cannot write", str(path)):
-        path.write_text(text, "utf-8")

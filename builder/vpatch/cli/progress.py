@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vpatch.cli.output import on_terminal
 
 if TYPE_CHECKING:
-    from vpatch.net.transfer import Progress
+    from vpatch.net.ranges import Progress
 
 
 @contextmanager

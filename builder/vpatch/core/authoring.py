@@ -1,11 +1,11 @@
-"""The words in which an overlay is written: files, blocks in them, and companion modules.
+"""Shorthands for authors of overlays: files, blocks in them, companion modules and probe scripts.
 
-They build the frozen edits and predicates of `vpatch.core.edits` and `vpatch.core.predicates`; there is nothing that an
-overlay can say here and not there.
+They build the frozen edits and predicates of `vpatch.core.edits` and `vpatch.core.predicates`, and nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as resources
@@ -14,7 +14,7 @@ from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
 from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
 from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
 from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
-from vpatch.core.overlay import COMPANIONS, Edit
+from vpatch.core.overlay import COMPANIONS, Edit, Probe
 from vpatch.core.predicates import Contains, Defines, Imports, Lists, Sets, Takes
 
 Uses = tuple[str, ...]
@@ -126,11 +126,11 @@ class Block:
         return EnsureImport(self.path, statement, self.scope)
 
     def contains(self, code: str) -> Contains:
-        """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in it."""
+        """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in the block."""
         return Contains(self.path, self.scope, code)
 
     def imports(self, name: str) -> Imports:
-        """Whether `from ... import name` stands anywhere in it."""
+        """Whether `from ... import name` stands anywhere in the block."""
         return Imports(self.path, name, self.scope)
 
     def takes(self, parameter: str) -> Takes:
@@ -146,11 +146,9 @@ class Block:
 class Companion:
     """A module of an overlay's package that vpatch adds to vLLM as `vllm/_vpatch/<name>.py`.
 
-    It is real Python: linted, typed and unit-tested where it stands.
-
     Attributes:
         module: its dotted name in the overlay's package.
-        along: the names of the modules beside it that vpatch adds with it, since it imports them.
+        along: the names of modules beside it that it imports, so that vpatch adds them, too.
     """
 
     module: str
@@ -158,18 +156,50 @@ class Companion:
 
     @property
     def files(self) -> tuple[AddFile, ...]:
-        """The edits that add the module and those along with it."""
+        """The edits that add the module and the modules along with it."""
         package, _, name = self.module.rpartition(".")
         names = dict.fromkeys((*self.along, name))
         return tuple(AddFile(f"{COMPANIONS}{one}.py", _text(package, one)) for one in names)
 
     def import_into(self, file: File, *names: str) -> tuple[Edit, ...]:
-        """Import from the companion in a module of vLLM, and bring the companion's file.
+        """Import from the companion in a module of vLLM, and add the companion's files.
 
-        Each of `names` makes one statement: `"a"`, `"a, b"` or `"a as b"`.
+        Each of `names` (`"a"`, `"a, b"` or `"a as b"`) makes one statement.
         """
         module = f"vllm._vpatch.{self.module.rpartition('.')[2]}"
         return (*(EnsureImport(file.path, f"from {module} import {one}") for one in names), *self.files)
+
+
+_CARRIED = """
+module = sys.modules[{name!r}] = types.ModuleType({name!r})
+exec(compile({text!r}, {file!r}, "exec"), vars(module))
+"""
+_RUN = """
+exec(compile({text!r}, {file!r}, "exec"), {{"__name__": "__main__"}})
+"""
+
+
+def probe(package: str, name: str, *, gpu: bool = False) -> Probe:
+    """Build the probe that runs the module `name` of `package` as `__main__`; see `Probe`.
+
+    Neither vpatch nor the overlay's package is installed beside the patched vLLM. So the script contains the module,
+    and those modules of the package that it imports by a line that begins with `from package.other import`.
+    """
+    parts = ("import sys, types", *_dependencies(package, name, {}).values(), _script(_RUN, package, name))
+    return Probe(name, "\n".join(parts), gpu)
+
+
+def _dependencies(package: str, name: str, found: dict[str, str]) -> dict[str, str]:
+    """Add the scripts of the modules that a module imports, in the order in which they must run."""
+    for other in re.findall(rf"^from {re.escape(package)}\.(\w+) import ", _text(package, name), re.MULTILINE):
+        if other not in found:
+            _dependencies(package, other, found)
+            found[other] = _script(_CARRIED, package, other)
+    return found
+
+
+def _script(form: str, package: str, name: str) -> str:
+    return form.format(name=f"{package}.{name}", text=_text(package, name), file=f"{name}.py").strip()
 
 
 @cache

@@ -1,8 +1,8 @@
-"""The installed overlays, discovered by the entry-point group `vpatch.overlays`: ours and anybody's in the same way.
+"""The installed overlays, discovered by the entry-point group `vpatch.overlays`.
 
 An entry point names a package or one module. Each module of the package is an overlay, except those whose names begin
-with an underscore, which overlays share; subpackages are not looked into. A module holds its overlay as `overlay`; its
-id is the module's name with hyphens, and its docstring is the explanation.
+with an underscore, which overlays share; subpackages are ignored. A module holds its overlay as `overlay`; its id is
+the module's name with hyphens, and its docstring is the explanation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ GROUP = "vpatch.overlays"
 
 
 def discover() -> tuple[Catalogued, ...]:
-    """Give every installed overlay, in the order of the ids.
+    """Return every installed overlay, in the order of the ids.
 
     Raises:
-        Failure: an overlay does not load, is not an `Overlay`, or two have one id; names all of them.
+        Failure: overlays do not load, are not an `Overlay`, or share an id; lists all of them.
     """
     found: dict[str, Catalogued] = {}
     problems: list[Problem] = []
@@ -69,7 +69,7 @@ def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
 
 
 def select(installed: tuple[Catalogued, ...], ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
-    """Give the overlays named by `ids`, or, where none is named, those that are not opt-in.
+    """Return the overlays with these ids; without ids, all but the opt-in ones.
 
     Raises:
         Failure: an id is not installed.
@@ -77,6 +77,6 @@ def select(installed: tuple[Catalogued, ...], ids: tuple[str, ...]) -> tuple[Cat
     known = {item.id: item for item in installed}
     if unknown := [name for name in ids if name not in known]:
         raise Failure(*(Problem("no such overlay", name, f"installed: {', '.join(known)}") for name in unknown))
-    return (
-        tuple(known[name] for name in sorted(set(ids))) if ids else tuple(i for i in installed if not i.overlay.opt_in)
-    )
+    if ids:
+        return tuple(known[name] for name in sorted(set(ids)))
+    return tuple(item for item in installed if not item.overlay.opt_in)

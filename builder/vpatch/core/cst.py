@@ -1,7 +1,7 @@
-"""libcst, imported when it is first used.
+"""libcst, imported on first use.
 
-Its import costs more than the rest of a short command, and `vpatch list` or `vpatch fetch` parse no tree. Overlays are
-data built from edits, so every command imports the edits; this module keeps libcst out of those that never parse.
+Its import takes longer than the rest of a short command. Every command imports the edits, since overlays are made of
+them, but `vpatch list` and `vpatch fetch` parse nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of one overlay, from what its edits and predicates find. The order of the questions is the definition."""
+"""The state of one overlay, from what its edits and predicates find. The order of the questions defines the states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Findings: TypeAlias = tuple[tuple[Edit, Finding], ...]
 
 @dataclass(frozen=True)
 class JudgedPart:
-    """A part's verdict, and what the edits of the shape that it rests on found (none: it rests on no shape)."""
+    """The verdict of one part, with the findings of the matched shape (empty if none matched)."""
 
     verdict: PartVerdict
     findings: Findings
@@ -27,14 +27,18 @@ class JudgedPart:
 
 @dataclass(frozen=True)
 class Judgement:
-    """An overlay's verdict with the findings behind it, part by part."""
+    """The verdict of one overlay, with its judged parts."""
 
     verdict: Verdict
     parts: tuple[JudgedPart, ...]
 
 
 def judge(item: Catalogued, files: Workspace) -> Judgement:
-    """Say what a tree is to one overlay."""
+    """Judge a tree by one overlay.
+
+    Raises:
+        Failure: an edit or a predicate raised an exception.
+    """
     looked = [[(shape, _look(shape, files, item.id)) for shape in part.shapes] for part in item.overlay.parts]
     stray = _stray(item.id, [finding for shapes in looked for _, finding in shapes], files)
     parts = [
@@ -45,7 +49,11 @@ def judge(item: Catalogued, files: Workspace) -> Judgement:
 
 @contextmanager
 def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> Iterator[None]:
-    """Turn whatever an edit or a predicate raises into a failure of its overlay."""
+    """Turn an exception that an edit or a predicate raises into a failure of its overlay.
+
+    Raises:
+        Failure: the block raised something else than Failure or Lost.
+    """
     try:
         yield
     except (Failure, Lost):
@@ -56,14 +64,14 @@ def blaming(overlay: str, author: object, file: str = "", scope: str = "") -> It
 
 
 def find(edit: Edit, files: Workspace, overlay: str) -> Finding:
-    """Give what an edit finds; it is asked once of the same code."""
+    """Return what an edit finds; an edit looks once at the same bytes."""
     with blaming(overlay, edit, edit.file, edit.scope):
         found = files.findings(edit.file).get((edit, overlay))
         if found is None:
             try:
                 found = edit.state(files, overlay)
             except Lost as lost:
-                found = Finding(Found.LOST, lost.with_traceback(None))  # which would keep all of this alive
+                found = Finding(Found.LOST, lost.with_traceback(None))  # its frames would keep the syntax trees alive
             files.findings(edit.file)[edit, overlay] = found
         return found
 
@@ -80,9 +88,9 @@ def _look(shape: Shape, files: Workspace, overlay: str) -> Findings:
 
 
 def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[Problem, ...]:
-    """Find marks of ours that no edit accounts for.
+    """Find marks of the overlay that no edit accounts for.
 
-    Another version of the overlay made them: its edits would be looked for in vain, and made a second time.
+    Another version of the overlay made them. This version would not find its code there and would make it again.
     """
     explained: dict[str, set[object]] = {}
     for edit, finding in (pair for findings in looked for pair in findings):
@@ -97,11 +105,6 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
             )
             problems.append(Problem("drifted", file, cause))
     return tuple(problems)
-
-
-def _marked(findings: Findings) -> bool:
-    """Tell whether our marks are on code of upstream's, files that we added aside."""
-    return any(path for _, finding in findings for path in finding.marked)
 
 
 def _found(findings: Findings) -> set[Found]:
@@ -125,7 +128,8 @@ def _judge_part(
             reason = "every change of the overlay is there, with its marks"
             return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
-    ours = any(_marked(findings) for _, findings in shapes)
+    # Marks on upstream's code; the mark of a file that the overlay added has the empty path.
+    ours = any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
     ready = [
         (shape, findings)
         for shape, findings in shapes
@@ -133,16 +137,8 @@ def _judge_part(
     ]
     merged = _ask(None if ours else part.merged, files, item.id)
     if merged.holds or whole:
-        undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
-        if undone:
-            proof = merged.because or "one shape is as the overlay would make it"
-            cause = f"upstream seems to have it ({proof}), and yet it looks as in {undone[0]}"
-            problem = Problem("drifted", part.files[0], cause)
-            return JudgedPart(replace(verdict, because=cause, problems=(problem,)), ())
-        proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
         links = ", ".join(part.upstream or item.overlay.upstream)
-        reason = f"upstream has it{links and f' ({links})'}: {proof}"
-        return JudgedPart(replace(verdict, state=State.MERGED, because=reason), ())
+        return JudgedPart(_merged(verdict, merged, ready, links), ())
 
     if ready:
         shape, findings = ready[0]
@@ -157,13 +153,25 @@ def _judge_part(
     return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
 
 
+def _merged(verdict: PartVerdict, merged: Answer, ready: Sequence[tuple[Shape, Findings]], links: str) -> PartVerdict:
+    """Return the verdict for code that upstream changed, drifted if a shape still matches the code before."""
+    undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
+    if undone:
+        proof = merged.because or "one shape is as the overlay would make it"
+        cause = f"upstream seems to have it ({proof}), and yet it looks as in {undone[0]}"
+        return replace(verdict, because=cause, problems=(Problem("drifted", verdict.files[0], cause),))
+    proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
+    reason = f"upstream has it{links and f' ({links})'}: {proof}"
+    return replace(verdict, state=State.MERGED, because=reason)
+
+
 def _drifted(
     verdict: PartVerdict,
     shapes: Sequence[tuple[Shape, Findings]],
     when: dict[str, Answer],
     unsure: Sequence[Answer],
 ) -> PartVerdict:
-    """Say what was expected and what was found, for the shape that comes closest."""
+    """Return the verdict with what the closest shape expected and what stands there instead."""
     shape, findings = min(shapes, key=lambda pair: sum(finding.found is Found.LOST for _, finding in pair[1]))
     problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
     if not problems:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
+from typing import cast
 
 from vpatch.core import cst
 from vpatch.core.syntax import BLOCKS, Path, along
@@ -11,22 +13,22 @@ _MARK = re.compile(r"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
 
 
 def mark(overlay: str) -> str:
-    """Give the comment that marks a statement as this overlay's."""
+    """Return the comment that marks a statement as this overlay's."""
     return f"# vpatch: {overlay}"
 
 
 def marked_by(text: str) -> list[str]:
-    """Give the overlays whose marks stand in `text`, in order, as often as they stand there."""
+    """Return the overlay of every mark in `text`, in order."""
     return _MARK.findall(text)
 
 
 def marks_in(content: bytes) -> list[str]:
-    """Give the overlays whose marks stand in a file, as `marked_by` does."""
+    """Return the overlay of every mark in a file, in order."""
     return marked_by(content.decode("utf-8", "replace"))
 
 
 def carrier(module: cst.Module, path: Path) -> Path:
-    """Give the path of the statement, or the header of one, that carries the mark of a change at `path`."""
+    """Return the path of the statement that carries the mark of a change at `path`, on its line or its header."""
     nodes = along(module, path)
     for depth in range(len(path), 0, -1):
         node, inner = nodes[depth], path[depth][0] if depth < len(path) else ""
@@ -37,40 +39,34 @@ def carrier(module: cst.Module, path: Path) -> Path:
     raise LookupError(path)
 
 
-def _trailing(node: cst.CSTNode) -> cst.TrailingWhitespace:
+def _trailing(node: cst.CSTNode) -> tuple[str, ...]:
+    """Return the fields that lead to the whitespace behind a statement or its header."""
     match node:
         case cst.SimpleStatementLine() | cst.SimpleStatementSuite():
-            return node.trailing_whitespace
+            return ("trailing_whitespace",)
         case cst.Match():
-            return node.whitespace_after_colon
+            return ("whitespace_after_colon",)
         case _ if isinstance(body := getattr(node, "body", None), cst.IndentedBlock):
-            return body.header
+            return ("body", "header")
         case _ if isinstance(body, cst.SimpleStatementSuite):
-            return body.trailing_whitespace
+            return ("body", "trailing_whitespace")
     raise LookupError(type(node).__name__)
 
 
 def marks_on(node: cst.CSTNode) -> list[str]:
-    """Give the overlays whose marks are on a statement."""
-    comment = _trailing(node).comment
+    """Return the overlays whose marks a statement has."""
+    comment = cast("cst.TrailingWhitespace", reduce(getattr, _trailing(node), node)).comment
     return marked_by(comment.value) if comment else []
 
 
 def with_mark(node: cst.CSTNode, overlay: str) -> cst.CSTNode:
-    """Give the statement with the overlay's mark on it, after any comment it has; marks are sorted."""
-    old = _trailing(node)
+    """Add the overlay's mark to a statement, behind any comment; marks are sorted."""
+    *outer, field = _trailing(node)
+    owner: cst.CSTNode = reduce(getattr, outer, node)
+    old: cst.TrailingWhitespace = getattr(owner, field)
     text = old.comment.value if old.comment else ""
     names = sorted({*marked_by(text), overlay})
-    kept = _MARK.sub("", text).strip()
-    comment = "  ".join([*filter(None, [kept]), *map(mark, names)])
-    new = old.with_changes(
-        whitespace=old.whitespace if old.comment else cst.SimpleWhitespace("  "), comment=cst.Comment(comment)
-    )
-    match node:
-        case cst.SimpleStatementLine() | cst.SimpleStatementSuite():
-            return node.with_changes(trailing_whitespace=new)
-        case cst.Match():
-            return node.with_changes(whitespace_after_colon=new)
-    body = node.body  # type: ignore[attr-defined]
-    name = "header" if isinstance(body, cst.IndentedBlock) else "trailing_whitespace"
-    return node.with_changes(body=body.with_changes(**{name: new}))
+    comment = cst.Comment("  ".join([*filter(None, [_MARK.sub("", text).strip()]), *map(mark, names)]))
+    space = old.whitespace if old.comment else cst.SimpleWhitespace("  ")
+    owner = owner.with_changes(**{field: old.with_changes(whitespace=space, comment=comment)})
+    return node.with_changes(body=owner) if outer else owner

@@ -1,8 +1,4 @@
-"""What an overlay is, as frozen values: parts, shapes, edits, predicates, probes and needs.
-
-This module parses, reads and writes nothing. The edits are in `vpatch.core.edits`, the predicates in
-`vpatch.core.predicates`, and what the engine finds in `vpatch.core.verdict`.
-"""
+"""What an overlay is, as frozen values: parts, shapes, edits, predicates, probes and needs."""
 
 from __future__ import annotations
 
@@ -18,61 +14,54 @@ if TYPE_CHECKING:
     from vpatch.core.workspace import Workspace
 
 COMPANIONS = "vllm/_vpatch/"
-"""The folder in which vpatch adds files. Upstream has no file there."""
+"""The folder in which vpatch adds files; upstream has none there."""
 
 Reach: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Pairs of a file and the qualified name of the code in it that is read.
+"""Files with the qualified name of the code to parse in them: "" is the whole file, None the code outside functions.
 
-"" means the whole file, None only what stands outside functions, their headers included.
+The headers of functions are always parsed.
 """
 
 
 class Edit(Protocol):
-    """One structural change of one file. Implementations are frozen, hashable dataclasses in `vpatch.core.edits`."""
+    """One structural change of one file. Implementations are frozen, hashable dataclasses, see `vpatch.core.edits`."""
 
     @property
     def file(self) -> str:
         """The file's path in the tree, POSIX, relative to the folder that holds `vllm/`."""
-        ...
 
     @property
     def scope(self) -> str:
-        """The qualified name that the edit works in; "" is the module."""
-        ...
+        """The qualified name of the code that it changes; "" is the module."""
 
     @property
     def reach(self) -> Reach:
-        """What it looks at inside functions: of every other function it sees the header only."""
-        ...
+        """The code that it reads inside functions."""
 
     def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say what is there, from what is in `file` alone. Changes nothing.
+        """Find the precondition or the postcondition, from `file` alone.
 
         Raises:
-            Lost: neither its precondition nor its postcondition.
+            Lost: neither holds.
         """
-        ...
 
     def apply(self, files: Workspace, overlay: str) -> None:
-        """Make the change in `files`. To be called only where `state` finds `BEFORE`."""
-        ...
+        """Make the change in `files`, where `state` finds `BEFORE`."""
 
 
 class Predicate(Protocol):
-    """A question to a tree, answered from its bytes alone. Implementations are in `vpatch.core.predicates`."""
+    """A question to a tree, answered from its bytes alone; see `vpatch.core.predicates`."""
 
     @property
     def reach(self) -> Reach:
-        """What it looks at inside functions, as of an edit."""
-        ...
+        """The code that it reads inside functions."""
 
     def ask(self, files: Workspace) -> Answer:
-        """Answer it. Never answers from the absence of a file: that is `holds=None`."""
-        ...
+        """Answer. If a file is missing, the answer is unknown (`holds=None`)."""
 
 
 Edits: TypeAlias = "Edit | Iterable[Edits]"
-"""Edits, nested as it suits their author."""
+"""Edits in any nesting."""
 
 
 @dataclass(frozen=True, init=False)
@@ -80,10 +69,10 @@ class Shape:
     """One known form of upstream's code, and the edits that start from it.
 
     Attributes:
-        name: what users see; by custom the oldest release with this form. A part may set it.
+        name: by custom the oldest release with this form.
         edits: the edits, flat and each once.
-        when: tells this shape from others where the edits alone would not.
-        note: what a user must know once the shape is applied; `vpatch apply` prints it.
+        when: distinguishes this shape from others that have the same code where the edits look.
+        note: what `vpatch apply` tells the user once the shape is applied.
     """
 
     name: str
@@ -100,12 +89,12 @@ class Part:
     """A group of edits that upstream could merge on its own; vpatch applies all of them or none.
 
     Attributes:
-        name: the part's name, unique in its overlay.
-        shapes: the known forms of upstream's code, newest first. Given as a mapping, its keys are the shapes' names,
-            and a value may be just the edits.
-        merged: holds where upstream has the change.
-        absent: holds where the feature or the defect does not exist, shown positively.
-        upstream: the pull requests that brought it, where they are not simply those of the overlay.
+        name: unique in its overlay.
+        shapes: the known forms of upstream's code, newest first. The keys of a mapping are the shapes' names; a value
+            may be just the edits.
+        merged: holds if upstream has the change.
+        absent: holds if positive evidence shows that the feature or the defect does not exist.
+        upstream: the pull requests with the change, if other than the overlay's.
     """
 
     name: str
@@ -158,11 +147,11 @@ def _flat(edits: Edits) -> Iterator[Edit]:
 
 @dataclass(frozen=True)
 class Probe:
-    """A script that shows, on a patched vLLM, that an overlay does what it is for.
+    """A script that shows, on a patched vLLM, that an overlay works.
 
-    It is run by the interpreter of that vLLM as `python -c SCRIPT`, without network, in a folder that it may write to.
-    It ends with 0 if all is right, and with an AssertionError, which says what was expected and found, if not. A
-    `gpu` probe wants a CUDA device; others do with and without.
+    The interpreter of that vLLM runs it as `python -c SCRIPT`, without network, in a writable folder. The script exits
+    with 0 on success, else with an AssertionError that shows what was expected and found. A `gpu` probe needs a CUDA
+    device; others must run with and without one.
     """
 
     name: str
@@ -172,12 +161,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Use:
-    """What somebody is going to serve, as far as it decides which overlays that needs.
+    """A deployment, as far as it decides which overlays it needs.
 
-    `hybrid` models mix attention with layers that keep a state. `kv_cache_dtype` is vLLM's word for it. `head` is the
-    scheme that the output projection is quantised by ("fp8-block", "fp8-channel", "fp8-tensor", ...) and `quantization`
-    the method that the checkpoint names, each None where it is not. `longest` is the longest request and `chunk` what
-    of it is prefilled at once, in tokens. `architecture` is the name of the model's class, None where it is not known.
+    `hybrid` models mix attention with layers that keep a state. `kv_cache_dtype` is vLLM's option. `head` is the
+    quantization scheme of the output projection ("fp8-block", "fp8-channel", "fp8-tensor", ...) and `quantization` the
+    checkpoint's method, None if not quantized. `longest` is the longest request and `chunk` the part of it that is
+    prefilled at once, in tokens. `architecture` is the name of the model's class, None if unknown.
     """
 
     hybrid: bool
@@ -196,9 +185,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Need:
-    """Whether a use needs what an overlay brings, be it from the overlay or from upstream, and why or why not.
+    """Whether a use needs an overlay's change, from the overlay or from upstream, and why.
 
-    `uncovered` says why not even a vLLM with the overlay serves this use; "" where it does.
+    `uncovered` says why a vLLM with the overlay does not serve this use either; "" if it does.
     """
 
     needed: bool
@@ -210,11 +199,10 @@ class Need:
 class Overlay:
     """One named set of source changes to vLLM. Its id is the name of its module, with hyphens.
 
-    `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` is for people: for
-    ranges of releases (version specifiers, `>=0.20,<0.21`) the state that the overlay has there, a colon, and why. An
-    `opt_in` overlay is applied only when named. `probes` hold where the overlay is applied, and where it is merged;
-    where it is pending, they do not. `needed` says what the overlay is for: whether a use needs it, on a vLLM that
-    lacks it.
+    `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` informs users: it maps
+    version specifiers (`>=0.20,<0.21`) to the overlay's state there, a colon, and the reason. An `opt_in` overlay is
+    applied only when named. `probes` succeed if the overlay is applied or merged, and fail if it is pending. `needed`
+    decides whether a use needs the overlay on a vLLM that lacks it.
     """
 
     summary: str
@@ -228,7 +216,7 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Catalogued:
-    """An overlay as it was discovered: its id, its explanation, and the entry point that it comes from."""
+    """An installed overlay with its id, its explanation and its entry point."""
 
     id: str
     overlay: Overlay
@@ -237,6 +225,6 @@ class Catalogued:
 
     @property
     def origin(self) -> str:
-        """The distribution that ships it, with its version."""
+        """The distribution that ships the overlay, with its version."""
         dist = self.point.dist if self.point else None
         return f"{dist.name} {dist.version}" if dist else str(self.point and self.point.value)

@@ -1,11 +1,12 @@
-"""Questions that an overlay asks of a tree, beyond what its edits find. All are frozen dataclasses."""
+"""What an overlay asks of a tree beyond what its edits find. All predicates are frozen dataclasses."""
 
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vpatch.core import cst
 from vpatch.core.overlay import Predicate
@@ -17,11 +18,6 @@ from vpatch.core.verdict import Answer
 if TYPE_CHECKING:
     from vpatch.core.overlay import Reach
     from vpatch.core.workspace import Workspace
-
-
-def _home(name: str) -> str | None:
-    """Give what must be looked into to see whether a name is defined: for one of the module's own, no function."""
-    return name if "." in name else None
 
 
 class _Combinable:
@@ -37,8 +33,34 @@ class _Combinable:
         return Not(self)
 
 
+class _OfModule(_Combinable, ABC):
+    """A predicate on one module."""
+
+    file: str
+
+    @property
+    def reach(self) -> Reach:
+        """The code outside functions."""
+        return ((self.file, None),)
+
+    def ask(self, files: Workspace) -> Answer:
+        """Answer from the module's code; unknown if the module or its scope cannot be read."""
+        try:
+            return self._answer(files)
+        except Lost as lost:
+            return Answer(None, f"{self.file}: {lost}")
+
+    @abstractmethod
+    def _answer(self, files: Workspace) -> Answer: ...
+
+
+def _around(name: str) -> str | None:
+    """Return what must be parsed to see a definition: nothing inside functions at module level."""
+    return name if "." in name else None
+
+
 @dataclass(frozen=True)
-class Defines(_Combinable):
+class Defines(_OfModule):
     """Whether a module defines the function or class with this qualified name."""
 
     file: str
@@ -46,22 +68,21 @@ class Defines(_Combinable):
 
     @property
     def reach(self) -> Reach:
-        """What it is defined in."""
-        return ((self.file, _home(self.name)),)
+        """The definitions around it."""
+        return ((self.file, _around(self.name)),)
 
-    def ask(self, files: Workspace) -> Answer:
-        """Read the module; unknown if it cannot be read."""
-        try:
-            source = files.source(self.file)
-        except Lost as lost:
-            return Answer(None, f"{self.file}: {lost}")
-        known = any(name == self.name for name, _ in names(Spot((), source.module)))
+    def _answer(self, files: Workspace) -> Answer:
+        root = Spot((), files.source(self.file).module)
+        known = any(name == self.name for name, _ in names(root))
         return Answer(known, f"{self.file} {'defines' if known else 'does not define'} {self.name}")
 
 
 @dataclass(frozen=True)
-class Takes(_Combinable):
-    """Whether a function takes a parameter of this name; `first`: as its first one, `self` and `cls` not counted."""
+class Takes(_OfModule):
+    """Whether a function takes a parameter of this name; `first`: as its first one, `self` and `cls` not counted.
+
+    Unknown unless the module has exactly one such function.
+    """
 
     file: str
     function: str
@@ -70,19 +91,18 @@ class Takes(_Combinable):
 
     @property
     def reach(self) -> Reach:
-        """What it is defined in."""
-        return ((self.file, _home(self.function)),)
+        """The definitions around the function."""
+        return ((self.file, _around(self.function)),)
 
-    def ask(self, files: Workspace) -> Answer:
-        """Read the function's parameters; unknown if there is no such function, or several."""
+    def _answer(self, files: Workspace) -> Answer:
         try:
             spot, *more = scopes(files.source(self.file), self.function)
+            if more:
+                raise Lost(f"is defined {len(more) + 1} times")
+            if not isinstance(spot.node, cst.FunctionDef):
+                raise Lost("is not a function")
         except Lost as lost:
             return Answer(None, f"{self.file}: {self.function}: {lost}")
-        if more:
-            return Answer(None, f"{self.file}: {self.function}: is defined {len(more) + 1} times")
-        if not isinstance(spot.node, cst.FunctionDef):
-            return Answer(None, f"{self.file}: {self.function}: is not a function")
         p = spot.node.params
         given = [param.name.value for param in (*p.posonly_params, *p.params, *p.kwonly_params)]
         given = [name for name in given if name not in {"self", "cls"}]
@@ -91,37 +111,30 @@ class Takes(_Combinable):
 
 
 @dataclass(frozen=True)
-class Sets(_Combinable):
+class Sets(_OfModule):
     """Whether a class of the module sets every one of these attributes of its instances.
 
-    For what inserted code relies on in a base class from another module; an edit's `uses` looks into its own.
+    For what inserted code relies on in a base class from another module; an edit's `uses` covers its own module.
+    Unknown unless the module has exactly one such class.
     """
 
     file: str
     owner: str
     attributes: tuple[str, ...]
 
-    @property
-    def reach(self) -> Reach:
-        """Nothing that libcst parses."""
-        return ((self.file, None),)
-
-    def ask(self, files: Workspace) -> Answer:
-        """Read the class; unknown if there is none, or the module cannot be read."""
+    def _answer(self, files: Workspace) -> Answer:
         try:
             module = files.analyzed(self.file)
             (owner,) = (s for s in module.scope.binders(self.owner) if isinstance(s, ast.ClassDef))
-        except Lost as lost:
-            return Answer(None, f"{self.file}: {lost}")
-        except (SyntaxError, ValueError, LookupError):
-            return Answer(None, f"{self.file}: there is not one class {self.owner!r}")
+        except (SyntaxError, ValueError, LookupError) as error:
+            raise Lost(f"there is not one class {self.owner!r}") from error
         missing = sorted(set(self.attributes) - set(module.attributes(module.scope.inner(owner))))
         told = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
         return Answer(not missing, f"{self.file}: {self.owner} {told}")
 
 
 @dataclass(frozen=True)
-class Contains(_Combinable):
+class Contains(_OfModule):
     """Whether `code` (an expression, or statements in one block; `...` is free) stands anywhere in a scope."""
 
     file: str
@@ -133,49 +146,38 @@ class Contains(_Combinable):
         """The scope."""
         return ((self.file, self.scope),)
 
-    def ask(self, files: Workspace) -> Answer:
-        """Look through the scope; unknown if there is no such scope."""
-        try:
-            owners = scopes(files.source(self.file), self.scope)
-        except Lost as lost:
-            return Answer(None, f"{self.file}: {lost}")
+    def _answer(self, files: Workspace) -> Answer:
+        owners = scopes(files.source(self.file), self.scope)
         try:
             pattern = expression(self.code)
             holds = any(expressions(owner, pattern, exactly=False) for owner in owners)
         except cst.ParserSyntaxError:
-            gap = cst.Expr(cst.Ellipsis())
-            wanted = [gap, *statements(cst.IndentedBlock(block(self.code))), gap]
-            owning = (s.node for o in owners for s in walk(o))
-            bodies = (node if isinstance(node, cst.Module) else getattr(node, "body", None) for node in owning)
-            holds = any(matches(wanted, statements(body)) for body in bodies if isinstance(body, _bodies()))
+            holds = self._has_statements(owners)
         where = self.scope or self.file
         return Answer(holds, f"{where} {'has' if holds else 'has no'} `{headline(self.code)}`")
 
-
-def _bodies() -> tuple[type[cst.CSTNode], ...]:
-    return (cst.Module, cst.BaseSuite)
+    def _has_statements(self, owners: list[Spot]) -> bool:
+        gap, kinds = cst.Expr(cst.Ellipsis()), (cst.Module, cst.BaseSuite)
+        wanted = [gap, *statements(cst.IndentedBlock(block(self.code))), gap]
+        owning = (s.node for o in owners for s in walk(o))
+        bodies = (node if isinstance(node, cst.Module) else getattr(node, "body", None) for node in owning)
+        return any(matches(wanted, statements(body)) for body in bodies if isinstance(body, kinds))
 
 
 @dataclass(frozen=True)
-class Lists(_Combinable):
-    """Whether the value that a module assigns to `name` has a string in it that matches the glob `entry`."""
+class Lists(_OfModule):
+    """Whether the value that a module assigns to `name` has a string in it that matches the glob `entry`.
+
+    Unknown unless the module assigns `name` exactly once.
+    """
 
     file: str
     name: str
     entry: str
 
-    @property
-    def reach(self) -> Reach:
-        """Nothing inside functions."""
-        return ((self.file, None),)
-
-    def ask(self, files: Workspace) -> Answer:
-        """Read the assignment; unknown if there is none."""
-        try:
-            source = files.source(self.file)
-        except Lost as lost:
-            return Answer(None, f"{self.file}: {lost}")
-        values = [value for spot in lines(Spot((), source.module)) if (value := _assigned(spot.node, self.name))]
+    def _answer(self, files: Workspace) -> Answer:
+        root = Spot((), files.source(self.file).module)
+        values = [value for spot in lines(root) if (value := _assigned(spot.node, self.name))]
         if len(values) != 1:
             return Answer(None, f"{self.file} assigns {self.name} {len(values)} times")
         texts = [s.node.evaluated_value for s in walk(Spot((), values[0])) if isinstance(s.node, cst.SimpleString)]
@@ -186,16 +188,17 @@ class Lists(_Combinable):
 def _assigned(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
     match statement:
         case cst.SimpleStatementLine(
-            body=[cst.Assign(targets=[cst.AssignTarget(target=cst.Name(found))], value=value)]
+            body=[
+                cst.Assign(targets=[cst.AssignTarget(target=cst.Name(found))], value=value)
+                | cst.AnnAssign(target=cst.Name(found), value=value)
+            ]
         ):
-            return value if found == name else None
-        case cst.SimpleStatementLine(body=[cst.AnnAssign(target=cst.Name(found), value=value)]):
             return value if found == name else None
     return None
 
 
 @dataclass(frozen=True)
-class Imports(_Combinable):
+class Imports(_OfModule):
     """Whether `from ... import name`, without `as`, is in force in a module, or stands anywhere in a function."""
 
     file: str
@@ -204,15 +207,11 @@ class Imports(_Combinable):
 
     @property
     def reach(self) -> Reach:
-        """The function; of the module only what stands outside functions."""
+        """The function, or the module's code outside functions."""
         return ((self.file, self.scope or None),)
 
-    def ask(self, files: Workspace) -> Answer:
-        """Look at the imports; unknown if there is no such function."""
-        try:
-            owners = scopes(files.source(self.file), self.scope)
-        except Lost as lost:
-            return Answer(None, f"{self.file}: {lost}")
+    def _answer(self, files: Workspace) -> Answer:
+        owners = scopes(files.source(self.file), self.scope)
         nodes = (s.node for o in owners for s in walk(o)) if self.scope else statements(owners[0].node)
         holds = any(
             alias.evaluated_name == self.name and alias.evaluated_alias is None
@@ -226,7 +225,7 @@ class Imports(_Combinable):
 
 @dataclass(frozen=True)
 class Not(_Combinable):
-    """The opposite of a predicate."""
+    """The opposite of a predicate; unknown stays unknown."""
 
     predicate: Predicate
 
@@ -236,16 +235,16 @@ class Not(_Combinable):
         return self.predicate.reach
 
     def ask(self, files: Workspace) -> Answer:
-        """Ask it; unknown stays unknown."""
+        """Ask the predicate."""
         answer = self.predicate.ask(files)
         return Answer(None if answer.holds is None else not answer.holds, answer.because)
 
 
 @dataclass(frozen=True)
-class All(_Combinable):
-    """Whether every one of some predicates holds."""
-
+class _Several(_Combinable):
     predicates: tuple[Predicate, ...]
+
+    _decisive: ClassVar[bool]
 
     @property
     def reach(self) -> Reach:
@@ -253,33 +252,25 @@ class All(_Combinable):
         return tuple(where for predicate in self.predicates for where in predicate.reach)
 
     def ask(self, files: Workspace) -> Answer:
-        """Ask each until one does not hold; unknown if none fails and one is unknown."""
+        """Ask each until one answer decides."""
         answers = []
         for predicate in self.predicates:
             answers.append(answer := predicate.ask(files))
-            if answer.holds is False:
+            if answer.holds is self._decisive:
                 return answer
         unknown = [answer for answer in answers if answer.holds is None]
-        return unknown[0] if unknown else Answer(holds=True, because=", ".join(a.because for a in answers))
+        return unknown[0] if unknown else Answer(not self._decisive, ", ".join(a.because for a in answers))
 
 
 @dataclass(frozen=True)
-class AnyOf(_Combinable):
-    """Whether at least one of some predicates holds."""
+class All(_Several):
+    """Whether every one of some predicates holds; unknown if none fails and one is unknown."""
 
-    predicates: tuple[Predicate, ...]
+    _decisive = False
 
-    @property
-    def reach(self) -> Reach:
-        """The predicates'."""
-        return tuple(where for predicate in self.predicates for where in predicate.reach)
 
-    def ask(self, files: Workspace) -> Answer:
-        """Ask each until one holds; unknown if none holds and one is unknown."""
-        answers = []
-        for predicate in self.predicates:
-            answers.append(answer := predicate.ask(files))
-            if answer.holds:
-                return answer
-        unknown = [answer for answer in answers if answer.holds is None]
-        return unknown[0] if unknown else Answer(holds=False, because=", ".join(a.because for a in answers))
+@dataclass(frozen=True)
+class AnyOf(_Several):
+    """Whether at least one of some predicates holds; unknown if none holds and one is unknown."""
+
+    _decisive = True

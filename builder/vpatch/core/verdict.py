@@ -1,4 +1,4 @@
-"""What the engine finds in a tree: states, findings of edits, answers of predicates, verdicts and changesets."""
+"""What the engine finds in a tree: findings of edits, answers of predicates, states, verdicts and changesets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class State(StrEnum):
 
     @classmethod
     def first(cls, states: Iterable[State]) -> State:
-        """Return the state of a whole whose parts have `states` (at least one)."""
+        """Return the state that comes first; there must be one."""
         return min(states, key=list(cls).index)
 
 
@@ -39,13 +39,13 @@ class Found(Enum):
 
 @dataclass(frozen=True)
 class Landed:
-    """Code that an edit inserted, to be judged where it stands (see `vpatch.core.landing`).
+    """Code that an edit inserted; `vpatch.core.landing` checks it where it stands.
 
     Attributes:
         path: the inserted statement, or the statement or expression that contains the inserted piece.
-        reads: the names that the piece reads; None where the whole statement at `path` is inserted.
+        reads: the names that the piece reads; None if the whole statement is inserted, or its header.
         header: with `reads` None: only the statement's header is inserted, its blocks are upstream's.
-        binds: the names that an import binds, which must mean nothing else in their scope.
+        binds: the names that an import binds; nothing else may bind them in their scope.
         uses: attributes, written `self.name`, that the code relies on and its class must set.
     """
 
@@ -66,12 +66,11 @@ class Finding:
     """What one edit finds.
 
     Attributes:
-        found: the precondition, the postcondition or neither.
         because: for `LOST`, the reason; `str` of it is the message.
-        marked: paths of the statements with our mark that the edit accounts for (the empty path: the whole file).
+        marked: paths of the marked statements that the edit accounts for (the empty path: the whole file).
         regions: paths of the code that the edit changes or depends on.
         binds: qualified names that the edit binds, each with what it binds them to.
-        landed: the edit's own code that stands in the file.
+        landed: the edit's own code in the file.
     """
 
     found: Found
@@ -84,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Answer:
-    """A predicate's answer: true, false, or None if the tree does not tell; `because` is the reason in words."""
+    """A predicate's answer, None if unknown, with the reason in words."""
 
     holds: bool | None
     because: str
@@ -92,16 +91,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class PartVerdict:
-    """The state of one part with its reason.
+    """The state of one part, with the reason in words.
 
-    Attributes:
-        name: the part's name.
-        state: its state.
-        because: the reason, in words.
-        files: the files that the part changes or adds.
-        shape: the shape that matched, None if none did.
-        problems: what needs attention.
-        notes: remarks about the surrounding code that change no state.
+    `files` are those that the part changes or adds, `shape` is the name of the matched shape. `notes` are remarks about
+    the surrounding code that change no state.
     """
 
     name: str
@@ -122,12 +115,12 @@ class Verdict:
 
     @property
     def state(self) -> State:
-        """The state that comes first, in order of precedence, among the parts."""
+        """The first state, in order of precedence, among the parts."""
         return State.first(part.state for part in self.parts)
 
     @property
     def because(self) -> str:
-        """The reasons of the parts that decide the overlay's state; each reason names its parts."""
+        """The reasons of the parts that decide the overlay's state; if they differ, each names its parts."""
         reasons: dict[str, list[str]] = {}
         for part in self.parts:
             if part.state is self.state:
@@ -147,7 +140,7 @@ class Verdict:
         return tuple(sorted({file for part in self.parts for file in part.files}))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as the JSON object of the command line's contract."""
+        """Return the JSON object of the command line's contract."""
         parts = [
             {"name": p.name, "state": p.state, "because": p.because, "shape": p.shape, "files": list(p.files)}
             for p in self.parts
@@ -157,10 +150,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Changeset:
-    """Verdicts, and the new bytes of every file that changes. Nothing is written yet.
+    """The new bytes of every file that changes, with the verdicts `before` and `after`. Nothing is written yet.
 
-    `before` has the verdicts on the tree as it is, `after` those on the tree with `files` in place. With `problems`,
-    nothing changes and the two are equal.
+    If there are `problems`, nothing changes and the verdicts are equal.
     """
 
     before: tuple[Verdict, ...]

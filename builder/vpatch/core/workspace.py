@@ -17,8 +17,8 @@ class Workspace:
     """What the edits read and change.
 
     Args:
-        read: returns a file's bytes in the tree, None if there is no such file.
-        cache: the modules parsed so far; shared by workspaces so that equal bytes are parsed once.
+        read: returns a file's bytes in the tree, None if the tree lacks it.
+        cache: parsed modules; workspaces share it, so that equal bytes are parsed once.
     """
 
     def __init__(self, read: Callable[[str], bytes | None], cache: Cache | None = None) -> None:
@@ -58,7 +58,7 @@ class Workspace:
         """Return a module's syntax tree, changes included.
 
         Raises:
-            Lost: there is no such file, or it is not valid Python.
+            Lost: the file does not exist, or it is not valid Python.
         """
         changed = self._changed.get(file)
         if isinstance(changed, Source):
@@ -69,10 +69,10 @@ class Workspace:
         return self._cache.module(file, data).source()
 
     def analyzed(self, file: str, data: bytes | None = None) -> Module:
-        """Return the scopes of a module, changes included, or of other bytes of it.
+        """Return the scopes of a module, changes included, or of `data`.
 
         Raises:
-            Lost: there is no such file, or it is not valid Python.
+            Lost: the file does not exist, or it is not valid Python.
             SyntaxError, ValueError, LookupError, RecursionError: libcst can parse it and this Python cannot.
         """
         data = self.read(file) if data is None else data
@@ -81,7 +81,7 @@ class Workspace:
         return self._cache.module(file, data).analyzed()
 
     def findings(self, file: str) -> dict[tuple[object, str], Finding]:
-        """Return the cache of what edits found in a file's present bytes; a throw-away one if it was edited."""
+        """Return the mutable cache of findings in a file; it lasts only while the file is unmodified."""
         data = None if file in self._changed else self.read(file)
         return {} if data is None else self._cache.module(file, data).findings
 

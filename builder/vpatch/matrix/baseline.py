@@ -1,87 +1,154 @@
-"""What has become of a recorded matrix: the rules by which a team that pins vLLM would have it judged.
+"""The differences between a recorded matrix and a new one, judged from the view of a team that pins vLLM.
 
-A row is compared with the recorded one of its name. One that is new, such as a release that has just come out, is
-compared with the newest recorded release of its project that is no newer than itself: "what changes for me if I bump?"
-A git revision, a wheel or a folder is taken for one of the project vllm; without a version, for newer than all.
+A row is compared with the recorded row of its name, and a row of a new name with the newest recorded release of its
+project that is not newer: "what changes for me if I bump?" A git revision, a wheel or a folder counts as one of the
+project vllm; without a version, as newer than all releases.
 
-Worse is whatever wants a person who was not wanted before:
+Worse is what needs a person's attention and did not before:
 
-- a cell with a part that is drifted or in conflict, and was not so, or was not so in that way;
-- a problem with an overlay where there was none of that kind: applied in memory, it does not do what it promises;
-- merged -> pending: upstream took it back, and whoever dropped the overlay needs it again;
-- a vLLM that cannot be read, or in which overlays do not go together any more;
-- a row that has nothing to be compared with, as nobody knows; whatever is wrong in it, or with a new overlay, is told.
+- a part that is drifted or in conflict, and was not, or was the other of the two;
+- a problem of a kind that the overlay did not have: applied in memory, it does not do what it promises;
+- merged -> pending: upstream reverted the change, and whoever dropped the overlay needs it again;
+- a vLLM that cannot be read, or in which overlays conflict for the first time;
+- a row without a row to compare it with, and any problem in it or with a new overlay.
 
-Better is that nobody is wanted any more, and what upstream has merged: that overlay can go. Other changes are told
-and no more: an overlay is new, the defect came in and the overlay knows it, it is gone, the code has another of the
-known shapes. What was as bad in the baseline as it is now is no change: it is told as such, and whoever recorded it
-has seen it. Rows and overlays that were not asked for this time are none either.
+Better is what no longer needs attention, and what upstream merged: that overlay can go. Other changes are listed and no
+more: an overlay is new; the defect appeared or is gone; the code has another known shape. What is as bad as in the
+baseline is listed as such. Rows and overlays that were not asked for this time are no changes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
 
 from packaging.version import Version
 
-from vpatch.core.verdict import State
+from vpatch.core.verdict import PartVerdict, State
 from vpatch.errors import Problem
-from vpatch.matrix.difference import Change, Kind
 from vpatch.matrix.verdicts import BROKEN, Cell, Matrix, Row, parsed_version
 
 PROJECT = "vllm"
 
+_REASONS = {
+    (State.PENDING, State.NOT_APPLICABLE): "what the overlay is for is not there any more",
+    (State.NOT_APPLICABLE, State.PENDING): "the defect came in, and the overlay knows it",
+    (State.NOT_APPLICABLE, State.MERGED): "it came in with the change in it",
+    (State.MERGED, State.PENDING): "upstream took it back: the overlay is needed again",
+    (State.MERGED, State.NOT_APPLICABLE): "what upstream had mended is not there any more",
+}
+
+
+class Kind(StrEnum):
+    """The kinds of changes, the most urgent first."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    OTHER = "other"
+    STILL = "still"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one cell, or of a whole row if `overlay` is None; the fields are those of the JSON object.
+
+    `against` is the row of the baseline that it was compared with. A state is None without a cell.
+    """
+
+    vllm: str
+    overlay: str | None
+    against: str | None
+    before: State | None
+    after: State | None
+    kind: Kind
+    because: str
+
+    def __str__(self) -> str:
+        return str(self.problem)
+
+    def compared(self, code: Callable[[str], str] = str) -> str:
+        """Describe the states before and after if they differ, and the other row; `code` formats its name."""
+        states = other = ""
+        if self.overlay and self.before is not self.after:
+            states = f"{self.before} -> {self.after}" if self.before else str(self.after)
+        if self.against and self.against != self.vllm:
+            other = f"compared with {code(self.against)}"
+        return ", ".join(filter(None, (states, other)))
+
+    @property
+    def problem(self) -> Problem:
+        """The change as a problem."""
+        where = ": ".join(filter(None, (self.vllm, self.overlay)))
+        return Problem(self.kind, where, ": ".join(filter(None, (self.compared(), self.because))))
+
+
+def from_objects(objects: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
+    """Parse the field "changes" of `vpatch matrix --baseline FILE --json`."""
+    found = []
+    for one in objects:
+        change = Change(*(one[field.name] for field in fields(Change)))
+        before, after = (state and State(state) for state in (change.before, change.after))
+        found.append(replace(change, before=before, after=after, kind=Kind(change.kind)))
+    return tuple(found)
+
 
 def changes(old: Sequence[Row], new: Matrix) -> tuple[Change, ...]:
-    """Compare a matrix with recorded rows; the most urgent changes first.
-
-    Args:
-        old: as `vpatch.matrix.as_json.read_rows` gives them.
-        new: what is so now.
-    """
-    found = [change for row in new.rows for change in _of_row(old, row, {item.id for item in new.overlays})]
+    """Compare a matrix with recorded rows; the most urgent changes come first."""
+    asked = {item.id for item in new.overlays}
+    found = [change for row in new.rows for change in _row_changes(old, row, asked)]
     return tuple(sorted(found, key=lambda change: list(Kind).index(change.kind)))
 
 
-def _of_row(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
+def _row_changes(old: Sequence[Row], row: Row, asked: set[str]) -> Iterator[Change]:
     same = next((one for one in old if one.name == row.name), None)
+    unread = same is not None and same.tree is None
     if row.tree is None:
-        kind = Kind.STILL if same and same.tree is None else Kind.WORSE
-        reason = f"cannot be read: {_told(row.problems)}"
-        yield Change(row.name, "", same.name if same else "", None, None, kind, reason)
+        kind = Kind.STILL if unread else Kind.WORSE
+        yield _of_row(row, same, kind, f"cannot be read: {_joined(row.problems)}")
         return
-    if same and same.tree is None:
-        yield Change(row.name, "", same.name, None, None, Kind.BETTER, "it can be read again")
-    before = same if same and same.tree else _older(old, row)
-    name = before.name if before else ""
+    if unread:
+        yield _of_row(row, same, Kind.BETTER, "it can be read again")
+    before = same if same and not unread else _older(old, row)
     if before is None:
-        yield Change(row.name, "", "", None, None, Kind.WORSE, "there is no row in the baseline to compare it with")
+        yield _of_row(row, None, Kind.WORSE, "there is no row in the baseline to compare it with")
+    yield from _compared(before, row, asked)
+
+
+def _compared(before: Row | None, row: Row, asked: set[str]) -> Iterator[Change]:
     known = {cell.verdict.id: cell for cell in before.cells} if before else {}
-    whole = known.keys() <= asked  # what overlays are to each other depends on which are asked for
-    kind_of = _wanted(before=bool(before and before.problems), after=bool(row.problems))
-    if kind_of and (whole or kind_of is not Kind.BETTER):
-        yield Change(row.name, "", name, None, None, kind_of, _told(row.problems) or "overlays go together again")
+    complete = known.keys() <= asked  # conflicts depend on which overlays are asked for
+    kind = _urgency(before=bool(before and before.problems), after=bool(row.problems))
+    if kind and (complete or kind is not Kind.BETTER):
+        yield _of_row(row, before, kind, _joined(row.problems) or "overlays go together again")
     for cell in row.cells:
         was = known.get(cell.verdict.id)
-        if was and was.verdict.state is State.CONFLICT and not whole and not cell.urgent:
-            continue
-        if judged := _judged(was, cell):
-            state = was.verdict.state if was else None
-            yield Change(row.name, cell.verdict.id, name if was else "", state, cell.verdict.state, *judged)
-        elif before and cell.verdict.id not in known:
-            reason = f"new since the baseline: {cell.verdict.because}"
-            yield Change(row.name, cell.verdict.id, "", None, cell.verdict.state, Kind.OTHER, reason)
+        if complete or cell.urgent or not was or was.verdict.state is not State.CONFLICT:
+            yield from _cell_changes(row, before, was, cell)
 
 
-def _wanted(*, before: bool, after: bool) -> Kind | None:
-    """Say what it is that a person was and is wanted, None where neither."""
+def _cell_changes(row: Row, before: Row | None, was: Cell | None, cell: Cell) -> Iterator[Change]:
+    name, after = cell.verdict.id, cell.verdict.state
+    if judged := _judged(was, cell):
+        against, state = (before.name, was.verdict.state) if before and was else (None, None)
+        yield Change(row.name, name, against, state, after, *judged)
+    elif before and not was:
+        yield Change(row.name, name, None, None, after, Kind.OTHER, f"new since the baseline: {cell.verdict.because}")
+
+
+def _of_row(row: Row, before: Row | None, kind: Kind, because: str) -> Change:
+    return Change(row.name, None, before.name if before else None, None, None, kind, because)
+
+
+def _urgency(*, before: bool, after: bool) -> Kind | None:
+    """Compare the need for a person's attention; None if there is none before and after."""
     return {(False, True): Kind.WORSE, (True, False): Kind.BETTER, (True, True): Kind.STILL}.get((before, after))
 
 
 def _judged(was: Cell | None, cell: Cell) -> tuple[Kind, str] | None:
-    kind, after = _wanted(before=bool(was and was.urgent), after=cell.urgent), cell.verdict.state
+    kind, after = _urgency(before=bool(was and was.urgent), after=cell.urgent), cell.verdict.state
     if further := _bad(cell, was):
         return Kind.WORSE, further
     if was is None:
@@ -95,69 +162,53 @@ def _judged(was: Cell | None, cell: Cell) -> tuple[Kind, str] | None:
 
 
 def _bad(cell: Cell, known: Cell | None) -> str:
-    """Say what a person must look at, "" where that was known before: parts, each by its state, and kinds of problems.
+    """Describe the broken parts and the problems of a cell that `known` does not have, "" without any.
 
-    Which of its problems a recorded verdict has itself is not recorded: none of their kinds is new.
+    Parts are compared by their states, problems by their kinds. A baseline does not record which of its problems a
+    verdict has itself, so none of their kinds counts as new.
     """
     states = {(part.name, part.state) for part in known.verdict.parts} if known else set()
     kinds = {problem.what for problem in known.problems} if known else set()
     parts = [p for p in cell.verdict.parts if p.state in BROKEN and (p.name, p.state) not in states]
     beyond = [problem for problem in cell.beyond if problem.what not in kinds]
     because = replace(cell.verdict, parts=tuple(parts)).because if parts else ""
-    return "; ".join(filter(None, (because, _told(beyond))))
-
-
-_SAID = {
-    (State.PENDING, State.NOT_APPLICABLE): "what the overlay is for is not there any more",
-    (State.NOT_APPLICABLE, State.PENDING): "the defect came in, and the overlay knows it",
-    (State.NOT_APPLICABLE, State.MERGED): "it came in with the change in it",
-    (State.MERGED, State.PENDING): "upstream took it back: the overlay is needed again",
-    (State.MERGED, State.NOT_APPLICABLE): "what upstream had mended is not there any more",
-}
+    return "; ".join(filter(None, (because, _joined(beyond))))
 
 
 def _changed(was: Cell, cell: Cell) -> tuple[Kind, str] | None:
-    """Judge a cell that no person must look at."""
+    """Judge a cell that needs no attention."""
     before, after = was.verdict.state, cell.verdict.state
-    reason = cell.verdict.because
     if before is after:
-        parts = {part.name: (part.state, part.shape) for part in was.verdict.parts}
-        now = {part.name: (part.state, part.shape) for part in cell.verdict.parts}
-        told = [
-            f"{name}: {_form(parts.get(name))} -> {_form(now.get(name))}"
-            for name in {**parts, **now}
-            if parts.get(name) != now.get(name)
-        ]
+        old, new = ({part.name: _form(part) for part in one.verdict.parts} for one in (was, cell))
+        names = (name for name in {**old, **new} if old.get(name) != new.get(name))
+        told = [f"{name}: {old.get(name, 'no such part')} -> {new.get(name, 'no such part')}" for name in names]
         return (Kind.OTHER, "; ".join(told)) if told else None
-    if after is State.MERGED:
-        said = _SAID.get((before, after), "now merged upstream: this overlay can go")
-        return Kind.BETTER, f"{said}: {reason}"
+    reason = _REASONS.get((before, after), "")
     kind = Kind.WORSE if (before, after) == (State.MERGED, State.PENDING) else Kind.OTHER
-    return kind, ": ".join(filter(None, (_SAID.get((before, after)), reason)))
+    if after is State.MERGED:
+        kind, reason = Kind.BETTER, reason or "now merged upstream: this overlay can go"
+    return kind, ": ".join(filter(None, (reason, cell.verdict.because)))
 
 
-def _form(part: tuple[State, str | None] | None) -> str:
-    if part is None:
-        return "no such part"
-    state, shape = part
-    return f"{state} as in {shape}" if shape else str(state)
+def _form(part: PartVerdict) -> str:
+    return f"{part.state} as in {part.shape}" if part.shape else str(part.state)
 
 
-def _told(problems: Sequence[Problem]) -> str:
+def _joined(problems: Sequence[Problem]) -> str:
     return "; ".join(map(str, problems))
 
 
 def _release(row: Row) -> tuple[str, Version] | None:
-    """Give the project and the version of a row that is a release on an index."""
-    project, _, said = row.name.rpartition(" ")
-    version = parsed_version(said)
-    if version is None or str(version) != said or not re.fullmatch(r"[\w.-]*", project):
+    """Parse the project and the version of a row that is a release on an index."""
+    project, _, text = row.name.rpartition(" ")
+    version = parsed_version(text)
+    if version is None or str(version) != text or not re.fullmatch(r"[\w.-]*", project):
         return None
     return project or PROJECT, version
 
 
 def _older(old: Sequence[Row], row: Row) -> Row | None:
-    """Give the newest release of the same project that is recorded, could be read and is no newer."""
+    """Find the newest recorded release of the row's project that could be read and is not newer."""
     project, version = _release(row) or (PROJECT, parsed_version(row.tree.version if row.tree else None))
     known = [(release[1], one) for one in old if one.tree and (release := _release(one)) and release[0] == project]
     fitting = [pair for pair in known if version is None or pair[0] <= version]

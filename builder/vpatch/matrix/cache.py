@@ -1,4 +1,4 @@
-"""What was read of wheels and indexes, kept by its hash: safe to share between runs, and never believed unchecked."""
+"""The user's cache of wheels and indexes: files by their hash, checked whenever they are used."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from base64 import urlsafe_b64decode
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from vpatch.errors import Failure, Problem, cause
+from vpatch.errors import Failure, Problem, naming
 
 SCHEMA = 1  # of the notes
 TRIES = 10  # for folders that another run clears meanwhile
@@ -25,40 +26,36 @@ Note = Mapping[str, Any]
 
 _OBJECTS, _NEW = "objects", "new"
 _HASH = re.compile(r"[0-9a-f]{64}")
-# What `clear` may remove: a user may have put something else there.
+# What `clear` may remove: the user may have put other files there.
 _OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings)/[0-9a-f]{64}|new/[0-9a-f]{32}")
 _OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
+_ADVICE = "; use --no-cache to do without"
 
 
 def folder() -> Path:
-    """Give the folder of the cache, which need not be there: `vpatch` in the user's folder for caches.
-
-    Raises:
-        Failure: the user has no home folder.
-    """
+    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(base).is_absolute():  # the specification has relative ones ignored
+    if Path(base).is_absolute():  # the specification ignores relative ones
         return Path(base, "vpatch")
     try:
         return Path.home() / ".cache" / "vpatch"
     except RuntimeError as error:
-        raise Failure(
-            Problem("no cache", "~/.cache", "no home folder; set XDG_CACHE_HOME, or use --no-cache")
-        ) from error
+        cause = "no home folder; set XDG_CACHE_HOME, or use --no-cache"
+        raise Failure(Problem("no cache", "~/.cache", cause)) from error
 
 
 def is_hash(text: str | None) -> bool:
-    """Tell whether this is a sha256 as the cache writes it: other text must not become a path."""
+    """Return whether a text is a sha256 as the cache writes it: no other text may become a path."""
     return bool(text and _HASH.fullmatch(text))
 
 
 class DamagedError(Exception):
-    """What was in the cache is not what was put there."""
+    """An entry of the cache had been changed; it was removed."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Files of the cache, and their sizes together in bytes."""
+    """A number of files of the cache, and their total size in bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -68,178 +65,175 @@ class Usage:
 class Cache:
     """Objects, named by the sha256 of their bytes, and notes: small JSON objects by kind and key.
 
-    Both may be read and written by several threads and processes at once.
+    Several threads and processes may use it at once. Methods raise a `Failure` if they cannot read or write the folder.
     """
 
     folder: Path
 
     @classmethod
     def opened(cls) -> Cache:
-        """Give the user's cache, made where it is not there.
-
-        Raises:
-            Failure: it cannot be written.
-        """
+        """Return the user's cache, after a trial that it can be written."""
         cache = cls(folder())
-        cache._write(cache.folder / _NEW / secrets.token_hex(16)).unlink(missing_ok=True)
+        trial = cache.folder / _NEW / secrets.token_hex(16)
+        cache._write(trial)
+        trial.unlink(missing_ok=True)
         return cache
 
     def get(self, sha256: str) -> bytes | None:
-        """Give an object, None where it is not there.
-
-        Raises:
-            DamagedError: it was damaged; it is gone now.
-            Failure: it cannot be read.
-        """
+        """Return an object, None if it is not there; raise DamagedError if it was damaged."""
         path = self._object(sha256)
         data = self._read(path)
         if data is not None and hashlib.sha256(data).hexdigest() != sha256:
-            raise self._discarded(path)
+            self._discard(path)
         return data
 
     def put(self, data: bytes) -> str:
-        """Keep an object; give its sha256.
-
-        Raises:
-            Failure: it cannot be written.
-        """
+        """Keep an object; return its sha256."""
         sha256 = hashlib.sha256(data).hexdigest()
         self._write(self._object(sha256), data)
         return sha256
 
     def note(self, kind: str, key: str) -> Note | None:
-        """Give a note, None where there is none.
-
-        Raises:
-            DamagedError: it was damaged; it is gone now.
-            Failure: it cannot be read.
-        """
+        """Return a note, None if it is not there; raise DamagedError if it was damaged."""
         path = self.folder / kind / key
         data = self._read(path)
         note = None if data is None else _unsealed(data)
         if data is not None and note is None:
-            raise self._discarded(path)
+            self._discard(path)
         return note if note and note["schema"] == SCHEMA else None
 
     def put_note(self, kind: str, key: str, note: Note) -> None:
-        """Keep a note, beside its own sha256 so that damage shows.
-
-        Raises:
-            Failure: it cannot be written.
-        """
-        self._write(self.folder / kind / key, _sealed({**note, "schema": SCHEMA}))
+        """Keep a note, after its own sha256, which shows damage."""
+        body = json.dumps({**note, "schema": SCHEMA}).encode()
+        self._write(self.folder / kind / key, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
     def notes(self, kind: str) -> list[Note]:
-        """Give every note of a kind, less the damaged ones.
-
-        Raises:
-            Failure: one cannot be read.
-        """
-        found = (_unsealed(self._read(path) or b"") for path in self._files() if path.parent.name == kind)
+        """Return every undamaged note of a kind."""
+        found = (_unsealed(self._read(path) or b"") for path, _ in self._files() if path.parent.name == kind)
         return [note for note in found if note and note["schema"] == SCHEMA]
 
     def usage(self) -> Usage:
-        """Count what there is."""
-        sizes = [size for path in self._files() if (size := self._size(path)) is not None]
-        return Usage(len(sizes), sum(sizes))
+        """Count the files of the cache."""
+        files = self._files()
+        return Usage(len(files), sum(size for _, size in files))
 
     def clear(self) -> Usage:
-        """Remove what is the cache's, and folders that this leaves empty; give what went. Links are not followed.
-
-        Raises:
-            Failure: something cannot be removed.
-        """
-        gone = Usage()
-        for path in self._files():
-            size = self._size(path)
-            try:
+        """Remove the files of the cache, and folders that this leaves empty; return what was removed."""
+        removed = Usage()
+        for path, size in self._files():
+            with naming("cannot clear the cache", str(path)), suppress(FileNotFoundError):  # another run was quicker
                 path.unlink()
-            except FileNotFoundError:
-                continue  # another run was quicker
-            except OSError as error:
-                raise Failure(Problem("cannot clear the cache", str(path), cause(error))) from error
-            gone = Usage(gone.files + 1, gone.bytes + (size or 0))
+                removed = Usage(removed.files + 1, removed.bytes + size)
         for top, _, _ in os.walk(self.folder, topdown=False):
-            if _OUR_FOLDERS.fullmatch(self._relative(top)):
-                with suppress(OSError):  # somebody else's file is in it
+            if _OUR_FOLDERS.fullmatch(Path(top).relative_to(self.folder).as_posix()):
+                with suppress(OSError):  # a file of the user's is in it
                     Path(top).rmdir()
-        return gone
+        return removed
 
     def _object(self, sha256: str) -> Path:
         return self.folder / _OBJECTS / sha256[:2] / sha256[2:]
 
-    def _files(self) -> list[Path]:
-        """Give what is the cache's own; links are neither given nor followed."""
+    def _files(self) -> list[tuple[Path, int]]:
+        """List the cache's own files with their sizes; links are neither listed nor followed."""
 
         def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
-                raise self._unusable("cannot read the cache", Path(error.filename), error) from error
+            with naming("cannot read the cache", error.filename, _ADVICE), suppress(FileNotFoundError):
+                raise error
 
-        found = (Path(top, name) for top, _, names in os.walk(self.folder, onerror=refuse) for name in names)
-        return [path for path in found if _OURS.fullmatch(self._relative(path)) and self._size(path) is not None]
-
-    def _relative(self, path: Path | str) -> str:
-        return Path(path).relative_to(self.folder).as_posix()
-
-    def _size(self, path: Path) -> int | None:
-        """Give the size of a plain file in bytes; None for a link, a folder, or a file that is gone."""
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unusable("cannot read the cache", path, error) from error
-        return found.st_size if S_ISREG(found.st_mode) else None
+        found = []
+        for path in (Path(top, name) for top, _, names in os.walk(self.folder, onerror=refuse) for name in names):
+            if _OURS.fullmatch(path.relative_to(self.folder).as_posix()):
+                with naming("cannot read the cache", str(path), _ADVICE), suppress(FileNotFoundError):
+                    status = path.lstat()
+                    if S_ISREG(status.st_mode):
+                        found.append((path, status.st_size))
+        return found
 
     def _read(self, path: Path) -> bytes | None:
-        try:
+        with naming("cannot read the cache", str(path), _ADVICE), suppress(FileNotFoundError):
             return path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unusable("cannot read the cache", path, error) from error
+        return None
 
-    def _discarded(self, path: Path) -> DamagedError:
-        try:
+    def _discard(self, path: Path) -> None:
+        with naming("cannot write the cache", str(path), _ADVICE):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise self._unusable("cannot write the cache", path, error) from error
-        return DamagedError(str(path))
+        raise DamagedError(str(path))
 
-    def _write(self, path: Path, data: bytes = b"") -> Path:
+    def _write(self, path: Path, data: bytes = b"") -> None:
         """Write a file whole or not at all, under a name that no other run uses until then."""
-        for left in reversed(range(TRIES)):
-            staged = self.folder / _NEW / secrets.token_hex(16)
-            try:
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                staged.parent.mkdir(exist_ok=True)
-                path.parent.mkdir(parents=True, exist_ok=True)
+        staged = self.folder / _NEW / secrets.token_hex(16)
+        with naming("cannot write the cache", str(self.folder), _ADVICE):
+            for left in reversed(range(TRIES)):
                 try:
-                    staged.write_bytes(data)
-                    staged.replace(path)
-                finally:
-                    staged.unlink(missing_ok=True)
-                break
-            except OSError as error:
-                # A folder that goes between two looks of `mkdir` is told as there.
-                if isinstance(error, (FileNotFoundError, FileExistsError)) and left:
-                    continue
-                raise self._unusable("cannot write the cache", self.folder, error) from error
-        return path
-
-    @staticmethod
-    def _unusable(what: str, path: Path, error: OSError) -> Failure:
-        return Failure(Problem(what, str(path), f"{cause(error)}; use --no-cache to do without"))
-
-
-def _sealed(note: Note) -> bytes:
-    body = json.dumps(note).encode()
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+                    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    staged.parent.mkdir(exist_ok=True)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    try:
+                        staged.write_bytes(data)
+                        staged.replace(path)
+                    finally:
+                        staged.unlink(missing_ok=True)
+                    break
+                except (FileNotFoundError, FileExistsError):  # `mkdir` raises the latter if its folder goes meanwhile
+                    if not left:
+                        raise
 
 
 def _unsealed(data: bytes) -> Note | None:
     seal, _, body = data.partition(b"\n")
-    if seal != hashlib.sha256(body).hexdigest().encode():
-        return None
-    note: Note = json.loads(body)
+    note: Note | None = json.loads(body) if seal == hashlib.sha256(body).hexdigest().encode() else None
     return note
+
+
+@dataclass(frozen=True)
+class WheelCache:
+    """The cached files of the wheel with this sha256 and file name. `notes` list what was damaged."""
+
+    cache: Cache
+    sha256: str
+    wheel: str
+    notes: list[str] = field(default_factory=list)
+
+    def record(self) -> tuple[bytes, int] | None:
+        """Return the wheel's RECORD and its size in bytes, None if the wheel is not in the cache."""
+        try:
+            note = self.cache.note(WHEELS, self.sha256)
+            record = self.cache.get(note["record"]) if note else None
+        except DamagedError:
+            self._note_damage("RECORD")
+            return None
+        return (record, note["size"]) if note and record is not None else None
+
+    def files(self, wanted: Collection[str], sums: Mapping[str, tuple[str, str]]) -> dict[str, bytes]:
+        """Return those wanted files that are cached, each as `sums`, from RECORD, has it."""
+        found = {}
+        for name in sorted({*wanted} & sums.keys()):
+            sha256 = _decoded(sums[name][0])
+            try:
+                data = self.cache.get(sha256) if sha256 else None
+            except DamagedError:
+                self._note_damage(name)
+                continue
+            if data is not None and str(len(data)) == sums[name][1]:
+                found[name] = data
+        return found
+
+    def keep(self, record: bytes, size: int, files: Mapping[str, bytes]) -> None:
+        """Keep checked files of the wheel, whose size is `size` bytes. The note is written last."""
+        for data in files.values():
+            self.cache.put(data)
+        note = {"record": self.cache.put(record), "file": self.wheel, "size": size}
+        self.cache.put_note(WHEELS, self.sha256, note)
+
+    def _note_damage(self, name: str) -> None:
+        self.notes.append(f"damaged in the cache, fetched again: {name} of {self.wheel}")
+
+
+def _decoded(hash_: str) -> str | None:
+    """Convert a hash in RECORD, `sha256=<base64>`, to the cache's hexadecimal; None for any other hash."""
+    algorithm, _, digest = hash_.partition("=")
+    try:
+        raw = urlsafe_b64decode(f"{digest}=")
+    except ValueError:
+        return None
+    return raw.hex() if algorithm == "sha256" and len(raw) == 32 else None

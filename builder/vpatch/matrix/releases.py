@@ -1,28 +1,34 @@
-"""Releases on the package index: which of them are rows, and what is read of each, through the cache."""
+"""vLLMs in wheels: releases on the package index, read through the cache, and wheels on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vpatch.errors import Failure, Problem
-from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, is_hash
+from vpatch.errors import Failure, Problem, naming
+from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, Note, WheelCache, is_hash
 from vpatch.matrix.verdicts import Tree
-from vpatch.matrix.wheel import Picked, pick
-from vpatch.matrix.wheel_cache import Shelf
-from vpatch.release.fetch import PROJECT, Offer, Wheel, find_wheels, listings, open_wheel, shown, sums_in
+from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
+from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
+
+if TYPE_CHECKING:
+    from requests import Session
+
+    from vpatch.net.ranges import RemoteFile
 
 OLDEST = Version("0.18.0")  # the first release that overlays are made for
 
 
 @dataclass(frozen=True)
 class Release:
-    """One release on an index, read through `cache`, or past any cache where that is None."""
+    """One release on an index, read through `cache` unless that is None."""
 
     project: str
     wheel: Wheel
@@ -30,82 +36,121 @@ class Release:
 
     @property
     def name(self) -> str:
-        """Its version, after the project's name where that is not vLLM's own."""
+        """The version, after the project's name if that is not vLLM's own."""
         return self.wheel.version if self.project == PROJECT else f"{self.project} {self.wheel.version}"
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read these files; where all of them are in the cache, no server is asked.
-
-        Raises:
-            Failure: a server fails, the wheel is not what it should be, or the cache cannot be used.
-        """
+        """Read those of these files that exist, without any request if all are in the cache."""
         digest = self.wheel.sha256
         if self.cache is None or digest is None or not is_hash(digest):
-            picked, received, size = self._fetched(files)
-            return self._tree(picked.files, received, size)
-        shelf = Shelf(self.cache, digest, self.wheel.filename)
-        known = shelf.record()
-        if known is None:
-            picked, received, size = self._fetched(files)
-            shelf.keep(picked.record, size, picked.files)
-            return self._tree(picked.files, received, size, shelf.notes)
-        record, size = known
-        sums = sums_in(record)
-        held = shelf.files(files, sums)
-        missing = {*files} & sums.keys() - held.keys()
-        if not missing:
-            return self._tree(held, 0, size, shelf.notes)
-        picked, received, size = self._fetched(missing)
-        if picked.record != record:
+            return self._fetch(files)[0]
+        cached = WheelCache(self.cache, digest, self.wheel.filename)
+        record, size = cached.record() or (None, 0)
+        sums = sums_in(record) if record is not None else {}
+        held = cached.files(files, sums)
+        missing = files if record is None else {*files} & sums.keys() - held.keys()
+        if record is not None and not missing:
+            return Tree(held, self.wheel.version, self.wheel.filename, 0, size, tuple(cached.notes))
+        tree, members = self._fetch(missing)
+        if record is not None and members.record != record:
             why = "it is not the one that came before: if that one was wrong, `vpatch cache --clear` forgets it"
-            raise Failure(Problem("wrong bytes", f"{picked.path} of {self.wheel.filename}", why))
-        shelf.keep(record, size, picked.files)
-        return self._tree({**held, **picked.files}, received, size, shelf.notes)
+            raise Failure(Problem("wrong bytes", f"{members.path} of {self.wheel.filename}", why))
+        cached.keep(members.record, tree.size, tree.files)
+        return replace(tree, files={**held, **tree.files}, notes=tuple(cached.notes))
 
-    def _fetched(self, files: Collection[str]) -> tuple[Picked, int, int]:
-        """Give what the wheel has, the bytes received for it, and the wheel's size."""
+    def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
         with open_wheel(self.wheel) as file:
-            return pick(file, files), file.received, file.size
-
-    def _tree(self, files: Mapping[str, bytes], received: int, size: int, notes: Sequence[str] = ()) -> Tree:
-        return Tree(files, self.wheel.version, self.wheel.filename, received, size, tuple(notes))
+            members = _read_wheel(file, files)
+            return Tree(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Releases, oldest first, and what is to be said of where they come from."""
+class WheelFile:
+    """A wheel on disk."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        return self.path.name
+
+    def read(self, files: Collection[str]) -> Tree:
+        """Read those of these files that exist."""
+        with naming("cannot read", str(self.path)), self.path.open("rb") as file:
+            members = _read_wheel(file, files)
+        version = members.path.partition(".dist-info/")[0].partition("-")[2]
+        return Tree(members.files, version, str(self.path))
+
+
+class _Members(NamedTuple):
+    path: str  # of RECORD
+    record: bytes
+    files: Mapping[str, bytes]
+
+
+def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Members:
+    """Read those of the `wanted` files that a wheel has. Each problem names the wheel.
+
+    RECORD must list all its code, and no wanted file that is not there: from then on, RECORD alone says what it has.
+    """
+    wheel, names = Path(file.name).name, set[str]()
+
+    def chosen(name: str) -> bool:
+        names.add(name)
+        return name in wanted or is_record(name)
+
+    try:
+        found = {member.name: member.data for member in read_members(file, chosen)}
+        (path,) = filter(is_record, found)
+        record = found.pop(path)
+        listed = sums_in(record).keys()
+        unlisted = sorted(name for name in names - listed if name.endswith(".py"))
+        absent = sorted((listed & {*wanted}) - names)
+        if unlisted or absent:
+            causes = dict.fromkeys(unlisted, "RECORD does not list it")
+            causes |= dict.fromkeys(absent, "RECORD lists it, and the wheel has no such file")
+            raise Failure(*(Problem("wrong bytes", name, cause) for name, cause in causes.items()))
+    except Failure as failure:
+        problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
+        raise Failure(*problems) from failure
+    return _Members(path, record, found)
+
+
+class Listing(NamedTuple):
+    """Releases, oldest first, and notes on where the list comes from."""
 
     releases: tuple[Release, ...]
     notes: tuple[str, ...] = ()
 
 
 def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> Listing:
-    """Give these releases of a project.
+    """Find these releases of a project.
 
-    With no `versions`, every final release since the first that overlays are made for, less the yanked ones; of a
-    project that has nothing but pre-releases, every one of these. An index that gives no answer at all is taken to
-    say what it said the last time, if the cache has that; the notes then say so.
+    Without `versions`, find every final release since the first that overlays are made for, except the yanked ones; of
+    a project that has only pre-releases, all of these. For an index that does not answer, the cache's record of its
+    last answer is used, and the notes say so.
 
     Raises:
         Failure: no such project or releases, all of them at once; an index that fails; a cache that cannot be used.
     """
     memory = None if cache is None else _Memory(cache)
-    told = memory.told if memory else []
+    ask, notes = (memory.ask, memory.notes) if memory else (ask_index, [])
     try:
-        offers = find_wheels(versions, project=project, memory=memory) if versions else _default(project, memory)
+        offers = find_wheels(versions, project=project, ask=ask) if versions else _default(project, ask)
     except Failure as failure:
-        raise Failure(*failure.problems, *told) from failure  # a release may be newer than what is remembered
+        raise Failure(*failure.problems, *notes) from failure  # a release may be newer than what is remembered
     name = canonicalize_name(project)
-    return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, told)))
+    return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
 
 
-def _default(project: str, memory: _Memory | None) -> list[Offer]:
+def _default(project: str, ask: Ask) -> Sequence[Offer]:
     known: dict[Version, Offer] = {}
-    for offers in listings(project, memory=memory):
+    for offers in listings(project, ask=ask):
         known = offers | known
-    there = sorted(version for version, offer in known.items() if not offer.yanked)
-    final = [version for version in there if not version.is_prerelease]
-    chosen = [version for version in final or there if version >= OLDEST]
+    offered = sorted(version for version, offer in known.items() if not offer.yanked)
+    final = [version for version in offered if not version.is_prerelease]
+    chosen = [version for version in final or offered if version >= OLDEST]
     if not chosen:
         why = f"none since {OLDEST} that is {'final and ' if final else ''}not yanked"
         raise Failure(Problem("no releases", project, why))
@@ -114,28 +159,32 @@ def _default(project: str, memory: _Memory | None) -> list[Offer]:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What indexes said the last time, in the cache; `told` says which of them were taken from there."""
+    """Asks indexes, and answers from the cache for one that does not; `notes` list these."""
 
     cache: Cache
-    told: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
 
-    def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
-        date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        self.cache.put_note(LISTINGS, _key(index, project), {"date": date, "offers": list(map(asdict, offers))})
-
-    def recall(self, index: str, project: str, cause: str) -> list[Offer] | None:
+    def ask(self, session: Session, index: str, project: str) -> Iterable[Offer]:
+        key = sha256(f"{project}\n{index}".encode()).hexdigest()
         try:
-            note = self.cache.note(LISTINGS, _key(index, project))
+            offers = ask_index(session, index, project)
+        except NoAnswerError as error:
+            note = self._recall(key, project, *error.problems)
+            if note is None:
+                raise
+            return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
+        date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        self.cache.put_note(LISTINGS, key, {"date": date, "offers": list(map(asdict, offers))})
+        return offers
+
+    def _recall(self, key: str, project: str, problem: Problem) -> Note | None:
+        try:
+            note = self.cache.note(LISTINGS, key)
         except DamagedError:
-            self.told.append(
-                Problem("damaged in the cache", shown(index), f"the list of its {project} releases is gone")
-            )
+            cause = f"the list of its {project} releases is gone"
+            self.notes.append(Problem("damaged in the cache", problem.where, cause))
             return None
-        if note is None:
-            return None
-        self.told.append(Problem("offline", shown(index), f"{cause}; {project} releases as of {note['date']}"))
-        return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
-
-
-def _key(index: str, project: str) -> str:
-    return sha256(f"{project}\n{index}".encode()).hexdigest()
+        if note is not None:
+            cause = f"{problem.cause}; {project} releases as of {note['date']}"
+            self.notes.append(Problem("offline", problem.where, cause))
+        return note

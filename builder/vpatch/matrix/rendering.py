@@ -1,39 +1,62 @@
-"""The matrix in words: lines for scripts, a table for a terminal, and one in Markdown."""
+"""The matrix for people: text lines, a terminal table, Markdown, and one HTML page without scripts or other files."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
+from vpatch.errors import Failure, Problem
+from vpatch.matrix.baseline import Change, Kind
 from vpatch.matrix.verdicts import Cell, Matrix, Row
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_HEADINGS = {
+    Kind.WORSE: "Worse",
+    Kind.BETTER: "Better",
+    Kind.OTHER: "Other changes",
+    Kind.STILL: "As bad as in the baseline",
+}
+
+# In the words and the order of README.
+STATES = {
+    State.PENDING: "the code is one that the overlay knows, and the change is to be made",
+    State.APPLIED: "every change is there, with its marks (`# vpatch: <overlay>`)",
+    State.MERGED: "upstream has it; the reason names the pull request",
+    State.NOT_APPLICABLE: "the feature or the defect is not in this vLLM",
+    State.DRIFTED: "none of these: says what was expected, what was found, and what comes closest. Nothing is written",
+    State.CONFLICT: "two selected overlays want the same code. Nothing is written",
+}
+
+_PIECES = re.compile(r"`([^`]+)`|(?<![\w/.-])([\w.-]+/[\w.-]+#\d+)\b")
 
 
 def lines(matrix: Matrix) -> list[str]:
-    """Give a line for each cell, with the reason, and with what went wrong where the overlay was applied."""
-    return [f"{row.name}: {_whole(cell)}" for row in matrix.rows for cell in row.cells]
-
-
-def _whole(cell: Cell) -> str:
-    reasons = "; ".join([cell.verdict.because, *map(str, cell.beyond)])
-    return f"{cell.verdict.id}: {cell.verdict.state}: {reasons}"
+    """Render a line for each cell, with its reason and the problems found after the overlay was applied."""
+    cells = ((row.name, cell.verdict, cell.beyond) for row in matrix.rows for cell in row.cells)
+    return [f"{name}: {v.id}: {v.state}: {'; '.join([v.because, *map(str, beyond)])}" for name, v, beyond in cells]
 
 
 def table(matrix: Matrix) -> list[tuple[str, ...]]:
-    """Give a table for people: what each overlay is to the vLLMs, in short; neighbours are one where it is the same."""
-    told: list[tuple[str, ...]] = [("overlay", "vLLM", "state", "because")]
+    """Render a table with a short reason for each cell; neighboring vLLMs with equal cells share a row."""
+    cells: list[tuple[str, ...]] = [("overlay", "vLLM", "state", "because")]
     for column, item in enumerate(matrix.overlays):
         title = item.id
         for name, row in _spans(matrix.rows, partial(_brief, item, column)):
-            told.append((title, name, *_brief(item, column, row)))
+            cells.append((title, name, *_brief(item, column, row)))
             title = ""
-    return told + [("", row.name, "unknown", str(row.problems[0])) for row in matrix.rows if row.tree is None]
+    return cells + [("", row.name, "unknown", str(row.problems[0])) for row in matrix.rows if row.tree is None]
 
 
 def _brief(item: Catalogued, column: int, row: Row) -> tuple[State, str]:
-    """Give a cell in a few words; the whole reason is in `lines`."""
     cell = row.cells[column]
     state = cell.verdict.state
     if cell.problems:
@@ -45,25 +68,24 @@ def _brief(item: Catalogued, column: int, row: Row) -> tuple[State, str]:
 
 
 def markdown(matrix: Matrix) -> list[str]:
-    """Give a table in Markdown; releases of equal states are in one row."""
-    told = ["| vLLM | " + " | ".join(f"`{item.id}`" for item in matrix.overlays) + " |"]
-    told.append("|---" * (len(matrix.overlays) + 1) + "|")
-    told += [f"| {_escaped(name)} | {' | '.join(_states(row))} |" for name, row in _spans(matrix.rows, _states)]
-    unread = (row for row in matrix.rows if row.tree is None)
+    """Render a table in Markdown; neighboring vLLMs with equal states share a row."""
+    rows = ["| vLLM | " + " | ".join(f"`{item.id}`" for item in matrix.overlays) + " |"]
+    rows.append("|---" * (len(matrix.overlays) + 1) + "|")
+    rows += [f"| {_escaped(name)} | {' | '.join(_states(row))} |" for name, row in _spans(matrix.rows, _states)]
     padding = " |" * (len(matrix.overlays) - 1)
-    return told + [
-        f"| {_escaped(r.name)} | **cannot be read**: {_escaped(str(r.problems[0]))} |{padding}" for r in unread
-    ]
+    for row in (row for row in matrix.rows if row.tree is None):
+        rows.append(f"| {_escaped(row.name)} | **cannot be read**: {_escaped(str(row.problems[0]))} |{padding}")
+    return rows
 
 
-def _spans(rows: Sequence[Row], said: Callable[[Row], object]) -> Iterator[tuple[str, Row]]:
-    """Give the rows that could be read; neighbouring releases of one project of which the same is said are one row."""
+def _spans(rows: Sequence[Row], shown: Callable[[Row], object]) -> Iterator[tuple[str, Row]]:
+    """Yield the rows that could be read; neighboring releases of one project that show the same are one row."""
 
     def key(row: Row) -> object:
         if row.tree is None:
             return None
         release = row.tree.version and row.name.endswith(row.tree.version)
-        return (row.name.removesuffix(row.tree.version or "") if release else row.name, said(row))
+        return (row.name.removesuffix(row.tree.version or "") if release else row.name, shown(row))
 
     for common, group in groupby(rows, key):
         if common is not None:
@@ -72,9 +94,93 @@ def _spans(rows: Sequence[Row], said: Callable[[Row], object]) -> Iterator[tuple
 
 
 def _states(row: Row) -> tuple[str, ...]:
-    """Give what a row of the Markdown table says; what a person must look at stands out."""
     return tuple(f"**{c.verdict.state}**" if c.problems else str(c.verdict.state) for c in row.cells)
 
 
 def _escaped(text: str) -> str:
     return text.replace("|", r"\|")
+
+
+def markdown_changes(changes: Sequence[Change]) -> list[str]:
+    """Render changes in Markdown: a list for each kind, worse first."""
+    text = []
+    for kind, heading in _HEADINGS.items():
+        if items := [_item(change) for change in changes if change.kind is kind]:
+            text += [f"### {heading}", "", *items, ""]
+    return text
+
+
+def _item(change: Change) -> str:
+    where = ", ".join(filter(None, (_code(change.vllm), change.overlay and _code(change.overlay))))
+    return "- " + ": ".join(filter(None, (where, change.compared(_code), _code(change.because))))
+
+
+def _code(text: str) -> str:
+    """Format text as a code span, so that it neither mentions users nor links issues."""
+    line = " ".join(text.split())
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
+
+
+class _Reason(NamedTuple):
+    """Equal cells of one overlay on the page."""
+
+    id: str
+    column: int
+    item: Catalogued
+    cell: Cell
+    rows: Sequence[int]
+    parts: Counter[State]
+
+
+def page(matrix: Matrix, *, made: datetime, version: str) -> str:
+    """Render the page, with the newest row first. `made` is when the verdicts were computed; `version` is vpatch's."""
+    rows = matrix.rows[::-1]
+    numbers: dict[tuple[int, Cell], list[int]] = {}
+    for number, row in enumerate(rows):
+        for column, cell in enumerate(row.cells):
+            numbers.setdefault((column, cell), []).append(number)
+    found = {}
+    for number, (column, cell) in enumerate(sorted(numbers, key=lambda key: key[0])):
+        item, parts = matrix.overlays[column], Counter(part.state for part in cell.verdict.parts)
+        found[column, cell] = _Reason(f"reason-{number}", column, item, cell, numbers[column, cell], parts)
+    html = page_template().render(
+        overlays=matrix.overlays,
+        rows=rows,
+        reasons=tuple(found.values()),
+        lines=tuple(tuple(found[key] for key in enumerate(row.cells)) for row in rows),
+        states=Counter(cell.verdict.state for row in rows for cell in row.cells),
+        says=STATES,
+        made=made.astimezone(UTC),
+        version=version,
+    )
+    # A folder's name may have bytes that are no UTF-8: as surrogates they could not be written.
+    return html.encode("utf-8", "backslashreplace").decode()
+
+
+def page_template() -> Template:
+    """Return the template of the page; raise a failure if its extra is not installed."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError as error:
+        cause = "not installed: pip install 'vpatch[matrix]'"
+        raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
+    options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("vpatch.matrix", ""), autoescape=True, **options)
+    environment.filters |= {"pieces": pieces, "words": lambda state: state.replace("_", " "), "on": on}
+    return environment.get_template("page.html")
+
+
+def pieces(text: str) -> Iterator[tuple[str, str]]:
+    """Split a text into pieces: "text", "code" (in backticks) and "link" (`owner/repo#1`)."""
+    end = 0
+    for match in _PIECES.finditer(text):
+        yield "text", text[end : match.start()]
+        yield ("code", match[1]) if match[1] else ("link", match[2])
+        end = match.end()
+    yield "text", text[end:]
+
+
+def on(name: str) -> str:
+    """Return a row's name with "vLLM" in it."""
+    return name if "vllm" in name.lower() else f"vLLM {name}"

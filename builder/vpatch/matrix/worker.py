@@ -1,64 +1,175 @@
-"""What a process of the pool does: it looks at one vLLM, as some overlays' files have it."""
+"""What a worker process does: try overlays on one vLLM in memory, as `apply` and `revert` would change it."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import parent_process
-from multiprocessing.process import BaseProcess
+from pathlib import Path
 from threading import Thread
 
 from vpatch.core.catalogue import discover
-from vpatch.core.engine import Engine
+from vpatch.core.engine import Engine, Read
+from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
-from vpatch.matrix.trial import Together, try_one, try_together
+from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
+from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
+from vpatch.tree import Snapshot, Writes
+from vpatch.tree.apply import apply, edited, revert
+from vpatch.tree.verify import compiles
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What one job found: some overlays each alone, and several together."""
+class Together:
+    """What holds only for several overlays together: the verdicts on those in conflict, by id, and other problems."""
 
-    cells: Mapping[str, Cell]
-    together: Together
+    clashes: Mapping[str, Verdict]
+    problems: tuple[Problem, ...]
+
+
+Result = tuple[Mapping[str, Cell], Together]  # the cells of single overlays, by id, and of several together
 
 
 def start() -> None:
-    """Prepare a process: it ends with the one that started it, however that ends."""
-    gc.disable()  # as the program does itself
-    Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+    """Prepare a worker process: it ends with its parent, however that ends."""
+
+    def end_with_parent() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    gc.disable()  # as in the main process
+    Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with(parent: BaseProcess | None) -> None:
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-@cache
-def _installed() -> Mapping[str, Catalogued]:
-    return {item.id: item for item in discover()}
-
-
-@cache
-def _engine(ids: frozenset[str]) -> Engine:
-    return Engine(_installed()[name] for name in ids)
-
-
-def look(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Looked:
-    """Look at one vLLM.
-
-    Args:
-        files: its files, as far as it has those that any overlay reads.
-        ids: every overlay that is asked about in this run.
-        alone: those to try by themselves.
-        together: those to try with each other.
-    """
+def work(files: Mapping[str, bytes], ids: Collection[str], alone: Collection[str], together: Collection[str]) -> Result:
+    """Try overlays on the `files` of one vLLM: some `alone`, some `together`. `ids` are all overlays of this run."""
     engine = _engine(frozenset(ids))
     cells = {item.id: try_one(files.get, item, engine) for item in engine.overlays if item.id in alone}
     both = try_together(files.get, [item for item in engine.overlays if item.id in together], engine)
     engine.forget(set(files.values()))  # the next release may have many of the same files
-    return Looked(cells, both)
+    return cells, both
+
+
+@cache
+def _engine(ids: frozenset[str]) -> Engine:
+    return Engine(item for item in discover() if item.id in ids)
+
+
+def try_one(read: Read, item: Catalogued, engine: Engine) -> Cell:
+    """Judge a pristine vLLM by one overlay of the engine, and check that the overlay does what it promises."""
+    try:
+        changeset, problems = _try(read, [item], engine)
+        return Cell(changeset.before[0], problems)
+    except (Failure, RuntimeError) as error:
+        problems = error.problems if isinstance(error, Failure) else (Problem("overlay failed", item.id, str(error)),)
+    try:
+        return Cell(engine.status(read, [item])[0], problems)
+    except Failure:  # even its state cannot be computed
+        return Cell(_unknown(item, problems[0]), problems)
+
+
+def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> Together:
+    """Find the conflicts of overlays that are selected together, and their other problems.
+
+    Overlays that have problems alone are left out: `try_one` reports those.
+    """
+    try:
+        changeset, problems = _try(read, overlays, engine)
+        clashes = {v.id: v for v in changeset.before if v.state is State.CONFLICT}
+    except (Failure, RuntimeError) as error:
+        problems = (Problem("do not go together", ", ".join(item.id for item in overlays), str(error)),)
+        clashes = {}
+    if not problems:
+        return Together({}, ())
+    alone = {item.id for item in overlays if try_one(read, item, engine).problems}
+    rest = [item for item in overlays if item.id not in alone | clashes.keys()]
+    if len(rest) == len(overlays):
+        return Together({}, problems)
+    others = try_together(read, rest, engine)
+    return Together({**clashes, **others.clashes}, others.problems)
+
+
+def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Changeset, tuple[Problem, ...]]:
+    """Apply, compile, apply again and revert."""
+    tree = _MemoryTree(read)
+    changeset, changed = apply(tree, overlays, engine)
+    if not changed:
+        return changeset, changeset.problems
+    problems = [problem for file in changed for problem in compiles(file, tree.read(file) or b"")]
+    again, rewritten = apply(tree, overlays, engine)
+    if rewritten:
+        names = ", ".join(item.id for item in overlays)
+        problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
+    problems.extend(again.problems)
+    marks = (marks_in(read(file) or b"") for item in overlays for file in edited(item))
+    if not any(marks):  # else the originals are elsewhere
+        problems.extend(_revert(tree, changeset, overlays, engine))
+    return changeset, (*changeset.problems, *problems)
+
+
+def _revert(tree: _MemoryTree, changes: Changeset, overlays: Sequence[Catalogued], engine: Engine) -> Iterator[Problem]:
+    """Revert one overlay while the others stay, and then all of them."""
+    applied = {verdict.id for verdict in changes.after if verdict.state is State.APPLIED}
+    try:
+        revert(tree, overlays, [next(item for item in overlays if item.id in applied)], engine)
+        revert(tree, overlays, None)
+    except Failure as failure:
+        yield from failure.problems
+        return
+    for file in changes.files:
+        if tree.read(file) != tree.pristine(file):
+            yield Problem("not reversible", file, "it stays changed")
+
+
+def _unknown(item: Catalogued, problem: Problem) -> Verdict:
+    """Return the verdict of an overlay that raised an exception."""
+    parts = ((part.name, State.DRIFTED, str(problem), part.files) for part in item.overlay.parts)
+    return Verdict(item.id, tuple(PartVerdict(*part, problems=(problem,)) for part in parts))
+
+
+@dataclass
+class _MemoryTree(Snapshot):
+    """A vLLM whose changed files are kept in memory: a `vpatch.tree.Writable`, its tree and its snapshot in one."""
+
+    pristine: Read
+    root: Path = Path("memory")
+    version: str | None = None
+    now: dict[str, bytes | None] = field(default_factory=dict)
+    kept: dict[str, bytes | None] = field(default_factory=dict)
+
+    @property
+    def originals(self) -> Mapping[str, bytes | None]:
+        return self.kept
+
+    @property
+    def tree(self) -> _MemoryTree:
+        return self
+
+    def snapshot(self) -> _MemoryTree:
+        return self
+
+    def refresh(self) -> bool:
+        return False  # no other program changes it
+
+    def lock(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def read(self, path: str) -> bytes | None:
+        return self.now[path] if path in self.now else self.pristine(path)
+
+    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+        new = {**self.kept, **desired}
+        changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
+
+        def carry_out() -> None:
+            for file in desired:
+                self.kept.setdefault(file, self.read(file))
+            self.now.update(new)
+
+        return Writes(changed, bool(changed), carry_out)

@@ -1,1 +1,1 @@
-"""What `release`, `plan` and `image` share of the network: one HTTP session, range reading, error wording."""
+"""The network code that `release` and `image` share: an HTTP session, range reading, and error texts."""

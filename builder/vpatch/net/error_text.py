@@ -1,4 +1,4 @@
-"""How addresses, servers' answers and errors are told: one line, no secret."""
+"""Addresses, sizes, server answers and errors as messages show them: in one line, without secrets."""
 
 from __future__ import annotations
 
@@ -8,36 +8,43 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-TIMEOUT = 20.0  # seconds of silence before a server counts as gone, which `cause` names
+TIMEOUT = 20.0  # seconds of silence after which a server counts as gone; `cause` names them
 
 
 def shown(url: str) -> str:
-    """Give `url` as messages may show it: without user name, password, query and fragment."""
+    """Return `url` without user name, password, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+def size(count: int) -> str:
+    """Format a number of bytes: `64 MiB` if it is a whole number of some unit, else `1,234 bytes`."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count:,} bytes"
+
+
 def answers(response: requests.Response) -> str:
-    """Say what the server answered, as a cause."""
+    """Describe the server's answer, as the cause of a problem."""
     return f"the server answers {response.status_code} {(response.reason or '').lower()}".rstrip()
 
 
 def cause(error: BaseException) -> str:
-    """Say why something failed: the innermost reason that libraries wrapped, in one line, no address."""
+    """Describe the innermost reason of an error that libraries wrapped, in one line and without any address."""
     if isinstance(error, OSError) and error.strerror:
-        return _lower(error.strerror)
-    # Not its context: that is whatever was being handled when it was raised, which need have nothing to do with it.
-    wrapped = (getattr(error, "reason", None), *error.args, error.__cause__)
-    for inner in wrapped:
+        return _first_line(error.strerror)
+    # Not its `__context__`: that is any error that was being handled at the time, related or not.
+    for inner in (getattr(error, "reason", None), *error.args, error.__cause__):
         if isinstance(inner, BaseException):
             return cause(inner)
     if isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)):
         return f"no answer within {TIMEOUT:g} s"
-    if isinstance(error, requests.RequestException):  # its text may have the whole address in it
+    if isinstance(error, requests.RequestException):  # its text may contain the whole address
         return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
-    return _lower(str(error)) or type(error).__name__
+    return _first_line(str(error)) or type(error).__name__
 
 
-def _lower(text: str) -> str:
-    """Give the first line without its capital; the rest may be a path."""
+def _first_line(text: str) -> str:
+    """Return the first line, its first letter in lower case; the rest may be a path."""
     return text[:1].lower() + text[1:].partition("\n")[0]

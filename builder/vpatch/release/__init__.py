@@ -1,1 +1,9 @@
-"""A vLLM release on the package index: found, read in ranges, checked, and put on disk."""
+"""A release of vLLM on the user's package index. Importing this package without its extra is a `Failure`."""
+
+from vpatch.errors import Failure, Problem
+
+try:
+    import pypi_simple  # noqa: F401
+    import requests  # noqa: F401
+except ModuleNotFoundError as error:
+    raise Failure(Problem("cannot fetch", str(error.name), "not installed: pip install 'vpatch[fetch]'")) from error

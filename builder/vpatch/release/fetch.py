@@ -1,57 +1,26 @@
-"""The Python sources of a release: read from its wheel without downloading all of it, checked, put on disk.
-
-The door to this package. Where the extra `vpatch[fetch]` is not installed, importing this module raises the
-`Failure` that says so: import it where it is used.
-"""
+"""Write the Python sources of a release to disk, read from its wheel without downloading all of it."""
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import os
+import re
+import secrets
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpatch.errors import Failure, Problem
-
-try:
-    from vpatch.net.error_text import shown
-    from vpatch.net.ranges import RemoteFile, open_remote
-    from vpatch.net.transfer import Progress
-    from vpatch.release.index import PROJECT, Offer, Wheel, find_wheel, find_wheels, listings, releases
-    from vpatch.release.index_config import read_settings
-    from vpatch.release.members import Member, Sums, is_record, read_members, sums_in
-    from vpatch.release.session import open_session
-    from vpatch.release.staging import free_path, staging_beside, writing
-except ModuleNotFoundError as error:
-    raise Failure(Problem("cannot fetch", str(error.name), "not installed: pip install 'vpatch[fetch]'")) from error
-
-__all__ = [
-    "PROJECT",
-    "Fetched",
-    "Member",
-    "Offer",
-    "Progress",
-    "RemoteFile",
-    "Sums",
-    "Wheel",
-    "fetch",
-    "find_wheel",
-    "find_wheels",
-    "is_record",
-    "listings",
-    "open_wheel",
-    "read_members",
-    "releases",
-    "shown",
-    "sums_in",
-]
+from vpatch.errors import Failure, Problem, naming
+from vpatch.net.ranges import Progress
+from vpatch.release.index import find_wheel
+from vpatch.release.wheel import open_wheel, read_members
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A release on disk: what came from which wheel, and how many of that wheel's bytes were read for it."""
+    """A release on disk, and the wheel that it came from."""
 
     version: str
     wheel: str
@@ -62,46 +31,83 @@ class Fetched:
 
 
 def fetch(version: str, target: Path, *, progress: Progress | None = None) -> Fetched:
-    """Put the Python files and the dist-info of a vLLM release into `target`, a folder that is new or empty.
+    """Write the Python files and the dist-info of a vLLM release to `target`, a folder that is new or empty.
 
-    Everything is written beside `target` and renamed at the end: `target` is complete or not there.
+    Everything is written beside `target` and renamed at the end: `target` is complete or does not exist.
 
     Raises:
-        Failure: no such release, an index or a server that fails, a file that is not what RECORD says, a
-            target that is taken or cannot be written.
+        Failure: no such release, a failing server, a file that differs from RECORD, a taken or unwritable target.
     """
-    target = free_path(target)
+    target = _free_path(target)
     wheel = find_wheel(version)
-    with staging_beside(target) as staging, open_wheel(wheel, progress=progress) as file:
+    with _staging_beside(target) as staging, open_wheel(wheel, progress=progress) as file:
         files = 0
         for member in read_members(file, _is_source):
-            with writing(target / member.name):
-                _write(staging / member.name, member)
+            path = staging / member.name
+            with naming("cannot write", str(target / member.name)):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as copy:
+                    copy.write(member.data)
+                os.utime(path, (member.modified, member.modified))
             files += 1
-        with writing(target):
-            staging.rename(target)  # an empty folder gives way
+        with naming("cannot write", str(target)):
+            staging.rename(target)  # replaces an empty folder
         return Fetched(wheel.version, wheel.filename, target, files, file.received, file.size)
-
-
-@contextmanager
-def open_wheel(wheel: Wheel, *, progress: Progress | None = None) -> Iterator[RemoteFile]:
-    """Open a wheel where it lies, for `read_members`.
-
-    Raises:
-        Failure: its server fails, or what it sent as a whole has another hash than the index says.
-    """
-    with open_session(read_settings()) as session, open_remote(session, wheel.url, progress=progress) as file:
-        if file.whole and wheel.sha256 and hashlib.file_digest(file, "sha256").hexdigest() != wheel.sha256:
-            raise Failure(Problem("wrong bytes", file.name, "its sha256 is not the one on the index"))
-        yield file
 
 
 def _is_source(name: str) -> bool:
     return name.endswith(".py") or name.partition("/")[0].endswith(".dist-info")
 
 
-def _write(path: Path, member: Member) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        file.write(member.data)
-    os.utime(path, (member.modified, member.modified))
+def _free_path(target: Path) -> Path:
+    """Return the real path of a target that may be made, before the network is asked for anything."""
+    with naming("cannot write", str(target)):
+        target = Path(os.path.realpath(target))  # Path.resolve raises RuntimeError for a loop of links
+        try:
+            taken = any(target.iterdir())
+        except FileNotFoundError:
+            return target
+        if taken:
+            raise Failure(Problem("cannot fetch into", str(target), "it is not empty"))
+        if target == Path.cwd():  # renaming over it would leave the user's shell in a folder that is gone
+            raise Failure(Problem("cannot fetch into", str(target), "it is the current folder"))
+    return target
+
+
+@contextmanager
+def _staging_beside(target: Path) -> Iterator[Path]:
+    """Make a folder beside `target`, and remove it afterwards unless it was renamed.
+
+    It is locked while it is in use: the next fetch recognizes what a killed one left behind by the missing lock.
+    """
+    staging = target.with_name(f".{target.name}.vpatch-{secrets.token_hex(4)}")
+    new = [folder for folder in target.parents if not folder.exists()]
+    try:
+        with naming("cannot write", str(target)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(target)
+            staging.mkdir()
+            lock = os.open(staging, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield staging
+        finally:
+            os.close(lock)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        for folder in new:
+            with suppress(OSError):  # not empty: the target is in it
+                folder.rmdir()
+
+
+def _remove_leftovers(target: Path) -> None:
+    pattern = re.escape(f".{target.name}.vpatch-") + "[0-9a-f]{8}"
+    for folder in target.parent.iterdir():
+        if re.fullmatch(pattern, folder.name) and folder.is_dir() and not folder.is_symlink():
+            with suppress(OSError):  # BlockingIOError: another fetch is using it
+                lock = os.open(folder, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+                finally:
+                    os.close(lock)

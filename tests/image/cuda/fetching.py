@@ -6,7 +6,8 @@ import fcntl
 from collections.abc import Collection
 from pathlib import Path
 
-from vpatch.release.fetch import find_wheel, open_wheel, read_members
+from vpatch.release.index import find_wheel
+from vpatch.release.wheel import open_wheel, read_members
 
 from tests.conftest import CACHE
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vpatch.release.fetch import find_wheel, open_wheel, read_members
+from vpatch.release.index import find_wheel
+from vpatch.release.wheel import open_wheel, read_members
 
 from tests.conftest import ROOT
 from tests.image.cuda.fetching import extensions

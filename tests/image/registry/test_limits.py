@@ -19,8 +19,8 @@ from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles, destinations
 from vpatch.image.registry.reference import parse
 from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
-from vpatch.net import limits as of_servers
-from vpatch.net.limits import size
+from vpatch.net import session as of_servers
+from vpatch.net.error_text import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping
@@ -250,7 +250,7 @@ def test_a_history_made_for_slow_patterns() -> None:
 @pytest.mark.parametrize("kind", DRIPS)
 def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
-    monkeypatch.setattr(of_servers, "GRACE", 0.2)
+    monkeypatch.setattr(of_servers.LIMITS, "grace", 0.2)
     began = time.monotonic()
     with dripping(kind) as host:
         ran = vpatch("inspect", f"{host}/limits/drip:x")

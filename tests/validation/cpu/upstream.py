@@ -19,8 +19,7 @@ from typing import IO, NamedTuple
 
 import requests
 from pypi_simple import DistributionPackage, NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning
-from vpatch.release.index_config import read_settings
-from vpatch.release.session import open_session
+from vpatch.release.index_config import open_session, read_settings
 
 from tests.validation.cpu.environment import CACHE, environ
 

@@ -1,21 +1,104 @@
-"""The kinds of change that an overlay is made of, one kind a module. All are frozen dataclasses."""
+"""The kinds of change that an overlay is made of, all frozen dataclasses, and what they share."""
 
-from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
-from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
-from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
-from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
+from __future__ import annotations
 
-__all__ = [
-    "AddFile",
-    "AddFunction",
-    "AddKeyword",
-    "AddParameter",
-    "DeleteStatements",
-    "EnsureFutureAnnotations",
-    "EnsureImport",
-    "InsertAfter",
-    "InsertBefore",
-    "ReplaceExpr",
-    "ReplaceFunction",
-    "ReplaceStatements",
-]
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from vpatch.core import cst
+from vpatch.core.landing.binding import Read, reads
+from vpatch.core.marks import carrier, marks_on, with_mark
+from vpatch.core.parse import Lost, Source
+from vpatch.core.syntax import Path, along
+from vpatch.core.verdict import Finding, Found, Landed
+
+if TYPE_CHECKING:
+    from vpatch.core.overlay import Reach
+    from vpatch.core.workspace import Workspace
+
+
+class ModuleEdit(ABC):
+    """An `Edit` of a module's syntax tree, from a source to a source."""
+
+    file: str
+    scope: str
+
+    @property
+    def reach(self) -> Reach:
+        """The scope."""
+        return ((self.file, self.scope),)
+
+    def state(self, files: Workspace, overlay: str) -> Finding:
+        """Look for the code before and after the edit; see `Edit`."""
+        return self._find(files.source(self.file), overlay)
+
+    def apply(self, files: Workspace, overlay: str) -> None:
+        """Make the edit, marked; see `Edit`."""
+        files.put(self.file, self._make(files.source(self.file), overlay))
+
+    @abstractmethod
+    def _find(self, source: Source, overlay: str) -> Finding: ...
+
+    @abstractmethod
+    def _make(self, source: Source, overlay: str) -> Source: ...
+
+
+def marked(source: Source, path: Path, overlay: str) -> bool:
+    """Whether the statement at `path` has the overlay's mark."""
+    return overlay in marks_on(along(source.module, path)[-1])
+
+
+def put_marked(source: Source, path: Path, new: cst.CSTNode, overlay: str) -> Source:
+    """Replace the node at `path` and mark the statement around it."""
+    source = source.put(path, new)
+    bearer = carrier(source.module, path)
+    return source.put(bearer, with_mark(along(source.module, bearer)[-1], overlay))
+
+
+@cache
+def names_read_by(code: str) -> frozenset[Read]:
+    """Collect the names that an expression reads."""
+    return frozenset(reads(ast.parse(code.strip(), mode="eval").body, annotations=True))
+
+
+def occurs(times: int, expected: int) -> str:
+    """Describe how often some code occurs."""
+    return f"is there {times} times, {expected} expected" if times else "is not there"
+
+
+def classify(
+    old: Sequence[Collection[Path]],
+    new: Sequence[Collection[Path]],
+    ours: frozenset[Path],
+    *,
+    landed: Callable[[Path], Landed],
+    count: int,
+    wanted: str,
+    hint: Callable[[], str],
+) -> Finding:
+    """Classify an edit by how often the old and the new code occur.
+
+    Some of each is drift: vpatch writes a file as a whole, so it leaves no edit half made.
+
+    Args:
+        old: the paths of each occurrence of the old code.
+        new: those of the new code.
+        ours: the paths of the marked statements in `new`.
+        landed: describes the code at a path in `new`.
+        count: the expected number of occurrences.
+        wanted: the old code, as quoted in the message.
+        hint: the end of the message.
+
+    Raises:
+        Lost: neither occurs as often as expected.
+    """
+    if len(old) == count and not ours:
+        return Finding(Found.BEFORE, regions=tuple(path for paths in old for path in paths))
+    if not old and len(new) == count:
+        regions = tuple(path for paths in new for path in paths)
+        return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
+    done = f", what replaces it {len(new)} times" if new else ""
+    raise Lost(f"{wanted} {occurs(len(old), count)}{done}", hint)

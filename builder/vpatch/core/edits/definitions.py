@@ -1,4 +1,4 @@
-"""Add a function, a class or a file; replace a function or class that has a known form."""
+"""Add a function, a class or a file; replace a function or class that has a known fingerprint."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
-from vpatch.core.edits.census import marked
+from vpatch.core.edits import ModuleEdit, marked
 from vpatch.core.edits.imports import insert
 from vpatch.core.marks import mark, marks_on, with_mark
 from vpatch.core.overlay import COMPANIONS
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, definitions, lines, scopes
-from vpatch.core.syntax import fingerprint, same
+from vpatch.core.syntax import Spot, fingerprint, same
 from vpatch.core.verdict import Finding, Found, Landed
 
 if TYPE_CHECKING:
     from vpatch.core.overlay import Reach
-    from vpatch.core.syntax import Spot
     from vpatch.core.workspace import Workspace
 
 
@@ -27,11 +26,18 @@ def _definition(code: str) -> cst.FunctionDef | cst.ClassDef:
     return node
 
 
+def _only(owners: list[Spot]) -> Spot:
+    if len(owners) != 1:
+        raise Lost(f"is defined {len(owners)} times, 1 expected")
+    return owners[0]
+
+
 @dataclass(frozen=True)
-class AddFunction:
+class AddFunction(ModuleEdit):
     """Define `new` (a `def` or a `class`) at the end of the class or function `scope`, or of the module.
 
-    `uses` are the attributes, written `self.name`, that it relies on.
+    What overlays define at the end of a block is sorted by name. `uses` are the attributes, written `self.name`, that
+    `new` relies on.
     """
 
     file: str
@@ -41,53 +47,51 @@ class AddFunction:
 
     @property
     def reach(self) -> Reach:
-        """The function of that name, if there is one."""
+        """The function of that name."""
         return ((self.file, f"{self.scope}.{_definition(self.new).name.value}".strip(".")),)
 
     def _owner(self, source: Source) -> Spot:
-        owners = scopes(source, self.scope)
-        if len(owners) != 1:
-            raise Lost(f"is defined {len(owners)} times, 1 expected")
-        if self.scope and not lines(owners[0]):
+        owner = _only(scopes(source, self.scope))
+        if self.scope and not lines(owner):
             raise Lost("its block is on the line of its header")
-        return owners[0]
+        return owner
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether it is defined."""
-        source, new = files.source(self.file), _definition(self.new)
+    def _find(self, source: Source, overlay: str) -> Finding:
+        new = _definition(self.new)
         there = [s for s in definitions(self._owner(source)) if same(new.name, s.node.name)]  # type: ignore[attr-defined]
         if not there:
             return Finding(Found.BEFORE, binds=((f"{self.scope}.{new.name.value}", overlay),))
-        if len(there) == 1 and same(new, there[0].node):
-            ours = frozenset(s.path for s in there if marked(source, s.path, overlay))
-            landed = (Landed(there[0].path, uses=self.uses),)
-            return Finding(Found.AFTER, marked=ours, regions=(there[0].path,), landed=landed)
-        raise Lost(f"{new.name.value!r} is defined already, and is another one")
+        if len(there) > 1 or not same(new, there[0].node):
+            raise Lost(f"{new.name.value!r} is defined already, and is another one")
+        return _replaced(there[0], source, overlay, self.uses)
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Define it; what overlays define at the end of a block is kept sorted by name."""
-        source, new = files.source(self.file), _definition(self.new)
-        owner = self._owner(source)
-        here, index = lines(owner), len(lines(owner))
-        while index and _added(here[index - 1], after=new.name.value):
+    def _make(self, source: Source, overlay: str) -> Source:
+        new, owner = _definition(self.new), self._owner(source)
+        here = lines(owner)
+        index = len(here)
+        while index and _sorts_after(here[index - 1].node, new.name.value):
             index -= 1
         gap = [cst.EmptyLine(indent=False)] * (1 if self.scope else 2)
         spaced = new.deep_clone().with_changes(leading_lines=(*gap, *new.leading_lines))
-        files.put(self.file, insert(source, owner, index, with_mark(spaced, overlay)))
+        return insert(source, owner, index, with_mark(spaced, overlay))
 
 
-def _added(spot: Spot, *, after: str) -> bool:
-    node = spot.node
-    return isinstance(node, cst.FunctionDef | cst.ClassDef) and bool(marks_on(node)) and node.name.value > after
+def _sorts_after(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.FunctionDef | cst.ClassDef) and bool(marks_on(node)) and node.name.value > name
+
+
+def _replaced(spot: Spot, source: Source, overlay: str, uses: tuple[str, ...]) -> Finding:
+    ours = frozenset({spot.path} if marked(source, spot.path, overlay) else ())
+    return Finding(Found.AFTER, marked=ours, regions=(spot.path,), landed=(Landed(spot.path, uses=uses),))
 
 
 @dataclass(frozen=True)
-class ReplaceFunction:
-    """Put `new` in the place of the function or class `scope`, if it has one of the known `forms`.
+class ReplaceFunction(ModuleEdit):
+    """Replace the function or class `scope` by `new`, if its fingerprint is one of the known `forms`.
 
-    A form is a fingerprint of the whole definition (`vpatch.testing.fingerprint_of` gives it), so that a replacement
-    never undoes an upstream change that nobody looked at, and no upstream code is carried along. `uses` are the
-    attributes, written `self.name`, that `new` relies on.
+    The fingerprint covers the whole definition (`vpatch.testing.fingerprint_of` computes it). So a replacement never
+    undoes an upstream change that nobody reviewed, and an overlay carries no upstream code. The comments above the
+    definition stay. `uses` are the attributes, written `self.name`, that `new` relies on.
     """
 
     file: str
@@ -96,41 +100,29 @@ class ReplaceFunction:
     new: str
     uses: tuple[str, ...] = ()
 
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
-
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether a known form is there, or `new`."""
-        source, new = files.source(self.file), _definition(self.new)
-        found = scopes(source, self.scope)
-        if len(found) != 1:
-            raise Lost(f"is defined {len(found)} times, 1 expected")
-        node, path = found[0].node, found[0].path
-        if same(new, node):
-            ours = frozenset({path}) if marked(source, path, overlay) else frozenset()
-            return Finding(Found.AFTER, marked=ours, regions=(path,), landed=(Landed(path, uses=self.uses),))
-        if (form := fingerprint(node)) in self.forms:
-            return Finding(Found.BEFORE, regions=(path,))
+    def _find(self, source: Source, overlay: str) -> Finding:
+        spot = _only(scopes(source, self.scope))
+        if same(_definition(self.new), spot.node):
+            return _replaced(spot, source, overlay, self.uses)
+        if (form := fingerprint(spot.node)) in self.forms:
+            return Finding(Found.BEFORE, regions=(spot.path,))
         known = ", ".join(self.forms)
-        raise Lost(f"its form {form} is none of the known: {known}", lambda: f" (line {source.line(path)})")
+        raise Lost(f"its form {form} is none of the known: {known}", lambda: f" (line {source.line(spot.path)})")
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Replace it; the comments above it stay."""
-        source, new = files.source(self.file), _definition(self.new)
+    def _make(self, source: Source, overlay: str) -> Source:
         (spot,) = scopes(source, self.scope)
         above = spot.node.leading_lines  # type: ignore[attr-defined]
-        fresh = with_mark(new.deep_clone().with_changes(leading_lines=above), overlay)
-        files.put(self.file, source.put(spot.path, fresh))
+        return source.put(
+            spot.path, with_mark(_definition(self.new).deep_clone().with_changes(leading_lines=above), overlay)
+        )
 
 
 @dataclass(frozen=True)
 class AddFile:
-    """Put a new file, a companion module, into the tree; its first line is the mark. `text` is written as UTF-8.
+    """Add a companion module; its first line is the mark. `text` is written as UTF-8.
 
     Raises:
-        ValueError: `file` is not below `vllm/_vpatch/`, where nothing of upstream's can come to be.
+        ValueError: `file` is not below `vllm/_vpatch/`, where upstream has no file.
     """
 
     file: str
@@ -143,14 +135,14 @@ class AddFile:
 
     @property
     def reach(self) -> Reach:
-        """Nothing of any module."""
+        """No module."""
         return ()
 
     def _bytes(self, overlay: str) -> bytes:
         return f"{mark(overlay)}\n{self.text}".encode()
 
     def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether it is there."""
+        """Compare the file with the companion; see `Edit`."""
         match files.read(self.file):
             case None:
                 return Finding(Found.BEFORE, regions=((),))
@@ -159,5 +151,5 @@ class AddFile:
         raise Lost("exists already, with other contents")
 
     def apply(self, files: Workspace, overlay: str) -> None:
-        """Add it."""
+        """Add the file; see `Edit`."""
         files.put(self.file, self._bytes(overlay))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
-from vpatch.core.edits.census import census, marked, names_read_by, put_marked
+from vpatch.core.edits import ModuleEdit, classify, marked, names_read_by, occurs, put_marked
 from vpatch.core.marks import carrier
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, expression, expressions, inside, nearest, scopes
@@ -16,18 +16,15 @@ from vpatch.core.verdict import Finding, Found, Landed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vpatch.core.overlay import Reach
     from vpatch.core.syntax import Path
-    from vpatch.core.verdict import Finding
-    from vpatch.core.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class ReplaceExpr:
-    """Put the expression `new` wherever `old` stands in `scope`, which must be `count` times.
+class ReplaceExpr(ModuleEdit):
+    """Replace the expression `old`, which must occur `count` times in `scope`, by `new`.
 
-    Both are Python source; layout does not matter. Either may contain the other: wrapping a call in another is fine.
-    `new` gets parentheses where it needs them. It relies on the attributes `uses`, written `self.name`.
+    Layout does not matter. Either may contain the other: you can wrap a call in another. `new` gets parentheses where
+    it needs them. `uses` are the attributes, written `self.name`, that `new` relies on.
     """
 
     file: str
@@ -38,24 +35,17 @@ class ReplaceExpr:
     count: int = 1
     uses: tuple[str, ...] = ()
 
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
-
-    def _spots(self, files: Workspace) -> tuple[list[Spot], list[Spot]]:
-        owners = scopes(files.source(self.file), self.scope, self.within)
+    def _spots(self, source: Source) -> tuple[list[Spot], list[Spot]]:
+        owners = scopes(source, self.scope, self.within)
         old, new = ([s for o in owners for s in expressions(o, expression(e))] for e in (self.old, self.new))
         if expressions(Spot((), expression(self.new)), expression(self.old)):
             return [s for s in old if not any(inside(s.path, n.path) for n in new)], new
         return old, [n for n in new if not any(inside(n.path, s.path) for s in old)]
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether `old` or `new` stands there."""
-        source = files.source(self.file)
-        old, new = self._spots(files)
+    def _find(self, source: Source, overlay: str) -> Finding:
+        old, new = self._spots(source)
         ours = [s for s in new if marked(source, carrier(source.module, s.path), overlay)]
-        return census(
+        return classify(
             [[s.path] for s in old],
             [[s.path] for s in ours or new],
             frozenset(carrier(source.module, s.path) for s in ours),
@@ -65,23 +55,21 @@ class ReplaceExpr:
             hint=nearest(source, scopes(source, self.scope, self.within), expression(self.old)),
         )
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Put `new` there and mark the statements."""
-        source = files.source(self.file)
-        for spot in self._spots(files)[0]:
+    def _make(self, source: Source, overlay: str) -> Source:
+        for spot in self._spots(source)[0]:
             parent = along(source.module, spot.path)[-2]
-            new = _fitted(expression(self.new).deep_clone(), spot.node, parent)
+            new = _parenthesized(expression(self.new).deep_clone(), spot.node, parent)
             source = put_marked(source, spot.path, new, overlay)
-        files.put(self.file, source)
+        return source
 
 
-def _fitted(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNode) -> cst.BaseExpression:
-    """Give `new` with the parentheses that `old` has, or, where it could fall apart in `parent`, with its own."""
+def _parenthesized(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNode) -> cst.BaseExpression:
+    """Return `new` with the parentheses of `old`, or with its own if it could fall apart in `parent`."""
     if new.lpar:
         return new
     if old.lpar:  # type: ignore[attr-defined]
         return new.with_changes(lpar=old.lpar, rpar=old.rpar)  # type: ignore[attr-defined]
-    number = isinstance(new, cst.BaseNumber)  # `1.real` is none
+    number = isinstance(new, cst.BaseNumber)  # `1.real` is no expression
     solid = cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.BaseString | cst.BaseDict | cst.BaseList
     roomy = cst.Arg | cst.Return | cst.Assign | cst.AnnAssign | cst.Expr | cst.If | cst.Element | cst.Param
     tight = cst.Tuple | cst.NamedExpr | cst.Yield | cst.GeneratorExp
@@ -93,19 +81,20 @@ def _fitted(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNode) -> c
     return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
-def _bare(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
-    """Give a line break without the comments that stand there."""
+def _without_comments(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
     return space.with_changes(first_line=cst.TrailingWhitespace(newline=space.first_line.newline), empty_lines=())
 
 
 def _join(
     old: Sequence[cst.CSTNode], index: int, new: cst.CSTNode, opening: cst.BaseParenthesizableWhitespace
 ) -> list[cst.CSTNode]:
-    """Put `new` at `index` of a comma-separated list, laid out as the list is: on one line, or one a line.
+    """Insert `new` at `index` of a comma-separated list, in the list's layout: on one line, or one item a line.
 
-    Comments stay where they are: one behind the last item, on its line.
+    Comments stay on their lines, also one behind the last item.
     """
-    space = _bare(opening) if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
+    space = (
+        _without_comments(opening) if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
+    )
     if index < len(old):
         return [*old[:index], new.with_changes(comma=cst.Comma(whitespace_after=space)), *old[index:]]
     if not old:
@@ -117,7 +106,7 @@ def _join(
     if isinstance(closing, cst.ParenthesizedWhitespace):
         laid_out = space if isinstance(space, cst.ParenthesizedWhitespace) else closing
         space = laid_out.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
-        closing = _bare(closing)
+        closing = _without_comments(closing)
     if isinstance(comma, cst.Comma):
         last = last.with_changes(comma=comma.with_changes(whitespace_after=space))
         return [*old[:-1], last, new.with_changes(comma=comma.with_changes(whitespace_after=closing))]
@@ -125,7 +114,7 @@ def _join(
     return [*old[:-1], last, new.with_changes(**{after: closing})]
 
 
-def _verdict(
+def _finding(
     spots: Sequence[Spot], done: Sequence[Spot], source: Source, overlay: str, landed: Callable[[Path], Landed]
 ) -> Finding:
     regions = tuple(spot.path for spot in spots)
@@ -137,10 +126,11 @@ def _verdict(
 
 
 @dataclass(frozen=True)
-class AddKeyword:
+class AddKeyword(ModuleEdit):
     """Add the keyword argument `keyword`, written `name=value`, to the calls that match `call` (`...` is free in it).
 
-    `uses` are the attributes, written `self.name`, that the value relies on.
+    It goes behind the other arguments, before any `**mapping`. `uses` are the attributes, written `self.name`, that the
+    value relies on.
     """
 
     file: str
@@ -150,11 +140,6 @@ class AddKeyword:
     within: tuple[str, ...] = ()
     count: int = 1
     uses: tuple[str, ...] = ()
-
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
 
     def _argument(self) -> cst.Arg:
         return expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined,no-any-return]
@@ -179,24 +164,20 @@ class AddKeyword:
                 raise Lost(f"`{self.call}` already has `{source.text(own[0])}`, line {source.line(spot.path)}")
             done.extend([spot] if own else [])
         if len(calls) != self.count or len(done) not in {0, self.count}:
-            times = f"is there {len(calls)} times, {self.count} expected" if calls else "is not there"
+            times = occurs(len(calls), self.count)
             hint = nearest(source, owners, pattern)
             raise Lost(f"`{self.call}` {times}, with `{self.keyword}` {len(done)} times", hint)
         return calls, done
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether the calls have it."""
-        source = files.source(self.file)
+    def _find(self, source: Source, overlay: str) -> Finding:
         value = self.keyword.partition("=")[2]
 
         def landed(path: Path) -> Landed:
             return Landed(path, reads=names_read_by(value), uses=self.uses)
 
-        return _verdict(*self._calls(source), source, overlay, landed)
+        return _finding(*self._calls(source), source, overlay, landed)
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Add it behind the other arguments, before any `**mapping`."""
-        source = files.source(self.file)
+    def _make(self, source: Source, overlay: str) -> Source:
         for spot in self._calls(source)[0]:
             args = list(spot.node.args)  # type: ignore[attr-defined]
             if args and isinstance(alone := args[0].value, cst.GeneratorExp) and not alone.lpar:
@@ -206,23 +187,18 @@ class AddKeyword:
             opening = spot.node.whitespace_before_args  # type: ignore[attr-defined]
             joined = _join(args, index, self._argument().deep_clone(), opening)
             source = put_marked(source, spot.path, spot.node.with_changes(args=joined), overlay)
-        files.put(self.file, source)
+        return source
 
 
 @dataclass(frozen=True)
-class AddParameter:
-    """Give the function `scope` the parameter `parameter`, written as in a `def`, behind the parameter `after`."""
+class AddParameter(ModuleEdit):
+    """Add `parameter`, written as in a `def`, to the function `scope`, behind the parameter `after`."""
 
     file: str
     scope: str
     parameter: str
     after: str
     count: int = 1
-
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
 
     def _parameter(self) -> cst.Param:
         return block(f"def f({self.parameter}): ...")[0].params.params[0]  # type: ignore[attr-defined,no-any-return]
@@ -245,14 +221,10 @@ class AddParameter:
             raise Lost(f"is defined {len(owners)} times, {self.count} expected; {len(done)} have `{self.parameter}`")
         return owners, done
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether the function has it."""
-        source = files.source(self.file)
-        return _verdict(*self._functions(source), source, overlay, lambda path: Landed(path, header=True))
+    def _find(self, source: Source, overlay: str) -> Finding:
+        return _finding(*self._functions(source), source, overlay, lambda path: Landed(path, header=True))
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Add it."""
-        source = files.source(self.file)
+    def _make(self, source: Source, overlay: str) -> Source:
         for spot in self._functions(source)[0]:
             params = spot.node.params  # type: ignore[attr-defined]
             for kind in ("posonly_params", "params", "kwonly_params"):
@@ -264,4 +236,4 @@ class AddParameter:
                     params = params.with_changes(**{kind: joined})
                     break
             source = put_marked(source, spot.path, spot.node.with_changes(params=params), overlay)
-        files.put(self.file, source)
+        return source

@@ -1,4 +1,4 @@
-"""Ensure that a name is imported."""
+"""Ensure that a name is imported, or that annotations are deferred."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
-from vpatch.core.edits.census import marked
+from vpatch.core.edits import ModuleEdit, marked
 from vpatch.core.marks import mark, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, lines, scopes
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from vpatch.core.overlay import Reach
     from vpatch.core.syntax import Path
-    from vpatch.core.workspace import Workspace
 
 _GUARD = "if TYPE_CHECKING"
 
@@ -44,9 +43,9 @@ def _is_future(node: cst.CSTNode) -> bool:
 
 
 def _bindings(node: cst.CSTNode) -> list[tuple[str, cst.CSTNode]]:
-    """Give the names that a statement binds, each with what binds it: of an import the part for this name alone.
+    """List the names that a statement binds, each with its definition or the part of the import that binds it.
 
-    `import a.b` goes by `a.b`: it gets along with `import a` and `import a.c`.
+    The name of `import a.b` is `a.b`: it does not collide with `import a` or `import a.c`.
     """
     if isinstance(node, cst.FunctionDef | cst.ClassDef):
         return [(node.name.value, node)]
@@ -65,9 +64,9 @@ def _bindings(node: cst.CSTNode) -> list[tuple[str, cst.CSTNode]]:
 
 
 def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
-    """Give where an import belongs in a block: the last of those that open it, behind the docstring if `__future__`.
+    """Return the index for a new import: behind the imports that open the block; `__future__` behind the docstring.
 
-    The imports that overlays added there are kept sorted, so that the order of their application leaves no trace.
+    Imports that overlays added are sorted, so that the order of overlays does not matter.
     """
     first = 1 if here and _is_docstring(here[0].node) else 0
     if _is_future(new):
@@ -79,7 +78,6 @@ def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
 
 
 def _opening(here: Sequence[Spot]) -> int:
-    """Give the index behind a block's docstring and the imports that open it."""
     index = 1 if here and _is_docstring(here[0].node) else 0
     while index < len(here) and _imports(here[index].node):
         index += 1
@@ -104,12 +102,11 @@ def insert(source: Source, owner: Spot, index: int, new: cst.CSTNode) -> Source:
 
 
 @dataclass(frozen=True)
-class EnsureImport:
-    """Make sure that `statement` (`import a`, `from a import b, c as d`) is in force in the module or in one function.
+class EnsureImport(ModuleEdit):
+    """Ensure that `statement` (`import a`, `from a import b, c as d`) is in force in the module or in one function.
 
-    With `typing_only` it is put under the module's `if TYPE_CHECKING:`, which is added where there is none; an import
-    of upstream's that always runs is good enough too. A name that something else binds there is `drifted`, never
-    overwritten.
+    With `typing_only` the import goes below the module's `if TYPE_CHECKING:`, which is added if necessary, unless
+    upstream has the import, there or unguarded. If something else binds the name there, the edit is `drifted`.
     """
 
     file: str
@@ -119,11 +116,11 @@ class EnsureImport:
 
     @property
     def reach(self) -> Reach:
-        """The function; of the module only what stands outside functions."""
+        """The function, or the module's code outside functions."""
         return ((self.file, self.scope or None),)
 
     def _owners(self, source: Source) -> tuple[list[Spot], Spot | None]:
-        """Give the blocks in which the import counts, and the one to put it in, if that is there."""
+        """Return the blocks in which the import counts, and the one to put it in, None if the guard is missing."""
         owners = scopes(source, self.scope)
         if len(owners) != 1:
             raise Lost(f"{self.scope!r} is defined {len(owners)} times, 1 expected")
@@ -136,26 +133,19 @@ class EnsureImport:
             raise Lost("its block is on the line of its header")
         return [*owners, *guards], target
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether the import is in force."""
-        source = files.source(self.file)
+    def _find(self, source: Source, overlay: str) -> Finding:
         wanted = _bindings(block(self.statement)[0])
-        missing, shared = dict(wanted), False
-        landed: dict[Path, set[str]] = {}
-        marks: set[Path] = set()
         owners, target = self._owners(source)
+        landed: dict[Path, set[str]] = {}
+        shared = False
         for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
             foreign = bool(marks_on(spot.node)) and not marked(source, spot.path, overlay)
-            for name, bound in _bindings(spot.node):
-                if not any(same(import_, bound) for _, import_ in wanted):
-                    if name in dict(wanted):
-                        raise Lost(f"`{self.statement}`: {name!r} is already bound by `{source.text(bound)}`")
-                elif not foreign or owner is target:
-                    missing.pop(name, None)
-                    landed.setdefault(spot.path, set()).add(name)
-                    marks.update({spot.path} if marked(source, spot.path, overlay) else ())
-                    shared |= foreign
-        lacking = bool(missing) or (shared and not marks)
+            names = self._provided(spot, wanted, source)
+            if names and (not foreign or owner is target):
+                landed[spot.path] = names
+                shared |= foreign
+        marks = {path for path in landed if marked(source, path, overlay)}
+        lacking = not dict(wanted).keys() <= set().union(*landed.values()) or (shared and not marks)
         if marks and target and self.typing_only and marks_on(target.node):  # a guard that an overlay made
             ours = marked(source, target.path, overlay)
             marks.update([target.path] if ours else ())
@@ -165,18 +155,25 @@ class EnsureImport:
         there = () if self.typing_only else tuple(self._landed(path, names) for path, names in landed.items())
         return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
 
+    def _provided(self, spot: Spot, wanted: list[tuple[str, cst.CSTNode]], source: Source) -> set[str]:
+        """Return the names that a statement imports as wanted; it may bind none of the others."""
+        names = set()
+        for name, bound in _bindings(spot.node):
+            if any(same(import_, bound) for _, import_ in wanted):
+                names.add(name)
+            elif name in dict(wanted):
+                raise Lost(f"`{self.statement}`: {name!r} is already bound by `{source.text(bound)}`")
+        return names
+
     def _landed(self, path: Path, names: set[str]) -> Landed:
         bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
         return Landed(path, reads=frozenset(), binds=frozenset(bound))
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Add it, marked; where another overlay added it, add the mark."""
-        source = files.source(self.file)
+    def _make(self, source: Source, overlay: str) -> Source:
         line = block(self.statement)[0]
         owners, target = self._owners(source)
         if target is None:
-            files.put(self.file, self._guarded(source, owners[0], overlay))
-            return
+            return self._guarded(source, owners[0], overlay)
         here = lines(target)
         there = next((spot for spot in here if marks_on(spot.node) and same(spot.node, line)), None)
         if there:
@@ -189,10 +186,10 @@ class EnsureImport:
         if self.typing_only and marks_on(target.node):
             guard = along(source.module, target.path)[-1]
             source = source.put(target.path, with_mark(guard, overlay))
-        files.put(self.file, source)
+        return source
 
     def _guarded(self, source: Source, owner: Spot, overlay: str) -> Source:
-        """Add the guard with the import in it, behind the imports, that of `TYPE_CHECKING` in particular."""
+        """Add the guard and the import behind the module's imports, at least behind that of `TYPE_CHECKING`."""
         (guard,) = block(f"{_GUARD}:\n    {self.statement}  {mark(overlay)}")
         guard = guard.deep_clone().with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         here = lines(owner)
@@ -201,24 +198,22 @@ class EnsureImport:
 
 
 @dataclass(frozen=True)
-class EnsureFutureAnnotations:
-    """Make sure that the module begins with `from __future__ import annotations`."""
+class EnsureFutureAnnotations(ModuleEdit):
+    """Ensure that the module begins with `from __future__ import annotations`, behind its docstring."""
 
     file: str
     scope: str = ""
 
     @property
     def reach(self) -> Reach:
-        """Nothing inside functions."""
+        """The code outside functions."""
         return ((self.file, None),)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether it does."""
-        return self._import().state(files, overlay)
+    def _find(self, source: Source, overlay: str) -> Finding:
+        return self._import()._find(source, overlay)
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Add it, marked, where Python demands it: before every other statement but the docstring."""
-        self._import().apply(files, overlay)
+    def _make(self, source: Source, overlay: str) -> Source:
+        return self._import()._make(source, overlay)
 
     def _import(self) -> EnsureImport:
         return EnsureImport(self.file, "from __future__ import annotations")

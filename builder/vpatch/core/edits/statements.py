@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vpatch.core import cst
-from vpatch.core.edits.census import census, marked
+from vpatch.core.edits import ModuleEdit, classify, marked, occurs
 from vpatch.core.marks import mark, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, headline, lines, nearest, runs, scopes
@@ -16,8 +16,6 @@ from vpatch.core.verdict import Finding, Found, Landed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vpatch.core.overlay import Reach
-    from vpatch.core.workspace import Workspace
 
 Run = list[Spot]
 
@@ -30,14 +28,13 @@ def _paths(*found: Run) -> set[Path]:
     return {spot.path for run in found for spot in run}
 
 
-def _apart(found: list[Run], others: list[Run]) -> list[Run]:
-    """Give the runs that share no statement with the others."""
+def _disjoint(found: list[Run], others: list[Run]) -> list[Run]:
     taken = _paths(*others)
     return [run for run in found if not taken & _paths(run)]
 
 
-def put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
-    """Put `new` in the place of a run of statements; the comments above the first stay above the first."""
+def _put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
+    """Replace a run of statements; the comments above its first statement stay."""
     above = getattr(run[0].node, "leading_lines", ())
     first = new[0].with_changes(leading_lines=(*above, *getattr(new[0], "leading_lines", ())))
     for spot in reversed(run[1:]):
@@ -46,8 +43,8 @@ def put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
 
 
 @dataclass(frozen=True)
-class ReplaceStatements:
-    """Put the statements `new` in the place of the consecutive statements `old`.
+class ReplaceStatements(ModuleEdit):
+    """Replace the consecutive statements `old` by `new`. One may contain the other.
 
     `uses` are the attributes, written `self.name`, that `new` relies on.
     """
@@ -60,26 +57,19 @@ class ReplaceStatements:
     count: int = 1
     uses: tuple[str, ...] = ()
 
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
-
     def _runs(self, source: Source, overlay: str) -> tuple[list[Run], list[Run], list[Run]]:
-        """Give where `old` stands, where `new` does, and which of these is marked. One may contain the other."""
+        """Return the runs that are `old`, those that are `new`, and the marked ones of these."""
         owners = scopes(source, self.scope, self.within)
         old, new = ([r for o in owners for r in runs(o, block(c), exactly=True)] for c in (self.old, self.new))
         ours = [run for run in new if all(marked(source, path, overlay) for path in _paths(run))]
-        old = _apart(old, ours)
+        old = _disjoint(old, ours)
         small, big = block(self.old), block(self.new)
         wraps = any(same(small, big[start : start + len(small)]) for start in range(len(big) - len(small) + 1))
-        return (_apart(old, new), new, ours) if wraps else (old, _apart(new, old), ours)
+        return (_disjoint(old, new), new, ours) if wraps else (old, _disjoint(new, old), ours)
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether `old` or `new` stands there."""
-        source = files.source(self.file)
+    def _find(self, source: Source, overlay: str) -> Finding:
         old, new, ours = self._runs(source, overlay)
-        return census(
+        return classify(
             [_paths(run) for run in old],
             [_paths(run) for run in ours or new],
             frozenset(_paths(*ours)),
@@ -89,16 +79,14 @@ class ReplaceStatements:
             hint=nearest(source, scopes(source, self.scope, self.within), block(self.old)),
         )
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Put `new` there, marked."""
-        source = files.source(self.file)
+    def _make(self, source: Source, overlay: str) -> Source:
         for run in reversed(self._runs(source, overlay)[0]):
-            source = put_run(source, run, _clones(self.new, overlay))
-        files.put(self.file, source)
+            source = _put_run(source, run, _clones(self.new, overlay))
+        return source
 
 
 @dataclass(frozen=True)
-class _Beside:
+class _Insert(ModuleEdit):
     file: str
     scope: str
     anchor: str
@@ -107,94 +95,73 @@ class _Beside:
     count: int = 1
     uses: tuple[str, ...] = ()
 
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
+    _after: ClassVar[bool]
 
+    def _anchored(self, source: Source) -> tuple[list[Run], list[Run]]:
+        """Return the runs that `anchor` matches, and for each the copy of `new` beside it, empty if there is none.
 
-def _anchored(edit: _Beside, source: Source, *, after: bool) -> tuple[list[Run], list[Run]]:
-    """Give the runs that `anchor` matches, and of each the statements of `new` beside it (none: not inserted yet).
+        `new` may contain `anchor`: matches inside an inserted copy do not count.
+        """
+        anchor, new = block(self.anchor), block(self.new)
+        anchors: list[Run] = []
+        inserted: list[Run] = []
+        for owner in scopes(source, self.scope, self.within):
+            here = lines(owner)
+            taken: set[Path] = set()
+            for run in runs(owner, anchor) if self._after else reversed(runs(owner, anchor)):
+                start = run[-1].path[-1][1] + 1 if self._after else run[0].path[-1][1] - len(new)
+                beside = here[max(start, 0) : start + len(new)] if start >= 0 else []
+                done = len(beside) == len(new) and all(same(n, s.node) for n, s in zip(new, beside, strict=True))
+                if not taken & _paths(run):
+                    anchors.append(run)
+                    inserted.append(beside if done else [])
+                    taken |= _paths(*inserted[-1:])
+        return anchors, inserted
 
-    `new` may contain `anchor`: what matches in an insertion is not looked at.
-    """
-    anchor, new = block(edit.anchor), block(edit.new)
-    anchors: list[Run] = []
-    inserted: list[Run] = []
-    for owner in scopes(source, edit.scope, edit.within):
-        here = lines(owner)
-        taken: set[Path] = set()
-        for run in runs(owner, anchor) if after else reversed(runs(owner, anchor)):
-            start = run[-1].path[-1][1] + 1 if after else run[0].path[-1][1] - len(new)
-            beside = here[max(start, 0) : start + len(new)] if start >= 0 else []
-            done = len(beside) == len(new) and all(same(n, s.node) for n, s in zip(new, beside, strict=True))
-            if not taken & _paths(run):
-                anchors.append(run)
-                inserted.append(beside if done else [])
-                taken |= _paths(*inserted[-1:])
-    return anchors, inserted
+    def _find(self, source: Source, overlay: str) -> Finding:
+        anchors, inserted = self._anchored(source)
+        done = sum(map(bool, inserted))
+        if len(anchors) != self.count or done not in {0, self.count}:
+            told = f", the new code beside it {done} times" if done else ""
+            hint = nearest(source, scopes(source, self.scope, self.within), block(self.anchor))
+            raise Lost(f"`{headline(self.anchor)}` {occurs(len(anchors), self.count)}{told}", hint)
+        regions = tuple(_paths(*anchors, *inserted))
+        ours = frozenset(path for path in _paths(*inserted) if marked(source, path, overlay))
+        landed = tuple(Landed(spot.path, uses=self.uses) for run in inserted for spot in run)
+        found = Found.AFTER if done else Found.BEFORE
+        return Finding(found, marked=ours, regions=regions, landed=landed)
 
-
-def _state(edit: _Beside, files: Workspace, overlay: str, *, after: bool) -> Finding:
-    source = files.source(edit.file)
-    anchors, inserted = _anchored(edit, source, after=after)
-    regions = tuple(path for run in (*anchors, *inserted) for path in _paths(run))
-    if len(anchors) == edit.count and not any(inserted):
-        return Finding(Found.BEFORE, regions=regions)
-    if len(anchors) == edit.count and all(inserted):
-        ours = frozenset(p for p in _paths(*inserted) if marked(source, p, overlay))
-        landed = tuple(Landed(spot.path, uses=edit.uses) for run in inserted for spot in run)
-        return Finding(Found.AFTER, marked=ours, regions=regions, landed=landed)
-    times = f"is there {len(anchors)} times, {edit.count} expected" if anchors else "is not there"
-    done = f", the new code beside it {n} times" if (n := sum(map(bool, inserted))) else ""
-    hint = nearest(source, scopes(source, edit.scope, edit.within), block(edit.anchor))
-    raise Lost(f"`{headline(edit.anchor)}` {times}{done}", hint)
-
-
-def _apply(edit: _Beside, files: Workspace, overlay: str, *, after: bool) -> None:
-    source = files.source(edit.file)
-    anchors = _anchored(edit, source, after=after)[0]
-    for run in reversed(anchors) if after else anchors:
-        edge = run[-1] if after else run[0]
-        new = _clones(edit.new, overlay)
-        source = source.put(edge.path, *((edge.node, *new) if after else (*new, edge.node)))
-    files.put(edit.file, source)
+    def _make(self, source: Source, overlay: str) -> Source:
+        anchors = self._anchored(source)[0]
+        for run in reversed(anchors) if self._after else anchors:
+            edge = run[-1] if self._after else run[0]
+            new = _clones(self.new, overlay)
+            source = source.put(edge.path, *((edge.node, *new) if self._after else (*new, edge.node)))
+        return source
 
 
 @dataclass(frozen=True)
-class InsertAfter(_Beside):
-    """Put the statements `new` right after the statements that match `anchor`, in which `...` is free.
+class InsertAfter(_Insert):
+    """Insert the statements `new` right after the statements that match `anchor`, in which `...` is free.
 
     `uses` are the attributes, written `self.name`, that `new` relies on.
     """
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether the anchor is there, and `new` after it."""
-        return _state(self, files, overlay, after=True)
-
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Insert it, marked."""
-        _apply(self, files, overlay, after=True)
+    _after = True
 
 
 @dataclass(frozen=True)
-class InsertBefore(_Beside):
-    """Put the statements `new` right before the statements that match `anchor`, in which `...` is free.
+class InsertBefore(_Insert):
+    """Insert the statements `new` right before the statements that match `anchor`, in which `...` is free.
 
     `uses` are the attributes, written `self.name`, that `new` relies on.
     """
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether the anchor is there, and `new` before it."""
-        return _state(self, files, overlay, after=False)
-
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Insert it, marked."""
-        _apply(self, files, overlay, after=False)
+    _after = False
 
 
 def _traces(owner: Spot, overlay: str) -> Iterator[Path]:
-    """Give the marks that a deletion left in a block: lines of their own, or a marked `pass` that fills it."""
+    """Yield the marks that deletions left in a block: comment lines, or a marked `pass` that fills it."""
     module = isinstance(owner.node, cst.Module)  # the comments above a module's first statement are its header
     for spot in ([owner] if module else []) + lines(owner):
         name = "header" if isinstance(spot.node, cst.Module) else "leading_lines"
@@ -207,11 +174,11 @@ def _traces(owner: Spot, overlay: str) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class DeleteStatements:
-    """Delete the consecutive statements `old`; the comments above them stay, and the mark takes their place.
+class DeleteStatements(ModuleEdit):
+    """Delete the consecutive statements `old` and put the mark in their place. The comments above them stay.
 
-    Where nothing is found and no mark is left, the statements may be gone upstream or merely changed. Only the part's
-    `merged` predicate can tell, so that a part with deletions needs one.
+    Without the statements and without a mark, upstream may have deleted or merely changed them. Only the part's
+    `merged` predicate knows, so a part with deletions needs one.
     """
 
     file: str
@@ -220,41 +187,30 @@ class DeleteStatements:
     within: tuple[str, ...] = ()
     count: int = 1
 
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
-
-    def _runs(self, source: Source) -> list[list[Spot]]:
+    def _runs(self, source: Source) -> list[Run]:
         owners = scopes(source, self.scope, self.within)
         return [run for owner in owners for run in runs(owner, block(self.old), exactly=True)]
 
-    def state(self, files: Workspace, overlay: str) -> Finding:
-        """Say whether `old` is there, or our mark instead."""
-        source = files.source(self.file)
+    def _find(self, source: Source, overlay: str) -> Finding:
         found, owners = self._runs(source), scopes(source, self.scope, self.within)
         if len(found) == self.count:
-            return Finding(Found.BEFORE, regions=tuple(spot.path for run in found for spot in run))
+            return Finding(Found.BEFORE, regions=tuple(_paths(*found)))
         traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
         if traces and not found:
             blocks = {path[:-2] if path[-1][0] == "leading_lines" else path[:-1] for path in traces}
             landed = tuple(Landed(path, reads=frozenset()) for path in sorted(blocks) if path)
             return Finding(Found.AFTER, marked=traces, landed=landed)
-        times = f"is there {len(found)} times, {self.count} expected" if found else "is not there"
-        raise Lost(f"`{headline(self.old)}` {times}", nearest(source, owners, block(self.old)))
+        raise Lost(f"`{headline(self.old)}` {occurs(len(found), self.count)}", nearest(source, owners, block(self.old)))
 
-    def apply(self, files: Workspace, overlay: str) -> None:
-        """Delete them."""
-        source = files.source(self.file)
+    def _make(self, source: Source, overlay: str) -> Source:
         trace = cst.EmptyLine(comment=cst.Comment(mark(overlay)))
         for run in reversed(self._runs(source)):
             *above, (name, last) = run[-1].path
             body = along(source.module, tuple(above))[-1].body  # type: ignore[attr-defined]
             if last + 1 == len(body):
-                filler = cst.SimpleStatementLine([cst.Pass()])
-                source = put_run(source, run, [with_mark(filler, overlay)])
+                source = _put_run(source, run, [with_mark(cst.SimpleStatementLine([cst.Pass()]), overlay)])
                 continue
             follower = Spot((*above, (name, last + 1)), body[last + 1])
             lines_above = (trace, *getattr(follower.node, "leading_lines", ()))
-            source = put_run(source, [*run, follower], [follower.node.with_changes(leading_lines=lines_above)])
-        files.put(self.file, source)
+            source = _put_run(source, [*run, follower], [follower.node.with_changes(leading_lines=lines_above)])
+        return source

@@ -1,7 +1,7 @@
-"""Judge inserted code where it lands: it can run, every name it reads is bound, and nothing replaces what it changes.
+"""Check inserted code where it lands: it can run, every name it reads is bound, and nothing overrides it.
 
-An anchor says what the code around an edit looks like, not what the names in it mean. So the result of all selected
-edits is read once more, by Python's scoping rules.
+An anchor shows what the code around an edit looks like, not what the names in it mean. So vpatch analyzes the result of
+all selected edits by Python's scoping rules.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from vpatch.core.landing.binding import Read, Scope, dotted, imported_as, reads
-from vpatch.core.landing.definitions import Module
-from vpatch.core.landing.flow import Definition, Function, blocks, bound_by, statements
-from vpatch.core.landing.overriding import Line, decorated, headline, overrides
-from vpatch.core.landing.position import chain, in_annotation, named_around
+from vpatch.core import cst
+from vpatch.core.landing.binding import Scope, dotted, imported_as, inner_names, reads
+from vpatch.core.landing.definitions import Line, Module, ReadAt, decorated, headline, line_before, overrides
+from vpatch.core.landing.flow import Definition, Function, bound_by, statements
 from vpatch.core.overlay import COMPANIONS, Edit
-from vpatch.core.parse import Lost
+from vpatch.core.parse import Lost, width
+from vpatch.core.syntax import along
 from vpatch.core.verdict import Finding, Found, Landed
 from vpatch.errors import Problem
 
 if TYPE_CHECKING:
-    import difflib
-
     from vpatch.core.parse import Source
+    from vpatch.core.syntax import Path
     from vpatch.core.workspace import Workspace
 
 _KEEPING_CLASSES = frozenset({"dataclass", "final", "register", "runtime_checkable", "support_torch_compile"})
@@ -39,11 +37,11 @@ class _Place:
     """Where code of an edit stands.
 
     Attributes:
-        code: what the edit says of it.
-        stmt: the statement that is the code, or holds it.
-        at: where the code reads its names: the statement, or a handler or case of it.
+        code: the edit's description of it.
+        stmt: the statement that is or holds the code.
+        at: the node that reads the code's names: the statement, or one of its handlers or cases.
         scope: the scope that runs it.
-        around: the definitions that hold it, each with the scope it stands in; the last may be the statement itself.
+        around: the definitions that hold it, each with its scope; the last may be `stmt`.
     """
 
     code: Landed
@@ -55,15 +53,15 @@ class _Place:
 
 @dataclass(frozen=True)
 class _File:
-    """A file with the edits made.
+    """A file after the edits.
 
     Attributes:
         module: its code.
-        source: the same for libcst.
-        before: returns its code on disk, None if this Python cannot parse it.
-        line: translates its lines into those on disk.
+        source: its code for libcst.
+        before: returns the code on disk, None if this Python cannot parse it.
+        line: maps its lines to those on disk.
         changed: the definitions that the overlay changes.
-        imported: the scopes into which the overlay imports a name, by that name.
+        imported: the scopes into which the overlay imports, by the imported name.
     """
 
     module: Module
@@ -78,17 +76,17 @@ Files = Callable[[str], _File | None]
 
 
 def opened(overlay: Findings, files: Workspace) -> Files:
-    """Make the function that reads a file with the edits made, each once.
+    """Return a function that analyzes a file after the edits, each once.
 
     Args:
-        overlay: what the edits of all parts of an overlay find: one may import what another uses.
-        files: the tree with the edits made.
+        overlay: the findings of all parts of the overlay: one part may use what another imports.
+        files: the tree after the edits.
     """
     return cache(lambda name: _file(name, overlay, files))
 
 
 def problems(found: Findings, files: Files) -> list[Problem]:
-    """List what is wrong with the code of one part, where `found` is what its edits find with all edits made."""
+    """List what is wrong with the code of one part; `found` are its findings after the edits."""
     causes: dict[Problem, None] = {}
     for name in dict.fromkeys(edit.file for edit, _ in found):
         if (file := files(name)) is None:
@@ -107,7 +105,7 @@ def problems(found: Findings, files: Files) -> list[Problem]:
 
 
 def notes(found: Findings, files: Files) -> list[str]:
-    """List the decorators of classes around the code that may replace its methods; most do not, and none is refused."""
+    """List the decorators of classes around the code that may replace its methods. Most do not, so these are notes."""
     said: dict[str, None] = {}
     for name in dict.fromkeys(edit.file for edit, _ in found):
         if (file := files(name)) is None:
@@ -121,7 +119,7 @@ def notes(found: Findings, files: Files) -> list[str]:
 
 
 def _analyzed(name: str, files: Workspace, data: bytes | None = None) -> Module | None:
-    """Analyze a module; None where libcst can parse it and this Python cannot (see `verify`)."""
+    """Analyze a module; None if this Python cannot parse it, though libcst can (`verify` reports that)."""
     try:
         return files.analyzed(name, data)
     except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
@@ -139,7 +137,7 @@ def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
         for bound in place.code.binds:
             imported.setdefault(bound, set()).add(place.scope.node)
     original = files.original(name) or b""
-    line = _line_before(original, files.read(name) or b"")
+    line = line_before(original, files.read(name) or b"")
     before = partial(_analyzed, name, files, original)
     return _File(module, source, before, line, frozenset(changed), imported)
 
@@ -159,24 +157,6 @@ def _place(code: Landed, module: Module, source: Source) -> _Place:
             around.append((holder, scope))
             scope = scope if holder is stmt else scope.inner(holder)
     return _Place(code, stmt, holders[-1], scope, tuple(around))
-
-
-def _line_before(old: bytes, new: bytes) -> Line:
-    """Translate the lines of a file that is not written yet into those of the file on disk."""
-
-    @cache
-    def matching() -> list[difflib.Match]:
-        import difflib
-
-        lines = difflib.SequenceMatcher(None, old.split(b"\n"), new.split(b"\n"), autojunk=False)
-        return [difflib.Match(0, 0, 0), *lines.get_matching_blocks()]
-
-    def line(number: int) -> int:
-        last, behind = next(pair for pair in pairwise(matching()) if pair[1].b >= number)
-        # A line that took the place of others is one of these; one that was inserted, the line before.
-        return min(last.a + number - last.b, max(behind.a, last.a + last.size))
-
-    return int if old == new else line
 
 
 def _overridden(place: _Place, file: _File) -> Iterator[str]:
@@ -199,7 +179,7 @@ def _misplaced(place: _Place, file: _File) -> Iterator[str]:
 
 
 def _unset(place: _Place, module: Module) -> Iterator[str]:
-    """Find the attributes of `self` that the code relies on, and that its class does not set."""
+    """Find attributes of `self` that the code relies on and its class does not set."""
     owner: Scope | None = place.scope
     while owner and not isinstance(owner.node, ast.ClassDef):
         owner = owner.outer
@@ -211,7 +191,7 @@ def _unset(place: _Place, module: Module) -> Iterator[str]:
 
 
 def _rebound(place: _Place, line: Line) -> Iterator[str]:
-    """Find what else binds a name that the overlay imports, in the scope that it imports it into."""
+    """Find what else binds an imported name in the scope of the import."""
     scope = place.scope
     for name in sorted(place.code.binds):
         for stmt in scope.binders(name):
@@ -222,7 +202,7 @@ def _rebound(place: _Place, line: Line) -> Iterator[str]:
 
 
 def _unbound(place: _Place, file: _File) -> Iterator[str]:
-    """Find the names that the code reads and nothing binds, and those that do not mean what the overlay imports."""
+    """Find names that the code reads and nothing binds, or that something binds instead of the overlay's import."""
     for read, at, stmt, scope in _reads(place, file):
         if not scope.binds(read.name, at, late=read.late):
             yield f"{headline(stmt)} reads `{read.name}`, which nothing binds there"
@@ -237,15 +217,12 @@ def _unbound(place: _Place, file: _File) -> Iterator[str]:
             yield f"line {file.line(first.lineno)}, {headline(first)}, hides the import of `{read.name}`"
 
 
-_ReadAt = tuple[Read, ast.AST, ast.stmt, Scope]
-
-
-def _reads(place: _Place, file: _File) -> Iterator[_ReadAt]:
+def _reads(place: _Place, file: _File) -> Iterator[ReadAt]:
     code, module = place.code, file.module
     if code.whole:
-        yield from _all_reads(place.stmt, place.scope, module)
+        yield from module.reads(place.stmt, place.scope)
         return
-    evaluated = _evaluated(place.stmt, place.scope, module)
+    evaluated = module.evaluates_annotations(place.stmt, place.scope)
     found = code.reads if code.reads is not None else reads(place.stmt, annotations=evaluated)
     if code.reads is not None and not evaluated and in_annotation(file.source.module, code.path):
         return
@@ -253,61 +230,91 @@ def _reads(place: _Place, file: _File) -> Iterator[_ReadAt]:
     yield from ((read, place.at, place.stmt, place.scope) for read in sorted(found, key=str) if read.name not in inner)
 
 
-def _evaluated(stmt: ast.stmt, scope: Scope, module: Module) -> bool:
-    """Whether Python evaluates the annotations of a statement when it runs."""
-    local = isinstance(stmt, ast.AnnAssign) and isinstance(scope.node, Function)
-    return not (module.defers_annotations or local)
-
-
-def _all_reads(stmt: ast.stmt, scope: Scope, module: Module) -> Iterator[_ReadAt]:
-    if stmt not in scope.flow.before:
-        return
-    evaluated = _evaluated(stmt, scope, module)
-    for node in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
-        yield from ((read, node, stmt, scope) for read in reads(node, annotations=evaluated))
-    inner = scope.inner(stmt) if isinstance(stmt, Definition) else scope
-    for body in blocks(stmt):
-        for child in body:
-            yield from _all_reads(child, inner, module)
-
-
 def _unread(place: _Place, module: Module) -> Iterator[str]:
-    """Find the local variables that the code sets for the code behind it, and that nothing reads.
-
-    Those with a leading underscore are not meant to be read.
-    """
+    """Find local variables that the code sets and nothing reads, except those with a leading underscore."""
     if not (place.code.whole and isinstance(place.scope.node, Function)) or isinstance(place.stmt, Definition):
         return
     bound = {name for stmt in statements([place.stmt]) for name in bound_by(stmt)} - place.code.binds
     if not bound:
         return
     function = place.scope.node
-    read = {read.name for stmt in function.body for read, *_ in _all_reads(stmt, place.scope, module)}
+    read = {read.name for stmt in function.body for read, *_ in module.reads(stmt, place.scope)}
     for name in sorted(name for name in bound & place.scope.own - read if not name.startswith("_")):
         yield f"{headline(place.stmt)} sets `{name}`, which nothing in `{place.scope.name}` reads"
 
 
 def _lost(scope: Scope, file: _File) -> Iterator[str]:
-    """Find the names that upstream's code around ours reads, and that are bound no more."""
-    lost = dict(_without(scope, file.module))
-    if not lost:
+    """Find names that upstream's code around the edits reads and that lost their binding."""
+    lost = dict(_unbound_reads(scope, file.module))
+    if not lost or (before := file.before()) is None:
         return
-    if (before := file.before()) is None:
-        return
-    known = {name for old in before.scopes(scope.name) for name, _ in _without(old, before)}
+    known = {name for old in before.scopes(scope.name) for name, _ in _unbound_reads(old, before)}
     for name in lost.keys() - known:
         yield f"{headline(lost[name])} reads `{name}`, which nothing binds there any more"
 
 
 def _changed(place: _Place) -> Scope:
-    """Return the scope whose code an edit changed: the function's own if it got a parameter or lost statements."""
+    """Return the scope whose code an edit changed; a function's own if it got a parameter or lost statements."""
     inside = isinstance(place.stmt, Function) and not place.code.whole
     return place.scope.inner(place.stmt) if inside else place.scope  # type: ignore[arg-type]
 
 
-def _without(scope: Scope, module: Module) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the names that a function reads and nothing binds."""
+def _unbound_reads(scope: Scope, module: Module) -> Iterator[tuple[str, ast.stmt]]:
     for child in scope.node.body if isinstance(scope.node, Function) else ():
-        for read, at, stmt, inner in _all_reads(child, scope, module):
+        for read, at, stmt, inner in module.reads(child, scope):
             if not inner.binds(read.name, at, late=read.late):
                 yield read.name, stmt
+
+
+def chain(module: cst.Module, tree: ast.Module, path: Path) -> list[ast.AST]:
+    """List the nodes of `tree` that hold the code at `path` in `module`, outermost first.
+
+    These are statements, and the exception handlers and match cases between them.
+    """
+    nodes = along(module, path)
+    owner: ast.AST = tree
+    block: Sequence[ast.stmt] = tree.body
+    found: list[ast.AST] = []
+    for (field, index), parent, node in zip(path, nodes, nodes[1:], strict=False):
+        match parent:
+            case cst.Module() | cst.IndentedBlock():
+                block = block[sum(map(width, parent.body[:index])) :]
+                if not isinstance(node, cst.SimpleStatementLine):
+                    owner = block[0]
+                    found.append(block[0])
+            case cst.SimpleStatementLine() | cst.SimpleStatementSuite():
+                return [*found, block[index]]
+            case cst.Else() | cst.Finally():
+                continue  # its block is the one that led here
+            case _ if field in {"handlers", "cases"}:
+                owner = getattr(owner, field)[index]
+                found.append(owner)
+            case _ if isinstance(node, cst.Else | cst.Finally):
+                block = getattr(owner, field)
+            case _ if field == "orelse" and isinstance(node, cst.If):  # `elif`
+                (owner,) = owner.orelse  # type: ignore[attr-defined]
+                found.append(owner)
+            case _ if isinstance(node, cst.BaseSuite):
+                block = owner.body  # type: ignore[attr-defined]
+            case _:
+                return found  # an expression, or the header of a compound statement
+    return [*found, block[0]] if isinstance(nodes[-1], cst.SimpleStatementLine) else found
+
+
+def named_around(module: cst.Module, path: Path) -> frozenset[str]:
+    """Collect the names that comprehensions and lambdas around the expression at `path` bind."""
+    names: set[str] = set()
+    for depth, node in enumerate(along(module, path)[:-1]):
+        fields = [field for field, _ in path[depth : depth + 2]]
+        if isinstance(node, cst.Lambda) and fields[0] == "params":
+            continue  # defaults are evaluated outside,
+        if isinstance(node, cst.BaseComp) and fields == ["for_in", "iter"]:
+            continue  # and so is the first iterable
+        if isinstance(node, cst.Lambda | cst.BaseComp):
+            names |= inner_names(ast.parse(f"({module.code_for_node(node)})", mode="eval").body)
+    return frozenset(names)
+
+
+def in_annotation(module: cst.Module, path: Path) -> bool:
+    """Whether the expression at `path` belongs to an annotation."""
+    return any(isinstance(node, cst.Annotation) for node in along(module, path))

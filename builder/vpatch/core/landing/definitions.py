@@ -1,18 +1,51 @@
-"""A module as Python's parser sees it, with everything that replaces attributes of its classes."""
+"""The definitions of a module, and everything that may replace them or attributes of classes at run time."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from vpatch.core.landing.binding import Scope, annotated_by, dotted
-from vpatch.core.landing.flow import Definition, children
+from vpatch.core.landing.binding import Read, Scope, annotated_by, dotted, reads
+from vpatch.core.landing.flow import STAR, Definition, Function, blocks, children
+
+if TYPE_CHECKING:
+    import difflib
+
+Line = Callable[[int], int]
+"""Maps a line of a file after the edits to its line on disk."""
+ReadAt = tuple[Read, ast.AST, ast.stmt, Scope]
+"""A name that is read, the statement, handler or case that reads it, the statement that holds this, and its scope."""
+
+_ACCESSORS = frozenset({"getter", "setter", "deleter"})
+
+# Decorators that return the function, or something that calls it.
+_KEEPING = frozenset(
+    f"{module}.{name}"
+    for module, names in (
+        ("builtins", "classmethod staticmethod property"),
+        ("functools", "cached_property cache lru_cache wraps"),
+        ("abc", "abstractmethod"),
+        ("typing", "override final overload no_type_check"),
+        ("typing_extensions", "override final overload deprecated"),
+        ("warnings", "deprecated"),
+        ("contextlib", "contextmanager asynccontextmanager"),
+        ("torch", "inference_mode no_grad enable_grad"),
+        ("triton", "jit autotune heuristics constexpr_function"),
+        ("vllm.triton_utils.triton", "jit autotune heuristics constexpr_function"),
+        ("vllm.tracing", "instrument"),
+    )
+    for name in names.split()
+)
+_STUBS = frozenset({"typing.overload", "typing_extensions.overload"})
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """`owner.attribute = ...` or its like, on a line. `scope` reads the owner's name; None if that is qualified."""
+    """An assignment to `owner.attribute` or its like, in the scope that it stands in; None if `owner` is qualified."""
 
     owner: str
     attribute: str
@@ -28,7 +61,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed module: its scope, and what replaces attributes of its classes from outside their bodies.
+    """A parsed module with its scope, and with what replaces attributes of its classes outside their bodies.
 
     `replaced` has `Owner.attribute = ...`, `setattr(Owner, "attribute", ...)`, their deletions, and
     `self.attribute = ...` in a method of `Owner`.
@@ -56,7 +89,7 @@ class Module:
         return found
 
     def attributes(self, owner: Scope) -> Iterator[str]:
-        """Yield what the instances of a class have by the class itself and by its bases in the same module."""
+        """Yield the attributes that instances have from a class and its bases in the same module."""
         seen: set[Scope] = set()
         todo = [owner]
         while todo:
@@ -70,13 +103,30 @@ class Module:
                 bound = self.scope.binders(dotted(base.value if isinstance(base, ast.Subscript) else base))
                 todo += [self.scope.inner(stmt) for stmt in bound if isinstance(stmt, ast.ClassDef)]
 
+    def evaluates_annotations(self, stmt: ast.stmt, scope: Scope) -> bool:
+        """Whether Python evaluates the annotations of a statement when it runs."""
+        local = isinstance(stmt, ast.AnnAssign) and isinstance(scope.node, Function)
+        return not (self.defers_annotations or local)
+
+    def reads(self, stmt: ast.stmt, scope: Scope) -> Iterator[ReadAt]:
+        """Yield what a statement and those in it read, as far as they can run."""
+        if stmt not in scope.flow.before:
+            return
+        evaluated = self.evaluates_annotations(stmt, scope)
+        for node in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
+            yield from ((read, node, stmt, scope) for read in reads(node, annotations=evaluated))
+        inner = scope.inner(stmt) if isinstance(stmt, Definition) else scope
+        for body in blocks(stmt):
+            for child in body:
+                yield from self.reads(child, inner)
+
 
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})
-"""Half of a module's nodes: they have nothing in them, and replace nothing."""
+"""Half of a module's nodes, which contain no others and replace nothing."""
 
 
 def analyzed(tree: ast.Module) -> Module:
-    """Collect the scopes of a module, and what replaces attributes of its classes.
+    """Analyze a module.
 
     Raises:
         RecursionError: it is nested too deeply.
@@ -121,3 +171,100 @@ def _replacement(target: ast.expr, attribute: str, scope: Scope, owner: str, ins
         yield Replacement(owner, attribute, target.lineno, None)
     elif not any(isinstance(node, ast.Call) for node in ast.walk(target)) and (name := dotted(target)):
         yield Replacement(name, attribute, target.lineno, scope)
+
+
+def line_before(old: bytes, new: bytes) -> Line:
+    """Map the lines of a file after the edits to those on disk."""
+
+    @cache
+    def matching() -> list[difflib.Match]:
+        import difflib
+
+        lines = difflib.SequenceMatcher(None, old.split(b"\n"), new.split(b"\n"), autojunk=False)
+        return [difflib.Match(0, 0, 0), *lines.get_matching_blocks()]
+
+    def line(number: int) -> int:
+        last, behind = next(pair for pair in pairwise(matching()) if pair[1].b >= number)
+        # A replaced line is mapped to one of those it replaces, an inserted one to the line before it.
+        return min(last.a + number - last.b, max(behind.a, last.a + last.size))
+
+    return int if old == new else line
+
+
+def overrides(
+    definition: Definition, scope: Scope, module: Module, line: Line, changed: Collection[ast.AST]
+) -> Iterator[str]:
+    """Yield what may replace a definition, which stands directly in `scope`.
+
+    Args:
+        definition: the definition.
+        scope: the scope that holds it.
+        module: the module that holds it.
+        line: maps lines of `module`.
+        changed: the definitions that the overlay changes; one of them overrides no other.
+    """
+    name = definition.name
+    full = f"{scope.name}.{name}".strip(".")
+    if definition not in scope.flow.before:
+        yield f"`{full}` is defined only where it never runs"
+        return
+
+    def cause(at: int, what: str) -> str:
+        return f"line {line(at)}{what} `{full}` of line {line(definition.lineno)}"
+
+    for stmt in scope.binders(name):
+        if stmt is not definition and stmt not in changed and _replaces(stmt, definition, scope):
+            yield cause(stmt.lineno, f", {headline(stmt)}, overrides")
+    for stmt in scope.binders(STAR):
+        if stmt.lineno > definition.lineno:
+            yield cause(stmt.lineno, f", {headline(stmt)}, may override")
+    if isinstance(scope.node, ast.ClassDef):
+        replaced = {each.line for each in module.replaced if each.attribute == name and each.of == scope.name}
+        yield from (cause(at, " overrides") for at in sorted(replaced))
+    if scope.outer is None and name in scope.global_in_functions:
+        yield f"a function that declares `global {name}` may override `{full}` of line {line(definition.lineno)}"
+
+
+def decorated(definition: Definition, scope: Scope, line: Line) -> Iterator[str]:
+    """Yield the decorators of a function that may replace it."""
+    if isinstance(definition, Function):
+        full = f"{scope.name}.{definition.name}".strip(".")
+        for decorator in definition.decorator_list:
+            if not (_accessor(decorator, definition) or _is_one_of(decorator, scope, _KEEPING)):
+                told = f"`@{ast.unparse(decorator)}` may replace `{full}` by something else"
+                yield f"line {line(definition.lineno)}: {told}"
+
+
+def headline(stmt: ast.stmt) -> str:
+    """Quote the first line of a statement, shortened."""
+    text = ast.unparse(stmt).splitlines()[0]
+    return f"`{text if len(text) <= 80 else text[:77] + '...'}`"
+
+
+def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
+    """Whether a statement that binds the same name replaces a definition.
+
+    A further accessor does not replace its property, nor a property the accessors behind it.
+    """
+    mine, theirs = accessor_role(definition), accessor_role(other)
+    if theirs:
+        return theirs == mine or (not mine and theirs == "getter")
+    if isinstance(other, Function) and any(_is_one_of(each, scope, _STUBS) for each in other.decorator_list):
+        return False
+    return not mine or other.lineno > definition.lineno
+
+
+def accessor_role(stmt: ast.stmt) -> str:
+    """Return "getter", "setter" or "deleter" for that accessor of a property, else ""."""
+    roles = (_accessor(each, stmt) for each in stmt.decorator_list) if isinstance(stmt, Function) else ()
+    return next(filter(None, roles), "")
+
+
+def _accessor(decorator: ast.expr, function: ast.stmt) -> str:
+    owner, _, role = dotted(decorator).rpartition(".")
+    return role if owner == getattr(function, "name", None) and role in _ACCESSORS else ""
+
+
+def _is_one_of(decorator: ast.expr, scope: Scope, known: Collection[str]) -> bool:
+    origins = scope.origins(name) if (name := dotted(decorator)) else frozenset()
+    return bool(origins) and all(origin in known for origin in origins)

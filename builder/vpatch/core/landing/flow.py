@@ -43,10 +43,6 @@ class Flow:
         """Whether `name` may be among the names `where`; a star import may have bound any."""
         return bool((where or 0) & (self.bits.get(name, 0) | self.bits.get(STAR, 0)))
 
-    def names(self, where: Bits) -> Names:
-        """The names that may be bound `where`."""
-        return frozenset(name for name, bit in self.bits.items() if where & bit)
-
 
 def flow(body: Sequence[ast.stmt], start: Names = frozenset()) -> Flow:
     """Follow the statements of one scope, whose names in `start` are bound from the beginning."""

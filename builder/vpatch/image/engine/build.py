@@ -29,7 +29,7 @@ from vpatch.image.registry.reference import parse
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from vpatch.net.transfer import Progress
+    from vpatch.net.ranges import Progress
 
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 

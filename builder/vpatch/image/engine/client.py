@@ -20,7 +20,7 @@ from vpatch.image.config import Base
 from vpatch.image.registry.reference import parse
 
 if TYPE_CHECKING:
-    from vpatch.net.transfer import Progress
+    from vpatch.net.ranges import Progress
 
 _NO_SPACE = "no space left"
 

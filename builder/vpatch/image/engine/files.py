@@ -26,7 +26,7 @@ from vpatch.errors import Failure, Problem, naming
 from vpatch.image.engine.client import engine_errors
 from vpatch.image.engine.containers import container
 from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, kind_of
-from vpatch.net.limits import size
+from vpatch.net.error_text import size
 
 _CHUNK = 1 << 16
 _CONTAINERS = 3  # more cost more than they gain

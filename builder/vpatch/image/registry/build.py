@@ -29,7 +29,7 @@ from vpatch.image.registry import image as remote
 from vpatch.image.registry.image import Descriptor, RemoteImage, Repository, open_image, read_blob, read_manifest, retry
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
-from vpatch.net.transfer import Progress
+from vpatch.net.ranges import Progress
 
 
 @dataclass(frozen=True)

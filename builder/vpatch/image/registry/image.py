@@ -16,9 +16,8 @@ from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, read_json, va
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry import session as sessions
 from vpatch.image.registry.reference import DIGEST, Reference, is_address, is_private, login_command
-from vpatch.net.error_text import answers, cause, shown
-from vpatch.net.limits import size
-from vpatch.net.web import CutError, blocks
+from vpatch.net.error_text import answers, cause, shown, size
+from vpatch.net.ranges import CutError, blocks
 
 ATTEMPTS = 3  # for each blob
 LARGEST = 4 << 20  # bytes of a manifest or a config: registries take no larger manifest

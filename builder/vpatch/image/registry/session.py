@@ -22,8 +22,8 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.config import read_json
 from vpatch.image.registry.reference import host_of, is_address, is_private, origin, registry_url, same_origin
 from vpatch.net import error_text
-from vpatch.net.adapter import Adapter
-from vpatch.release.session import Session as Redirecting
+from vpatch.net.session import Adapter
+from vpatch.net.session import Session as Redirecting
 
 log = logging.getLogger(__name__)
 

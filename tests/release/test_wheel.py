@@ -1,4 +1,4 @@
-"""Only a wheel whose members are plain files, each as its RECORD says, is let through."""
+"""A wheel is accepted only if its members are plain files, each with the hash in RECORD."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.release import members
-from vpatch.release.fetch import find_wheel, open_wheel, read_members
+from vpatch.release import wheel as module
+from vpatch.release.index import find_wheel
+from vpatch.release.wheel import open_wheel, read_members
+
+from tests.loopback import make_wheel
 
 if TYPE_CHECKING:
-    from tests.loopback import Site
+    from tests.loopback import IndexServer
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 DATE = 1777863720  # 2026-05-04 03:02:00 UTC
 
 Refusal = Callable[[bytes], str]
-MakeWheel = Callable[..., bytes]
 
 
 def damaged(wheel: bytes, old: bytes, new: bytes) -> bytes:
@@ -29,24 +31,24 @@ def damaged(wheel: bytes, old: bytes, new: bytes) -> bytes:
     return wheel.replace(old, new)
 
 
-def test_reads_only_the_members_that_are_wanted(site: Site) -> None:
+def test_reads_only_the_members_that_are_wanted(index: IndexServer) -> None:
     wheel = find_wheel("1.0")
     with open_wheel(wheel) as file:
         read = list(read_members(file, lambda name: name == "vllm/__init__.py"))
 
     assert [(one.name, one.data, one.modified) for one in read] == [
-        ("vllm/__init__.py", site.wanted()["vllm/__init__.py"], DATE)
+        ("vllm/__init__.py", index.wanted()["vllm/__init__.py"], DATE)
     ]
-    assert len(site.spans()) == 3  # the directory, the file, RECORD
+    assert len(index.spans()) == 3  # the directory, the file, RECORD
 
 
 def test_gives_a_file_with_an_impossible_date_the_first_of_zip() -> None:
     info = zipfile.ZipInfo("vllm/a.py", (2026, 0, 0, 0, 0, 0))
 
-    assert members._seconds(info) == 315532800  # 1980-01-01
+    assert module._seconds(info) == 315532800  # 1980-01-01
 
 
-def test_refuses_a_file_that_record_does_not_know(refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_refuses_a_file_that_record_does_not_know(refusal: Refusal) -> None:
     line = refusal(make_wheel(record=b"vllm-1.0.dist-info/RECORD,,\n"))
 
     assert line == "wrong bytes: vllm/__init__.py: RECORD does not list it"
@@ -54,25 +56,25 @@ def test_refuses_a_file_that_record_does_not_know(refusal: Refusal, make_wheel: 
 
 @pytest.mark.parametrize(("old", "new"), [(b"sha256=", b"sha255="), (b",20\n", b",21\n"), (b",20\n", b",  \n")])
 def test_refuses_a_file_that_is_not_what_record_says(
-    site: Site, refusal: Refusal, make_wheel: MakeWheel, old: bytes, new: bytes
+    index: IndexServer, refusal: Refusal, old: bytes, new: bytes
 ) -> None:
-    record = damaged(site.wanted()["vllm-1.0.dist-info/RECORD"], old, new)
+    record = damaged(index.wanted()["vllm-1.0.dist-info/RECORD"], old, new)
 
     line = refusal(make_wheel(record=record))
 
     assert line == "wrong bytes: vllm/__init__.py: its sha256 or size is not the one in RECORD"
 
 
-def test_refuses_a_file_with_other_bytes(site: Site, refusal: Refusal, make_wheel: MakeWheel) -> None:
-    record = site.wanted()["vllm-1.0.dist-info/RECORD"]
+def test_refuses_a_file_with_other_bytes(index: IndexServer, refusal: Refusal) -> None:
+    record = index.wanted()["vllm-1.0.dist-info/RECORD"]
 
     line = refusal(make_wheel({"vllm/engine/core.py": b"evil\n"}, record=record))
 
     assert line == "wrong bytes: vllm/engine/core.py: its sha256 or size is not the one in RECORD"
 
 
-def test_refuses_a_damaged_file(site: Site, refusal: Refusal) -> None:
-    wheel = bytearray(site.files[NAME])
+def test_refuses_a_damaged_file(index: IndexServer, refusal: Refusal) -> None:
+    wheel = bytearray(index.files[NAME])
     at = wheel.index(b"vllm/engine/core.py") + len("vllm/engine/core.py") + 4
     wheel[at] ^= 0xFF
 
@@ -81,29 +83,29 @@ def test_refuses_a_damaged_file(site: Site, refusal: Refusal) -> None:
     assert line.startswith("damaged wheel: vllm/engine/core.py: ")
 
 
-def test_refuses_what_is_no_zip_file(site: Site, refusal: Refusal) -> None:
+def test_refuses_what_is_no_zip_file(index: IndexServer, refusal: Refusal) -> None:
     line = refusal(b"<html>sign in to the network</html>")
 
-    assert line == f"damaged wheel: {site.url}/files/{NAME}: file is not a zip file"
+    assert line == f"damaged wheel: {index.url}/files/{NAME}: file is not a zip file"
 
 
 @pytest.mark.parametrize("record", [b"\xff", b'"' + b"x" * 200_000])
-def test_refuses_a_record_that_cannot_be_read(refusal: Refusal, make_wheel: MakeWheel, record: bytes) -> None:
+def test_refuses_a_record_that_cannot_be_read(refusal: Refusal, record: bytes) -> None:
     line = refusal(make_wheel(record=record))
 
     assert line.startswith("damaged wheel: vllm-1.0.dist-info/RECORD: ")
 
 
-def test_refuses_a_zip_file_that_is_no_wheel(site: Site, refusal: Refusal, make_wheel: MakeWheel) -> None:
+def test_refuses_a_zip_file_that_is_no_wheel(index: IndexServer, refusal: Refusal) -> None:
     line = refusal(make_wheel({"other.dist-info/RECORD": b""}))
 
-    assert line == f"not a wheel: {site.url}/files/{NAME}: 2 RECORD files in it, not one"
+    assert line == f"not a wheel: {index.url}/files/{NAME}: 2 RECORD files in it, not one"
 
 
-def test_refuses_a_whole_wheel_with_another_hash(site: Site) -> None:
-    site.ranges = "ignored"
+def test_refuses_a_whole_wheel_with_another_hash(index: IndexServer) -> None:
+    index.ranges = "ignored"
     wheel = find_wheel("1.0")
-    site.files[NAME] = damaged(site.files[NAME], b"vllm/_moe.so", b"vllm/_foe.so")
+    index.files[NAME] = damaged(index.files[NAME], b"vllm/_moe.so", b"vllm/_foe.so")
 
     with pytest.raises(Failure) as caught, open_wheel(wheel):
         pass
@@ -115,7 +117,7 @@ def test_refuses_a_whole_wheel_with_another_hash(site: Site) -> None:
     "name",
     ["../evil.py", "/evil.py", "vllm/../../evil.py", "vllm//evil.py", "./evil.py", "vllm\\evil.py", "evil.py\0x.py"],
 )
-def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, make_wheel: MakeWheel, name: str) -> None:
+def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, name: str) -> None:
     stand_in = "E" * (len(name) - 3) + ".py"
     wheel = damaged(make_wheel({stand_in: b"evil\n"}), stand_in.encode(), name.encode())
 
@@ -124,8 +126,8 @@ def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, make_wheel:
     assert line == f"unsafe name in wheel: {name!r}: it leads out of the tree"
 
 
-def test_names_every_unsafe_member_at_once(site: Site, refusal: Refusal) -> None:
-    body = io.BytesIO(site.files[NAME])
+def test_names_every_unsafe_member_at_once(index: IndexServer, refusal: Refusal) -> None:
+    body = io.BytesIO(index.files[NAME])
     with zipfile.ZipFile(body, "a") as archive:
         link = zipfile.ZipInfo("vllm/link.py")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16

@@ -1,0 +1,183 @@
+"""The HTTP session of vpatch: it retries busy servers, limits what it accepts, and gives up on servers that drip."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPResponse
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util import Retry, parse_url
+
+from vpatch.net.error_text import size
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+BACKOFF = 0.2  # seconds, doubled with each try
+RETRIES = 3
+BUSY = (429, 500, 502, 503, 504)
+
+
+@dataclass
+class Limits:
+    """The most that vpatch accepts. They leave room: vLLM 0.33.0 has 336 MB and 5,802 files, with 50 MB of sources."""
+
+    wheel: int = 8 << 30  # bytes of a wheel
+    directory: int = 16 << 20  # bytes of its zip directory
+    members: int = 100_000  # files in it
+    file: int = 64 << 20  # bytes of one file that is read, unpacked
+    files: int = 1 << 30  # bytes of all files that are read, unpacked
+    answer: int = 64 << 20  # bytes of an index page, or of another answer that is read as a whole, unpacked
+    grace: float = 120.0  # seconds that a server may take in total, however little it sends
+    rate: int = 16 << 10  # bytes a second that it must send besides
+
+
+LIMITS = Limits()
+
+
+class RefusedError(OSError):
+    """A server sends more than vpatch accepts, sends too slowly, or redirects to no web address."""
+
+
+@dataclass
+class Pace:
+    """The bytes a server sent, and the seconds spent waiting for them: a socket's time limit restarts with each byte.
+
+    `granted` are seconds in addition to `LIMITS.grace`.
+    """
+
+    received: int = 0
+    waited: float = 0.0
+    granted: float = 0.0
+
+    def count(self, seconds: float, received: int) -> None:
+        """Add received bytes and the wait for them; raise RefusedError if the server is too slow on average."""
+        self.waited += seconds
+        self.received += received
+        if self.waited > LIMITS.grace + self.granted + self.received / LIMITS.rate:
+            least = f"{size(LIMITS.rate)} a second are the least, after {LIMITS.grace:g} s"
+            raise RefusedError(f"too slow: {self.received:,} bytes in {self.waited:.1f} s, and {least}")
+
+
+class Session(requests.Session):
+    """Retries busy servers, counts what they send, and follows redirects over HTTP and HTTPS only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, Adapter(max_retries=retries()))
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return the address that a response redirects to, if it does; raise RefusedError if that is a file, say."""
+        target = super().get_redirect_target(resp)
+        if target is None:
+            return None
+        with suppress(ValueError):
+            url = urljoin(resp.url, target)
+            if url.startswith(("http://", "https://")) and parse_url(url).host is not None:
+                return target
+        raise RefusedError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
+
+
+def retries(**options: Any) -> Retry:
+    """Return the rule for busy servers, with `options` of urllib3 added."""
+    return Retry(
+        RETRIES,
+        backoff_factor=BACKOFF,
+        status_forcelist=BUSY,
+        raise_on_status=False,
+        respect_retry_after_header=False,  # it may be an hour: a command line gives up before that
+        **options,
+    )
+
+
+class Adapter(HTTPAdapter):
+    """Counts everything that its servers send, headers included, against one `Pace`.
+
+    An answer that is not streamed has at most `LIMITS.answer` bytes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.pace = Pace()
+        super().__init__(**options)
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        """Make the pools of connections."""
+        super().init_poolmanager(*arguments, **options)
+        self._watch(self.poolmanager)
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        """Make the pools of connections through a proxy."""
+        return self._watch(super().proxy_manager_for(*arguments, **options))
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        """Send a request; raise RefusedError if the server answers too slowly, or later with too large an answer."""
+        answer = super().send(request, *arguments, **options)
+        if not options.get("stream"):
+            answer.raw = _Limited(answer.raw)
+        return answer
+
+    def _watch(self, manager: Any) -> Any:
+        counted = {"response_class": partial(_counted_response, self.pace)}
+        manager.pool_classes_by_scheme = {
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(kind.__name__, (kind,), counted)})
+            for scheme, pool, kind in (
+                ("http", HTTPConnectionPool, HTTPConnection),
+                ("https", HTTPSConnectionPool, HTTPSConnection),
+            )
+        }
+        return manager
+
+
+class _Limited:
+    """A body that is read as a whole."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def stream(self, *arguments: Any, **options: Any) -> Iterator[bytes]:
+        received = 0
+        for block in self._raw.stream(*arguments, **options):
+            received += len(block)
+            if received > LIMITS.answer:
+                raise RefusedError(f"too large: an answer may have {size(LIMITS.answer)}")
+            yield block
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+def _counted_response(pace: Pace, *arguments: Any, **options: Any) -> HTTPResponse:
+    response = HTTPResponse(*arguments, **options)
+    response.fp = io.BufferedReader(_Counted(response.fp.detach(), pace))
+    return response
+
+
+class _Counted(io.RawIOBase):
+    """Reads once from a socket for each call; counts the bytes, headers included, and the wait."""
+
+    def __init__(self, real: io.RawIOBase, pace: Pace) -> None:
+        self._real, self._pace = real, pace
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        began = time.monotonic()
+        count = self._real.readinto(buffer)
+        self._pace.count(time.monotonic() - began, count or 0)
+        return count
+
+    def close(self) -> None:
+        self._real.close()
+        super().close()
