@@ -1,13 +1,13 @@
-"""Time `vpatch apply` and `vpatch status` as whole processes on the real vLLM 0.20.2, beside two rivals.
+"""Time `vpatch apply` and `vpatch status` as whole processes on the real vLLM 0.20.2, next to two rivals.
 
     python benchmarks/apply.py [--rounds N]
 
-(a) the floor: a process that imports libcst and parses the touched files once;
-(b) a plain string-replace patcher of the same files, plus `py_compile` of each.
+(a) The lower bound: a process that imports libcst and parses the touched files once.
+(b) A plain string-replace patcher of the same files, plus `py_compile` of each.
 
-Every round runs all of them one after the other, in one session, so that what else the machine does hits all alike.
-Figures are medians. The last line says whether the targets hold, and the exit code does: cold apply at most 1.6 x (a),
-apply and status on an applied tree at most 1.2 x (a), peak memory at most 100 MiB.
+Every round runs all of them one after the other, so that other load on the machine affects all of them alike.
+Figures are medians. The last line and the exit code report whether the targets hold: a cold apply takes at most
+1.6 x (a), apply and status on an applied tree at most 1.2 x (a), and the peak memory is at most 100 MiB.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ for path, (old, new) in json.loads(pathlib.Path(sys.argv[1]).read_text()).items(
 
 
 def run(command: Sequence[str]) -> tuple[float, float]:
-    """Run a command; give its wall time in seconds and its peak memory in MiB."""
+    """Run a command; return its wall time in seconds and its peak memory in MiB."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -58,23 +58,23 @@ def run(command: Sequence[str]) -> tuple[float, float]:
 
 
 def replacements(pristine: Path, applied: Path, files: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Give, by file, the one text that a string patcher would look for and what it would put there."""
+    """Return, by file, the one text that a string patcher searches for and its replacement."""
     found = {}
     for file in files:
         old, new = ((tree / file).read_text() for tree in (pristine, applied))
-        start = max(0, _shared(old, new) - 400)  # enough to be found by
+        start = max(0, _shared(old, new) - 400)  # enough context to be unique
         end = min(_shared(old[::-1], new[::-1]), len(old) - start, len(new) - start)
         found[file] = (old[start : len(old) - end], new[start : len(new) - end])
     return found
 
 
 def _shared(one: str, other: str) -> int:
-    """Give how many characters two texts begin with in common."""
+    """Return the length of the common prefix of two texts."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def main() -> int:
-    """Run the rounds, print the table, and judge."""
+    """Run the rounds, print the table and check the targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
@@ -111,7 +111,7 @@ def main() -> int:
         }
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
         for measure in rivals.values():
-            measure()  # warm the page cache and the bytecode of the tools
+            measure()  # warm the page cache and the tools' bytecode
         for _ in range(rounds):
             for name, measure in rivals.items():
                 times[name].append(measure())
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def judge(times: dict[str, list[tuple[float, float]]]) -> int:
-    """Print medians, ratios and peaks; give 1 if a target is missed."""
+    """Print medians, ratios and peaks; return 1 if a target is missed."""
     medians = {name: statistics.median(seconds for seconds, _ in runs) for name, runs in times.items()}
     peaks = {name: max(peak for _, peak in runs) for name, runs in times.items()}
     floor, plain, *ours = medians

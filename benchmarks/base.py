@@ -1,4 +1,4 @@
-"""A base image of realistic size: layers and history as vllm/vllm-openai has them, and vLLM's real Python files."""
+"""A base image of realistic size: layers and history like those of vllm/vllm-openai, and vLLM's real Python files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.image.standin import CONFIG, SITE, archive, python_root
 VERSION = "0.20.2"
 MADE = "2026-01-01T00:00:00Z"
 
-# What made each layer, from the lowest. vLLM's has its extensions too, which who reads the layer must read.
+# The commands that made each layer, from the lowest. The vLLM layer includes its extensions, which every reader of
+# the layer has to read.
 STEPS = {
     "cuda": "RUN /bin/sh -c apt-get install -y python3 cuda-libraries # buildkit",
     "torch": "RUN /bin/sh -c uv pip install --system -r requirements/cuda.txt # buildkit",
@@ -35,7 +36,7 @@ BALLAST = {
 
 
 def load_base(client: DockerClient, folder: Path, name: str, megabytes: int) -> None:
-    """Make the image `name` of about so many megabytes (10^6 bytes), a third of its ballast each in three layers."""
+    """Make an image of about `megabytes` (10^6 bytes), with a third of its ballast in each of three layers."""
     for step in STEPS:
         (folder / step).mkdir(parents=True)
     # The Dockerfile runs libcst in it.
@@ -55,7 +56,7 @@ def load_base(client: DockerClient, folder: Path, name: str, megabytes: int) -> 
 
 
 def _whole_seconds(member: tarfile.TarInfo) -> None:
-    """Keep to what engines write: fractions would cost a header of their own for each member."""
+    """Drop fractions of seconds, as engines do: each would cost a header of its own for each member."""
     member.mtime = int(member.mtime)
 
 
@@ -66,7 +67,7 @@ def _fill(path: Path, size: int) -> None:
 
 
 def _archive(path: Path, name: str, layers: list[Path]) -> Path:
-    """Write an archive as of `docker save`."""
+    """Write an archive in the format of `docker save`."""
     diff_ids = []
     for layer in layers:
         with layer.open("rb") as file:

@@ -1,16 +1,16 @@
-"""Time `vpatch build`, with an engine and without, beside the usual Dockerfile on the same base.
+"""Time `vpatch build`, with an engine and without, next to the usual Dockerfile on the same base.
 
     python -m benchmarks.build [--pairs N] [--megabytes N]
 
-The Dockerfile copies a patcher into the image and runs it there: vpatch itself, with what it needs, so that both put
-the same overlays on. It is built by the engine's own builder, without its cache.
+The Dockerfile copies a patcher into the image and runs it there. The patcher is vpatch itself with its dependencies,
+so that both apply the same overlays. The engine's own builder runs the Dockerfile, without its cache.
 
 Everything runs in one session, on an engine and a registry of its own, which need root and are stopped at the end.
-Each pair is the Dockerfile and both of ours, in turns forwards and backwards; each of ours is a process of its own,
-and tests are left out, as the Dockerfile has none. A pair before the first warms the caches and does not count.
-Figures are medians. The targets: with the engine at most 0.7 x the Dockerfile's time and 0.05 x the bytes that it adds
-to the image on disk, as `docker history` tells them; without an engine at most 0.5 x the time. They are for people to
-look at; the exit code only says whether all could be built.
+Each pair is the Dockerfile and both variants of `vpatch build`, alternating forwards and backwards. Each build is a
+separate process; tests are left out, as the Dockerfile has none. A first pair warms the caches and does not count.
+Figures are medians. The targets: with the engine at most 0.7 x the Dockerfile's time and 0.05 x the bytes that it
+adds to the image on disk (by `docker history`); without an engine at most 0.5 x the time. The targets are for people
+to read; the exit code only reports whether every build succeeded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TARGETS = {"engine: time": 0.7, "engine: bytes": 0.05, "registry: time": 0.5}
 
 
 class Run(NamedTuple):
-    """Seconds to build and, for the Dockerfile, to push; bytes added on the engine's disk, and in the registry."""
+    """Seconds to build and, for the Dockerfile, to push; bytes added on the engine's disk and in the registry."""
 
     seconds: float
     push: float
@@ -60,7 +60,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """The engine at `address`, and the registry at `host`; both have the base."""
+    """The engine at `address` and the registry at `host`, both of which have the base."""
 
     client: docker.DockerClient
     address: str
@@ -90,7 +90,7 @@ class Session:
         return Run(built, 0, 0, self.stored(name))
 
     def vpatch(self, *options: str) -> None:
-        """Run `vpatch build` as a process of its own."""
+        """Run `vpatch build` as a separate process."""
         command = [sys.executable, "-m", "vpatch", "build", *options, "--no-test", "--json"]
         ran = subprocess.run(
             command, env={**os.environ, "DOCKER_HOST": self.address}, capture_output=True, text=True, check=False
@@ -105,13 +105,13 @@ class Session:
                 raise SystemExit(f"cannot push {name}: {line['error']}")
 
     def disk(self, name: str) -> int:
-        """Give the bytes that an image has more than the base in the engine; take it away."""
+        """Return how many more bytes an image has than the base on the engine's disk; remove the image."""
         new, old = (self.client.api.inspect_image(one)["Size"] for one in (name, BASE))
         self.client.api.remove_image(name, force=True)
         return int(new - old)
 
     def stored(self, name: str) -> int:
-        """Give the bytes of an image's new layers in the registry, compressed."""
+        """Return the compressed size of an image's new layers in the registry, in bytes."""
         path, _, tag = name.removeprefix(f"{self.host}/").rpartition(":")
         url = f"http://{self.host}/v2/{path}/manifests/{tag}"
         answer = requests.get(url, headers={"Accept": MANIFESTS}, timeout=60)
@@ -120,14 +120,14 @@ class Session:
 
 
 def _timed(what: Callable[[], object]) -> float:
-    os.sync()  # what others wrote is not written out at this one's expense
+    os.sync()  # otherwise this run would pay for what earlier ones left unwritten
     start = time.perf_counter()
     what()
     return time.perf_counter() - start
 
 
 def patcher(folder: Path) -> None:
-    """Install vpatch and what it needs into a folder."""
+    """Install vpatch and its dependencies into a folder."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*command, "--no-build-isolation", "--target", folder, ROOT], check=True)
 
@@ -173,7 +173,7 @@ def main() -> int:
 
 
 def show(runs: Mapping[str, Sequence[Run]]) -> None:
-    """Print every figure, the medians, their ratios to the Dockerfile's, and which target is met."""
+    """Print every figure, the medians, their ratios to the Dockerfile's, and whether each target is met."""
     rival, engine, registry = runs.values()
     alone, pushed = [run.seconds for run in rival], [run.seconds + run.push for run in rival]
     ours, without = [run.seconds for run in engine], [run.seconds for run in registry]
@@ -197,7 +197,7 @@ def show(runs: Mapping[str, Sequence[Run]]) -> None:
 
 
 def _row(name: str, figures: Sequence[float], rival: Sequence[float] = ()) -> float:
-    """Print a row; give the ratio of its median to the rival's, or 1."""
+    """Print a row; return the ratio of its median to the rival's, or 1."""
     ratio = median(figures) / median(rival or figures)
     said = " ".join(f"{figure:8.2f}" for figure in figures)
     pairs = sorted(ours / theirs for ours, theirs in zip(figures, rival, strict=False))

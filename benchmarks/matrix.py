@@ -1,15 +1,15 @@
-"""Time `vpatch matrix` beside downloading the wheels and unpacking them, which is what looking at them takes otherwise.
+"""Time `vpatch matrix` next to downloading and unpacking the wheels, the usual way to read their files.
 
     python -m benchmarks.matrix [--vllm V ...] [--warm N]
 
-The rival is `pip download`, one wheel after the other, and Python's zipfile; nothing is looked at in what it unpacks,
-and each wheel goes before the next one comes. It takes 7 GB from the index and minutes; `--vllm` for fewer releases.
-Ours is a process of its own, once with an empty cache and then with a warm one, which computes every cell. Its memory
-is that of all of its processes together, each page counted once (PSS), looked at ten times a second.
+The rival is `pip download`, one wheel after the other, and Python's zipfile. It reads nothing of what it unpacks, and
+removes each wheel before the next one comes. It takes 7 GB from the index and minutes; `--vllm` selects fewer
+releases. `vpatch matrix` is a separate process, run once with an empty cache and then with a warm one, and computes
+every cell. Its memory is that of all its processes together, each page counted once (PSS), sampled ten times a second.
 
-The targets are for all releases on two cores with nothing else running: at most 60 s and 3 % of the bytes with an empty
-cache, 20 s with a warm one (the median), 400 MiB. They are for people to look at; the exit code only says whether
-everything ran.
+The targets hold for all releases on two cores with nothing else running: at most 60 s and 3 % of the bytes with an
+empty cache, 20 s with a warm one (the median), 400 MiB. The targets are for people to read; the exit code only
+reports whether everything ran.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.releases import RELEASES
 
 
 class Run(NamedTuple):
-    """Seconds, bytes that came from the index, bytes of the whole wheels, and the highest memory in MiB."""
+    """Seconds, bytes received from the index, bytes of the whole wheels, and the highest memory in MiB."""
 
     seconds: float
     received: int
@@ -57,7 +57,7 @@ def unpacked(releases: Sequence[str], folder: Path) -> Run:
 
 
 def matrix(releases: Sequence[str], cache: Path) -> Run:
-    """Run ours."""
+    """Run `vpatch matrix`."""
     options = [word for release in releases for word in ("--vllm", release)]
     command = [sys.executable, "-m", "vpatch", "matrix", "--json", *options]
     start = time.perf_counter()
@@ -83,7 +83,7 @@ def _watch(process: subprocess.Popen[bytes], peak: list[float]) -> None:
 
 
 def _family(pid: int) -> list[int]:
-    """Give a process and all that it started, directly or not."""
+    """Return the ids of a process and all its descendants."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
@@ -93,7 +93,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _memory(pid: int) -> int:
-    """Give a process's share of memory in KiB."""
+    """Return a process's share of memory in KiB."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

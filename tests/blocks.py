@@ -1,4 +1,4 @@
-"""Parts of a document that a command writes, each between two marks."""
+"""Parts of a document that a command writes, each between two HTML comments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 
 
 def put(text: str, name: str, body: str) -> str:
-    """Give a document's text with another body between `<!-- name: ... -->` and `<!-- /name -->`.
+    """Replace the body between `<!-- name: ... -->` and `<!-- /name -->` in a document.
 
     Raises:
-        ValueError: it has no such place, or several.
+        ValueError: the document has no such pair of comments, or several.
     """
     place = re.compile(rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- /{name} -->\n)", re.DOTALL)
     new, count = place.subn(lambda found: found[1] + body + found[2], text)

@@ -1,4 +1,4 @@
-"""Real vLLM releases for every test, fetched once and kept in `.cache/`, which git ignores."""
+"""Fixtures for all tests: real vLLM releases, fetched once into `.cache/` (ignored by git), and the vpatch program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Trees = Callable[..., Path]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run of the program came to."""
+    """Exit code and output of one run of the program."""
 
     code: int
     out: str
@@ -39,41 +39,41 @@ class Ran:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one object on stdout."""
+        """The one JSON object on standard output."""
         found = json.loads(self.out)
         assert isinstance(found, dict)
         return found
 
 
 class Program(Protocol):
-    """The program, called with arguments."""
+    """Run the program with arguments."""
 
     def __call__(self, *arguments: str | Path) -> Ran: ...
 
 
 class Process(Protocol):
-    """The program as a process of its own; `env` is added to the environment."""
+    """Run the program as a separate process; `env` is added to the environment."""
 
     def __call__(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran: ...
 
 
 def tree_of(version: str) -> Path:
-    """Give the folder with a pristine release, which must not be changed; fetch it if it is not there."""
+    """Return the folder of a pristine release, fetched if necessary. Do not modify it."""
     return release(version, CACHE / "trees")
 
 
 @pytest.fixture(scope="session")
 def pristine() -> Trees:
-    """`pristine("0.20.2")`: that release as it is on the package index. Not to be changed."""
+    """`pristine("0.20.2")`: the folder of that release as published. Do not modify it."""
     return tree_of
 
 
 @pytest.fixture(scope="session")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
-    """`patched("0.20.2", "turboquant-hybrid")`: that release with overlays (default: all). Not to be changed."""
+    """`patched("0.20.2", "turboquant-hybrid")`: that release with overlays (default: all). Do not modify it."""
     made: dict[tuple[str, ...], Path] = {}
 
-    def give(version: str, *overlays: str) -> Path:
+    def make(version: str, *overlays: str) -> Path:
         key = (version, *overlays)
         if key not in made:
             made[key] = tmp_path_factory.mktemp("patched") / version
@@ -83,18 +83,18 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
             assert changed
         return made[key]
 
-    return give
+    return make
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of pristine 0.20.2 for one test to do with as it likes."""
+    """A copy of pristine 0.20.2, which the test may modify."""
     return shutil.copytree(tree_of("0.20.2"), tmp_path / "site-packages")
 
 
 @pytest.fixture
 def heeding_interrupts() -> Iterator[None]:
-    """Let children heed SIGINT, which they do not where a shell started the tests in the background."""
+    """Let child processes react to SIGINT, which a shell disables for tests that run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -102,7 +102,7 @@ def heeding_interrupts() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the caller's environment out of what the tests see."""
+    """Hide the caller's environment variables from the tests."""
     for name in ("VIRTUAL_ENV", "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", *filter(_ours, os.environ)):
         monkeypatch.delenv(name, raising=False)
 
@@ -113,7 +113,7 @@ def _ours(name: str) -> bool:
 
 @pytest.fixture
 def vpatch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    """`vpatch("status", tree)`: the program in this process, which is quick."""
+    """`vpatch("status", tree)`: run the program in this process, which is fast."""
 
     def run(*arguments: str | Path) -> Ran:
         monkeypatch.setattr(sys, "argv", ["vpatch", *map(str, arguments)])
@@ -130,7 +130,7 @@ def vpatch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture(scope="session")
 def process() -> Process:
-    """`process("status", tree)`: the program in a process of its own."""
+    """`process("status", tree)`: run the program as a separate process."""
 
     def run(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
         command = [sys.executable, "-m", "vpatch", *map(str, arguments)]
@@ -144,12 +144,12 @@ def process() -> Process:
 
 @pytest.fixture(scope="session")
 def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
-    """`slim("0.21.0")`: of a pristine release the files that overlays look at, and RECORD. Not to be changed."""
+    """`slim("0.21.0")`: RECORD and the files that overlays read, of a pristine release. Do not modify it."""
     files = set(Engine(discover()).files)
     wanted = files | {f"{parent}/__init__.py" for file in files for parent in Path(file).parents}
     made: dict[str, Path] = {}
 
-    def give(version: str) -> Path:
+    def make(version: str) -> Path:
         if version not in made:
             made[version] = tmp_path_factory.mktemp("slim") / version
             whole = tree_of(version)
@@ -160,17 +160,17 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
                 _link(str(whole / file), str(made[version] / file))
         return made[version]
 
-    return give
+    return make
 
 
 @pytest.fixture
 def linked(tmp_path: Path, slim: Trees) -> Trees:
-    """`linked("0.21.0")`: a copy of `slim` that shares its files: to be replaced, and never written in."""
+    """`linked("0.21.0")`: a copy of `slim` made of hard links. Replace files; never write into them."""
 
-    def give(version: str, name: str = "linked") -> Path:
+    def make(version: str, name: str = "linked") -> Path:
         return shutil.copytree(slim(version), tmp_path / name, copy_function=_link)
 
-    return give
+    return make
 
 
 def _link(source: str, target: str) -> None:
@@ -185,7 +185,7 @@ Contents = Mapping[str, bytes | None]
 
 @pytest.fixture(scope="session")
 def contents() -> Callable[[Path], Contents]:
-    """`contents(tree)`: all that `diff -r` would see, every folder (None) and every file's bytes."""
+    """`contents(tree)`: everything that `diff -r` compares: each file's bytes, and None for each folder."""
 
     def look(top: Path) -> Contents:
         paths = (path for path in top.rglob("*") if ".git" not in path.parts)

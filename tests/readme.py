@@ -1,4 +1,4 @@
-"""README's tables, from what the overlays say of themselves, and `vpatch matrix` of them: `python -m tests.readme`."""
+"""Write README's tables from the overlays' own fields and `vpatch matrix`: `python -m tests.readme`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.releases import RELEASES
 
 README = Path(__file__).parents[1] / "README.md"
 RECORD = README.parent / "docs/matrix.json"
-# Releases that came after those that the tests know are told of by the scheduled workflow.
+# Releases newer than those the tests know are reported by the scheduled workflow.
 KNOWN = tuple(word for release in RELEASES for word in ("--vllm", release))
 
 
 def overlays() -> str:
-    """Give the table of our own overlays, in Markdown."""
+    """Render the table of vpatch's own overlays as Markdown."""
     ours = (item for item in discover() if item.origin.startswith("vpatch "))
     return "\n".join(["| overlay | does | upstream |", "|---|---|---|", *map(_row, ours), ""])
 
@@ -36,10 +36,10 @@ def _row(item: Catalogued) -> str:
 
 
 def fresh(text: str, name: str, table: str) -> str:
-    """Give README's text with the table `name` as it should be.
+    """Replace the table `name` in README's text.
 
     Raises:
-        ValueError: it has no place for this table, or several.
+        ValueError: README has no place for this table, or several.
     """
     place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
     new, count = place.subn(lambda _: table, text)
@@ -49,7 +49,7 @@ def fresh(text: str, name: str, table: str) -> str:
 
 
 def main() -> None:
-    """Write both tables, and the record that `vpatch matrix --baseline` compares with: a line for each release."""
+    """Write both tables and `docs/matrix.json`, the baseline of `vpatch matrix`, with one line a release."""
     vpatch = (sys.executable, "-m", "vpatch", "matrix", *KNOWN)
     matrix = subprocess.run([*vpatch, "--markdown"], check=True, stdout=subprocess.PIPE, text=True).stdout
     README.write_text(fresh(fresh(README.read_text(), "overlays", overlays()), "matrix", matrix))

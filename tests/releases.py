@@ -1,4 +1,4 @@
-"""Every vLLM release that the overlays answer for, and the state that each overlay says it has there."""
+"""Every vLLM release that the overlays cover, and the state that each overlay declares for it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FACTS: Mapping[str, Mapping[str, str]] = {
 
 
 def fact(overlay: str, release: str) -> str:
-    """Give the state that a pristine release is in."""
+    """Return the state that an overlay declares for a pristine release."""
     (state,) = said(FACTS[overlay], release)
     return state
 
 
 def said(ranges: Mapping[str, str], release: str) -> Iterator[str]:
-    """Give what is said of the ranges that a release is in."""
+    """Yield the values of the version ranges that contain a release."""
     return (what for span, what in ranges.items() if SpecifierSet(span).contains(release))
 
 
 def pending(overlay: str) -> tuple[str, ...]:
-    """Give the releases on which an overlay has something to do."""
+    """Return the releases on which an overlay is pending."""
     return tuple(release for release in RELEASES if fact(overlay, release) == "pending")

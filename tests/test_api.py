@@ -1,4 +1,4 @@
-"""The verbs as Python functions: results, and what they raise. The command line's tests cover the rest of each verb."""
+"""The Python functions behind the commands: results and exceptions. The tests of each command cover the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SKIP, HYBRID, AUTO = "turboquant-skip-list", "turboquant-hybrid", "turboquant-au
 ARG_UTILS = "vllm/engine/arg_utils.py"
 
 
-def test_the_way_there_and_back(linked: Trees, contents: Contents) -> None:
+def test_apply_and_revert_restore_the_tree(linked: Trees, contents: Contents) -> None:
     tree = linked("0.24.0")
     before = contents(tree)
 
@@ -53,7 +53,7 @@ def test_results_are_frozen(pristine: Trees) -> None:
         found.vllm = "other"  # type: ignore[misc]
 
 
-def test_without_a_tree_it_is_the_vllm_of_this_interpreter(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_tree_is_the_vllm_of_this_interpreter(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(pristine("0.24.0")))
     monkeypatch.setenv("VIRTUAL_ENV", "/nowhere")
 
@@ -61,7 +61,7 @@ def test_without_a_tree_it_is_the_vllm_of_this_interpreter(pristine: Trees, monk
     assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.24.0"
 
 
-def test_nothing_is_written_if_one_overlay_does_not_fit(linked: Trees, contents: Contents) -> None:
+def test_one_drifted_overlay_prevents_every_write(linked: Trees, contents: Contents) -> None:
     tree = linked("0.20.2")
     text = (tree / ARG_UTILS).read_text()
     (tree / ARG_UTILS).unlink()
@@ -78,7 +78,7 @@ def test_nothing_is_written_if_one_overlay_does_not_fit(linked: Trees, contents:
     assert vpatch.status(tree, [SKIP]).problems
 
 
-def test_an_overlay_that_was_named_is_not_applicable(linked: Trees) -> None:
+def test_a_named_overlay_that_is_not_applicable_fails(linked: Trees) -> None:
     tree = linked("0.20.2")
 
     with pytest.raises(vpatch.Failure, match=rf"not applicable: .*: {AUTO}: "):
@@ -92,7 +92,7 @@ def test_an_overlay_that_was_named_is_not_applicable(linked: Trees) -> None:
     ("tree", "overlays", "says"),
     [("nowhere", [SKIP], "no vllm: nowhere"), (None, ["nonsense"], "no such overlay: nonsense")],
 )
-def test_there_is_no_such_thing(pristine: Trees, tree: str | None, overlays: list[str], says: str) -> None:
+def test_unknown_trees_and_overlays_fail(pristine: Trees, tree: str | None, overlays: list[str], says: str) -> None:
     for verb in (vpatch.status, vpatch.diff, vpatch.apply, vpatch.revert, vpatch.verify):
         with pytest.raises(vpatch.Failure, match=says):
             verb(pristine("0.24.0") if tree is None else tree, overlays)

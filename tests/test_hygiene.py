@@ -1,4 +1,4 @@
-"""The checks that are no tests of behaviour: style, types, workflows, the README's commands."""
+"""Checks of the repository itself: style, types, workflows and README's commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_check(name: str) -> None:
 
 
 def test_every_action_is_pinned_by_commit() -> None:
-    # A workflow of ours that another one calls is of the same commit.
+    # A workflow of this repository that another one calls comes from the same commit.
     uses = [use for path in WORKFLOWS for use in re.findall(r"uses: (?!\./)(\S+)(.*)", (ROOT / path).read_text())]
 
     assert uses

@@ -1,4 +1,4 @@
-"""docs/images.md says what the workflow, the definitions and the commands say."""
+"""docs/images.md agrees with the workflow, the image definitions and the commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plain(script: str) -> str:
     return " ".join(script.replace("\\\n", "").replace('"', "").split())
 
 
-def test_how_to_verify() -> None:
+def test_the_page_has_the_verification_that_the_workflow_runs() -> None:
     (verify,) = (one for one in workflow("publish-image")["jobs"]["sign"]["steps"] if one.get("name") == "verify")
     ours = plain(verify["run"])
     (signer,) = re.findall(r"workflow=(\S+)", ours)
@@ -40,13 +40,13 @@ def test_how_to_verify() -> None:
         assert plain(command) in ours
 
 
-def test_which_images_there_are() -> None:
+def test_the_page_lists_the_image_definitions() -> None:
     named = re.findall(r"^\| `(\S+)` \|", PAGE.partition("## Run it")[0], re.MULTILINE)
 
     assert sorted(named) == sorted(TAGS)
 
 
-def test_every_option_is_one() -> None:
+def test_every_option_on_the_page_exists() -> None:
     for page in (PAGE, (ROOT / "README.md").read_text()):
         blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
         found = re.findall(r"(?<![\w/.-])vpatch (build|test|inspect|tag)\b([^\n]*)", "\n".join(blocks))
@@ -56,7 +56,7 @@ def test_every_option_is_one() -> None:
             assert set(re.findall(r"(?<=\s)--[\w-]+", rest.partition("#")[0])) <= known, rest
 
 
-def test_the_compose_file(tmp_path: Path) -> None:
+def test_the_compose_file_is_valid_and_uses_a_published_tag(tmp_path: Path) -> None:
     (block,) = re.findall(r"<!-- compose -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "compose.yaml"
     file.write_text(block)

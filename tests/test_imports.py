@@ -1,4 +1,4 @@
-"""Imports point one way, and what is slow, or an extra, or not ours to lean on, is imported where it may be."""
+"""Imports between rooms go in one direction; slow, optional and foreign packages are imported only where allowed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEVELS = (
     ("cli", "vpatch"),
     ("__main__",),
 )
-# The same inside `core`.
+# The same order inside `core`.
 CORE = (
     ("cst", "nesting", "landing.flow", "verdict", "core"),
     ("landing.binding",),
@@ -39,13 +39,13 @@ CORE = (
 
 
 def numbered(levels: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Number the levels: each name with the index of its line."""
+    """Number the levels: map each name to the index of its line."""
     return {name: number for number, names in enumerate(levels) for name in names}
 
 
 LEVEL, CORE_LEVEL = numbered(LEVELS), numbered(CORE)
 
-# Beyond the standard library: who may import what at all, and who of them when it is imported itself.
+# Which modules may import packages beyond the standard library, and which may do so at module level.
 EXTRAS = {
     "git": {"tree.checkout", "matrix.trees"},
     "requests": {"net", "release", "image"},
@@ -82,7 +82,7 @@ LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
 
 def modules(top: Path) -> dict[str, ast.Module]:
-    """Give every module below `top` by its name relative to it."""
+    """Map every module below `top` by its name relative to it."""
     found = {}
     for path in sorted(top.rglob("*.py")):
         name = ".".join(path.relative_to(top).with_suffix("").parts).removesuffix("__init__").strip(".")
@@ -91,7 +91,7 @@ def modules(top: Path) -> dict[str, ast.Module]:
 
 
 def imports(node: ast.AST, *, late: bool, typing: bool = False) -> Iterator[str]:
-    """Yield the names that a module imports: if `late`, inside functions, too; if `typing`, for type checkers, too."""
+    """Yield the names that a module imports; `late` includes imports in functions, `typing` those for type checkers."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse) if not typing:
@@ -112,7 +112,7 @@ OURS = modules(TOOL)
 
 
 def within(imported: str) -> str | None:
-    """Return the module of the tool that an import names, relative to the package; None for any other's."""
+    """Return the module of vpatch that an import names, relative to the package; None for any other package."""
     top, _, rest = imported.partition(".")
     if top != "vpatch":
         return None
@@ -122,7 +122,7 @@ def within(imported: str) -> str | None:
 
 
 def used_by(name: str, *, typing: bool = False) -> set[str]:
-    """Return the tool's modules that a module imports anywhere."""
+    """Return vpatch's modules that a module imports anywhere."""
     found = {within(imported) for imported in imports(OURS[name], late=True, typing=typing)}
     return {other for other in found if other is not None and other != name}
 
@@ -132,7 +132,7 @@ def room(name: str) -> str:
     return name.partition(".")[0] or "vpatch"
 
 
-def drawer(name: str) -> str:
+def core_level(name: str) -> str:
     """Return the name that a module of `core` has in CORE."""
     rest = name.partition(".")[2]
     return "core" if not rest else "edits" if rest.partition(".")[0] == "edits" else rest
@@ -140,7 +140,7 @@ def drawer(name: str) -> str:
 
 def test_every_module_has_a_level() -> None:
     assert {room(name) for name in OURS} == LEVEL.keys()
-    assert {drawer(name) for name in OURS if room(name) == "core"} == CORE_LEVEL.keys()
+    assert {core_level(name) for name in OURS if room(name) == "core"} == CORE_LEVEL.keys()
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -149,16 +149,16 @@ def test_imports_point_one_way(name: str) -> None:
 
     assert not {other for other in used if room(other) != room(name) and LEVEL[room(other)] >= LEVEL[room(name)]}
     if room(name) == "core":
-        level = CORE_LEVEL[drawer(name)]
-        inner = {other for other in used if room(other) == "core" and drawer(other) != drawer(name)}
-        assert not {other for other in inner if CORE_LEVEL[drawer(other)] >= level}
+        level = CORE_LEVEL[core_level(name)]
+        inner = {other for other in used if room(other) == "core" and core_level(other) != core_level(name)}
+        assert not {other for other in inner if CORE_LEVEL[core_level(other)] >= level}
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if room(name) == "core"])
 def test_core_touches_no_disk_and_no_network(name: str) -> None:
     anywhere = {imported.partition(".")[0] for imported in imports(OURS[name], late=True)}
 
-    # What ships with an overlay, its companions and probes, comes by `importlib.resources`.
+    # `importlib.resources` reads what ships with an overlay: its companions and probes.
     assert not anywhere & OUTSIDE
 
 
@@ -204,23 +204,23 @@ CONTENT_MODULES = modules(CONTENT)
 
 
 @pytest.mark.parametrize("name", CONTENT_MODULES)
-def test_overlays_lean_on_public_names_only(name: str) -> None:
+def test_overlays_import_public_names_only(name: str) -> None:
     used = list(imports(CONTENT_MODULES[name], late=True))
-    if name.startswith("companions"):  # they run inside vLLM, where there is no vpatch
+    if name.startswith("companions"):  # companions run inside vLLM, where vpatch may be missing
         allowed = sys.stdlib_module_names | {"vllm", "torch"}
         assert {imported.partition(".")[0] for imported in used} <= allowed
         return
-    if name.startswith("probes"):  # they too, and bring modules of their own package along
+    if name.startswith("probes"):  # probes run there too, and import modules of their own package
         allowed = sys.stdlib_module_names | {"vllm", "torch", "safetensors"}
         own = {i for i in used if i.startswith("vpatch_overlays.probes.")}
         assert {imported.partition(".")[0] for imported in {*used} - own} <= allowed
         return
 
-    used = [i for i in used if not i.startswith("vpatch_overlays._")]  # what overlays share
+    used = [i for i in used if not i.startswith("vpatch_overlays._")]  # code that overlays share
     assert [i for i in used if i.partition(".")[0] not in {"vpatch", *sys.stdlib_module_names}] == []
     assert [i for i in used if i.startswith("vpatch") and i.removeprefix("vpatch.") not in vpatch.__all__] == []
 
 
-def test_public_names_are_there() -> None:
+def test_public_names_exist() -> None:
     assert sorted(vpatch.__all__) == vpatch.__all__
     assert all(hasattr(vpatch, name) for name in vpatch.__all__)

@@ -1,4 +1,4 @@
-"""The workflow that publishes images: which ones, and who may do what. `tests/image/test_publish.py` runs its steps."""
+"""The workflow that publishes images: its matrix and its permissions. `tests/image/test_publish.py` runs its steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = sorted(path.stem for path in (ROOT / "images").glob("*.toml"))
 
 
 def names(folder: Path, *, one: str = "", ref: str = "refs/tags/v0.1.0") -> subprocess.CompletedProcess[str]:
-    """Run the step that says which images there are, in the repository."""
+    """Run the step that lists the images, in the repository."""
     environment = {**os.environ, "ONE": one, "GITHUB_REF": ref, "GITHUB_OUTPUT": str(folder / "output")}
     command = ["bash", "-e", "-c", step("publish", "definitions", "names")["run"]]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -45,7 +45,7 @@ def test_the_matrix_is_exactly_the_definitions(tmp_path: Path) -> None:
     assert jobs["image"]["with"] == {"name": "${{ matrix.name }}"}
 
 
-def test_one_definition_by_hand(tmp_path: Path) -> None:
+def test_one_definition_can_be_chosen(tmp_path: Path) -> None:
     ran = names(tmp_path, one="v0.20.2")
 
     assert ran.returncode == 0, ran.stderr
@@ -60,7 +60,7 @@ def test_one_definition_by_hand(tmp_path: Path) -> None:
         ("", "refs/heads/main", "refs/heads/main: run this on a release tag"),
     ],
 )
-def test_what_is_not_published(tmp_path: Path, one: str, ref: str, says: str) -> None:
+def test_a_bad_choice_is_not_published(tmp_path: Path, one: str, ref: str, says: str) -> None:
     ran = names(tmp_path, one=one, ref=ref)
 
     assert ran.returncode == 1
@@ -88,11 +88,11 @@ def test_only_the_job_that_signs_can_sign_and_runs_nothing_of_ours() -> None:
 
 
 def runs(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give a job's steps, without what only verifies."""
+    """Return a job's steps without those that only verify."""
     return [one for one in job["steps"] if one.get("name") != "verify"]
 
 
-def test_the_tag_comes_after_all_else() -> None:
+def test_tagging_comes_last() -> None:
     jobs = workflow("publish-image")["jobs"]
 
     assert set(jobs["tag"]["needs"]) == set(jobs) - {"tag"}
@@ -106,14 +106,14 @@ def test_the_tag_comes_after_all_else() -> None:
     assert attested < verified
 
 
-def test_nothing_is_pasted_into_a_script() -> None:
+def test_no_expression_is_pasted_into_a_script() -> None:
     jobs = [job for name in ("publish", "publish-image") for job in workflow(name)["jobs"].values()]
 
     assert not [one["run"] for job in jobs for one in job.get("steps", ()) if "${{" in one.get("run", "")]
 
 
 def test_a_definition_has_its_tags_in_one_repository() -> None:
-    """What is signed is an image in one repository."""
+    """Signing covers one repository, so all tags of an image must be in it."""
     for one in read_definitions(definition_files(ROOT)):
         assert len({parse(tag).name for tag in one.tags}) == 1, one.name
         assert all(tag.startswith("ghcr.io/") for tag in one.tags), "the workflow logs in there only"

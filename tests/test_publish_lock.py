@@ -1,4 +1,4 @@
-"""The jobs that may write packages install what is locked by hash, and nothing else."""
+"""Jobs that may write packages install only what the lock file pins by hash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLATFORM = {"python_version": "3.12", "python_full_version": "3.12.11", "sys_pla
 
 
 def required() -> set[str]:
-    """Return what pyproject.toml asks for: to build vpatch, and to run it with the extra of images."""
+    """Return the requirements in pyproject.toml to build vpatch and to run it with the `image` extra."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = found["project"]
     return {*found["build-system"]["requires"], *project["dependencies"], *project["optional-dependencies"]["image"]}
@@ -42,8 +42,8 @@ def test_the_lock_satisfies_what_is_required() -> None:
         assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), requirement
 
 
-def test_the_lock_is_closed() -> None:
-    """Of what is installed here in the locked version, each requirement is locked, in a version that satisfies it."""
+def test_the_lock_contains_every_requirement_of_what_it_locks() -> None:
+    """Every requirement of an installed locked package is locked in a version that satisfies it."""
     looked = 0
     for name, version in PINS.items():
         try:
@@ -73,13 +73,13 @@ def test_the_script_installs_only_what_is_locked() -> None:
     locked, own = (set(line.split()) for line in lines)
 
     assert {"--require-hashes", "--only-binary", ":all:", ".ci/publish.txt"} <= locked
-    # vpatch itself is built by what was installed above: nothing can be fetched.
+    # vpatch itself is built with the packages installed above; nothing else can be fetched.
     assert {"--no-index", "--no-deps", "--no-build-isolation", "."} <= own
     assert INSTALL.stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("name", ["publish-image", "publish", "ci", "matrix", "watch"])
-def test_who_may_write_packages_installs_by_the_script(name: str) -> None:
+def test_jobs_that_may_write_packages_install_by_the_script(name: str) -> None:
     jobs = workflow(name)["jobs"]
     able = {job for job, about in jobs.items() if about.get("permissions", {}).get("packages") == "write"}
 
@@ -90,7 +90,7 @@ def test_who_may_write_packages_installs_by_the_script(name: str) -> None:
         assert (".ci/install" in steps) is any(".venv/bin" in run for run in steps)
 
 
-def test_what_is_tested_is_installed_as_what_is_published() -> None:
+def test_tests_install_from_the_same_lock() -> None:
     steps = [one.get("run") for one in workflow("publish-image")["jobs"]["test"]["steps"]]
 
     assert ".ci/install" in steps

@@ -1,4 +1,4 @@
-"""README says what the overlays say, and its Python examples do what it says."""
+"""README's tables agree with the overlays, and its Python examples do what the text says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def example(containing: str) -> str:
 def test_patching_from_python(
     linked: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The interpreter that runs this imports vLLM from a copy of the release."""
+    """The interpreter that runs the example imports vLLM from a copy of the release."""
     monkeypatch.setenv("PYTHONPATH", str(linked("0.21.0")))
     names: dict[str, Any] = {}
     exec(example("vpatch.apply("), names)  # noqa: S102 - the example
@@ -65,6 +65,6 @@ def test_a_stale_table_is_found() -> None:
     assert fresh(stale, "overlays", overlays()) == text
 
 
-def test_no_place_for_a_table() -> None:
+def test_a_readme_without_a_place_for_the_table_is_an_error() -> None:
     with pytest.raises(ValueError, match="0 places"):
         fresh("# vpatch\n", "matrix", "")

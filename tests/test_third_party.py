@@ -1,4 +1,4 @@
-"""A small distribution that is not ours ships an overlay: it is found, applied and taken away like ours."""
+"""An overlay from another distribution is found, applied and reverted like vpatch's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGE = "vpatch_machine_names"
 
 
 def install(source: Path, target: Path) -> None:
-    """Build and install a distribution into a folder, with what is in this environment already."""
+    """Build and install a distribution into a folder, with the build tools of this environment."""
     options = ["--quiet", "--offline", "--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable]
     command = [
         str(Path(sys.executable).with_name("uv")),
@@ -66,7 +66,7 @@ def test_list_and_show(both: Both) -> None:
     assert "from vpatch-machine-names 1.2.3\n\nKnow a machine by its other names, too.\n\nDebian says" in shown
 
 
-def test_alone(both: Both, linked: Trees, slim: Trees) -> None:
+def test_their_overlay_alone(both: Both, linked: Trees, slim: Trees) -> None:
     tree = linked("0.20.2")
 
     ran = both("apply", tree, "--overlay", THEIRS, "--json")
@@ -101,7 +101,7 @@ def test_any_order_gives_the_same_bytes(both: Both, linked: Trees, contents: Cal
 
 
 @pytest.mark.parametrize(("goes", "stays"), [(OURS, THEIRS), (THEIRS, OURS)])
-def test_one_goes_and_the_other_stays(
+def test_reverting_one_keeps_the_other(
     both: Both, linked: Trees, slim: Trees, contents: Callable[[Path], Contents], goes: str, stays: str
 ) -> None:
     alone, tree = linked("0.20.2", "alone"), linked("0.20.2", "both")
@@ -116,8 +116,10 @@ def test_one_goes_and_the_other_stays(
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
-def test_their_distribution_goes_first(both: Both, process: Process, linked: Trees, slim: Trees) -> None:
-    """Nobody knows any more how to make their changes; they are kept until all goes."""
+def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
+    both: Both, process: Process, linked: Trees, slim: Trees
+) -> None:
+    """Once the distribution is gone, vpatch cannot recompute its changes; they stay until everything is reverted."""
     tree = linked("0.20.2")
     assert both("apply", tree).code == 0
 

@@ -1,6 +1,6 @@
-"""The workflow that watches vLLM: its own steps on a healthy vLLM and with a planted regression, and who may do what.
+"""The workflow that watches vLLM: its steps on a healthy vLLM and with a planted regression, and its permissions.
 
-`gh` is a stand-in that writes down what it is asked to do; all else is real.
+`gh` is a stand-in that records its arguments; everything else is real.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RUN = "https://github.example/vpatch/vpatch/actions/runs/1"
 
 @dataclass(frozen=True)
 class Looked:
-    """What the job that looks comes to: the exit codes of its two steps, its outputs, and what it says."""
+    """Result of the comparing job: exit codes of its two steps, its outputs and its text."""
 
     code: int
     told: int
@@ -42,7 +42,7 @@ class Looked:
 
 @pytest.fixture(scope="module")
 def vllm(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> str:
-    """A repository in the place of vLLM's; its main branch is a release."""
+    """A repository in place of vLLM's, whose main branch is a release."""
     root = tmp_path_factory.mktemp("vllm")
     git(root, "init", "-q", "-b", "main")
     shutil.copytree(slim(RELEASE) / "vllm", root / "vllm")
@@ -54,7 +54,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory, slim: Trees) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What the job has: the repository and its virtual environment."""
+    """The job's working folder: the repository and its virtual environment."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     for name in (".ci", "docs"):
@@ -71,7 +71,7 @@ def bash(script: str, folder: Path, **environment: str) -> subprocess.CompletedP
 
 
 def look(checkout: Path, ref: str, repository: str, *, only: str = "", overlays: Path | None = None) -> Looked:
-    """Run the steps; `only` are more options, to be quick, `overlays` a folder to take them from."""
+    """Run the steps; `only` holds more options that save time, `overlays` is a folder to take overlays from."""
     for name in ("output", "summary"):
         (checkout / name).write_text("")
     environment = {
@@ -93,7 +93,7 @@ def look(checkout: Path, ref: str, repository: str, *, only: str = "", overlays:
 
 
 def outputs(text: str) -> dict[str, str]:
-    """Read what a step wrote as the runner does."""
+    """Parse a step's outputs as the runner does."""
     found, lines = {}, iter(text.splitlines())
     for line in lines:
         name, operator, end = line.partition("<<")
@@ -128,7 +128,7 @@ def maimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("ref", "only"), [("main", ""), ("", f"--vllm {RELEASE}")], ids=["main", "releases"])
 def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str, only: str) -> None:
-    """The step is red, and names the cell."""
+    """The step fails and names the cell."""
     row = ref or RELEASE
     healthy = look(checkout, ref, vllm, only=only)
 
@@ -153,7 +153,7 @@ def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str,
 
 @pytest.mark.parametrize("ref", ["v0.20.1", '"; touch done; "', "$(touch done)", "--upload-pack=touch done", "`id`"])
 def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
-    """There is no issue about it; what is no ref is told, and is nothing else either."""
+    """A ref chosen by hand opens no issue; a value that is no ref is reported and never executed."""
     found = look(checkout, ref, vllm)
 
     assert (found.code, found.told, found.outputs["title"]) == (1, 0, "")
@@ -161,8 +161,8 @@ def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     assert not (checkout / "done").exists()
 
 
-def test_no_result(checkout: Path, vllm: str) -> None:
-    """Where there is no comparison, the issue stays as it is."""
+def test_without_a_comparison_the_issue_stays(checkout: Path, vllm: str) -> None:
+    """Without a comparison, the issue stays unchanged."""
     (checkout / "docs").unlink()
     (checkout / "docs").mkdir()
     (checkout / "docs/matrix.json").write_text("{}")
@@ -173,8 +173,8 @@ def test_no_result(checkout: Path, vllm: str) -> None:
     assert "not a baseline: docs/matrix.json: " in found.err
 
 
-def test_upstream_writes_in_it_and_at_length(checkout: Path) -> None:
-    """No line of it ends the text, and what is too long for an issue is cut between lines."""
+def test_upstream_text_is_contained_and_cut(checkout: Path) -> None:
+    """A line of upstream text cannot end the output, and a text too long for an issue is cut between lines."""
     change = {"vllm": "main", "overlay": "a", "against": None, "before": None, "after": "drifted", "kind": "worse"}
     lines = [change | {"because": f"\nEOF\n{number} found=nothing\n" + "x" * 500} for number in range(200)]
     (checkout / "matrix.json").write_text(json.dumps({"changes": lines}))
@@ -210,7 +210,7 @@ TITLE, TEXT = "watch: vLLM's releases", '### Worse\n\n- `a` `$(touch done)` "x"\
 
 
 def tell(folder: Path, found: str, issues: list[dict[str, Any]]) -> list[list[str]]:
-    """Run the step that writes the issue; give what `gh` was asked to change."""
+    """Run the step that writes the issue; return the changes requested of `gh`."""
     (folder / "gh").write_text(f"#!{sys.executable}\n{GH}")
     (folder / "gh").chmod(0o755)
     (folder / "issues").write_text(json.dumps(issues))
@@ -254,7 +254,7 @@ def test_the_issue(tmp_path: Path, found: str, issues: list[dict[str, Any]], ask
     assert tell(tmp_path, found, issues) == [["issue", *one] for one in asked]
 
 
-def test_who_may_do_what() -> None:
+def test_permissions() -> None:
     found = workflow("watch")
     look, tell = found["jobs"]["look"], found["jobs"]["tell"]
 
@@ -266,8 +266,8 @@ def test_who_may_do_what() -> None:
     assert "continue-on-error" not in json.dumps(found["jobs"])
 
 
-def test_what_is_looked_at_when() -> None:
-    """Every day the releases, every week the main branch: the expression knows the schedule by its text."""
+def test_the_schedule_selects_what_is_checked() -> None:
+    """The releases are checked every day, the main branch every week: the expression compares the schedule's text."""
     found = workflow("watch")
     daily, weekly = (one["cron"] for one in found["on"]["schedule"])
 

@@ -1,4 +1,4 @@
-"""The workflows, as they are written, for tests that run their steps."""
+"""The workflows of `.github/workflows`, for tests that run their steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.conftest import ROOT
 
 
 def workflow(name: str) -> dict[str, Any]:
-    """Give a workflow of `.github/workflows`."""
+    """Parse a workflow."""
     found = YAML(typ="safe").load(ROOT / f".github/workflows/{name}.yml")
     assert isinstance(found, dict)
     return found
 
 
 def step(name: str, job: str, which: str) -> dict[str, Any]:
-    """Give the step of a job that has the id `which`."""
+    """Return the step of a job that has the id `which`."""
     (found,) = (one for one in workflow(name)["jobs"][job]["steps"] if one.get("id") == which)
     assert isinstance(found, dict)
     return found

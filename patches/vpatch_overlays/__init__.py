@@ -1,1 +1,1 @@
-"""The overlays that vpatch ships: one module each, and their companion modules in `companions`."""
+"""The overlays that vpatch ships, one module each, with companion modules in `companions` and probes in `probes`."""

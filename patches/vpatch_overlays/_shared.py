@@ -1,4 +1,4 @@
-"""What several overlays share: predicates, needs, and the edits that refuse wrong attention.
+"""Code that several overlays share: predicates, needs, and the edits that refuse wrong attention.
 
 Some overlays remove a crash that also stopped TurboQuant with speculative decoding, which computes wrong attention in
 every release. Each of them adds `refusal` to the shapes that remove the crash. No release has two such shapes, so no
@@ -18,10 +18,10 @@ turboquant_branch = create_engine_config.within('if resolved_cache_dtype.startsw
 
 no_turboquant = ~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*")
 
-# The companions of several overlays read these attributes of a metadata builder; its base class sets them.
+# Companions of several overlays read these attributes of a metadata builder, which its base class sets.
 builder_base = File("vllm/v1/attention/backend.py").sets("AttentionMetadataBuilder", "kv_cache_spec", "vllm_config")
 
-# For every shape with `refusal`: a configuration without this attribute would count as one without speculation.
+# Every shape with `refusal` requires this: without the attribute, the refusal would assume no speculation.
 knows_speculation = builder_base & File("vllm/config/vllm.py").sets("VllmConfig", "speculative_config")
 
 refusal = (
@@ -38,7 +38,7 @@ NOTE_ON_0_20 = f"{_REFUSED}: with CUDA graphs of whole decode steps. It starts w
 
 
 def not_turboquant(use: Use) -> Need | None:
-    """Return that an overlay is not needed, if the KV cache is not TurboQuant's."""
+    """Return that the overlay is not needed if the KV cache is not TurboQuant's; None otherwise."""
     if use.turboquant:
         return None
     return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, not TurboQuant's")

@@ -53,7 +53,7 @@ QWEN3_NEXT = (
 NAMES = ("ct_fp8_lm_head", "ct_fp8_lm_head_weights", "ct_fp8_lm_head_models")
 dispatching, weights, building = (Companion(f"{shared.COMPANIONS}.{name}", along=NAMES) for name in NAMES)
 
-# What tells how a vocabulary is shared among ranks.
+# Attributes that describe how a vocabulary is split among ranks.
 SHARD = ("self._get_indices", "self.embedding_dim", "self.num_embeddings", "self.org_vocab_size", "self.tp_size")
 
 Links: TypeAlias = tuple[str, ...]
@@ -110,18 +110,18 @@ UNCOVERED = {
     "SarvamMoEForCausalLM": IF_NORM_HEAD,
     "BaichuanForCausalLM": f"as Baichuan 2, {NORMALIZES}",
 }
-"""Architectures whose FP8 head no release serves, not even with this overlay, and why. Some reasons are conditional."""
+"""Architectures whose FP8 head no release can serve, even with this overlay, with the reason. Some are conditional."""
 
 
 def part(
     name: str, *edits: Edits, when: Predicate | None = None, merged: Predicate | None = None, upstream: Links = ()
 ) -> Part:
-    """Make a part of one shape."""
+    """Make a part with one shape."""
     return Part(name, {"0.18": Shape(when=when, edits=edits)}, merged, upstream=upstream)
 
 
 def passes_config(name: str, models: tuple[Block, ...], upstream: Links = ()) -> Part:
-    """Pass the quantization config to the heads of a family of models."""
+    """Make a part that passes the quantization config to the heads of a family of models."""
     call = 'ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))'
     passed = All(tuple(model.contains("ParallelLMHead(..., quant_config=..., prefix=...)") for model in models))
     add = [model.add_keyword(call, "quant_config=self.quant_config", uses=("self.quant_config",)) for model in models]
@@ -129,13 +129,13 @@ def passes_config(name: str, models: tuple[Block, ...], upstream: Links = ()) ->
 
 
 def leaves_tied_head(anchor: str) -> Edits:
-    """Leave a tied head unquantized where `ParallelLMHead.tie_weights` has this statement."""
+    """Leave a tied head unquantized, before the statement `anchor` of `ParallelLMHead.tie_weights`."""
     leave = tie_weights.insert_before(anchor, "leave_tied(self, embed_tokens)", uses=SHARD)
     return leave, building.import_into(vocab, "leave_tied")
 
 
 def leaves_tied_targets(models: tuple[Block, ...]) -> Edits:
-    """Note that a tied model uses its embeddings, where it builds no head at all."""
+    """Record that the embeddings of a tied model serve as its head, if the model builds no head."""
     target = 'leave_tied_target(self.quant_config, maybe_prefix(prefix, "lm_head"), self.model.embed_tokens)'
     tied = [model.within("if get_pp_group().is_last_rank", "if config.tie_word_embeddings") for model in models]
     anchor, uses = "self.lm_head = self.model.embed_tokens", ("self.model", "self.quant_config")
@@ -146,14 +146,14 @@ def leaves_tied_targets(models: tuple[Block, ...]) -> Edits:
 
 
 def compares_types(path: str) -> Edits:
-    """Compare the heads of target and draft only if they are of one type."""
+    """Compare the heads of target and draft only if their weights have one dtype."""
     types = "target_language_model.lm_head.weight.dtype == self.model.lm_head.weight.dtype"
     share = File(path).function("SpecDecodeBaseProposer._maybe_share_lm_head")
     return share.replace_expression(SHARED, f"({types} and {SHARED})", uses=("self.model",))
 
 
 def needed(use: Use) -> Need:
-    """Decide whether a use has a head that compressed-tensors holds in FP8."""
+    """Return whether the model has a head that compressed-tensors stores in FP8."""
     if use.head is None:
         return Need(needed=False, because="the output head is not quantized")
     if use.quantization != "compressed-tensors" or not use.head.startswith("fp8-"):

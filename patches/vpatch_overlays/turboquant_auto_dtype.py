@@ -23,12 +23,12 @@ reshape = runner.function("GPUModelRunner._reshape_kv_cache_tensors")
 quant_mode = File("vllm/v1/kv_cache_interface.py").function("get_kv_quant_mode")
 get_spec = File("vllm/model_executor/layers/attention/attention.py").function("Attention.get_kv_cache_spec")
 
-UNQUANTISED = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
+UNQUANTIZED = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
 TQ = "TQFullAttentionSpec"
 
-# The ways to write it: no quantization mode, the opposite, a spec of TurboQuant's, and "auto" for none of these.
-NO_MODE = (UNQUANTISED, "KVQuantMode.NONE == kv_cache_spec.kv_quant_mode", UNQUANTISED.replace("==", "is"))
-SOME_MODE = (UNQUANTISED.replace("==", "!="), UNQUANTISED.replace("==", "is not"))
+# Correct guards, in every spelling: no quantization mode and no spec of TurboQuant's selects "auto".
+NO_MODE = (UNQUANTIZED, "KVQuantMode.NONE == kv_cache_spec.kv_quant_mode", UNQUANTIZED.replace("==", "is"))
+SOME_MODE = (UNQUANTIZED.replace("==", "!="), UNQUANTIZED.replace("==", "is not"))
 IS_TQ = tuple(f"isinstance(kv_cache_spec, {named})" for named in (TQ, f"(..., {TQ}, ...)", f"(...).{TQ}"))
 GUARDED = (
     *(f'"auto" if {none} and not {tq} else ...' for none, tq in product(NO_MODE, IS_TQ)),
@@ -51,7 +51,7 @@ guards_spec = (
 
 
 def needed(use: Use) -> Need:
-    """Decide whether a use fails on the V1 model runner of 0.25 and 0.26."""
+    """Return whether this use fails on the V1 model runner of 0.25 and 0.26."""
     where = "hybrid models run on the V1 runner" if use.hybrid else "the model may run on the V1 runner"
     return shared.not_turboquant(use) or Need(needed=True, because=f"the KV cache is TurboQuant's, and {where}")
 
@@ -79,7 +79,7 @@ overlay = Overlay(
                     edits=[
                         runner.ensure_import(f"from vllm.v1.kv_cache_interface import {TQ}"),
                         reshape.replace_expression(
-                            UNQUANTISED, f"{UNQUANTISED} and not isinstance(kv_cache_spec, {TQ})"
+                            UNQUANTIZED, f"{UNQUANTIZED} and not isinstance(kv_cache_spec, {TQ})"
                         ),
                         shared.refusal,
                     ],

@@ -30,7 +30,7 @@ INDICES = "full_attention_layer_indices"
 GET_BOUNDARY_SKIP_LAYERS = '''
 @staticmethod
 def get_boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
-    """Layers to leave unquantised: the first and last n of a dense model, none of a hybrid."""
+    """Return the layers to leave unquantized: the first and last n of a dense model, none of a hybrid."""
     return boundary_skip_layers(model_config, n)
 '''
 IS_TURBOQUANT = 'cache_config.cache_dtype.startswith("turboquant_")'
@@ -44,7 +44,7 @@ refuses = shared.create_engine_config.contains("if model_config.is_hybrid:\n    
 
 
 def needed(use: Use) -> Need:
-    """Decide whether vLLM 0.20 refuses this use."""
+    """Return whether vLLM 0.20 refuses this use."""
     if use.turboquant and not use.hybrid:
         return Need(needed=False, because="every layer of the model is attention")
     return shared.not_turboquant(use) or Need(needed=True, because="the model is hybrid, and its KV cache TurboQuant's")
@@ -65,7 +65,7 @@ boundary_layers = Part(
                 skip_layers.replace(GET_BOUNDARY_SKIP_LAYERS, known="5e16a80928df1fe1"),
                 shared.turboquant_branch.delete(REFUSAL),
                 shared.turboquant_branch.replace_expression(f"{CALL}(num_layers)", f"{CALL}(model_config)"),
-                # The second name is private, and yet upstream's tests import it.
+                # The second name is private, but upstream's tests import it.
                 helper.import_into(config, "boundary_skip_layers", f"{INDICES} as _get_{INDICES}"),
                 shared.refusal,
             ],

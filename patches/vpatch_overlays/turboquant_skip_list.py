@@ -33,7 +33,7 @@ def sorts_by(key: str) -> Edits:
 
 
 def needed(use: Use) -> Need:
-    """Decide whether a use names layers to skip; a plan has none."""
+    """Return that no plan needs the overlay: a plan names no layers to skip."""
     cause = "no layers are named to be left unquantised" if use.turboquant else f"the KV cache is {use.kv_cache_dtype}"
     return Need(needed=False, because=cause)
 

@@ -30,7 +30,7 @@ dequantize = File("vllm/v1/attention/ops/triton_turboquant_decode.py").function(
 merge = File("vllm/v1/attention/ops/merge_attn_states.py").function("merge_attn_states")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_tiles")
 
-# With a cache still to be made, this is the run that it is sized by. Layers that use another's cache have no key.
+# An empty cache marks the profiling pass by which vLLM sizes the cache. Layers that use another's cache have no key.
 COUNTED = """
 if attn_metadata is None and kv_cache.numel() == 0 and key is not None and in_tiles():
     rehearse(self, layer, query, key, value)
@@ -74,12 +74,12 @@ tiles = (
 )
 
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
-# That of `turboquant-workspace` asks by itself whether there are tiles.
+# The method that `turboquant-workspace` adds checks by itself whether there are tiles.
 not_reserved = ~builder_init.contains("self._reserve_workspace()") | reserve_workspace.contains(
     "reserve_workspace(self, current_workspace_manager(), ...)"
 )
 
-# What the companion module calls by name.
+# Parameters that the companion module passes by name.
 calls = All(
     (
         *map(dequantize.takes, ("K_out_ptr", "V_out_ptr", "NORM_CORRECTION", "FP8_E4B15")),
@@ -89,7 +89,7 @@ calls = All(
 
 
 def needed(use: Use) -> Need:
-    """Describe what it is for; nothing fails to start without it."""
+    """Return what the overlay is for; vLLM starts without it."""
     because = f"opt-in: without it, a prompt of {use.longest:,} tokens takes memory uncounted"
     return shared.not_turboquant(use) or Need(needed=False, because=because)
 

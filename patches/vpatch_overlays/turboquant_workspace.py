@@ -31,7 +31,7 @@ helper = Companion(f"{shared.COMPANIONS}.turboquant_workspace")
 
 RESERVE_WORKSPACE = '''
 def _reserve_workspace(self) -> None:
-    """Make the shared workspace as large as TurboQuant will want it. It is locked once CUDA graphs are captured."""
+    """Grow the shared workspace to the size that TurboQuant will need, before CUDA graph capture locks it."""
     if is_workspace_manager_initialized():
         reserve_workspace(self, current_workspace_manager(), _CONTINUATION_DECODE_THRESHOLD)
 '''
@@ -47,7 +47,7 @@ else:
     v_buf = layer._tq_v_dequant_buf
 """
 
-# vLLM's tests of the kernels make no workspace.
+# vLLM's kernel tests make no workspace.
 INTO_SCRATCH = """
 k_buf, v_buf = scratch(
     current_workspace_manager() if is_workspace_manager_initialized() else None,
@@ -75,7 +75,7 @@ nothing_reserved = ~reserves & ~builder.contains(ANY_USE)
 
 
 def needed(use: Use) -> Need:
-    """Decide whether a use continues prompts in TurboQuant's KV cache."""
+    """Return whether the use continues prompts from TurboQuant's KV cache."""
     if not use.turboquant:
         return Need(needed=False, because=f"the KV cache is {use.kv_cache_dtype}, which other kernels read")
     return Need(needed=True, because=f"a prompt of more than {use.chunk:,} tokens goes on from TurboQuant's KV cache")

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tree(linked: Trees) -> Path:
-    """A slim 0.20.2 for one test. Its files are links to the pristine ones: to be replaced, and never written in."""
+    """A slim 0.20.2 for one test, made of hard links to the pristine release. Replace files; never write into them."""
     return linked("0.20.2", "site-packages")
 
 
 @pytest.fixture
 def copied(slim: Trees, tmp_path: Path) -> Path:
-    """A slim 0.20.2 whose files may be written in, too."""
+    """A slim 0.20.2 made of copies, which the test may also write into."""
     return shutil.copytree(slim("0.20.2"), tmp_path / "copied")
 
 

@@ -1,4 +1,4 @@
-"""`apply` and `revert` end to end: the second run does nothing, and what goes leaves nothing behind."""
+"""`apply` and `revert` end to end: a second run changes nothing, and a revert leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_revert_leaves_nothing(process: Process, whole: Path, pristine: Trees) -
     assert (again.code, again.json["changed"]) == (0, [])
 
 
-def test_revert_of_an_overlay_that_is_not_there(vpatch: Program, linked: Trees) -> None:
+def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, linked: Trees) -> None:
     tree = linked("0.20.2")
 
     ran = vpatch("revert", tree, *ONLY)
@@ -71,7 +71,7 @@ def test_revert_of_an_overlay_that_is_not_there(vpatch: Program, linked: Trees) 
     assert ran.err == f"not applied: {tree}: there is nothing of {HYBRID} to take away\n"
 
 
-def test_revert_of_an_overlay_that_is_half_there(vpatch: Program, tree: Path, slim: Trees) -> None:
+def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Trees) -> None:
     vpatch("apply", tree, *ONLY)
     shutil.copyfile(slim("0.20.2") / CONFIG, tree / "new")
     (tree / "new").replace(tree / CONFIG)
@@ -99,7 +99,7 @@ def test_revert_refuses_an_edited_file(
 
 
 def test_another_interpreter(process: Process, venv: Path) -> None:
-    """It is asked, not guessed: what it prints of its own when it starts does no harm."""
+    """vpatch asks the interpreter where vLLM is; whatever the interpreter prints when it starts does no harm."""
     python, tree = venv / "bin/python", venv.parent / "linked"
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "sitecustomize.py").write_text(SHADOW)
@@ -116,8 +116,10 @@ def test_another_interpreter(process: Process, venv: Path) -> None:
     assert (active.code, active.json["tree"], active.json["changed"]) == (0, str(tree), applied.json["changed"])
 
 
-def test_an_overlay_that_stays_must_be_known(vpatch: Program, tree: Path, contents: Callable[[Path], Contents]) -> None:
-    """To take one away, what stays is computed anew; what cannot be is not thrown away in silence."""
+def test_revert_of_one_overlay_must_know_the_others(
+    vpatch: Program, tree: Path, contents: Callable[[Path], Contents]
+) -> None:
+    """Reverting one overlay recomputes the others; if vpatch does not know one of them, it changes nothing."""
     vpatch("apply", tree)
     data = (tree / CONFIG).read_bytes()
     (tree / CONFIG).write_bytes(data + b"somebody = 1  # vpatch: from-elsewhere\n")

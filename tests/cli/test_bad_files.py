@@ -1,4 +1,4 @@
-"""Files that are odd and yet valid: what is not edited in them survives, byte by byte."""
+"""Unusual but valid files: everything outside the edits survives, byte by byte."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CASES = {spoil.__name__: (spoil, (HYBRID,)) for spoil in ODD} | {"all_of_it, eve
 
 
 @pytest.mark.parametrize(("spoil", "overlays"), CASES.values(), ids=CASES)
-def test_odd_and_valid(
+def test_unusual_files_keep_everything_but_the_edits(
     vpatch: Program,
     tree: Path,
     patched: Trees,
@@ -74,7 +74,7 @@ def test_odd_and_valid(
 
     assert (ran.code, ran.err) == (0, "")
     assert {item["id"]: item["state"] for item in ran.json["overlays"]}[HYBRID] == "applied"
-    # An overlay adds no line that ends otherwise, and no text that is encoded otherwise, than those around it.
+    # An overlay uses the line endings and the encoding of the file.
     for file in targets:
         assert (tree / file).read_bytes() == spoil((goal / file).read_bytes())
     assert vpatch("verify", tree, *only, "--json").json["problems"] == []
@@ -102,7 +102,7 @@ def test_symlinks_are_refused(vpatch: Program, linked: Trees, contents: Callable
     assert (contents(tree), contents(elsewhere)) == (before, there)
 
 
-def test_a_folder_that_leads_elsewhere_is_refused(vpatch: Program, linked: Trees) -> None:
+def test_a_symlinked_folder_is_refused(vpatch: Program, linked: Trees) -> None:
     tree = linked("0.20.2")
     elsewhere = tree.parent / "elsewhere"
     (tree / "vllm/platforms").rename(elsewhere)

@@ -1,4 +1,4 @@
-"""Trees that are not what was meant: one clear line each, exit code 1, and nothing touched."""
+"""Bad trees: one clear line for each problem, exit code 1, and nothing written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ NOWHERE: dict[Callable[[Path], Path | None], str] = {
 
 
 @pytest.mark.parametrize("harm", NOWHERE, ids=lambda harm: harm.__name__)
-def test_no_vllm_there(
+def test_a_tree_without_vllm(
     vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: Callable[[Path], Path | None]
 ) -> None:
     root = linked("0.20.2")
@@ -96,7 +96,7 @@ def test_no_vllm_there(
 
 
 def write(path: Path, data: bytes) -> None:
-    """Put a new file there: the old one is a link to the pristine release."""
+    """Write a new file; the old one is a hard link to the pristine release."""
     path.unlink()
     path.write_bytes(data)
 
@@ -144,7 +144,7 @@ def a_loop_for_a_target(root: Path) -> None:
     (root / CONFIG).symlink_to("config.py")
 
 
-# What is harmed, then how the line begins and what else stands in it.
+# Each harm, with the beginning of the reported line and another text in it.
 BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
     no_target: (f"drifted: {CONFIG}", ": no such file"),
     empty_target: (f"drifted: {CONFIG}", ": "),
@@ -160,7 +160,7 @@ BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("harm", BROKEN, ids=lambda harm: harm.__name__)
-def test_a_file_that_no_overlay_fits(
+def test_a_broken_file_is_reported(
     vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: Callable[[Path], None]
 ) -> None:
     tree = linked("0.20.2")
@@ -191,8 +191,8 @@ def test_one_problem_does_not_hide_another(vpatch: Program, linked: Trees) -> No
 
 
 @pytest.mark.parametrize("harm", ["RECORD", "dist-info"])
-def test_half_unpacked(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
-    """Without a place for the originals, or a RECORD to keep true, there is no way back: so nothing is changed."""
+def test_a_half_unpacked_tree(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
+    """Without RECORD, or a dist-info to keep the originals in, vpatch could not revert: it changes nothing."""
     tree = linked("0.20.2")
     if harm == "RECORD":
         (tree / INFO / "RECORD").unlink()
@@ -223,7 +223,7 @@ def test_a_broken_record(vpatch: Program, linked: Trees, contents: Callable[[Pat
 
 
 def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> None:
-    """What is missing in a broken tree is never taken for a feature that is not there."""
+    """A file that is missing in a broken tree is never taken for a feature that the release lacks."""
     for release, file in (("0.21.0", CONFIG), ("0.19.1", CACHE)):
         tree = linked(release, release)
         (tree / file).unlink()
@@ -236,10 +236,10 @@ def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> No
 
 
 @pytest.mark.parametrize("command", ["apply", "revert", "verify"])
-def test_a_mark_of_no_overlay(
+def test_a_mark_of_an_unknown_overlay(
     vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], command: str
 ) -> None:
-    """In a file as its installer wrote it: to install vLLM anew would not help."""
+    """The mark is in a file as its installer wrote it, so reinstalling vLLM would not help."""
     tree = linked("0.20.2")
     old = (tree / CONFIG).read_bytes()
     write(tree / CONFIG, old + b"\nx = 1  # vpatch: not-installed\n")

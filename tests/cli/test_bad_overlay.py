@@ -1,4 +1,4 @@
-"""An overlay that raises, wherever it does: its name, one clear line, exit code 1, and nothing written."""
+"""If an overlay raises, at any stage: one clear line with its name, exit code 1, and nothing written."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Broken(Protocol):
 
 @pytest.fixture
 def broken(process: Process, tmp_path: Path) -> Broken:
-    """Run the program where a distribution ships this source as an overlay."""
+    """Run the program in an environment where a distribution ships this source as an overlay."""
 
     def run(source: str, *arguments: str | Path) -> Ran:
         root = tmp_path / "distribution"
@@ -75,7 +75,7 @@ def broken(process: Process, tmp_path: Path) -> Broken:
         ("def broken(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
     ],
 )
-def test_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
+def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
     for arguments in (("list",), ("status", pristine("0.20.2"))):
         ran = broken(source, *arguments)
 
@@ -91,7 +91,9 @@ def test_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> 
         ("ask", "overlay failed: broken: Custom raised ZeroDivisionError: a fault"),
     ],
 )
-def test_at_work(broken: Broken, linked: Trees, contents: Callable[[Path], Contents], place: str, line: str) -> None:
+def test_an_overlay_that_raises_while_it_is_used(
+    broken: Broken, linked: Trees, contents: Callable[[Path], Contents], place: str, line: str
+) -> None:
     tree = linked("0.20.2")
     before = contents(tree)
     source = HEAD.format(**{**FINE, place: RAISES})
@@ -100,11 +102,11 @@ def test_at_work(broken: Broken, linked: Trees, contents: Callable[[Path], Conte
 
     assert (ran.code, ran.out, ran.err) == (1, "", line + "\n")
     assert contents(tree) == before
-    assert broken(source, "status", tree).code == 1  # it makes the edits in memory, to judge where they land
+    assert broken(source, "status", tree).code == 1  # status makes the edits in memory, too, to judge where they land
 
 
-def test_one_that_breaks_its_word(broken: Broken, linked: Trees, contents: Callable[[Path], Contents]) -> None:
-    """Its postcondition does not hold afterwards: a bug, and nothing is written."""
+def test_an_edit_whose_postcondition_fails(broken: Broken, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+    """The overlay's postcondition fails after its edits: a bug, and nothing is written."""
     tree = linked("0.20.2")
     before = contents(tree)
 

@@ -1,4 +1,4 @@
-"""A system that refuses, and other processes: one clear line, and the tree is as it was; killed, the next run heals."""
+"""Failing systems and other processes: one clear line, an unchanged tree; after a kill, the next run completes it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ COMMAND = (sys.executable, "-m", "vpatch")
 NOBODY = 65534
 KILLS = 20
 
-# A measurement of coverage writes a file of its own, and breaks it when its process is stopped.
+# Coverage writes a data file of its own, and corrupts it when its process is killed.
 UNWATCHED = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-# Root is refused nothing; without these it is like any other user, and still finds the interpreter.
+# Root bypasses permissions; without these capabilities it is an ordinary user that still finds the interpreter.
 HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root may mount, or give files away")
@@ -54,15 +54,15 @@ def humbly(command: str, tree: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def given_away(copied: Path) -> Path:
-    """A tree that belongs to somebody else."""
+    """A tree that belongs to another user."""
     for path in (copied, *copied.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     return copied
 
 
 @root_only
-def test_somebody_elses_tree(given_away: Path, contents: Callable[[Path], Contents]) -> None:
-    """Looking works, changing says what is refused: no check in advance, which another system may not honour."""
+def test_a_tree_of_another_user(given_away: Path, contents: Callable[[Path], Contents]) -> None:
+    """Reading works; writing reports what was refused. vpatch tries instead of checking permissions in advance."""
     before = contents(given_away)
 
     looked, changed = humbly("status", given_away), humbly("apply", given_away)
@@ -75,8 +75,8 @@ def test_somebody_elses_tree(given_away: Path, contents: Callable[[Path], Conten
 
 
 @root_only
-def test_somebody_elses_applied_tree(vpatch: Program, given_away: Path) -> None:
-    """What is as asked already needs no right to write."""
+def test_an_applied_tree_of_another_user(vpatch: Program, given_away: Path) -> None:
+    """An applied tree needs no write access."""
     assert vpatch("apply", given_away, *ONLY).code == 0
     assert {(given_away / file).stat().st_uid for file in WRITTEN} == {NOBODY}
 
@@ -87,8 +87,8 @@ def test_somebody_elses_applied_tree(vpatch: Program, given_away: Path) -> None:
 
 
 @root_only
-def test_somebody_elses_file(copied: Path, contents: Callable[[Path], Contents]) -> None:
-    """A new file would be ours."""
+def test_a_file_of_another_user(copied: Path, contents: Callable[[Path], Contents]) -> None:
+    """Replacing the file would change its owner."""
     os.chown(copied / CONFIG, NOBODY, NOBODY)
     before = contents(copied)
 
@@ -199,7 +199,7 @@ def test_a_full_disk(
     assert process("apply", tree, *ONLY).code == 0
 
 
-def test_files_may_not_be_as_large(linked: Trees, contents: Callable[[Path], Contents]) -> None:
+def test_a_file_size_limit(linked: Trees, contents: Callable[[Path], Contents]) -> None:
     tree = linked("0.20.2")
     before = contents(tree)
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -217,7 +217,7 @@ def test_files_may_not_be_as_large(linked: Trees, contents: Callable[[Path], Con
 def test_another_vpatch_at_work(
     vpatch: Program, linked: Trees, monkeypatch: pytest.MonkeyPatch, contents: Callable[[Path], Contents], command: str
 ) -> None:
-    """The clock runs fast here: the real patience is half a minute."""
+    """The clock runs fast here; the real timeout is half a minute."""
     tree = linked("0.20.2")
     if command == "revert":
         vpatch("apply", tree, *ONLY)
@@ -236,7 +236,7 @@ def test_another_vpatch_at_work(
 
 
 def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patched: Trees) -> None:
-    """At a random moment of the second half of the process: it plans, and then it writes."""
+    """The kill comes at a random moment of the second half of the run: while it plans or writes."""
     tree = linked("0.20.2")
     whole = 60.0
     chance = random.Random(20)  # noqa: S311 - for a test
@@ -249,12 +249,12 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
                 ran.wait(timeout=chance.uniform(0.5, 1.0) * whole)
             except subprocess.TimeoutExpired:
                 ran.kill()
-        if ran.returncode == 0:  # too late: the machine is as fast as this
+        if ran.returncode == 0:  # too late: the run was faster than the delay
             whole = time.monotonic() - started
         else:
             assert ran.returncode == -signal.SIGKILL
             killed += 1
-        for file in (*TARGETS, COMPANION):  # whole files only, the old or the new
+        for file in (*TARGETS, COMPANION):  # only whole files, each the old or the new
             both = [root / file for root in (slim("0.20.2"), patched("0.20.2", HYBRID))]
             assert not (tree / file).exists() or (tree / file).read_bytes() in [
                 path.read_bytes() for path in both if path.exists()
@@ -266,8 +266,8 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, slim: Trees, patch
         subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
-def test_eight_at_once(vpatch: Program, linked: Trees, slim: Trees) -> None:
-    """One does the work, the others wait for it and find it done."""
+def test_eight_concurrent_runs(vpatch: Program, linked: Trees, slim: Trees) -> None:
+    """One process does the work; the others wait for it and find it done."""
     tree = linked("0.20.2")
     command = [*COMMAND, "apply", str(tree), *ONLY, "--json"]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(8)]

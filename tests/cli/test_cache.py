@@ -1,4 +1,4 @@
-"""The command that shows and clears the cache."""
+"""`vpatch cache` shows and clears the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HASH = hashlib.sha256(DATA).hexdigest()
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    """The user's cache, empty."""
+    """The user's cache folder, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return Cache.opened()
 

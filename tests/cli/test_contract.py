@@ -85,7 +85,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def fits(value: object, shape: Any, where: str = "") -> None:
-    """Hold that a JSON value has exactly these fields, of these types, or one of these values."""
+    """Assert that a JSON value has exactly these fields, of these types, or one of these values."""
     match shape:
         case {"*": inner}:
             assert isinstance(value, dict), where
@@ -148,7 +148,7 @@ def test_json_of_a_failure(vpatch: Program, tmp_path: Path, command: str) -> Non
 
 
 def test_json_of_states(vpatch: Program, tree: Path) -> None:
-    """For `apply` the state is the one after the run, for `apply --check` and `diff` the one before."""
+    """`apply` reports the states after the run, `apply --check` and `diff` those before it."""
 
     default = [item.id for item in select(discover(), ()) if item.id in FACTS]
     before = {name: fact(name, "0.20.2") for name in default}
@@ -233,7 +233,7 @@ def test_usage(vpatch: Program, arguments: tuple[str, ...]) -> None:
     assert ran.err.startswith("Usage: vpatch")
 
 
-def test_a_bug_is_told_as_one(vpatch: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_reported_as_one(vpatch: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(*_: object) -> None:
         raise ZeroDivisionError("a fault")
 
@@ -248,7 +248,7 @@ def test_a_bug_is_told_as_one(vpatch: Program, tree: Path, monkeypatch: pytest.M
 
 
 def opened(process: int) -> set[str]:
-    """Give the files that a process has open; some are closed meanwhile."""
+    """Yield the files that a process has open; it may close some meanwhile."""
     found = set()
     for number in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -279,8 +279,8 @@ def test_interrupt(tree: Path, contents: Callable[[Path], Contents]) -> None:
     ("version", "code", "state"),
     [("0.19.1", 1, "not_applicable"), ("0.20.1", 0, "pending"), ("0.21.0", 0, "merged")],
 )
-def test_an_overlay_that_is_named(vpatch: Program, linked: Trees, version: str, code: int, state: str) -> None:
-    """That it does not apply is fine by default, and a failure where it was asked for."""
+def test_a_named_overlay_must_apply(vpatch: Program, linked: Trees, version: str, code: int, state: str) -> None:
+    """An overlay that does not apply is fine by default, and a failure if it was named."""
     tree = linked(version)
     assert vpatch("status", tree).code == 0
     for command in ("status", "diff", "apply"):
@@ -306,7 +306,7 @@ def test_an_unknown_overlay(vpatch: Program, pristine: Trees, command: str) -> N
 
 
 def test_a_full_standard_output(tree: Path) -> None:
-    """What was to be done is done; that nobody could be told is no bug in vpatch."""
+    """The work is done; a full standard output is not a bug in vpatch."""
     with Path("/dev/full").open("wb") as full:
         command = [sys.executable, "-m", "vpatch", "apply", str(tree), *ONLY]
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
@@ -323,7 +323,7 @@ def test_a_closed_standard_output(arguments: tuple[str, ...]) -> None:
     assert (ran.returncode, ran.stderr) == (1, b"cannot write: standard output: bad file descriptor\n")
 
 
-def test_nobody_reads(tree: Path) -> None:
+def test_a_reader_that_stops_reading(tree: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "vpatch", "diff", str(tree)]

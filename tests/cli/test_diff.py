@@ -1,4 +1,4 @@
-"""`diff` prints a patch that other tools take, byte by byte."""
+"""`diff` prints a patch that other tools apply, byte by byte."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
 
 
-def as_it_is(data: bytes) -> bytes:
+def unchanged(data: bytes) -> bytes:
     return data
 
 
 def odd(data: bytes) -> bytes:
-    """Make it a file that a careless tool would spoil: CRLF, not UTF-8, no newline at the end."""
+    """Give the file CRLF line endings, bytes that are not UTF-8, and no newline at the end."""
     text = f"# -*- coding: latin-1 -*-\n# caf\xe9 \x85 \x1c\n{data.decode()}".rstrip("\n")
     return text.replace("\n", "\r\n").encode("latin-1", "replace")
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("spoil", [as_it_is, odd])
+@pytest.mark.parametrize("spoil", [unchanged, odd])
 def test_the_diff_is_what_apply_does(
     process: Process,
     tree: Path,
@@ -71,7 +71,7 @@ def test_the_diff_in_json(vpatch: Program, pristine: Trees) -> None:
     assert found["changed"] == []
 
 
-def test_no_diff_of_what_does_not_fit(vpatch: Program, tree: Path) -> None:
+def test_no_diff_of_a_drifted_overlay(vpatch: Program, tree: Path) -> None:
     (tree / CONFIG).unlink()
     (tree / CONFIG).write_text("nothing = 0\n")
 

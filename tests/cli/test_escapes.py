@@ -1,4 +1,4 @@
-"""Text of an image, a wheel or a file reaches a terminal as text: escaped once, at the program's output."""
+"""Text from an image, a wheel or a file is escaped once, when the program prints it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def test_what_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_every_way_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, terminal: bool) -> None:
+def test_every_output_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, terminal: bool
+) -> None:
     monkeypatch.setattr(output, "on_terminal", lambda stream: terminal)
     monkeypatch.setenv("COLUMNS", "300")
     part = PartVerdict(EVIL, State.PENDING, EVIL, (EVIL,))
@@ -48,7 +50,7 @@ def test_every_way_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "\nforged" not in told
 
 
-def test_json_says_it_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keeps_the_exact_text(capsys: pytest.CaptureFixture[str]) -> None:
     show(Report("x", lines=[EVIL], extra={"label": EVIL}), as_object=True)
 
     out = capsys.readouterr().out

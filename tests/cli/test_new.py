@@ -1,4 +1,4 @@
-"""`vpatch new`: what it writes is a project whose tests pass, and no file is overwritten."""
+"""`vpatch new` writes a project whose tests pass, and overwrites no file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.test_third_party import install
 
 
 def passes(project: Path, installed: Path, test: str) -> None:
-    """Run a test of a project, with the distribution installed in a folder, in an environment that has vpatch."""
+    """Run a project's test in an environment that has vpatch, with the distribution installed in a folder."""
     release = project.parent / "caches/vpatch/releases/0.24.0"
     release.parent.mkdir(parents=True, exist_ok=True)
     if not release.exists():

@@ -1,4 +1,4 @@
-"""The whole way on every release: apply all default overlays, compile, again, verify, revert; in every order."""
+"""On every release: apply all default overlays, compile, apply again, verify, revert; also one by one in any order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents
 
 
 def together(tree: Path, *steps: tuple[str, ...], engine: Engine) -> Files:
-    """Give the files that change when each step's overlays are applied at once, one step after the other."""
+    """Return the files that change when each step's overlays are applied at once, one step after the other."""
     changes: dict[str, bytes] = {}
     site = locate(tree)
 
@@ -94,8 +94,8 @@ def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tupl
         if len(todo(release)) > 1
     ],
 )
-def test_each_alone(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
-    """Taken away one by one, what is left is what it would be alone."""
+def test_reverting_one_by_one(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
+    """Reverting the overlays one by one leaves, each time, what applying only the rest gives."""
     tree = linked(release)
     engine = Engine(discover())
     assert vpatch("apply", tree).code == 0

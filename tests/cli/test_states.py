@@ -1,4 +1,4 @@
-"""The facts: what each release is to our overlays; and that a patched tree stays `applied`, however it is kept."""
+"""Each overlay's state on each release; and a patched tree stays `applied`, however it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see: plain text in a pipe, tables and colour on a terminal only; completion; what is not imported."""
+"""Output for people: plain text in a pipe, tables and color on a terminal only; completion; lazy imports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 
 def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdout: int | None = None) -> str:
-    """Run the program on a terminal of its own; give what is seen there. `stdout` may go elsewhere."""
+    """Run the program on a pseudo-terminal and return what appears there. `stdout` may go elsewhere."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "150", **(env or {})}
     run = subprocess.Popen(
@@ -42,7 +42,7 @@ def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdou
     while True:
         try:
             data = os.read(ours, 65536)
-        except OSError:  # the terminal is gone with the last process on it
+        except OSError:  # the terminal closes with its last process
             break
         if not data:
             break
@@ -61,7 +61,7 @@ def test_a_pipe_gets_plain_lines(process: Process, pristine: Trees) -> None:
     assert ESCAPE not in ran.out
 
 
-def test_a_terminal_gets_a_table_with_colour(pristine: Trees) -> None:
+def test_a_terminal_gets_a_colored_table(pristine: Trees) -> None:
     seen = on_terminal("status", pristine("0.20.2"), *ONLY)
 
     assert ESCAPE in seen
@@ -79,13 +79,13 @@ def test_a_terminal_gets_a_table_with_colour(pristine: Trees) -> None:
     assert "\x1b[33mpending" in seen
 
 
-@pytest.mark.parametrize(("value", "colour"), [("1", False), ("", True)])
-def test_no_color(pristine: Trees, tmp_path: Path, value: str, *, colour: bool) -> None:
-    """By no-color.org, where it is set and not empty."""
+@pytest.mark.parametrize(("value", "color"), [("1", False), ("", True)])
+def test_no_color(pristine: Trees, tmp_path: Path, value: str, *, color: bool) -> None:
+    """By no-color.org: NO_COLOR counts if it is set and not empty."""
     env = {"NO_COLOR": value}
 
-    assert (ESCAPE in on_terminal("status", pristine("0.20.2"), env=env)) is colour
-    assert (ESCAPE in on_terminal("status", tmp_path, env=env)) is colour
+    assert (ESCAPE in on_terminal("status", pristine("0.20.2"), env=env)) is color
+    assert (ESCAPE in on_terminal("status", tmp_path, env=env)) is color
 
 
 def test_a_terminal_with_json_gets_json_only(pristine: Trees) -> None:
@@ -173,7 +173,7 @@ def test_completion_of_a_broken_catalogue_is_quiet(
     ],
 )
 def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    if "TREE" in arguments:  # to be changed: links, since nothing is written in place
+    if "TREE" in arguments:  # hard links suffice, since vpatch replaces files instead of writing into them
         subprocess.run(["cp", "-al", patched("0.20.2"), tmp_path / "tree"], check=True)
         arguments = ("revert", str(tmp_path / "tree"))
     code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
@@ -184,8 +184,8 @@ def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, argume
     assert ran.stdout
 
 
-def test_libcst_is_seen_where_it_is_imported(pristine: Trees) -> None:
-    """Or the test above would hold nothing."""
+def test_libcst_is_imported_by_commands_that_parse(pristine: Trees) -> None:
+    """The counterpart of the test above: commands that parse do import libcst."""
     code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
     code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
     command = [sys.executable, "-c", code, "status", str(pristine("0.20.2"))]

@@ -1,4 +1,4 @@
-"""A vLLM that uv installed: its files are hard links into uv's cache, which every other environment shares."""
+"""A vLLM installed by uv: its files are hard links into uv's cache, which every other environment shares."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TARGET = "vllm/engine/arg_utils.py"
 
 
 def uv(cache: Path, *arguments: str | Path) -> None:
-    """Run uv with a cache of its own, and no index to ask."""
+    """Run uv with a cache of its own and without a package index."""
     program = Path(sys.executable).with_name("uv")
     settings = ("--quiet", "--no-config", "--offline", "--cache-dir", cache)
     subprocess.run([program, *settings, *arguments], check=True)
 
 
 def wheel_of(tree: Path, target: Path) -> Path:
-    """Pack a fetched tree into a wheel again: the release's, less what is not Python."""
+    """Pack a fetched tree into a wheel: the release's wheel without what is not Python."""
     listed = csv.reader((tree / INFO / "RECORD").read_text("utf-8").splitlines())
     rows = [row for row in listed if (tree / row[0]).is_file()]
     with zipfile.ZipFile(target, "w") as archive, archive.open(f"{INFO}/RECORD", "w") as record:

@@ -1,4 +1,4 @@
-"""`verify` finds every way in which what is applied is not whole, and names the file."""
+"""`verify` finds every way in which an applied overlay is incomplete, and names the file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def no_record(tree: Path) -> None:
 
 
 def stale_bytecode(tree: Path) -> None:
-    """Compile another source of the same size and time, as a layer with fixed times makes it."""
+    """Compile another source of the same size and time, as happens in a layer with fixed times."""
     source = tree / CONFIG
     data, twin = source.read_bytes(), Path(importlib.util.cache_from_source(str(source)))
     times = (1_700_000_000, 1_700_000_000)
@@ -124,7 +124,7 @@ HARM: dict[Callable[[Path], None], list[str]] = {
 
 
 @pytest.mark.parametrize("ids", [(), ("--overlay", HYBRID)])
-def test_what_is_whole(vpatch: Program, applied: Path, ids: tuple[str, ...]) -> None:
+def test_a_whole_tree_passes(vpatch: Program, applied: Path, ids: tuple[str, ...]) -> None:
     ran = vpatch("verify", applied, *ids)
 
     assert (ran.code, ran.err) == (0, "")
@@ -133,7 +133,7 @@ def test_what_is_whole(vpatch: Program, applied: Path, ids: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
-def test_what_is_not(vpatch: Program, applied: Path, harm: Callable[[Path], None]) -> None:
+def test_a_harmed_tree_fails(vpatch: Program, applied: Path, harm: Callable[[Path], None]) -> None:
     harm(applied)
 
     ran = vpatch("verify", applied)
@@ -144,7 +144,7 @@ def test_what_is_not(vpatch: Program, applied: Path, harm: Callable[[Path], None
 
 
 @pytest.mark.parametrize("ids", [(), ("--overlay", HYBRID)])
-def test_nothing_is_applied(vpatch: Program, pristine: Trees, ids: tuple[str, ...]) -> None:
+def test_an_unpatched_tree_fails(vpatch: Program, pristine: Trees, ids: tuple[str, ...]) -> None:
     ran = vpatch("verify", pristine("0.20.2"), *ids)
 
     assert ran.code == 1
@@ -152,7 +152,7 @@ def test_nothing_is_applied(vpatch: Program, pristine: Trees, ids: tuple[str, ..
     assert ran.err.startswith(told + str(pristine("0.20.2")))
 
 
-def test_merged_is_as_good_as_applied(vpatch: Program, pristine: Trees) -> None:
+def test_a_merged_overlay_passes(vpatch: Program, pristine: Trees) -> None:
     assert vpatch("verify", pristine("0.21.0"), "--overlay", HYBRID).code == 0
 
 
@@ -165,23 +165,23 @@ def test_a_checkout_has_no_record(vpatch: Program, applied: Path) -> None:
 
 
 class TestPython:
-    """What the interpreter would import."""
+    """Which files the interpreter would import."""
 
     @pytest.fixture
     def python(self, applied: Path, tmp_path: Path) -> Path:
-        """An interpreter that imports the tree, and before it what lies in `first`."""
+        """An interpreter that imports the tree, and `first` before it."""
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
         (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
         (tmp_path / "first").mkdir()
         (packages / "paths.pth").write_text(f"{tmp_path / 'first'}\n{applied}\n")
         return tmp_path / "venv/bin/python"
 
-    def test_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
+    def test_the_interpreter_imports_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
         for tree in ((applied,), ()):
             assert vpatch("verify", *tree, "--python", python).code == 0
 
     def test_functions_are_compared_where_they_can_be_imported(self, process: Process, tmp_path: Path) -> None:
-        """The real vLLM is imported here: but for `arg_utils`, which wants more than its environment has."""
+        """The interpreter imports the real vLLM here, except `arg_utils`, whose dependencies its environment lacks."""
         from tests.validation.cpu.environment import interpreter
 
         python = interpreter("0.20.2")
@@ -240,8 +240,10 @@ class TestPython:
         assert ran.code == 1
         assert f"{python} would import {shadow}" in ran.err
 
-    def test_it_cannot_compile_it(self, vpatch: Program, applied: Path, python: Path) -> None:
-        """A companion may be too new for the interpreter; here it is too new for any."""
+    def test_a_companion_that_the_interpreter_cannot_compile(
+        self, vpatch: Program, applied: Path, python: Path
+    ) -> None:
+        """A companion may need a newer Python than the interpreter; this one needs one that does not exist."""
         (applied / COMPANION).write_bytes((applied / COMPANION).read_bytes() + b"\nreturn\n")
 
         ran = vpatch("verify", applied, "--python", python)

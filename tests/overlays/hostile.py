@@ -1,9 +1,9 @@
-"""Mutants of a release that the overlays must refuse, or patch rightly: renamed variables and overridden definitions.
+"""Hostile mutants of a release, with renamed variables and overridden definitions: refused, or patched correctly.
 
     python -m tests.overlays.hostile --count 2000 0.20.2 0.24.0 0.33.0
 
-An applied mutant is wrong if a name in the inserted code means something else than in the pristine release
-(`tests.overlays.meaning`), or if its mutation overrides what an overlay changes (`tests.overlays.overrides`).
+An applied mutant is wrong if a name in the inserted code has another binding than in the pristine release
+(`tests.overlays.meaning`), or if the mutation overrides what an overlay changes (`tests.overlays.overrides`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ table. To count again:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant; `wrong` says in what way it was applied wrongly, or refused without need."""
+    """Outcome of one mutant; `wrong` explains why applying it was wrong, or refusing it unnecessary."""
 
     kind: str
     what: str
@@ -56,7 +56,7 @@ class Result:
 
 @dataclass
 class File:
-    """A module of a release that overlays change, and what they make of it."""
+    """A module that overlays change, before and after, with the overlays and their findings."""
 
     name: str
     text: str
@@ -83,7 +83,7 @@ class File:
 
     @cached_property
     def overrides(self) -> list[Override]:
-        """Every override of what the edits change, lean on, and import."""
+        """Every override of what the edits change, read and import."""
         tree, source = ast.parse(self.text), Workspace(lambda _: self.text.encode()).source(self.name)
         made: list[Override] = []
         for scope in self.scopes:
@@ -102,7 +102,7 @@ class File:
         return list(dict.fromkeys(made))
 
     def fits(self, override: Override) -> bool:
-        """Whether an override compiles and, if harmless, leaves alone the functions that edits know as a whole."""
+        """Whether an override compiles and, if harmless, leaves alone the functions that edits match as a whole."""
         whole = [edit.scope for edit, _ in self.found if isinstance(edit, ReplaceFunction)]
         if not _compiles(override.text):
             return False
@@ -113,7 +113,7 @@ class File:
 
     @cached_property
     def _imported(self) -> set[str]:
-        """The names that the overlays import into the module, and upstream does not."""
+        """The names that only the overlays import into the module, not upstream."""
         old, new = (
             {a.asname or a.name for n in ast.parse(t).body if isinstance(n, ast.ImportFrom) for a in n.names}
             for t in (self.text, self.patched)
@@ -121,7 +121,7 @@ class File:
         return new - old
 
     def rename(self, rng: random.Random) -> tuple[Variable, str]:
-        """Rename a variable, mostly one of a function that an edit changes, now and then to a name that one imports."""
+        """Rename a variable, mostly one of an edited function, and sometimes to a name that the overlay imports."""
         near = [v for v in self.variables if v.kind == "local" and v.scope in self.scopes]
         hidden = sorted(self._imported)
         while True:
@@ -140,7 +140,7 @@ def _same(one: ast.AST, other: ast.AST) -> bool:
 
 
 def _follows(path: Steps, others: Collection[Steps]) -> bool:
-    """Whether the statement before the one at `path` is among others."""
+    """Whether the statement before the one at `path` is among `others`."""
     *above, (block, index) = path
     return (*above, (block, index - 1)) in others
 
@@ -189,7 +189,7 @@ class Release:
         return {data for file in Engine(discover()).files if (data := self.read(file)) is not None}
 
     def outcome(self, file: File, text: str) -> tuple[bool, str, str]:
-        """Apply the overlays that change a file to a mutant of it: whether they refuse, the result, and why."""
+        """Apply a file's overlays to a mutant of it; return whether they refuse, the resulting text, and why."""
         changeset = file.engine.plan(lambda name: text.encode() if name == file.name else self.read(name))
         file.engine.forget(self.contents)
         refused = any(verdict.state is State.DRIFTED for verdict in changeset.before)
@@ -198,7 +198,7 @@ class Release:
         return refused, changeset.files.get(file.name, text.encode()).decode(), because
 
     def run(self, count: int, seed: int) -> Iterator[Result]:
-        """Make and judge `count` mutants: half of them overrides of either kind, and the rest renames."""
+        """Make and judge `count` mutants: about half overrides of either kind, the rest renames."""
         rng = random.Random(seed)  # noqa: S311 - it is to be repeatable
         files = self.files
         pool = [(file, override) for file in files for override in file.overrides]
@@ -220,13 +220,13 @@ class Release:
 
 
 def _only(item: Catalogued, file: str) -> Catalogued:
-    """Leave out of an overlay the parts that do not touch a file: a mutant of that file changes nothing for them."""
+    """Drop the parts of an overlay that do not touch a file: a mutant of that file cannot affect them."""
     parts = tuple(part for part in item.overlay.parts if file in part.files)
     return replace(item, overlay=replace(item.overlay, parts=parts))
 
 
 def _mixed(pool: list[tuple[File, Override]], count: int) -> list[tuple[File, Override]]:
-    """Choose from those that fit, so that each kind has its share."""
+    """Take overrides that fit, evenly from each kind."""
     kinds: dict[str, list[tuple[File, Override]]] = {}
     for pair in pool:
         kinds.setdefault(pair[1].kind, []).append(pair)
@@ -251,8 +251,8 @@ def _row(name: str, results: list[Result]) -> str:
     return f"| {name} | {len(results)} | {counts[True]} | {counts[False]} | {sum(bool(r.wrong) for r in results)} |"
 
 
-def counted(version: str, count: int, seed: int) -> tuple[list[Result], float]:
-    """Run mutants of a release; give also how many seconds that took."""
+def run_release(version: str, count: int, seed: int) -> tuple[list[Result], float]:
+    """Run mutants of a release; return the results and the seconds that they took."""
     from tests.conftest import tree_of
 
     started = time.monotonic()
@@ -261,7 +261,7 @@ def counted(version: str, count: int, seed: int) -> tuple[list[Result], float]:
 
 
 def main() -> int:
-    """Run mutants of releases, print what became of them as Markdown, and exit with 1 if any is wrong."""
+    """Run mutants of releases, print the outcomes as Markdown, and exit with 1 if any is wrong."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("releases", nargs="+", metavar="RELEASE")
     parser.add_argument("--count", type=int, default=200, help="mutants of each release")
@@ -272,7 +272,7 @@ def main() -> int:
     print(HEADER.format(command=command), flush=True)  # noqa: T201
     failed = False
     with ProcessPoolExecutor() as pool:
-        runs = [pool.submit(counted, version, count, seed) for version in options.releases]
+        runs = [pool.submit(run_release, version, count, seed) for version in options.releases]
         for version, ran in zip(options.releases, runs, strict=True):
             results, seconds = ran.result()
             print(f"\n## vLLM {version}: {len(results)} mutants in {seconds:.0f} s\n")  # noqa: T201

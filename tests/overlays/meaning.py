@@ -1,4 +1,4 @@
-"""What the names in inserted code mean, by Python's own `symtable`: the judge of the engine's judgement."""
+"""Bindings of the names in inserted code, by Python's own `symtable`: an independent check of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[str, str]
 
 
 def meanings(before: str, after: str) -> Mapping[Key, str]:
-    """Tell for every name in code that `after` has and `before` lacks what binds it.
+    """Classify the binding of every name in code that only `after` has.
 
     Returns:
         By function and name: "parameter", "local" (bound by code of `before`), "own" (bound by the new code alone),
@@ -23,7 +23,7 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
         attribute that it reads, as `self.x`, "set" (by any class of the module) or "inherited".
     """
     old, new = ast.parse(before), ast.parse(after)
-    known = Counter(_spelled(stmt) for stmt in ast.walk(old) if isinstance(stmt, ast.stmt))
+    known = Counter(_rendered(stmt) for stmt in ast.walk(old) if isinstance(stmt, ast.stmt))
     table = symtable.symtable(after, "module", "exec")
     module = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     tables = {(t.get_name(), t.get_lineno()): t for t in _tables(table)}
@@ -35,36 +35,36 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
         ours: list[ast.stmt] = []
         theirs: list[ast.stmt] = []
         for stmt in _statements(function.body):
-            mine = known[_spelled(stmt)] <= 0
-            known[_spelled(stmt)] -= 1
+            mine = known[_rendered(stmt)] <= 0
+            known[_rendered(stmt)] -= 1
             (ours if mine else theirs).append(stmt)
         symbols = tables.get((function.name, function.lineno)) or tables[(function.name, _first(function))]
         stored = {n.id for s in theirs for n in _names(s) if not isinstance(n.ctx, ast.Load)}
         read = {n.id for s in theirs for n in _names(s) if isinstance(n.ctx, ast.Load)}
         written = {n.id for s in ours for n in _names(s) if not isinstance(n.ctx, ast.Load)}
         used = {n.id for s in ours for n in _names(s) if isinstance(n.ctx, ast.Load)}
-        for spelled in written | used:
+        for name_used in written | used:
             try:
-                symbol = symbols.lookup(spelled)
-            except KeyError:  # of a comprehension or a lambda in it
+                symbol = symbols.lookup(name_used)
+            except KeyError:  # a name in a comprehension or lambda
                 continue
             if symbol.is_parameter():
                 kind = "parameter"
             elif symbol.is_local():
-                kind = "local" if spelled in stored else "own"
-                kind = "unread" if kind == "own" and spelled in written and spelled not in read | used else kind
+                kind = "local" if name_used in stored else "own"
+                kind = "unread" if kind == "own" and name_used in written and name_used not in read | used else kind
             elif symbol.is_free():
                 kind = "closure"
             else:
-                kind = "module" if spelled in module else "builtin" if hasattr(builtins, spelled) else "unbound"
-            found[name, spelled] = kind
+                kind = "module" if name_used in module else "builtin" if hasattr(builtins, name_used) else "unbound"
+            found[name, name_used] = kind
         for attribute in {n.attr for s in ours for n in _own(s) if isinstance(n.ctx, ast.Load)}:
             found[name, f"self.{attribute}"] = "set" if attribute in attributes else "inherited"
     return found
 
 
 def worse(made: Mapping[Key, str], now: Mapping[Key, str]) -> list[str]:
-    """List the names that mean something else now than in what the overlay makes of the pristine file."""
+    """List the names whose binding differs from that in the patched pristine file, and the unbound or unread ones."""
     changed = [
         f"{name} in {where}: {kind}, not {made[where, name]}"
         for (where, name), kind in now.items()
@@ -75,8 +75,8 @@ def worse(made: Mapping[Key, str], now: Mapping[Key, str]) -> list[str]:
     ]
 
 
-def _spelled(stmt: ast.stmt) -> str:
-    """Spell a statement, a compound one without its blocks."""
+def _rendered(stmt: ast.stmt) -> str:
+    """Render a statement's syntax; for a compound statement, only its header."""
     if not blocks(stmt):
         return ast.dump(stmt)
     fields = [(n, v) for n, v in ast.iter_fields(stmt) if n not in {"body", "orelse", "finalbody", "handlers", "cases"}]
@@ -91,7 +91,7 @@ def _spelled(stmt: ast.stmt) -> str:
 
 
 def _methods(tree: ast.Module) -> Iterator[tuple[Function, str]]:
-    """Yield the methods of all classes, each with what it calls its instance."""
+    """Yield the methods of all classes, each with the name of its first parameter."""
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for method in (stmt for stmt in _statements(owner.body) if isinstance(stmt, Function)):
             for first in [*method.args.posonlyargs, *method.args.args][:1]:
@@ -99,14 +99,14 @@ def _methods(tree: ast.Module) -> Iterator[tuple[Function, str]]:
 
 
 def _own(node: ast.AST, instance: str = "self") -> Iterator[ast.Attribute]:
-    """Yield the attributes of the instance in a piece of code."""
+    """Yield the accesses to attributes of the instance in a piece of code."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == instance:
             yield inner
 
 
 def _names(stmt: ast.stmt) -> Iterator[ast.Name]:
-    """Yield the names in a statement, those in its blocks left out."""
+    """Yield the names in a statement, except those in its blocks."""
     inner = {id(n) for block in blocks(stmt) for each in block for n in ast.walk(each)}
     yield from (n for n in ast.walk(stmt) if isinstance(n, ast.Name) and id(n) not in inner)
 

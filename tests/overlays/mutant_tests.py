@@ -1,6 +1,6 @@
-"""Mutants of the modules that an overlay touches: done right, or `drifted`; never an exception, never in silence.
+"""Tests on mutants of the modules that an overlay touches: each is patched correctly or `drifted`, never an exception.
 
-These tests are run by the files that say of which overlays and releases, in more than one process.
+Test files import these tests and provide the subjects, so that several processes can share the work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.overlays.mutations import places
 
 @dataclass
 class Subject:
-    """An overlay, a pristine release that it applies to, and what it makes of it."""
+    """An overlay, a pristine release that it applies to, and the result of applying it."""
 
     item: Catalogued
     root: Path
@@ -44,7 +44,7 @@ class Subject:
         return path.read_bytes() if path.is_file() else None
 
     def plan(self, read: Read) -> Changeset:
-        """Plan for a mutant, and forget it."""
+        """Plan for a mutant, and drop its contents from the engine's cache."""
         changeset = self.engine.plan(read)
         self.engine.forget(self._known)
         return changeset
@@ -73,20 +73,20 @@ def dump(text: str | bytes) -> str:
 
 
 def without_imports(text: str, made: set[str]) -> tuple[str, Counter[str]]:
-    """Give a module's syntax without the imports that the overlay added at its top, and those apart."""
+    """Separate the imports that the overlay added at a module's top from the rest of its syntax."""
     tree = ast.parse(text)
     dumps = [ast.dump(node) for node in tree.body]
     tree.body = [node for node, code in zip(tree.body, dumps, strict=True) if code not in made]
     return ast.dump(tree), Counter(code for code in dumps if code in made)
 
 
-def any_order(text: str) -> Counter[str]:
-    """Give what stands in a module, without the order of the statements in any block."""
+def simple_statements(text: str) -> Counter[str]:
+    """Count the simple statements of a module, regardless of their order."""
     return Counter(ast.dump(place.node) for place in places(ast.parse(text).body) if not hasattr(place.node, "body"))
 
 
 def outcome(subject: Subject, mutant: Mutant) -> str:
-    """Apply the overlay to a mutant, and hold against it what must become of it."""
+    """Apply the overlay to a mutant and assert the expected outcome; return the outcome."""
     read = subject.with_file(subject.pristine, mutant.file, mutant.text)
     changeset = subject.plan(read)
     (before,), (after,) = changeset.before, changeset.after
@@ -107,7 +107,7 @@ def outcome(subject: Subject, mutant: Mutant) -> str:
         assert file == mutant.file or changeset.files[file] == data
     result = changeset.files.get(mutant.file, mutant.text.encode()).decode()
     if mutant.fate == "moved":
-        assert any_order(result) == any_order(mutant.twin)
+        assert simple_statements(result) == simple_statements(mutant.twin)
         return "moved"
     if result == mutant.twin or dump(result) == dump(mutant.twin):
         return "equal"
@@ -121,7 +121,7 @@ def outcome(subject: Subject, mutant: Mutant) -> str:
 
 
 def _loses_a_name(subject: Subject, mutant: Mutant) -> bool:
-    """Tell whether a name that the overlay's code reads, or sets for others, is lost where the mutant is patched."""
+    """Whether a name that the overlay's code reads, or sets for others, loses its binding in the patched mutant."""
     made = meanings((subject.pristine(mutant.file) or b"").decode(), subject.made.files[mutant.file].decode())
     return bool(worse(made, meanings(mutant.text, mutant.twin)))
 
@@ -147,7 +147,7 @@ def test_a_mutant_is_patched_as_its_twin_or_drifts(subject: Subject) -> None:
     assert sum(mutant.near for mutant in chosen) >= len(chosen) / 3
     assert outcomes["equal"] >= len(chosen) / 3
     assert outcomes["drifted"] >= len(chosen) / 12
-    # Not comparable one to one: the order of statements that an edit looks for, and the place of an added import.
+    # Not comparable one to one: the order of anchor statements, and the place of an added import.
     assert sum(outcomes[kind] for kind in ("moved", "placed", "leaned")) <= len(chosen) / 20
 
 
@@ -157,28 +157,28 @@ def test_many_mutants(subject: Subject, seed: int) -> None:
     run(subject, 4 * subject.count, each=6, seed=seed)
 
 
-def made_by(subject: Subject, file: str) -> Counter[str]:
-    """Give the simple statements that the overlay made in a file, as syntax, with how often."""
+def statements_added(subject: Subject, file: str) -> Counter[str]:
+    """Count the simple statements that the overlay added to a file, as syntax."""
     old, new = (places(ast.parse(text).body) for text in (subject.pristine(file) or b"", subject.made.files[file]))
     return Counter(ast.dump(p.node) for p in new if not hasattr(p.node, "body")) - Counter(
         ast.dump(p.node) for p in old
     )
 
 
-def test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there(subject: Subject) -> None:
+def test_a_patched_mutant_is_applied_only_if_every_added_statement_is_left(subject: Subject) -> None:
     states, failures = Counter[State](), []
     back = Subject(subject.item, subject.root, subject.count)
     back.pristine, back.made = subject.patched, Changeset((), (), dict(subject.made.files), ())  # type: ignore[method-assign]
     for mutator in back.mutators():
-        made = made_by(subject, mutator.file)
+        made = statements_added(subject, mutator.file)
         marked = subject.made.files[mutator.file].decode().count(mark(subject.item.id))
-        # Every region takes its share first: enough, that there is something besides.
+        # Every region takes its share first; this count leaves mutants for the rest of the file.
         for mutant in mutants(mutator, max(30, 8 * len(mutator.regions)), 1, 7):
             read = subject.with_file(subject.patched, mutant.file, mutant.text)
             (verdict,) = subject.plan(read).before
             states[verdict.state] += 1
             left = Counter(ast.dump(p.node) for p in places(ast.parse(mutant.text).body))
-            # What no edit looks at may change, even in a statement that gained an argument.
+            # Code that no edit looks at may change, even in a statement that gained an argument.
             whole = (made <= left or mutant.fate == "equal") and mutant.text.count(mark(subject.item.id)) >= marked
             if verdict.state in {State.MERGED, State.NOT_APPLICABLE} or (verdict.state is State.APPLIED and not whole):
                 failures.append(f"{mutant}: {verdict.state}")

@@ -1,7 +1,7 @@
-"""Seeded mutants of the modules that an overlay touches, each with what must become of it.
+"""Seeded mutants of the modules that an overlay touches, each with its expected outcome.
 
-The same mutation of the patched file is the same change at the statement's counterpart, which a comparison of the two
-syntax trees gives.
+Each mutation is made twice: in the pristine file, and at the counterpart of the mutated statement in the patched file.
+Comparing the syntax trees of the two files finds the counterparts.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ KINDS = ("rename", "literal", *MUTATE)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant of a pristine file, the same mutation of the patched one, and what the overlay must make of it.
+    """A mutant of a pristine file, its twin (the patched file with the same mutation), and the expected outcome.
 
-    `fate`: "drifted"; "equal": the overlay gives `twin`; "moved": a statement that an edit looks for changed places
-    with its neighbour, so that `twin` has the same statements in another order; "leaned": what an edit found done is
-    mutated, so that it is done anew.
+    `fate`: "drifted"; "equal": applying the overlay yields `twin`; "moved": an anchor statement swapped places with its
+    neighbor, so that `twin` has the same statements in another order; "leaned": the mutation is in an import that an
+    edit found present, so that the edit adds it again.
     """
 
     kind: str
@@ -58,10 +58,10 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Region:
-    """What one edit looks for in a pristine file: a statement, or an expression in one, or only its scope.
+    """What one edit matches in a pristine file: a statement, an expression in one, or only its scope.
 
-    `chain` are the definitions that its scope names, `headers` the blocks that lead on from there, `free` tells
-    whether the arguments of calls in it may be anything, `leaned` holds the names that are imported already.
+    `chain` holds the definitions that the scope names, `headers` the blocks nested below them, `free` is true if the
+    pattern allows any arguments of calls, and `leaned` holds the names that are imported already.
     """
 
     stmt: ast.stmt | None
@@ -74,7 +74,7 @@ class Region:
     leaned: frozenset[str]
 
     def fate(self, kind: str, place: Place, path: Steps) -> str:
-        """Say what must become of a mutation, as far as this region goes."""
+        """Return the expected outcome of a mutation, as far as this region is concerned."""
         node, below = place.node, self.expr is None and self.stmt in place.around
         if isinstance(node, ast.Import | ast.ImportFrom) and self.leaned & {a.asname or a.name for a in node.names}:
             return "leaned"
@@ -86,9 +86,9 @@ class Region:
             return "drifted" if below else "equal"
         if node is self.stmt or node in (*self.around, *self.chain):
             if kind == "duplicate" and node is self.stmt and not self.alone:
-                return "unsaid"
+                return "undefined"
             if kind == "wrap" and (node in self.chain or (self.expr and node not in self.headers)):
-                return "equal"  # a name is looked for through blocks, an expression at any depth
+                return "equal"  # a name is found inside any block, an expression at any depth
             return "drifted"
         return "drifted" if below else "equal"
 
@@ -104,7 +104,7 @@ class Region:
 
 
 def regions(found: Sequence[tuple[Edit, Finding]], source: Source, tree: ast.Module) -> Iterator[Region]:
-    """Give the regions of what the edits of a file found in its pristine form."""
+    """Yield the regions that the edits of a file matched in its pristine form."""
     where = MetadataWrapper(source.module, unsafe_skip_copy=True).resolve(PositionProvider)
     known = {id(place.node): place for place in places(tree.body)}
     for edit, finding in found:
@@ -180,11 +180,11 @@ class Mutator:
         )
 
     def near(self, place: Place) -> bool:
-        """Tell whether a statement is in a function that the overlay edits, or leads to one."""
+        """Whether a statement is in a function that the overlay edits, or encloses one."""
         return any(chain[-1] in (*place.around, place.node) for r in self.regions if (chain := r.chain))
 
     def candidates(self) -> Iterator[tuple[str, Place, Steps]]:
-        """Give everything that can be mutated: the kind, the statement, and the way to a name or literal in it."""
+        """Yield every possible mutation: its kind, the statement, and the path to a name or literal in it."""
         for place in self.old:
             for kind in MUTATE:
                 if kind != "reorder" or place.index + 1 < len(place.block):
@@ -198,10 +198,10 @@ class Mutator:
                     yield "literal", place, path
 
     def mutant(self, kind: str, place: Place, path: Steps, how: str) -> Mutant | None:
-        """Make one; None where the result is not Python, or the mutation changes nothing or has no counterpart."""
+        """Make one mutant; None if it is not valid Python, changes nothing or has no counterpart."""
         fate = self.fate(kind, place, path)
         text = mutated(self.pristine, kind, place, path, how)
-        if fate == "unsaid" or text in {None, self.pristine} or not _compiles(text):
+        if fate == "undefined" or text in {None, self.pristine} or not _compiles(text):
             return None
         other = ""
         if fate != "drifted":
@@ -213,7 +213,7 @@ class Mutator:
         return Mutant(kind, self.file, place.node.lineno, self.near(place), text, other, fate)
 
     def _twin(self, kind: str, place: Place) -> Place | None:
-        """Give a statement's place in the patched file; to change places with its neighbour's there, wherever it is."""
+        """Return a statement's place in the patched file; to reorder, paired with its neighbor's counterpart."""
         twin = self.twins.get(id(place.node))
         if twin is None or kind != "reorder":
             return self.new[id(twin)] if twin else None
@@ -221,9 +221,9 @@ class Mutator:
         return Place(twin, [twin, other], 0, ()) if other else None
 
     def fate(self, kind: str, place: Place, path: Steps) -> str:
-        """Say what must become of a mutation."""
+        """Return the expected outcome of a mutation."""
         fates = {region.fate(kind, place, path) for region in self.regions}
-        return next((fate for fate in ("unsaid", "drifted", "moved", "leaned") if fate in fates), "equal")
+        return next((fate for fate in ("undefined", "drifted", "moved", "leaned") if fate in fates), "equal")
 
 
 def _compiles(text: str | None) -> bool:

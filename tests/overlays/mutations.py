@@ -1,4 +1,4 @@
-"""Changes of a module's text at one statement, or at one name or literal in its header."""
+"""Mutations of a module's text at one statement, or at one name or literal in its header."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Place:
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
-    """Give a statement's lines, decorators included, as a slice."""
+    """Return a statement's lines, decorators included, as the bounds of a slice."""
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
     return first - 1, node.end_lineno or first
 
 
 def places(block: list[ast.stmt], around: tuple[ast.stmt, ...] = ()) -> Iterator[Place]:
-    """Give every statement at or below a block."""
+    """Yield every statement of a block, and of the blocks in it."""
     for index, node in enumerate(block):
         yield Place(node, block, index, around)
         for inner in blocks(node):
@@ -42,14 +42,14 @@ def places(block: list[ast.stmt], around: tuple[ast.stmt, ...] = ()) -> Iterator
 
 
 def blocks(node: ast.AST) -> list[list[ast.stmt]]:
-    """Give the blocks of a compound statement."""
+    """Return the blocks of a compound statement."""
     own = [inner for name in BLOCKS if isinstance(inner := getattr(node, name, None), list) and inner]
     handlers = [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]
     return own + [handler.body for handler in handlers]
 
 
 def header(node: ast.AST, path: Steps = ()) -> Iterator[tuple[Steps, ast.AST]]:
-    """Give the nodes of a statement that are not in its blocks or in an f-string, each with the way to it."""
+    """Yield the nodes of a statement outside its blocks and f-strings, each with the path to it."""
     for name, value in ast.iter_fields(node):
         children = (
             [(-1, value)] if isinstance(value, ast.AST) else list(enumerate(value)) if type(value) is list else []
@@ -62,7 +62,7 @@ def header(node: ast.AST, path: Steps = ()) -> Iterator[tuple[Steps, ast.AST]]:
 
 
 def follow(node: ast.AST, path: Steps) -> ast.AST | None:
-    """Go the way that `header` gave, in another statement."""
+    """Follow a path that `header` yielded, in another statement."""
     for name, index in path:
         value = getattr(node, name, None)
         value = value if index < 0 or not isinstance(value, list) else value[index] if index < len(value) else None
@@ -73,7 +73,7 @@ def follow(node: ast.AST, path: Steps) -> ast.AST | None:
 
 
 def pairs(old: list[ast.stmt], new: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
-    """Give the statements of two versions of a block that are each other's counterparts, also in inner blocks."""
+    """Yield the pairs of corresponding statements of two versions of a block, inner blocks included."""
     matcher = SequenceMatcher(a=[ast.dump(n) for n in old], b=[ast.dump(n) for n in new], autojunk=False)
     for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "equal":
@@ -88,7 +88,7 @@ def pairs(old: list[ast.stmt], new: list[ast.stmt]) -> Iterator[tuple[ast.stmt, 
 
 
 def _alike(a: ast.stmt, b: ast.stmt) -> bool:
-    """Tell whether two statements that differ are one: a definition of one name, a block of one header, one target."""
+    """Whether two different statements correspond: same name defined, same block header, or same target."""
     heads = [[ast.dump(getattr(n, f)) for f in ("test", "target", "iter") if hasattr(n, f)] for n in (a, b)]
     heads = [
         h + [getattr(n, "name", "")] + [ast.dump(t) for t in getattr(n, "targets", ())]
@@ -102,14 +102,14 @@ def definitions(node: ast.AST) -> bool:
 
 
 def put(text: str, node: ast.AST, new: str, *, name: str = "") -> str:
-    """Put `new` in the place of a name or literal; `name` is searched for from the node's beginning."""
+    """Replace a name or literal by `new`; search for `name` from the node's beginning."""
     lines = text.encode().splitlines(keepends=True)
     row, column = node.lineno - 1, node.col_offset  # type: ignore[attr-defined]
     end_row, end = node.end_lineno - 1, node.end_col_offset  # type: ignore[attr-defined]
     if isinstance(node, ast.Attribute):
         row, column = end_row, end - len(name.encode())
     elif definitions(node):
-        column = lines[row].index(f" {name}".encode(), column + 3) + 1  # behind `def` or `class`
+        column = lines[row].index(f" {name}".encode(), column + 3) + 1  # after `def` or `class`
         end_row, end = row, column + len(name.encode())
     elif name:
         end_row, end = row, column + len(name.encode())
@@ -142,7 +142,7 @@ def wrap(text: str, place: Place, how: str) -> str:
     lines, indent = text.splitlines(keepends=True), " " * place.node.col_offset
     head, tail = WRAPPERS[how]
     strings = [n for n in ast.walk(place.node) if isinstance(n, ast.Constant | ast.JoinedStr)]
-    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}  # what is in a string stays as it is
+    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}  # strings keep their text
     inner = [
         f"    {lines[row]}" if lines[row].strip() and row not in kept else lines[row] for row in range(first, last)
     ]
@@ -159,7 +159,7 @@ MUTATE: dict[str, Callable[[str, Place, str], str]] = {
 
 
 def mutated(text: str, kind: str, place: Place, path: Steps, how: str) -> str | None:
-    """Mutate a module at a place; None where there is nothing to mutate. The result need not be Python."""
+    """Mutate a module at a place; None if there is nothing to mutate. The result may be invalid Python."""
     if kind in MUTATE:
         last = kind == "reorder" and place.index + 1 == len(place.block)
         return None if last else MUTATE[kind](text, place, how)

@@ -1,7 +1,7 @@
-"""What upstream may add that replaces the code that an overlay changes, or keeps it from running.
+"""Changes that upstream may make which override the code that an overlay changes, or keep it from running.
 
-Each mutation is text that Python compiles. `harmful` ones must be refused; the others look alike and change nothing
-that matters, so that the overlay must still apply.
+Each mutation is text that compiles. A `harmful` one must be refused; the others look alike but change nothing
+relevant, so that the overlay must still apply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Override:
-    """A mutated module; `what` says how, and of which definition."""
+    """A mutated module; `what` names the overridden definition."""
 
     kind: str
     what: str
@@ -24,7 +24,7 @@ class Override:
 
 
 def chain(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """Find the definitions that a qualified name leads through, the outermost first."""
+    """Find the definitions along a qualified name, outermost first."""
     found: list[ast.stmt] = []
     body: Sequence[ast.stmt] = tree.body
     for step in name.split("."):
@@ -37,7 +37,7 @@ def chain(tree: ast.Module, name: str) -> list[ast.stmt]:
 
 
 def of_definition(text: str, name: str) -> Iterator[Override]:
-    """Override the function or class with this qualified name, in every way."""
+    """Yield every override of the function or class with this qualified name."""
     *owners, node = chain(ast.parse(text), name)
     assert isinstance(node, Function | ast.ClassDef)
     last, owner = name.rpartition(".")[2], owners[-1] if owners else None
@@ -48,9 +48,9 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
     inner = " " * node.col_offset
     again = f"{inner}def {last}(*arguments, **options):\n{inner}    return None\n"
     target = owner if isinstance(owner, ast.ClassDef) else node
-    yield made("later-definition", _behind(text, target.end_lineno or 0, f"\n{again}"))
+    yield made("later-definition", _after(text, target.end_lineno or 0, f"\n{again}"))
     yield made(
-        "conditional", _behind(text, target.end_lineno or 0, f"\n{inner}if vp_flag:\n{inner}    {last} = vp_other\n")
+        "conditional", _after(text, target.end_lineno or 0, f"\n{inner}if vp_flag:\n{inner}    {last} = vp_other\n")
     )
     yield made(
         "in-a-try", f"{text}\ntry:\n    from vp_fast import {name.partition('.')[0]}\nexcept ImportError:\n    pass\n"
@@ -66,7 +66,7 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
     yield made("another-assigned", f"{text}\n{name}_vp = vp_other\n", harmful=False)
     yield made(
         "another-definition",
-        _behind(text, target.end_lineno or 0, f"\n{again.replace(last, 'vp_' + last)}"),
+        _after(text, target.end_lineno or 0, f"\n{again.replace(last, 'vp_' + last)}"),
         harmful=False,
     )
     if isinstance(owner, ast.ClassDef):
@@ -92,14 +92,14 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
 
 
 def of_anchor(text: str, name: str, anchor: ast.stmt) -> Iterator[Override]:
-    """Keep a statement of a function from running, or put a harmless statement before it."""
+    """Yield mutants in which a statement of a function cannot run, and one with a harmless statement before it."""
     for kind, code in (("behind-return", "return None"), ("behind-raise", "raise RuntimeError")):
         yield Override(kind, name, _before(text, anchor, code), harmful=True)
     yield Override("behind-a-call", name, _before(text, anchor, "vp_log()"), harmful=False)
 
 
 def of_import(text: str, function: str, imported: str) -> Iterator[Override]:
-    """Hide a name that the overlay imports: for all of the module, or in one function that uses it."""
+    """Hide a name that the overlay imports: in the whole module, or in one function that uses it."""
     *_, node = chain(ast.parse(text), function)
     assert isinstance(node, Function)
     first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
@@ -121,14 +121,14 @@ def of_import(text: str, function: str, imported: str) -> Iterator[Override]:
     )
 
 
-def _behind(text: str, line: int, code: str) -> str:
+def _after(text: str, line: int, code: str) -> str:
     lines = text.splitlines(keepends=True)
     return "".join([*lines[:line], code, *lines[line:]])
 
 
 def _before(text: str, stmt: ast.stmt, code: str) -> str:
     first = min([stmt.lineno, *(d.lineno for d in getattr(stmt, "decorator_list", ()))])
-    return _behind(text, first - 1, f"{' ' * stmt.col_offset}{code}\n")
+    return _after(text, first - 1, f"{' ' * stmt.col_offset}{code}\n")
 
 
 def _above(text: str, node: Function, decorator: str) -> str:
@@ -136,7 +136,7 @@ def _above(text: str, node: Function, decorator: str) -> str:
 
 
 def _indented(text: str, node: ast.stmt, head: str) -> str:
-    """Put a definition under a header; what stands in strings of several lines keeps its place."""
+    """Put a definition under a header; lines inside multi-line strings keep their indentation."""
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
     last, indent = node.end_lineno or first, " " * node.col_offset
     strings = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr)]

@@ -1,6 +1,6 @@
-"""Consistent renames, as a refactoring upstream would make them: every occurrence of one variable, and of no other.
+"""Consistent renames, as an upstream refactoring would make them: all occurrences of one variable, and no others.
 
-Which occurrences belong to one variable is libcst's opinion (its `ScopeProvider`), not that of the engine under test.
+libcst's `ScopeProvider`, not the engine under test, decides which occurrences belong to one variable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from libcst.metadata import (
 )
 
 Span = tuple[int, int, int, str]
-"""A line, the columns of a name in it, half open, and what stands before the new name there."""
+"""A line, the half-open range of a name's columns in it, and text to insert before the new name."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Variable:
 
 
 def variables(text: str) -> Mapping[Variable, list[Span]]:
-    """Find the variables of a module that can be renamed, each with every place that spells its name."""
+    """Find the variables of a module that can be renamed, each with every occurrence of its name."""
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     where = wrapper.resolve(PositionProvider)
     found: dict[Variable, list[Span]] = {}
@@ -78,7 +78,7 @@ def _spans(scope: Scope, name: str, span: object) -> list[Span]:
 
 
 def _target(assignment: Assignment, name: str) -> tuple[cst.CSTNode, str] | tuple[cst.CSTNode] | None:
-    """Find the node that spells the name in an assignment; behind the name of an import goes ` as <new>`."""
+    """Find the node that holds the name in an assignment; an import's name is followed by ` as <new>`."""
     node = assignment.node
     if isinstance(assignment, ImportAssignment):
         names = getattr(node, "names", ())
@@ -119,7 +119,7 @@ def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def renamed(text: str, spans: list[Span], new: str) -> str:
-    """Put the new name into every place."""
+    """Replace every occurrence by the new name."""
     lines = text.split("\n")
     for line, start, end, before in sorted(spans, reverse=True):
         row = lines[line - 1]

@@ -1,4 +1,4 @@
-"""ct-fp8-lm-head on real releases: its states, which parts of it upstream has, and what drifts."""
+"""ct-fp8-lm-head on real releases: its states, which parts upstream has, and what drifts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def drifted(release: str, file: str, old: str, new: str, says: str) -> Case:
 
 CASES = (
     *(Case(release, State.PENDING) for release in PENDING),
-    # Half of upstream's change is completed where the halves stand apart, and drifted where they make one.
+    # Half of upstream's change is completed if its halves are independent, and drifted if they are not.
     Case(
         "0.23.0",
         State.PENDING,
@@ -63,9 +63,9 @@ CASES = (
     drifted("0.23.0", VOCAB, "loaded_weight = loaded_weight.reshape(1)", "return", "`loaded_weight.ndim`"),
     drifted("0.31.0", VOCAB, "self.has_bias = bias", "self.biased = bias", "has `self.output_partition_sizes`"),
     drifted("0.31.0", VOCAB, "self.output_partition_sizes = [", "self.sizes = [", "__init__ has `self.output_part"),
-    # The quantisation config of something else.
+    # A quantization config of something else.
     drifted("0.33.0", QWEN3_NEXT, NO_QUANT_CONFIG, OTHER_CONFIG, "already has `quant_config=None"),
-    # Code that nobody looked at.
+    # Unrecognized code.
     drifted("0.18.0", CT, "if isinstance(layer, Attention):", "if isinstance(layer, MLAAttention):", "is not there"),
     drifted(
         "0.33.0", CT, "def get_scheme_dict(", "def get_scheme_dicts(", "nearest: 'CompressedTensorsConfig.get_sche"

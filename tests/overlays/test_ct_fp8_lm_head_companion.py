@@ -1,4 +1,4 @@
-"""The companion modules where they stand, without vLLM; with it they run in `test_ct_fp8_lm_head_cpu.py`."""
+"""The companion modules without vLLM; `test_ct_fp8_lm_head_cpu.py` runs them inside the real one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shards(rows: int, own: int, _total: int, vocab: int, rank: int, ranks: int) 
 @pytest.mark.parametrize("added", [0, 16, 200])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("vocab", [1026, 128_256, 129_280, 151_936, 154_880, 200_064, 201_088, 248_320])
-def test_every_rank_has_whole_blocks_and_its_place(vocab: int, ranks: int, added: int) -> None:
+def test_every_rank_has_whole_blocks_in_order(vocab: int, ranks: int, added: int) -> None:
     stock, rows = -(-vocab // 64) * 64, 128 * ranks
     for rank in range(ranks):
         layer: Any = SimpleNamespace(
@@ -71,7 +71,7 @@ def test_the_geometry_is_that_of_one_rank() -> None:
 
 
 @pytest.mark.parametrize("layer", [SimpleNamespace(), SimpleNamespace(scheme=None)])
-def test_a_head_without_a_scheme_is_not_quantised(layer: Any) -> None:
+def test_a_head_without_a_scheme_is_not_quantized(layer: Any) -> None:
     assert not is_quantized(layer)
 
 

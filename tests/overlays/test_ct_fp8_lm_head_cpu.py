@@ -1,7 +1,7 @@
-"""What ct-fp8-lm-head does to the real vLLM, seen on the CPU: heads and whole models, built, loaded and multiplied.
+"""ct-fp8-lm-head in the real vLLM, on the CPU: builds, loads and runs heads and whole models.
 
-Everything is shown on a release as it is and on the same with the overlay, on a pretended GPU whose FP8 kernels are
-replaced by plain arithmetic. Several ranks are this one process, taking one part after the other.
+Each test compares a release as published with the same release plus the overlay, on a simulated GPU whose FP8 kernels
+are replaced by plain arithmetic. One process plays several ranks, one after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLAIN = ["UnquantizedEmbeddingMethod", "torch.float32"]
 REFUSED = "has an FP8 {} of its own, but its config ties the head to the input embeddings"
 WARNED = "config quantizes {}, but ties it to the input embeddings. The head is not quantized."
 
-# What upstream has: a head's scheme from 0.20, scalar scales from 0.23, the geometry from 0.31.
+# Upstream dispatches heads to a scheme from 0.20, loads scalar scales from 0.23 and sets the geometry from 0.31.
 NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.22")
 NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 
@@ -64,8 +64,8 @@ MORE = (
 )
 
 
-class Two(NamedTuple):
-    """What one release's heads are, as released and with the overlay."""
+class Comparison(NamedTuple):
+    """Results of one release, as published and with the overlay."""
 
     release: str
     stock: Any
@@ -75,22 +75,22 @@ class Two(NamedTuple):
 @pytest.fixture(scope="module", params=[*RELEASES, *(pytest.param(r, marks=pytest.mark.matrix) for r in MORE)])
 def seen(
     request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory
-) -> Two:
+) -> Comparison:
     release, python = request.param, interpreter(request.param)
     trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(lambda tree: probe(python, "probe_head", tree, tmp_path_factory.mktemp("home")), trees)
-        return Two(release, *found)
+        return Comparison(release, *found)
 
 
 def share(head: Head) -> tuple[int, int]:
-    """Rows that a rank has of the vocabulary, and of added tokens, with padding."""
+    """Rows of the vocabulary and of added tokens on each rank, with padding."""
     rows = -(-head.vocab // head.multiple) * head.multiple
     return rows // head.ranks, -(-head.added // head.multiple) * head.multiple // head.ranks
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_every_row_is_that_of_the_checkpoint(seen: Two, name: str) -> None:
+def test_every_row_is_that_of_the_checkpoint(seen: Comparison, name: str) -> None:
     head, found = LOADED[name], seen.patched["loaded"][name]
     rows, added = share(head)
 
@@ -105,31 +105,31 @@ def test_every_row_is_that_of_the_checkpoint(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_padding_is_zero_and_finite(seen: Two, name: str) -> None:
+def test_padding_is_zero_and_finite(seen: Comparison, name: str) -> None:
     for rank in seen.patched["loaded"][name]["ranks"]:
         assert rank["padding not zero"] == rank["scales not finite"] == 0
         assert rank["least scale"] >= (0 if LOADED[name].kind == "channel" else 1 / 64)
 
 
 @pytest.mark.parametrize("name", [name for name, head in LOADED.items() if head.activations])
-def test_logits_are_those_of_the_dequantised_checkpoint(seen: Two, name: str) -> None:
+def test_logits_are_those_of_the_dequantized_checkpoint(seen: Comparison, name: str) -> None:
     assert [rank["logits"] for rank in seen.patched["loaded"][name]["ranks"]] == [True] * LOADED[name].ranks
     assert seen.patched["loaded"][name]["gathered"]
 
 
-def test_a_rank_of_padding_has_scales(seen: Two) -> None:
+def test_a_rank_of_padding_has_scales(seen: Comparison) -> None:
     *_, last = seen.patched["loaded"]["block, a rank of padding"]["ranks"]
 
     assert (last["rows"], last["padding"], last["least scale"]) == (0, 128, 1)
 
 
 @pytest.mark.parametrize("name", ["tensor, static", "scalar, static"])
-def test_input_scales(seen: Two, name: str) -> None:
+def test_input_scales(seen: Comparison, name: str) -> None:
     assert [rank["input scale"] for rank in seen.patched["loaded"][name]["ranks"]] == [[0.75], [0.75]]
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Two, name: str) -> None:
+def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Comparison, name: str) -> None:
     kind, stock = LOADED[name].kind, seen.stock["loaded"][name]
     fails = kind == "block" or seen.release.startswith(NO_DISPATCH)
     fails |= kind == "scalar" and seen.release.startswith(NO_SCALARS)
@@ -141,7 +141,7 @@ def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Two, 
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_geometry(seen: Two, name: str) -> None:
+def test_geometry(seen: Comparison, name: str) -> None:
     head = LOADED[name]
     rows, total = sum(share(head)), sum(share(head)) * head.ranks
 
@@ -153,8 +153,8 @@ def test_geometry(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_every_rank_has_whole_blocks(seen: Two, name: str) -> None:
-    """Stock vLLM refuses these heads; `test_every_row_is_that_of_the_checkpoint` says that they are whole here."""
+def test_every_rank_has_whole_blocks(seen: Comparison, name: str) -> None:
+    """Stock vLLM refuses these heads; `test_every_row_is_that_of_the_checkpoint` shows that they are complete here."""
     head = CUT[name]
 
     ranks = seen.patched["loaded"][f"block {name}"]["ranks"]
@@ -166,7 +166,7 @@ def test_every_rank_has_whole_blocks(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISSHAPEN)
-def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
+def test_a_tensor_of_another_shape_is_refused(seen: Comparison, name: str) -> None:
     *_, shape = MISSHAPEN[name]
     kind, message = seen.patched["misshapen"][name]["error"]
 
@@ -177,8 +177,8 @@ def test_a_tensor_of_another_shape_is_refused(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["block", "channel", "tensor"])
-def test_a_plain_head_is_not_read_as_fp8(seen: Two, kind: str) -> None:
-    """Stock casts it, and then multiplies by scales that nobody loaded."""
+def test_a_plain_head_is_not_read_as_fp8(seen: Comparison, kind: str) -> None:
+    """Stock casts the plain head to FP8, and then multiplies by scales that were never loaded."""
     error, message = seen.patched["plain"][kind]["error"]
 
     assert error == "ValueError"
@@ -189,12 +189,12 @@ def test_a_plain_head_is_not_read_as_fp8(seen: Two, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETED)
-def test_a_target_means_the_heads_of_all_models(seen: Two, name: str) -> None:
+def test_a_target_matches_both_spellings_of_a_head(seen: Comparison, name: str) -> None:
     assert seen.patched["dispatched"][name] == {BARE: QUANTIZED, MULTIMODAL: QUANTIZED}
 
 
 @pytest.mark.parametrize("name", APART)
-def test_an_expression_that_ignores_another_spelling_loses_to_a_target_of_this_one(seen: Two, name: str) -> None:
+def test_an_ignore_expression_for_the_other_spelling_loses_to_a_target_of_this_one(seen: Comparison, name: str) -> None:
     _, ignored = APART[name]
     (other,) = {BARE, MULTIMODAL} - {ignored}
 
@@ -204,17 +204,17 @@ def test_an_expression_that_ignores_another_spelling_loses_to_a_target_of_this_o
 
 
 @pytest.mark.parametrize("name", UNTARGETED)
-def test_linear_is_no_head_and_ignore_comes_first(seen: Two, name: str) -> None:
+def test_target_linear_excludes_heads_and_ignore_wins(seen: Comparison, name: str) -> None:
     assert seen.patched["dispatched"][name] == {BARE: PLAIN, MULTIMODAL: PLAIN}
 
 
 @pytest.mark.parametrize(("target", "prefix"), [("lm_head", MULTIMODAL), (MULTIMODAL, BARE)])
-def test_stock_finds_no_head_by_anothers_name(seen: Two, target: str, prefix: str) -> None:
+def test_stock_matches_one_spelling_only(seen: Comparison, target: str, prefix: str) -> None:
     assert seen.stock["dispatched"][f"target Linear and {target}"][prefix] == PLAIN
 
 
 @pytest.mark.parametrize("name", [*TARGETED, "ranks"])
-def test_a_tied_head_is_not_quantized(seen: Two, name: str) -> None:
+def test_a_tied_head_is_not_quantized(seen: Comparison, name: str) -> None:
     found = seen.patched["tied, ranks"] if name == "ranks" else seen.patched["tied"][name]
     head, embeddings = found["rows"]
 
@@ -224,7 +224,7 @@ def test_a_tied_head_is_not_quantized(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TIED_BIAS)
-def test_a_tied_head_with_a_bias_has_the_rows_of_its_embeddings(seen: Two, name: str) -> None:
+def test_a_tied_head_with_a_bias_has_the_rows_of_its_embeddings(seen: Comparison, name: str) -> None:
     found = seen.patched["tied, bias"][name]
 
     assert "error" not in found
@@ -233,7 +233,7 @@ def test_a_tied_head_with_a_bias_has_the_rows_of_its_embeddings(seen: Two, name:
 
 
 @pytest.mark.parametrize("name", TARGETED)
-def test_a_tied_model_does_not_load_an_fp8_head(seen: Two, name: str) -> None:
+def test_a_tied_model_does_not_load_an_fp8_head(seen: Comparison, name: str) -> None:
     kind, message = seen.patched["tied"][name]["FP8"]["error"]
 
     assert kind == "ValueError"
@@ -241,14 +241,14 @@ def test_a_tied_model_does_not_load_an_fp8_head(seen: Two, name: str) -> None:
     assert "of its own" not in str(seen.stock["tied"][name])
 
 
-def test_a_tied_head_is_warned_of_once(seen: Two) -> None:
+def test_a_tied_head_logs_one_warning(seen: Comparison) -> None:
     said = [line for case in seen.patched["tied"].values() for line in case["log"]]
 
     assert [line.endswith(WARNED.format(BARE)) for line in said] == [True]
 
 
 @pytest.mark.parametrize("name", UNTARGETED)
-def test_a_plain_head_is_tied(seen: Two, name: str) -> None:
+def test_a_plain_head_is_tied(seen: Comparison, name: str) -> None:
     found = seen.patched["tied"][name]
 
     assert found["tied"]
@@ -257,15 +257,15 @@ def test_a_plain_head_is_tied(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*UNNAMED, "no config TP1", "no config TP2", "no config TP4", "bias", "GPTQ"])
-def test_other_heads_are_as_before_to_the_byte(seen: Two, name: str) -> None:
-    stock = seen.stock["unquantised"][name]
+def test_other_heads_are_unchanged_to_the_byte(seen: Comparison, name: str) -> None:
+    stock = seen.stock["unquantized"][name]
 
     assert "error" not in stock
-    assert seen.patched["unquantised"][name] == stock
+    assert seen.patched["unquantized"][name] == stock
 
 
 @pytest.mark.parametrize("name", FP8)
-def test_a_model_loads_its_head_and_computes_logits(seen: Two, name: str) -> None:
+def test_a_model_loads_its_head_and_computes_logits(seen: Comparison, name: str) -> None:
     found = seen.patched["models"][name]
 
     assert "error" not in found
@@ -278,7 +278,7 @@ def test_a_model_loads_its_head_and_computes_logits(seen: Two, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", BF16)
-def test_a_model_with_a_plain_head_is_as_before(seen: Two, name: str) -> None:
+def test_a_model_with_a_plain_head_is_unchanged(seen: Comparison, name: str) -> None:
     stock = seen.stock["models"][name]
 
     assert stock["logits"]
@@ -286,7 +286,7 @@ def test_a_model_with_a_plain_head_is_as_before(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_a_model_that_ties_its_head_serves_its_embeddings(seen: Two, name: str) -> None:
+def test_a_model_that_ties_its_head_serves_its_embeddings(seen: Comparison, name: str) -> None:
     found, stock = seen.patched["models"][name], seen.stock["models"][name]
 
     assert found["logits"]
@@ -295,8 +295,8 @@ def test_a_model_that_ties_its_head_serves_its_embeddings(seen: Two, name: str) 
         assert found | {"log": []} == stock | {"log": []}
 
 
-def test_stock_serves_some_tied_models_rightly(seen: Two) -> None:
-    """What the overlay must not refuse: those that build no head, and those that give it no config."""
+def test_stock_serves_some_tied_models_correctly(seen: Comparison) -> None:
+    """The overlay must not refuse these: models that build no head, and models that pass it no config."""
     right = {name for name in TIED if seen.stock["models"][name].get("logits")}
 
     assert right >= {"Falcon-H1, tied"}
@@ -304,7 +304,7 @@ def test_stock_serves_some_tied_models_rightly(seen: Two) -> None:
         assert right >= {name for name in TIED if name.startswith("Qwen3.5")}
 
 
-def test_a_tied_model_is_warned_of_once(seen: Two) -> None:
+def test_a_tied_model_logs_one_warning(seen: Comparison) -> None:
     said = [line for name in MODELS for line in seen.patched["models"][name]["log"]]
 
     assert any(line.endswith(WARNED.format(MULTIMODAL)) for line in said)
@@ -312,7 +312,7 @@ def test_a_tied_model_is_warned_of_once(seen: Two) -> None:
 
 
 @pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
-def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(seen: Two, own: str) -> None:
+def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(seen: Comparison, own: str) -> None:
     found, stock = seen.patched["drafts"][f"FP8, {own}"], seen.stock["drafts"][f"FP8, {own}"]
 
     assert found["draft"] == "EagleLlama4ForCausalLM"
@@ -323,12 +323,12 @@ def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(seen
 
 
 @pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
-def test_a_draft_beside_a_plain_target_is_as_before(seen: Two, own: str) -> None:
+def test_a_draft_beside_a_plain_target_is_unchanged(seen: Comparison, own: str) -> None:
     assert seen.patched["drafts"][f"bf16, {own}"] == seen.stock["drafts"][f"bf16, {own}"]
     assert seen.patched["drafts"][f"bf16, {own}"]["V1"] is own.endswith("alike")
 
 
 @pytest.mark.parametrize(("target", "dtype"), [("FP8", "torch.float8_e4m3fn"), ("bf16", "torch.bfloat16")])
-def test_a_draft_has_the_head_that_its_own_checkpoint_says(seen: Two, target: str, dtype: str) -> None:
+def test_a_draft_has_the_head_of_its_own_checkpoint(seen: Comparison, target: str, dtype: str) -> None:
     assert seen.patched["drafts"][f"{target}, FP8"]["dtypes"] == [dtype, "torch.float8_e4m3fn"]
     assert seen.patched["drafts"][f"{target}, bf16"]["dtypes"] == [dtype, "torch.bfloat16"]

@@ -1,4 +1,4 @@
-"""The heads of drafts whose checkpoint is not the target's, on vLLM's own EAGLE classes, on the CPU."""
+"""The heads of drafts with a checkpoint of their own, on vLLM's own EAGLE classes, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.overlays.test_ct_fp8_lm_head_cpu import MORE, NO_DISPATCH, RELEASES, Two
+from tests.overlays.test_ct_fp8_lm_head_cpu import MORE, NO_DISPATCH, RELEASES, Comparison
 from tests.validation.cpu import head_owners
 from tests.validation.cpu.environment import interpreter, probe
 
@@ -21,21 +21,21 @@ def seen(
     pristine: Callable[..., Path],
     patched: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Two:
+) -> Comparison:
     release, python = request.param, interpreter(request.param)
     trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(lambda tree: probe(python, "probe_head_drafts", tree, tmp_path_factory.mktemp("home")), trees)
-        return Two(release, *found)
+        return Comparison(release, *found)
 
 
 @pytest.mark.parametrize("target", head_owners.TARGETS)
 @pytest.mark.parametrize("own", head_owners.OWN)
 @pytest.mark.parametrize("kind", head_owners.CLASSES)
 def test_a_draft_that_passes_the_targets_config_to_its_head_has_the_head_of_its_checkpoint(
-    seen: Two, target: str, own: str, kind: str
+    seen: Comparison, target: str, own: str, kind: str
 ) -> None:
-    """Stock reads a plain head of the draft as FP8, which starts, and guesses at random."""
+    """Stock reads a plain head of the draft as FP8: vLLM starts, and the draft's tokens are random."""
     name = f"{target}, {kind}, {own}, nothing"
 
     assert seen.patched["own"][name] == {"class": kind, "dtype": DTYPES[own], "logits": True}
@@ -47,7 +47,7 @@ def test_a_draft_that_passes_the_targets_config_to_its_head_has_the_head_of_its_
 @pytest.mark.parametrize("target", head_owners.TARGETS)
 @pytest.mark.parametrize("own", head_owners.OWN)
 def test_a_draft_has_the_head_of_its_checkpoint_where_vllms_config_names_the_draft_as_the_model(
-    seen: Two, target: str, own: str, replaced: str
+    seen: Comparison, target: str, own: str, replaced: str
 ) -> None:
     kind = head_owners.REPLACEABLE
 

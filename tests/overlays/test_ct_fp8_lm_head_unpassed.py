@@ -1,4 +1,4 @@
-"""Heads in all models of a release: which get no quantization config, and which cannot be served in FP8."""
+"""The heads of all models in a release: which get no quantization config, and which cannot be served in FP8."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.releases import RELEASES
 DEFAULT = ("0.20.2", "0.33.0")
 PARAMS = [one if one in DEFAULT else pytest.param(one, marks=pytest.mark.matrix) for one in RELEASES]
 
-# Models whose heads have no name: those that rerankers are converted by, one that is tied, and one that is uncovered.
+# Models whose heads have no name: one converts rerankers, one is tied, and one is uncovered.
 UNNAMED = {"adapters.py", "nemotron_parse3_5_mtp.py", "diffusion_gemma.py"}
 READS = re.compile(r"^\s*[^#\n]*\blm_head\.weight(?:\.dtype\)|\[|$)", re.MULTILINE)
 READERS = {
     "inkling": {"InklingForCausalLM", "InklingForConditionalGeneration"},
     "muse_spark": {"MuseSparkForConditionalGeneration", *READ_THEMSELVES},
     "diffusion_gemma.py": {"DiffusionGemmaForBlockDiffusion"},
-    "gemma4_mtp.py": set[str](),  # a draft whose head is its own, in the draft's width: plan knows targets only
+    "gemma4_mtp.py": set[str](),  # a draft with its own head, in the draft's width: `vpatch plan` knows targets only
 }
 
 NORMALIZES = re.compile(r"loaded_weight = \S*normalize\(")
@@ -43,9 +43,7 @@ def heads(tree: Path) -> Iterator[tuple[Path, ast.Call]]:
 
 
 @pytest.mark.parametrize("release", PARAMS)
-def test_heads_without_a_config_have_a_name_by_which_the_checkpoint_finds_them(
-    pristine: Callable[[str], Path], release: str
-) -> None:
+def test_every_head_without_a_config_has_a_name(pristine: Callable[[str], Path], release: str) -> None:
     given = [(file, {keyword.arg for keyword in call.keywords}) for file, call in heads(pristine(release))]
     without = [(file, passed) for file, passed in given if "quant_config" not in passed]
 
@@ -54,7 +52,7 @@ def test_heads_without_a_config_have_a_name_by_which_the_checkpoint_finds_them(
 
 
 @pytest.mark.parametrize("release", PARAMS)
-def test_models_that_read_the_weight_of_their_head_are_said_to_be_uncovered(
+def test_models_that_read_the_weight_of_their_head_are_listed_as_uncovered(
     pristine: Callable[[str], Path], release: str
 ) -> None:
     found = set()
@@ -68,7 +66,7 @@ def test_models_that_read_the_weight_of_their_head_are_said_to_be_uncovered(
 
 
 @pytest.mark.parametrize("release", PARAMS)
-def test_models_that_normalize_their_head_while_loading_are_said_to_be_uncovered(
+def test_models_that_normalize_their_head_while_loading_are_listed_as_uncovered(
     pristine: Callable[[str], Path], release: str
 ) -> None:
     texts = {file: file.read_text() for file in pristine(release).glob("vllm/**/models/**/*.py")}
@@ -86,7 +84,7 @@ def test_models_that_normalize_their_head_while_loading_are_said_to_be_uncovered
     assert classes | derived <= UNCOVERED.keys()
 
 
-def test_nothing_else_is_said_to_be_uncovered() -> None:
+def test_nothing_else_is_listed_as_uncovered() -> None:
     named = set[str]().union(*READERS.values(), *NORMALIZERS.values(), SUBCLASSES)
 
     assert named == UNCOVERED.keys() | READ_THEMSELVES

@@ -1,4 +1,4 @@
-"""The newest release's own tests of heads and compressed-tensors, on older ones; all results: docs/validation.md."""
+"""The newest release's tests of heads and compressed-tensors, on older releases; all results: docs/validation.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TESTS = {
 @pytest.mark.matrix
 @pytest.mark.parametrize("release", RELEASES)
 def test_upstreams_own_tests(release: str) -> None:
-    found = stock, patched = validation.beside(release)
+    found = stock, patched = validation.compared(release)
 
     assert validation.row(release, found) in validation.DOCUMENT.read_text().splitlines()
     failing = {name for name in TESTS if stock[name].outcome != "passed"}

@@ -1,4 +1,4 @@
-"""Renames and overrides of what overlays change: refused, or patched rightly. docs/mutants.md counts many."""
+"""Renames and overrides of what overlays change are refused or patched correctly. docs/mutants.md counts many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.overlays.hostile import Release, Result
 pytestmark = pytest.mark.no_cover  # tests of the engine run the same code
 
 
-def hold(results: list[Result], count: int) -> None:
-    """Hold that no mutant went wrong, and that both outcomes are well represented."""
+def check_results(results: list[Result], count: int) -> None:
+    """Assert that no mutant went wrong, and that both outcomes are well represented."""
     assert [f"{r.kind}, {r.what}: {r.wrong}" for r in results if r.wrong] == []
 
     refused = Counter(result.refused for result in results)
@@ -24,10 +24,10 @@ def hold(results: list[Result], count: int) -> None:
 
 
 def test_hostile_mutants(pristine: Callable[[str], Path]) -> None:
-    hold(list(Release(pristine("0.20.2")).run(200, seed=1)), 200)
+    check_results(list(Release(pristine("0.20.2")).run(200, seed=1)), 200)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", ["0.20.2", "0.24.0", "0.33.0"])
 def test_many_hostile_mutants(version: str, pristine: Callable[[str], Path]) -> None:
-    hold(list(Release(pristine(version)).run(300, seed=2)), 300)
+    check_results(list(Release(pristine(version)).run(300, seed=2)), 300)

@@ -1,4 +1,4 @@
-"""Mutants of what the other overlays touch."""
+"""Mutants of the modules that the other overlays touch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from vpatch.core.catalogue import discover, select
 from tests.overlays.mutant_tests import (
     Subject,
     test_a_mutant_is_patched_as_its_twin_or_drifts,
-    test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there,
+    test_a_patched_mutant_is_applied_only_if_every_added_statement_is_left,
     test_many_mutants,
 )
 
 __all__ = [
     "test_a_mutant_is_patched_as_its_twin_or_drifts",
-    "test_a_mutant_of_the_patched_files_is_applied_only_if_all_that_was_made_is_there",
+    "test_a_patched_mutant_is_applied_only_if_every_added_statement_is_left",
     "test_many_mutants",
 ]
 
-pytestmark = [pytest.mark.no_cover, pytest.mark.matrix]  # what they run, others do
+pytestmark = [pytest.mark.no_cover, pytest.mark.matrix]  # other tests cover the same code
 
-# A release, an overlay, and how many mutants of it to make.
+# Each release and overlay, and how many mutants to make.
 SUBJECTS = (
     ("0.21.0", "turboquant-skip-list", 60),
     ("0.26.0", "turboquant-auto-dtype", 120),

@@ -1,7 +1,7 @@
-"""Each overlay's probe on the real vLLM, without a GPU: fails on stock where pending, holds where patched or merged.
+"""Each overlay's probe on the real vLLM, without a GPU: fails on stock if pending, passes if patched or merged.
 
-All of a tree are run by one process, which imports vLLM once (tests/validation/cpu/probes.py); one by one, as they are
-run in an image, only those of `ALONE`.
+One process runs all probes of a tree, so that it imports vLLM once (tests/validation/cpu/probes.py). Those in `ALONE`
+also run one by one, as in an image.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ALONE = (("0.20.2", "turboquant_hybrid"),)
 ALL_ALONE = [(release, name) for release in ("0.20.2", "0.33.0") for name in SCRIPTS if (release, name) not in ALONE]
 LIMIT_S = 120
 
-# Not a probe: it holds what the one that wants a GPU makes against the real model.
+# Not a probe: it checks the GPU probe's checkpoint against the real model.
 LOAD = "load_tiny_hybrid"
 
-# What says of each overlay that stock code is stock code.
+# By overlay, a text in the error by which its probe recognizes stock code.
 MISSED = {
     "ct-fp8-lm-head": "parameters of language_model.lm_head, targeted as lm_head: ['weight', 'weight_scale'] expected",
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
@@ -49,14 +49,14 @@ MISSED = {
 }
 
 
-class Two(NamedTuple):
-    """What the probes come to on one release."""
+class Comparison(NamedTuple):
+    """Results of the probes on one release."""
 
     stock: Outcomes
     patched: Outcomes
 
 
-def come_to(release: str, tree: Path, home: Path, scripts: dict[str, str]) -> Outcomes:
+def run_scripts(release: str, tree: Path, home: Path, scripts: dict[str, str]) -> Outcomes:
     """Run scripts on a tree."""
     environment = environ(tree, home)
     environment["PYTHONPATH"] += f":{ROOT / 'patches'}"
@@ -80,16 +80,16 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Two:
+def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     trees = (pristine(release), patched(release, *FACTS))
     homes = [tmp_path_factory.mktemp("home") for _ in trees]
     with ThreadPoolExecutor(max_workers=2) as pool:
         scripts = SCRIPTS | {LOAD: (ROOT / f"tests/validation/cpu/{LOAD}.py").read_text()}
-        return Two(*pool.map(lambda tree, home: come_to(release, tree, home, scripts), trees, homes))
+        return Comparison(*pool.map(lambda tree, home: run_scripts(release, tree, home, scripts), trees, homes))
 
 
 @pytest.mark.parametrize("overlay", FACTS)
-def test_stock_and_patched(seen: Two, release: str, overlay: str) -> None:
+def test_stock_and_patched(seen: Comparison, release: str, overlay: str) -> None:
     state = fact(overlay, release)
     for name in (probe.name for probe in OF[overlay]):
         stock, patched = (outcome(name, *found[name], limit_s=LIMIT_S) for found in seen)
@@ -98,19 +98,20 @@ def test_stock_and_patched(seen: Two, release: str, overlay: str) -> None:
             assert stock.ok is False
             assert "AssertionError: " in seen.stock[name][1]
             assert stock.because.startswith(MISSED[overlay])
-        if state != "not_applicable":  # then there is nothing that it could show
+        if state != "not_applicable":  # otherwise the probe has nothing to test
             assert patched.ok, patched.because
         if state == "merged":
             assert stock.ok, stock.because
 
 
-def test_the_checkpoint_and_the_arguments_of_the_server_test(seen: Two) -> None:
+def test_the_checkpoint_and_the_arguments_of_the_server_probe(seen: Comparison) -> None:
     code, stderr = seen.patched[LOAD]
 
     assert code == 0, stderr[-4000:]
 
 
-# Of some overlays another part is undone than the probes miss first: its file, old and new code, what is said.
+# One more part of some overlays to undo, other than the one that the probe misses first: its file, old and new code,
+# and the error.
 UNDONE = {
     "turboquant_hybrid": (
         "vllm/platforms/interface.py",
@@ -140,7 +141,7 @@ UNDONE = {
 
 
 @pytest.mark.matrix
-def test_a_part_that_is_undone(patched: Trees, tmp_path: Path) -> None:
+def test_a_probe_fails_if_one_part_is_undone(patched: Trees, tmp_path: Path) -> None:
     tree, home = tmp_path / "tree", tmp_path / "home"
     home.mkdir()
     shutil.copytree(patched("0.20.2", *FACTS), tree)
@@ -148,7 +149,7 @@ def test_a_part_that_is_undone(patched: Trees, tmp_path: Path) -> None:
         text = (tree / file).read_text()
         assert text.count(old) == 1
         (tree / file).write_text(text.replace(old, new))
-    found = come_to("0.20.2", tree, home, {name: SCRIPTS[name] for name in UNDONE})
+    found = run_scripts("0.20.2", tree, home, {name: SCRIPTS[name] for name in UNDONE})
 
     for name, (*_, because) in UNDONE.items():
         assert outcome(name, *found[name], limit_s=LIMIT_S).because.startswith(because)
@@ -161,7 +162,7 @@ def test_every_overlay_has_a_probe() -> None:
 
 
 def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run a probe as it is run in an image."""
+    """Run a probe as in an image."""
     (home / "sitecustomize.py").write_text("import tests.validation.cpu.platform as p\np.stand_in_for_torchvision()\n")
     environment = environ(tree, home)
     environment["PYTHONPATH"] += f":{home}"
@@ -171,12 +172,12 @@ def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.Com
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("release", "name"), [*ALONE, *ALL_ALONE], scope="function")
-def test_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
+def test_a_probe_passes_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
     ran = run_alone(release, name, patched(release, *FACTS), tmp_path)
     assert outcome(name, ran.returncode, ran.stderr, limit_s=LIMIT_S).ok, ran.stderr[-4000:]
 
 
-def test_without_what_vllm_needs(pristine: Trees, tmp_path: Path) -> None:
+def test_a_probe_fails_without_the_packages_that_vllm_needs(pristine: Trees, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPTS["turboquant_hybrid"]]
     environment = environ(pristine("0.20.2"), tmp_path)
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""turboquant-auto-dtype on real releases: its states, what drifts, and what it makes."""
+"""turboquant-auto-dtype on real releases: its states, what drifts, and the code that it writes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CACHE = "vllm/config/cache.py"
 INTERFACE = "vllm/v1/kv_cache_interface.py"
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 
-UNQUANTISED = "if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE\n"
+UNQUANTIZED = "if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE\n"
 SPEC = "TQFullAttentionSpec"
-GUARDED = UNQUANTISED.replace("\n", f" and not isinstance(kv_cache_spec, {SPEC})\n")
+GUARDED = UNQUANTIZED.replace("\n", f" and not isinstance(kv_cache_spec, {SPEC})\n")
 MODE = 'isinstance(kv_cache_dtype, str) and kv_cache_dtype.startswith("turboquant_")'
 IMPORT = "    UniformTypeKVCacheSpecs,\n"
 
@@ -37,7 +37,7 @@ CASES = (
     Case(
         "0.26.0",
         State.DRIFTED,
-        replace={RUNNER: (UNQUANTISED, "if not kv_cache_spec.kv_quant_mode\n")},
+        replace={RUNNER: (UNQUANTIZED, "if not kv_cache_spec.kv_quant_mode\n")},
         says="`kv_cache_spec.kv_quant_mode == KVQuantMode.NONE` is not there",
     ),
     Case(
@@ -70,7 +70,7 @@ CASES = (
         },
         says="KVQuantMode.NONE` is not there",
     ),
-    # Half of upstream's change is not upstream's change: a mode that no spec gets, a spec that gets no mode of its own.
+    # Half of upstream's change is not merged: a mode that no spec gets, or a spec that gets no mode of its own.
     Case(
         "0.27.1",
         State.DRIFTED,
@@ -90,7 +90,7 @@ def test_case(case: Case, pristine: Callable[[str], Path], tmp_path: Path) -> No
 @pytest.mark.parametrize("release", ["0.25.1", "0.26.0"])
 def test_only_the_condition_changes(release: str, pristine: Callable[[str], Path], tmp_path: Path) -> None:
     source, imported = (pristine(release) / RUNNER).read_text(), "from vllm.v1.kv_cache_interface import " + SPEC
-    new = source.replace(UNQUANTISED, GUARDED).replace("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:")
+    new = source.replace(UNQUANTIZED, GUARDED).replace("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:")
 
     case = Case(release, State.PENDING, result={RUNNER: new})
 
@@ -117,7 +117,7 @@ OTHER = "(getattr(kv_cache_spec, 'cache_dtype_str', None) or self.cache_config.c
 
 
 class ByHand(NamedTuple):
-    """A guard that somebody added: to the 0.26.0 runner, this choice of a dtype and this import."""
+    """A guard added by hand to the 0.26.0 runner: this choice of a dtype and this import."""
 
     choice: str
     imported: tuple[str, str]
@@ -151,7 +151,7 @@ EQUIVALENT = {
     ),
     "class first": ByHand(f'{OTHER} if {IS} else "auto" if {CONDITION} else {OTHER}', ALONE),
 }
-# Each names the class and is wrong, or may be: nothing that vpatch could tell from right.
+# Each names the class but is wrong, or may be: vpatch cannot tell it from a correct guard.
 UNCLEAR = {
     "not imported": guarded(f"{CONDITION} and not {IS}", (IMPORT, IMPORT)),
     "the opposite": guarded(f"{CONDITION} and {IS}"),
@@ -161,8 +161,8 @@ UNCLEAR = {
 
 
 @pytest.mark.parametrize("name", EQUIVALENT)
-def test_a_guard_that_is_there_is_left_alone(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
-    """As in upstream's V2 runner, as vllm-project/vllm#49798 proposes, and however else it may be written."""
+def test_a_correct_guard_is_merged(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
+    """A guard as in upstream's V2 runner, as proposed by vllm-project/vllm#49798, or written in another way."""
     tree = linked("0.26.0")
     EQUIVALENT[name].put(tree)
     (tmp_path / "scratch").mkdir()
@@ -175,7 +175,7 @@ def test_a_guard_that_is_there_is_left_alone(name: str, linked: Callable[..., Pa
 
 
 @pytest.mark.parametrize("name", UNCLEAR)
-def test_what_only_looks_like_a_guard_is_for_a_person(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_only_looks_like_a_guard_is_drifted(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
     tree = linked("0.26.0")
     UNCLEAR[name].put(tree)
     (tmp_path / "scratch").mkdir()

@@ -1,4 +1,4 @@
-"""What turboquant-auto-dtype does to the KV cache tensors of the real V1 runner, which has no device here."""
+"""The KV cache tensors that the real V1 runner, here without a device, makes with turboquant-auto-dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Trees = Callable[..., Path]
 
 UNKNOWN = "Unknown TurboQuant cache dtype: 'auto'."
 
-# Bytes of one token in one head: of head size 256 in the hybrid models, 128 in the dense one.
+# Bytes of one token in one head, by head size: 256 in the hybrid models, 128 in the dense one.
 SLOTS = {
     "hybrid": {"k8v4": 388, "4bit_nc": 262, "k3v4_nc": 230, "3bit_nc": 198},
     "dense": {"k8v4": 196, "4bit_nc": 134, "k3v4_nc": 118, "3bit_nc": 102},
@@ -25,20 +25,20 @@ SLOTS = {
 HEADS = {"35B": 2, "27B": 4, "dense": 8}
 
 
-class Three(NamedTuple):
-    """What one thing is in each of the trees."""
+class Comparison(NamedTuple):
+    """One result in each of the trees."""
 
     stock: Any
     patched: Any
     whole: Any
 
 
-# Beside each release the nearest that has no such defect: its shapes are the same.
+# Each release with the nearest one that lacks the defect and has the same shapes.
 @pytest.fixture(
     scope="module",
     params=[pytest.param(pair, marks=pytest.mark.matrix) for pair in (("0.25.1", "0.24.0"), ("0.26.0", "0.27.1"))],
 )
-def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Three:
+def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Comparison:
     release, other = request.param
     folder = models.write(tmp_path_factory.mktemp("models"))
 
@@ -48,11 +48,11 @@ def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_pa
 
     trees = (pristine(release), patched(release, "turboquant-auto-dtype"), pristine(other))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return Three(*pool.map(look, trees))
+        return Comparison(*pool.map(look, trees))
 
 
 @pytest.mark.parametrize("name", [*map(" ".join, (*HYBRID, *DENSE))])
-def test_stock_takes_turboquant_to_be_auto(seen: Three, name: str) -> None:
+def test_stock_passes_auto_for_turboquant(seen: Comparison, name: str) -> None:
     kind, message = seen.stock[name]["error"]
 
     assert kind == "ValueError"
@@ -60,7 +60,7 @@ def test_stock_takes_turboquant_to_be_auto(seen: Three, name: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "dtype"), HYBRID)
-def test_tensors_of_a_hybrid_model(seen: Three, model: str, dtype: str) -> None:
+def test_tensors_of_a_hybrid_model(seen: Comparison, model: str, dtype: str) -> None:
     found, slot = seen.patched[f"{model} {dtype}"], SLOTS["hybrid"][dtype.removeprefix("turboquant_")]
 
     assert found["tensors"] == seen.whole[f"{model} {dtype}"]["tensors"]
@@ -71,8 +71,8 @@ def test_tensors_of_a_hybrid_model(seen: Three, model: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "dtype"), DENSE)
-def test_tensors_of_a_dense_model(seen: Three, model: str, dtype: str) -> None:
-    """Those of its skipped layers have the model's dtype."""
+def test_tensors_of_a_dense_model(seen: Comparison, model: str, dtype: str) -> None:
+    """Skipped layers have tensors of the model's dtype."""
     tensors, slot = seen.patched[f"{model} {dtype}"]["tensors"], SLOTS["dense"][dtype.removeprefix("turboquant_")]
     skipped = {f"model.layers.{index}.self_attn.attn" for index in (0, 1, 26, 27)}
 
@@ -87,6 +87,6 @@ def test_tensors_of_a_dense_model(seen: Three, model: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*map(" ".join, OTHERS)])
-def test_other_cache_dtypes_have_the_tensors_of_stock(seen: Three, name: str) -> None:
+def test_other_cache_dtypes_have_the_tensors_of_stock(seen: Comparison, name: str) -> None:
     assert seen.stock[name]["tensors"]
     assert seen.patched[name] == seen.stock[name]

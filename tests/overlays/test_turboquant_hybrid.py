@@ -54,7 +54,7 @@ CASES = (
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
     ),
-    # Half of upstream's change is not upstream's change.
+    # Half of upstream's change is not merged.
     Case(
         "0.21.0",
         State.DRIFTED,

@@ -1,4 +1,4 @@
-"""The companion module as it stands here; on the real vLLM it runs in `test_turboquant_hybrid_cpu.py`."""
+"""The companion module without vLLM; `test_turboquant_hybrid_cpu.py` runs it inside the real one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What turboquant-hybrid does to the real vLLM, seen on the CPU: its configs, its layers' sizes, its KV cache groups.
+"""turboquant-hybrid in the real vLLM, on the CPU: its configs, its layers' sizes, its KV cache groups.
 
-Everything is shown on three trees: 0.20 as released, where it fails; the same with the overlay; and 0.21.0, which has
-upstream's change. Layers are built on the meta device of a pretended GPU, so nothing is computed.
+Each test compares three trees: 0.20 as published, where it fails; the same with the overlay; and 0.21.0, which has
+upstream's change. Layers are built on the meta device of a simulated GPU, so nothing is computed.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ FAIL_BEFORE = {
 }
 
 
-class Three(NamedTuple):
-    """What one thing is in each of the trees."""
+class Comparison(NamedTuple):
+    """One result in each of the trees."""
 
     stock: Any
     patched: Any
@@ -95,28 +95,28 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def trees(release: str, pristine: Trees, patched: Trees) -> Three:
-    return Three(pristine(release), patched(release, "turboquant-hybrid"), pristine("0.21.0"))
+def trees(release: str, pristine: Trees, patched: Trees) -> Comparison:
+    return Comparison(pristine(release), patched(release, "turboquant-hybrid"), pristine("0.21.0"))
 
 
 @pytest.fixture(scope="module")
-def seen(trees: Three, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Three:
-    folder = models.write(tmp_path_factory.mktemp("models"))  # one for all: its path is part of a config
+def seen(trees: Comparison, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    folder = models.write(tmp_path_factory.mktemp("models"))  # one folder, since its path is part of the config
 
     def look(tree: Path) -> Seen:
         return probe(python, "probe_hybrid", tree, tmp_path_factory.mktemp("home"), str(folder))
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return Three(*pool.map(look, trees))
+        return Comparison(*pool.map(look, trees))
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_BEFORE))
-def test_stock_refuses_hybrids(seen: Three, name: str) -> None:
+def test_stock_refuses_hybrids(seen: Comparison, name: str) -> None:
     assert seen.stock["sized"][name]["error"] == REFUSED
 
 
 @pytest.mark.parametrize("name", BLOCK_SIZES)
-def test_block_size(seen: Three, name: str) -> None:
+def test_block_size(seen: Comparison, name: str) -> None:
     found = seen.patched["sized"][name]
 
     assert found["block_size"] == BLOCK_SIZES[name]
@@ -125,7 +125,7 @@ def test_block_size(seen: Three, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({f"{model} {dtype}" for model in HYBRIDS for dtype in DTYPES} | MIXED.keys()))
-def test_all_kv_cache_groups_have_one_page_size(seen: Three, name: str) -> None:
+def test_all_kv_cache_groups_have_one_page_size(seen: Comparison, name: str) -> None:
     found = seen.patched["sized"][name]
 
     assert len({page for _, _, page, _, _ in found["groups"]}) == 1
@@ -135,7 +135,7 @@ def test_all_kv_cache_groups_have_one_page_size(seen: Three, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "block_size", "mamba", "turboquant"), [("35B past", 2096, 2_146_304, 1_098_304)])
 def test_without_the_packed_page_size_the_groups_do_not_unify(
-    seen: Three, name: str, block_size: int, mamba: int, turboquant: int
+    seen: Comparison, name: str, block_size: int, mamba: int, turboquant: int
 ) -> None:
     stock, patched = seen.stock["sized"][name], seen.patched["sized"][name]
 
@@ -147,13 +147,13 @@ def test_without_the_packed_page_size_the_groups_do_not_unify(
 
 
 @pytest.mark.parametrize("name", sorted(PAST))
-def test_with_it_they_do(seen: Three, name: str) -> None:
+def test_with_the_packed_page_size_the_groups_unify(seen: Comparison, name: str) -> None:
     assert seen.stock["sized"][name]["error"] == NOT_UNIFIED
     assert "error" not in seen.patched["sized"][name]
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_skipped_layers_and_turboquant_share_a_multiple_of_both_pages(seen: Three, name: str) -> None:
+def test_skipped_layers_and_turboquant_share_a_multiple_of_both_pages(seen: Comparison, name: str) -> None:
     found = seen.patched["sized"][name]
 
     assert found["padded"] == found["block_size"] * MIXED[name]
@@ -161,17 +161,17 @@ def test_skipped_layers_and_turboquant_share_a_multiple_of_both_pages(seen: Thre
 
 
 @pytest.mark.parametrize("name", ALIGNED)
-def test_pages_are_those_of_one_rank(seen: Three, name: str) -> None:
+def test_pages_are_those_of_one_rank(seen: Comparison, name: str) -> None:
     stock, patched, fixed = (found["aligned"][name] for found in seen)
     model, ranks = name.split(" TP")
 
     assert stock["error"] == REFUSED
     assert _without_a_later_removed_line(patched) == _without_a_later_removed_line(fixed)
-    if model != "35B":  # which has two heads: one for each of two ranks, and of four
+    if model != "35B":  # with two heads: one for each of two ranks, and of four
         assert patched["padded"] * int(ranks) == seen.patched["aligned"][f"{model} TP1"]["padded"]
 
 
-def test_align_mode_wants_a_batch_of_one_block(seen: Three) -> None:
+def test_align_mode_requires_a_batch_of_one_block(seen: Comparison) -> None:
     less, enough = (seen.patched["sized"][f"35B align {tokens}"] for tokens in (4095, 4096))
     limit = "In Mamba cache align mode, block_size (4096) must be <= max_num_batched_tokens (4095)."
 
@@ -180,7 +180,7 @@ def test_align_mode_wants_a_batch_of_one_block(seen: Three) -> None:
 
 
 @pytest.mark.parametrize("model", HYBRIDS)
-def test_attention_layers_are_logged(seen: Three, model: str) -> None:
+def test_attention_layers_are_logged(seen: Comparison, model: str) -> None:
     line = f"TQ hybrid: full-attention layers {list(ATTENTION[model])}"
 
     assert line in seen.patched["sized"][f"{model} 4bit_nc"]["log"]
@@ -188,27 +188,27 @@ def test_attention_layers_are_logged(seen: Three, model: str) -> None:
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_sizes_are_those_of_upstream(seen: Three, name: str) -> None:
+def test_sizes_are_those_of_upstream(seen: Comparison, name: str) -> None:
     patched, fixed = (_without_a_later_removed_line(found["sized"][name]) for found in (seen.patched, seen.fixed))
 
     assert patched == fixed
 
 
 @pytest.mark.parametrize("name", sorted(AS_BEFORE))
-def test_other_models_have_the_sizes_of_stock(seen: Three, name: str) -> None:
+def test_other_models_have_the_sizes_of_stock(seen: Comparison, name: str) -> None:
     assert seen.patched["sized"][name] == seen.stock["sized"][name]
     assert "error" not in seen.stock["sized"][name]
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_other_models_have_the_whole_config_of_stock(seen: Three, name: str) -> None:
+def test_other_models_have_the_whole_config_of_stock(seen: Comparison, name: str) -> None:
     stock = seen.stock["whole"][name]
 
     assert "error" not in stock
     assert seen.patched["whole"][name] == stock
 
 
-def test_whole_configs_tell_models_apart(seen: Three) -> None:
+def test_whole_configs_of_models_differ(seen: Comparison) -> None:
     found = seen.stock["whole"]
     skipped = found["dense skips"]["config"]["cache_config"]["kv_cache_dtype_skip_layers"]
 
@@ -217,14 +217,14 @@ def test_whole_configs_tell_models_apart(seen: Three) -> None:
 
 
 @pytest.mark.parametrize("name", boundary.CASES)
-def test_boundary_layers_are_those_of_upstream(seen: Three, name: str) -> None:
+def test_boundary_layers_are_those_of_upstream(seen: Comparison, name: str) -> None:
     stock, patched, fixed = (found["boundary"][name] for found in seen)
 
-    assert stock["error"][0] in ("AttributeError", "TypeError")  # it wants the number of layers
+    assert stock["error"][0] in ("AttributeError", "TypeError")  # stock expects the number of layers
     assert _with_the_common_message(patched) == _with_the_common_message(fixed)
 
 
-def test_boundary_layers(seen: Three) -> None:
+def test_boundary_layers(seen: Comparison) -> None:
     found = seen.patched["boundary"]
 
     assert found["dense 36"]["skipped"] == ["0", "1", "34", "35"]
@@ -242,8 +242,8 @@ def test_boundary_layers(seen: Three) -> None:
     assert NO_ATTENTION in found["no list"]["error"][1]
 
 
-def test_upstreams_own_tests(release: str, trees: Three, patched: Trees, python: Path, tmp_path: Path) -> None:
-    """Where `fixed` passes, 0.21.0, the patched tree does, with this overlay alone and with all."""
+def test_upstreams_own_tests(release: str, trees: Comparison, patched: Trees, python: Path, tmp_path: Path) -> None:
+    """Tests that pass on 0.21.0 (`fixed`) pass on the patched tree, with this overlay alone and with all."""
     file = upstream.fetch("0.21.0", UPSTREAM_TESTS)
 
     stock, *others = upstream.beside(python, file, (*trees, patched(release)), tmp_path)

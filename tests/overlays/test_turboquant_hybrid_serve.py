@@ -1,4 +1,4 @@
-"""The probe that wants a GPU, as far as it does not: how it talks with a server, and what it says of a bad one."""
+"""The GPU probe as far as it needs no GPU: how it talks with a server, and what it reports of a bad one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from vpatch_overlays.probes import turboquant_hybrid_serve as probe
 
-# In the place of vLLM: it gives as many tokens as are asked for, but for what `$FAULT` says.
+# A stand-in for vLLM: it answers with as many tokens as requested, except for the fault that `$FAULT` selects.
 SERVER = """
 import json, os, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -64,7 +64,7 @@ FAULTS = {
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the server in vLLM's place leaves what it saw."""
+    """The file in which the stand-in records what it received."""
     folder = tmp_path / "vllm/entrypoints/cli"
     folder.mkdir(parents=True)
     (folder / "main.py").write_text(SERVER)
@@ -77,7 +77,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def gone(pid: int) -> bool:
-    """Wait a little for a process to be gone, or a zombie that nobody here can reap."""
+    """Wait briefly until a process is gone, or a zombie that this container cannot reap."""
     for _ in range(50):
         try:
             os.kill(pid, 0)
@@ -105,7 +105,7 @@ def test_a_server_that_answers(seen: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_server_that_does_not(
+def test_a_faulty_server(
     seen: Path, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAULT", fault)
@@ -118,7 +118,7 @@ def test_a_server_that_does_not(
     assert all(map(gone, json.loads(seen.read_text())["pids"]))
 
 
-def test_it_is_a_probe_for_a_gpu() -> None:
+def test_the_overlay_declares_it_as_a_gpu_probe() -> None:
     from vpatch_overlays.turboquant_hybrid import overlay
 
     assert {one.name: one.gpu for one in overlay.probes} == {

@@ -1,4 +1,4 @@
-"""turboquant-skip-list on real releases: its states, what drifts, what it makes; and its companion."""
+"""turboquant-skip-list on real releases: its states, what drifts, the code that it writes, and its companion."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CASES = (
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
     ),
-    # Half of upstream's change is not upstream's change.
+    # Half of upstream's change is not merged.
     Case(
         "0.32.0",
         State.DRIFTED,
@@ -84,7 +84,7 @@ def test_only_the_key_changes(release: str, pristine: Callable[[str], Path], tmp
     check(case, "turboquant-skip-list", tree=pristine(release), scratch=tmp_path)
 
 
-def test_it_and_turboquant_hybrid_give_the_same_bytes_in_every_order(
+def test_with_turboquant_hybrid_every_order_gives_the_same_bytes(
     vpatch: Program, linked: Callable[..., Path], contents: Callable[[Path], Contents]
 ) -> None:
     names = ("turboquant-hybrid", "turboquant-skip-list")

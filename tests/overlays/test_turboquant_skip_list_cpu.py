@@ -1,4 +1,4 @@
-"""What turboquant-skip-list does to the configs of the real vLLM, and what its layers make of the list."""
+"""turboquant-skip-list in the real vLLM: the configs, and what the layers make of the list."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ORDERED = {
 }
 
 
-class Two(NamedTuple):
-    """What one thing is in each of the trees."""
+class Comparison(NamedTuple):
+    """One result in each of the trees."""
 
     stock: Any
     patched: Any
@@ -37,22 +37,22 @@ class Two(NamedTuple):
 @pytest.fixture(
     scope="module", params=[*ALWAYS, *(pytest.param(release, marks=pytest.mark.matrix) for release in MORE)]
 )
-def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Two:
+def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Comparison:
     release = request.param
     # Before 0.21 hybrid models are refused without the other overlay.
     overlays = ("turboquant-skip-list", *(("turboquant-hybrid",) if release < "0.21" else ()))
-    folder = models.write(tmp_path_factory.mktemp("models"))  # one for both: its path is part of a config
+    folder = models.write(tmp_path_factory.mktemp("models"))  # one folder, since its path is part of the config
 
     def look(tree: Path) -> dict[str, Any]:
         home = tmp_path_factory.mktemp("home")
         return probe(interpreter(release), "probe_skip_list", tree, home, str(folder))
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return Two(*pool.map(look, (pristine(release), patched(release, *overlays))))
+        return Comparison(*pool.map(look, (pristine(release), patched(release, *overlays))))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_stock_dies_of_a_name(seen: Two, name: str) -> None:
+def test_stock_fails_on_a_name(seen: Comparison, name: str) -> None:
     kind, message = seen.stock["dense"][name]["error"]
 
     assert kind == "ValueError"
@@ -60,28 +60,28 @@ def test_stock_dies_of_a_name(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_the_list(seen: Two, name: str) -> None:
+def test_the_list(seen: Comparison, name: str) -> None:
     assert seen.patched["dense"][name]["skip_layers"] == ORDERED[name].split()
 
 
-def test_names_that_look_like_numbers(seen: Two) -> None:
+def test_names_that_look_like_numbers(seen: Comparison) -> None:
     found = seen.patched["dense"]["no integers"]["skip_layers"]
 
     assert found == ["0", "1", "26", "27", "", "0x7", "5.0", "9" * 5000, "two", "²"]
 
 
 @pytest.mark.parametrize("name", INDICES)
-def test_indices_have_the_order_and_the_hashes_of_stock(seen: Two, name: str) -> None:
+def test_indices_have_the_order_and_the_hashes_of_stock(seen: Comparison, name: str) -> None:
     assert "error" not in seen.stock["dense"][name]
     assert seen.patched["dense"][name] == seen.stock["dense"][name]
 
 
-def test_every_list_has_hashes_of_its_own(seen: Two) -> None:
+def test_every_list_has_hashes_of_its_own(seen: Comparison) -> None:
     for name in ("hash", "cache hash"):
         assert len({found[name] for found in seen.patched["dense"].values()}) == len(INDICES | NAMES)
 
 
-def test_a_hybrid_model_has_no_boundary_layers(seen: Two) -> None:
+def test_a_hybrid_model_has_no_boundary_layers(seen: Comparison) -> None:
     found = seen.patched["hybrid"]
 
     assert found["a name"]["skip_layers"] == ["sliding_window"]
@@ -89,7 +89,7 @@ def test_a_hybrid_model_has_no_boundary_layers(seen: Two) -> None:
     assert {seen.stock["hybrid"][name]["error"][0] for name in NAMES} <= {"ValueError", "NotImplementedError"}
 
 
-def test_a_name_skips_the_layers_that_it_names(seen: Two) -> None:
+def test_a_name_skips_the_layers_of_that_kind(seen: Comparison) -> None:
     assert seen.stock["windowed"]["by name"]["error"][0] == "ValueError"
     assert seen.patched["windowed"]["by index"] == seen.stock["windowed"]["by index"]
 

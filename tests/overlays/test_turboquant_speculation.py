@@ -1,4 +1,4 @@
-"""The stop for TurboQuant with speculation: what `show` and `apply` say of it, who adds it, and in which order."""
+"""The refusal of TurboQuant with speculation: which overlays add it, in any order; what `show` and `apply` print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPANION = "vllm/_vpatch/turboquant_speculation.py"
 NOTE = "TurboQuant with speculative decoding: vLLM refuses to start where attention would be wrong"
 SYNCHRONOUS = "--enforce-eager --no-async-scheduling"
 
-# The overlay that adds it, and all that change what can be in conflict with it.
+# The overlay that adds the refusal, and every overlay that could conflict with it, by release.
 RELEASES = {
     "0.20.2": ("turboquant-hybrid", ("turboquant-hybrid", "turboquant-workspace", "turboquant-tiles")),
     "0.22.1": ("turboquant-workspace", ("turboquant-workspace", "turboquant-skip-list", "turboquant-tiles")),
@@ -51,14 +51,14 @@ def test_every_order_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_only_what_removes_a_stop_adds_one(release: str, slim: Trees) -> None:
+def test_only_an_overlay_that_removes_a_crash_adds_the_refusal(release: str, slim: Trees) -> None:
     adds = {item.id for item in discover() if COMPANION in Engine([item]).plan(locate(slim(release)).read).files}
 
     assert adds == {RELEASES[release][0]}
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_apply_says_it(release: str, vpatch: Program, linked: Trees) -> None:
+def test_apply_prints_the_note(release: str, vpatch: Program, linked: Trees) -> None:
     overlay, _ = RELEASES[release]
     tree = linked(release)
     helps = "--enforce-eager" if release == "0.20.2" else SYNCHRONOUS
@@ -74,8 +74,8 @@ def test_apply_says_it(release: str, vpatch: Program, linked: Trees) -> None:
         assert ran.out.splitlines()[-1] == f"note: {note}"
 
 
-def test_apply_says_nothing_where_nothing_is_refused(vpatch: Program, linked: Trees) -> None:
-    """The workspace on 0.20 removes no stop: with it TurboQuant starts where it started before."""
+def test_apply_prints_no_note_where_nothing_is_refused(vpatch: Program, linked: Trees) -> None:
+    """On 0.20 turboquant-workspace removes no crash, so TurboQuant starts with it where it started before."""
     tree = linked("0.20.2")
 
     assert vpatch("apply", tree, "--overlay", "turboquant-workspace", "--json").json["notes"] == []
@@ -83,7 +83,7 @@ def test_apply_says_nothing_where_nothing_is_refused(vpatch: Program, linked: Tr
 
 
 @pytest.mark.parametrize("overlay", [overlay for overlay, _ in RELEASES.values()])
-def test_show_says_it(vpatch: Program, overlay: str) -> None:
+def test_show_prints_the_note(vpatch: Program, overlay: str) -> None:
     shown = " ".join(vpatch("show", overlay).out.split())
 
     assert "speculative decoding" in shown
@@ -92,7 +92,7 @@ def test_show_says_it(vpatch: Program, overlay: str) -> None:
 
 
 class Builder:
-    """Stands in for vLLM's metadata builder, with as much of its configuration as matters."""
+    """A stand-in for vLLM's metadata builder, with the configuration that the refusal reads."""
 
     def __init__(self, *, full: bool, asynchronous: bool, method: str | None = "mtp") -> None:
         self.vllm_config = SimpleNamespace(
@@ -120,7 +120,7 @@ def refused(builder: Any) -> set[str]:
     return set()
 
 
-def test_the_options_that_help(lengths_on_cpu: bool) -> None:  # noqa: FBT001 - a fixture
+def test_the_message_names_the_options_that_help(lengths_on_cpu: bool) -> None:  # noqa: FBT001 - a fixture
     late = {"--no-async-scheduling"} if lengths_on_cpu else set()
 
     assert refused(Builder(full=True, asynchronous=True)) == {"--enforce-eager"} | late
@@ -131,7 +131,7 @@ def test_the_options_that_help(lengths_on_cpu: bool) -> None:  # noqa: FBT001 - 
 
 
 @pytest.mark.usefixtures("lengths_on_cpu")
-def test_an_overlay_that_corrects_it_lifts_the_stop() -> None:
+def test_a_builder_that_verifies_exactly_is_not_refused() -> None:
     class Corrected(Builder):
         verifies_exactly = True
 

@@ -1,4 +1,4 @@
-"""Where a patched vLLM refuses TurboQuant with speculative decoding, and where not: real engines on the CPU."""
+"""Where a patched vLLM refuses TurboQuant with speculative decoding: real engines on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
 Trees = Callable[..., Path]
 Seen = dict[str, dict[str, Any]]
 
-# Who removes a stop where; the workspace on 0.20 removes none.
+# The overlay that removes a crash, by release; turboquant-workspace on 0.20 removes none.
 STOPS = {
     "turboquant-hybrid": ("0.20.0", "0.20.1", "0.20.2"),
     "turboquant-workspace": ("0.21.0", "0.22.0", "0.22.1", "0.23.0"),
@@ -28,7 +28,7 @@ BY_DEFAULT = {"0.21.0", "0.26.0"}
 RIGHT, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
 
 EAGER, SYNCHRONOUS = "--enforce-eager", "--no-async-scheduling"
-# What has to be said for each that is refused, on 0.21 and newer.
+# The options that each refusal names, on 0.21 and newer.
 REFUSED = {
     "ngram": {EAGER},
     "ngram, decode graphs": {EAGER},
@@ -59,7 +59,7 @@ def seen(pair: tuple[str, str], patched: Trees, tmp_path_factory: pytest.TempPat
 
 
 def reads_the_cpu(release: str) -> bool:
-    """Tell whether attention takes lengths from the CPU, where scheduling may have been optimistic."""
+    """Whether attention reads lengths from the CPU, which asynchronous scheduling overestimates."""
     return Version(release) >= Version("0.21")
 
 
@@ -69,7 +69,7 @@ def expected(release: str, name: str) -> set[str]:
 
 
 def said(found: dict[str, Any]) -> set[str]:
-    """Return the options that a refusal names; none where the engine started."""
+    """Return the options that a refusal names; none if the engine started."""
     if found.get("started"):
         return set()
     kind, message = found["error"]
@@ -80,13 +80,15 @@ def said(found: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_what_is_refused(seen: Seen, pair: tuple[str, str], name: str) -> None:
+def test_wrong_combinations_are_refused(seen: Seen, pair: tuple[str, str], name: str) -> None:
     assert said(seen["starts"][name]) == expected(pair[0], name)
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_it_is_what_vllm_would_do_wrong(seen: Seen, pair: tuple[str, str], name: str) -> None:
-    """By the graphs that vLLM's own dispatcher would capture, and by the scheduling that it settled on."""
+def test_the_refused_combinations_are_those_that_vllm_computes_wrongly(
+    seen: Seen, pair: tuple[str, str], name: str
+) -> None:
+    """The graphs come from vLLM's own dispatcher, the scheduling from its final configuration."""
     found, options = seen["starts"][name], STARTS[name][1]
     affected = "speculative_config" in options and options.get("kv_cache_dtype", FOUR_BIT) == FOUR_BIT
 
@@ -99,8 +101,8 @@ def test_the_v2_runner_refuses_the_same(seen: Seen, pair: tuple[str, str], name:
     assert said(seen["on V2"][name]) == expected(pair[0], name)
 
 
-def test_why(seen: Seen, pair: tuple[str, str]) -> None:
-    """With right lengths on the CPU all is right. With optimistic ones, and in a graph, it is not."""
+def test_attention_is_wrong_in_graphs_and_with_optimistic_lengths(seen: Seen, pair: tuple[str, str]) -> None:
+    """With right lengths on the CPU attention is right. With optimistic ones, and in a graph, it is wrong."""
     attended, on_cpu = seen["attended"], reads_the_cpu(pair[0])
 
     assert attended["synchronous"] == {"lengths": RIGHT}
@@ -108,7 +110,7 @@ def test_why(seen: Seen, pair: tuple[str, str]) -> None:
     assert attended["captured"].keys() == ({"own step"} if on_cpu else {"error"})
 
 
-def test_every_release_is_looked_at() -> None:
+def test_every_release_is_tested() -> None:
     on_0_20 = set(STOPS["turboquant-hybrid"])
     expected = {overlay: set(pending(overlay)) for overlay in STOPS}
     expected["turboquant-workspace"] -= on_0_20

@@ -1,4 +1,4 @@
-"""turboquant-tiles on real releases: its states, what drifts, and how it goes together with turboquant-workspace."""
+"""turboquant-tiles on real releases: its states, what drifts, and its combination with turboquant-workspace."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES = (
         replace={ATTENTION: (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"))},
         says="`self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph` is not there",
     ),
-    # The companion module calls these by name.
+    # The companion module passes these arguments by name.
     Case(
         "0.33.0",
         State.DRIFTED,
@@ -70,7 +70,7 @@ CASES = (
         replace={MERGE: ("    output_lse: torch.Tensor | None = None,\n", "")},
         says="merge_attn_states does not take output_lse",
     ),
-    # What is reserved would stay so: it is not left unsaid.
+    # Upstream's reservation would remain, so this must not pass as not applicable.
     Case(
         "0.24.0",
         State.DRIFTED,
@@ -83,7 +83,7 @@ CASES = (
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
     ),
-    # Should upstream do it one day, a person has to look.
+    # If upstream does the same one day, the overlay needs a review.
     Case(
         "0.33.0",
         State.DRIFTED,
@@ -103,8 +103,8 @@ def test_it_is_opt_in() -> None:
 
 
 @pytest.mark.parametrize("release", ["0.20.2", "0.23.0"])
-def test_it_and_workspace_in_any_order(slim: Callable[[str], Path], release: str) -> None:
-    """Both change the same functions: how they do so must not depend on which was there first."""
+def test_with_turboquant_workspace_in_any_order(slim: Callable[[str], Path], release: str) -> None:
+    """Both overlays change the same functions; the result must not depend on which was applied first."""
     site, both = locate(slim(release)), ("turboquant-tiles", "turboquant-workspace")
     made = []
     for order in (*permutations(both), both):

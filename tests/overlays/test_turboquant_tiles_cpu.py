@@ -1,6 +1,6 @@
-"""What turboquant-tiles does to the real vLLM, seen on the CPU: what attention computes, and what memory it takes.
+"""turboquant-tiles in the real vLLM, on the CPU: what attention computes, and how much memory it takes.
 
-On each release the same is done to the tree as released and to the patched one. The kernels are vLLM's own, run by
+On each release the tests compare the tree as published with the patched one. The kernels are vLLM's own, run by
 Triton's interpreter; PyTorch stands in for flash attention.
 """
 
@@ -28,8 +28,8 @@ DEFAULT = RELEASES[-1:]
 DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
 
 
-class Two(NamedTuple):
-    """What one thing is in a tree as released, and in the patched one."""
+class Comparison(NamedTuple):
+    """One result in a tree as published, and in the patched one."""
 
     stock: Any
     patched: Any
@@ -47,7 +47,7 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Two:
+def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = models.write(tmp_path_factory.mktemp("models"))
     own = ("turboquant-workspace",) if Version(release) < Version("0.24") else ()
 
@@ -55,46 +55,46 @@ def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest
         return probe(interpreter(release), "probe_tiles", tree, tmp_path_factory.mktemp("home"), str(folder))
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return Two(*pool.map(look, (pristine(release), patched(release, "turboquant-tiles", *own))))
+        return Comparison(*pool.map(look, (pristine(release), patched(release, "turboquant-tiles", *own))))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_attention_is_that_of_stock(seen: Two, name: str) -> None:
+def test_attention_is_that_of_stock(seen: Comparison, name: str) -> None:
     stock, tiled = (array("f", b64decode(found["outputs"][name])) for found in seen)
 
     assert len(stock) == len(tiled) == CASES[name].chunk * CASES[name].heads[0] * CASES[name].head_size
     assert max(map(abs, stock)) > 0.1
-    assert all(abs(a - b) <= 2e-3 for a, b in zip(stock, tiled, strict=True))  # false for what is not a number
+    assert all(abs(a - b) <= 2e-3 for a, b in zip(stock, tiled, strict=True))  # false for NaN
 
 
-def test_memory_does_not_grow_with_the_context(seen: Two) -> None:
+def test_memory_does_not_grow_with_the_context(seen: Comparison) -> None:
     stock, tiled = ([found["peaks"][str(cached)] for cached in PEAKS] for found in seen)
 
     assert stock[-1] > 1.4 * stock[0]
     assert max(tiled) <= 1.05 * tiled[0]
 
 
-def test_what_a_continuation_takes_is_counted_when_the_cache_is_sized(seen: Two) -> None:
+def test_memory_profiling_counts_a_continuation(seen: Comparison) -> None:
     assert max(seen.stock["peaks"][str(cached)] for cached in PEAKS) > 0 == seen.stock["peaks"]["counted"]
     peaks = seen.patched["peaks"]
     assert max(peaks[str(cached)] for cached in PEAKS) < peaks["beside a decode"]
     assert peaks["beside a decode"] <= peaks["counted"] <= 1.05 * peaks["beside a decode"]
 
 
-def test_nothing_is_rehearsed_once_there_is_a_cache(seen: Two) -> None:
+def test_nothing_is_rehearsed_once_the_cache_exists(seen: Comparison) -> None:
     assert seen.patched["peaks"]["idle"] == seen.stock["peaks"]["idle"] == 0
 
 
-def test_the_pass_that_sizes_the_cache_gives_what_it_gave(seen: Two) -> None:
+def test_the_profiling_pass_returns_the_same_output(seen: Comparison) -> None:
     assert seen.stock["zeros"] == seen.patched["zeros"] == [True, True]
 
 
-def test_decode_has_its_part_of_the_workspace_before_the_cache_is_sized(seen: Two, release: str) -> None:
+def test_decode_takes_its_part_of_the_workspace_before_the_cache_is_sized(seen: Comparison, release: str) -> None:
     assert seen.stock["workspace"] == 0
-    assert bool(seen.patched["workspace"]) == (Version(release) >= Version("0.21"))  # before, each layer has its own
+    assert bool(seen.patched["workspace"]) == (Version(release) >= Version("0.21"))  # before, each layer has buffers
 
 
-def test_the_workspace_keeps_no_place_for_the_context(seen: Two, release: str) -> None:
+def test_the_workspace_reserves_nothing_for_the_context(seen: Comparison, release: str) -> None:
     assert seen.patched["reserved"] == DECODE
     if Version(release) >= Version("0.24"):
         assert seen.stock["reserved"]["35B"] > 15 * DECODE["35B"]

@@ -24,7 +24,7 @@ CASES = (
         for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
     ),
     *(Case(release, State.PENDING, says="as in 0.20; 6 of 6 changes") for release in ("0.20.0", "0.20.1", "0.20.2")),
-    # Its imports are there.
+    # Upstream has one of the 10 changes, the import.
     *(
         Case(release, State.PENDING, says="as in 0.21; 9 of 10 changes")
         for release in ("0.21.0", "0.22.0", "0.22.1", "0.23.0")
@@ -55,7 +55,7 @@ CASES = (
         replace={ATTENTION: ("import math\n", "import math\nfrom scipy import scratch\n")},
         says="'scratch' is already bound",
     ),
-    # Somebody reserves in a way of his own.
+    # A reservation in another form.
     Case(
         "0.20.2",
         State.DRIFTED,
@@ -81,7 +81,7 @@ CASES = (
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
     ),
-    # Half of upstream's change is not upstream's change.
+    # Half of upstream's change is not merged.
     Case(
         "0.21.0",
         State.DRIFTED,
@@ -114,8 +114,8 @@ def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
     check(case, "turboquant-workspace", tree=slim(case.release), scratch=tmp_path)
 
 
-def test_it_and_hybrid_share_one_file(slim: Callable[[str], Path]) -> None:
-    """In which either order gives the same: `test_turboquant_speculation.py`."""
+def test_turboquant_hybrid_changes_the_same_file(slim: Callable[[str], Path]) -> None:
+    """`test_turboquant_speculation.py` tests that every order gives the same bytes."""
     read = locate(slim("0.20.2")).read
 
     def made(*overlays: str) -> Mapping[str, bytes]:

@@ -1,4 +1,4 @@
-"""The companion module as it stands here; on the real vLLM it runs in `test_turboquant_workspace_cpu.py`."""
+"""The companion module without vLLM; `test_turboquant_workspace_cpu.py` runs it inside the real one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CUDA: Any = "cuda"
 
 
 class Workspace:
-    """Stands in for vLLM's workspace, as large as `size` elements; remembers what it was asked for."""
+    """A stand-in for vLLM's workspace of `size` elements, which records the requests."""
 
     def __init__(self, size: int = 1 << 40, *, locked: bool = False) -> None:
         self.size, self.locked = size, locked
@@ -71,7 +71,7 @@ def test_all_tokens_but_one_of_the_longest_context_are_reserved(length: int, tok
     assert reserved(length=length) == [(((1, 4, tokens, 64), "float16"),) * 2]
 
 
-def test_what_is_decoded_token_by_token_needs_no_more() -> None:
+def test_chunks_that_decode_serves_need_no_more() -> None:
     assert reserved(batch=128) == reserved(chunked=False) == []
     assert len(reserved(batch=129)) == 1
 
@@ -96,7 +96,7 @@ def test_in_a_workspace_that_is_locked_too_small_it_is_the_callers_own(caplog: p
     assert len(caplog.messages) == 1
 
 
-def test_other_errors_are_not_ours() -> None:
+def test_other_errors_are_raised() -> None:
     workspace: Any = Workspace(5)
 
     with pytest.raises(AssertionError, match="somebody else's"):

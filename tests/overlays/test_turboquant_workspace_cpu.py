@@ -1,6 +1,6 @@
-"""What turboquant-workspace does to the real vLLM, seen on the CPU: what is reserved, and what attention computes.
+"""turboquant-workspace in the real vLLM, on the CPU: what is reserved, and what attention computes.
 
-On each release the same is done to the tree as released and to the patched one. The kernels are vLLM's own, run by
+On each release the tests compare the tree as published with the patched one. The kernels are vLLM's own, run by
 Triton's interpreter.
 """
 
@@ -26,12 +26,12 @@ MIB = 1 << 20
 BYTES = {
     "35B": 512 * MIB,
     "35B TP2": 256 * MIB,
-    "35B TP4": 256 * MIB,  # there are two heads of keys and values
+    "35B TP4": 256 * MIB,  # each rank has two KV heads
     "27B": 1024 * MIB,
     "27B TP2": 512 * MIB,
     "27B TP4": 256 * MIB,
     "cache's block": 2 * 2 * 64 * 4096 * 256 * 2,
-    "1 tokens": 16 * 32 * 129 * 4 + 16 * 128 * 2 + 256,  # 16 * 4 bytes take 256
+    "1 tokens": 16 * 32 * 129 * 4 + 16 * 128 * 2 + 256,  # 16 * 4 bytes, rounded up to 256
     "1001 tokens": 2 * 8 * 1008 * 128 * 2,
     "1009 tokens": 2 * 8 * 1008 * 128 * 2,
     "1010 tokens": 2 * 8 * 1024 * 128 * 2,
@@ -42,8 +42,8 @@ BYTES = {
 }
 LOCKED = "Workspace is locked but allocation from 'turboquant_attn.py:"
 
-# What is reserved does not serve these, in 0.24 neither: there they meet the locked workspace.
-FORGOTTEN = {"no chunks", "second micro-batch"}
+# Cases that the reservation does not cover, not even in 0.24: there they find the workspace locked.
+UNRESERVED = {"no chunks", "second micro-batch"}
 
 UPSTREAM_TESTS = "tests/quantization/test_turboquant.py"
 ON_GPU = 17
@@ -53,15 +53,15 @@ RESERVATION = {
 }
 
 
-class Two(NamedTuple):
-    """What one thing is in a tree as released, and in the patched one."""
+class Comparison(NamedTuple):
+    """One result in a tree as published, and in the patched one."""
 
     stock: Any
     patched: Any
 
     @classmethod
-    def of(cls, do: Callable[..., Any], *arguments: Any) -> Two:
-        """Do something with both, at once."""
+    def of(cls, do: Callable[..., Any], *arguments: Any) -> Comparison:
+        """Run something on both at once."""
         with ThreadPoolExecutor(max_workers=2) as pool:
             return cls(*pool.map(do, *arguments))
 
@@ -86,28 +86,30 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(release: str, python: Path, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Two:
+def seen(
+    release: str, python: Path, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory
+) -> Comparison:
     folder = models.write(tmp_path_factory.mktemp("models"))
 
     def look(tree: Path) -> dict[str, Any]:
         return probe(python, "probe_workspace", tree, tmp_path_factory.mktemp("home"), str(folder))
 
-    return Two.of(look, (pristine(release), patched(release, "turboquant-workspace")))
+    return Comparison.of(look, (pristine(release), patched(release, "turboquant-workspace")))
 
 
 def grows(release: str) -> bool:
-    """Tell whether a release has buffers in each layer instead of sharing the workspace."""
+    """Whether a release keeps buffers in each layer instead of sharing the workspace."""
     return release.startswith("0.20.")
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_bytes_reserved(seen: Two, name: str) -> None:
+def test_reserved_bytes(seen: Comparison, name: str) -> None:
     assert seen.stock["reserved"][name] == 0
     assert seen.patched["reserved"][name] == BYTES[name]
 
 
 @pytest.mark.matrix
-def test_upstream_reserves_the_same_and_forgets_the_same(pristine: Trees, tmp_path: Path) -> None:
+def test_upstream_reserves_the_same_and_misses_the_same_cases(pristine: Trees, tmp_path: Path) -> None:
     folder, home = tmp_path / "models", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
@@ -115,11 +117,11 @@ def test_upstream_reserves_the_same_and_forgets_the_same(pristine: Trees, tmp_pa
     found = probe(interpreter("0.24.0"), "probe_workspace", pristine("0.24.0"), home, str(folder))
 
     assert found["reserved"] == BYTES
-    assert {name for name, run in found["runs"].items() if run["errors"]} == FORGOTTEN
+    assert {name for name, run in found["runs"].items() if run["errors"]} == UNRESERVED
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_stock_meets_the_locked_workspace_or_grows(seen: Two, release: str, name: str) -> None:
+def test_stock_fails_on_the_locked_workspace_or_grows(seen: Comparison, release: str, name: str) -> None:
     stock = seen.stock["runs"][name]
 
     if not grows(release):
@@ -130,7 +132,7 @@ def test_stock_meets_the_locked_workspace_or_grows(seen: Two, release: str, name
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_patched_does_neither(seen: Two, name: str) -> None:
+def test_patched_neither_fails_nor_grows(seen: Comparison, name: str) -> None:
     patched = seen.patched["runs"][name]
 
     assert patched["errors"] == []
@@ -139,31 +141,31 @@ def test_patched_does_neither(seen: Two, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_attention_is_that_of_stock(seen: Two, name: str) -> None:
+def test_attention_is_that_of_stock(seen: Comparison, name: str) -> None:
     stock, patched = ([floats(output) for output in found["runs"][name]["outputs"]] for found in seen)
 
     assert len(stock) == len(patched) == len(RUNS[name].steps)
     for one, other in zip(stock, patched, strict=True):
         assert any(one)
-        assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))  # false for what is not a number
+        assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))  # false for NaN
 
 
-def test_all_but_what_upstream_forgot_fits_in_the_reservation(seen: Two) -> None:
-    assert {name for name, found in seen.patched["runs"].items() if found["told"]} == FORGOTTEN
+def test_every_other_case_fits_in_the_reservation(seen: Comparison) -> None:
+    assert {name for name, found in seen.patched["runs"].items() if found["told"]} == UNRESERVED
 
 
 def test_upstreams_own_tests(release: str, python: Path, pristine: Trees, patched: Trees, tmp_path: Path) -> None:
-    """Those of 0.24.0 are those of 0.21.0, and two for the reservation. On 0.20 they also want turboquant-hybrid."""
+    """The tests of 0.24.0 are those of 0.21.0 and two of the reservation. On 0.20 they also need turboquant-hybrid."""
     file = upstream.fetch("0.24.0", UPSTREAM_TESTS)
     before = patched(release, "turboquant-hybrid") if grows(release) else pristine(release)
     after = patched(release, *(("turboquant-hybrid",) if grows(release) else ()), "turboquant-workspace")
 
-    ran = Two(*upstream.beside(python, file, (before, after), tmp_path))
+    ran = Comparison(*upstream.beside(python, file, (before, after), tmp_path))
 
     assert ran.stock == (Counter(passed=104, failure=2, skipped=ON_GPU), RESERVATION)
     assert ran.patched == (Counter(passed=106, skipped=ON_GPU), set())
 
 
 def floats(encoded: str) -> array[float]:
-    """Give the numbers of an output."""
+    """Decode the numbers of an output."""
     return array("f", b64decode(encoded))

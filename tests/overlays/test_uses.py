@@ -1,4 +1,4 @@
-"""What an overlay's code and its companions read from `self` is declared, so that the engine looks for it."""
+"""Overlays declare every attribute of `self` that their code and companions read, so that the engine checks it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def companions(item: Catalogued) -> dict[str, Function]:
-    """The functions of an overlay's companion modules, by name."""
+    """Map the functions of an overlay's companion modules by name."""
     texts = {e.text for part in item.overlay.parts for s in part.shapes for e in s.edits if isinstance(e, AddFile)}
     trees = [ast.parse(text) for text in texts]
     return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, Function)}
 
 
 def read_from(name: str, node: ast.AST, known: dict[str, Function], seen: frozenset[str]) -> Iterator[str]:
-    """Yield the attributes that code reads from the object called `name`, also in functions that it hands it to."""
+    """Yield the attributes that code reads from the object `name`, also in functions that receive the object."""
     for inner in ast.walk(node):
         match inner:
             case ast.Attribute(value=ast.Name(id=owner), attr=attr, ctx=ast.Load()) if owner == name:

@@ -1,4 +1,4 @@
-"""Made-up runs in which every claim holds, for the tests of what judges and reports them."""
+"""Made-up runs in which every claim holds, for the tests of the claims and the report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = dict[str, Any]
 
 
 def good(release: str) -> Run:
-    """Give a run of everything on a release."""
+    """Return a run of every scenario on a release."""
     trees = Trees(release, {name: Path(name) for name in TREES}, {name: {} for name in TREES}, {})
     wanted = jobs(list(SCENARIOS), trees)
     return {
@@ -47,7 +47,7 @@ def good(release: str) -> Run:
 
 
 def without(run: Run, tree: str) -> Run:
-    """Give the run as it is where a tree could not be made."""
+    """Return the run with one tree missing."""
     return run | {
         "missing": {tree: "no such overlay"},
         "results": [one for one in run["results"] if one["tree"] != tree],
@@ -56,7 +56,7 @@ def without(run: Run, tree: str) -> Run:
 
 
 def dies_of(release: str, tree: str, probe: Probe) -> str | None:
-    """Say what a probe dies of on a release as upstream made it."""
+    """Return the error with which a probe fails on a stock release, or ""."""
     if tree != STOCK:
         return None
     if probe.kv != "auto" and probe.model.startswith("hyb") and "eager" not in probe.name:
@@ -80,7 +80,7 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
 
 
 def _planned(release: str, probe: Probe) -> dict[str, Any]:
-    """What an engine says that is just as it was planned."""
+    """Return an engine's report that agrees exactly with the plan."""
     total = 143000 << 20
     bare = {(PATCHED, probe.name): {"events": [{"requested": 0, "total": total}], "error": None}}
     model, deployment = deployment_of(Evidence(release, results=bare), probe.name)

@@ -1,4 +1,4 @@
-"""The real vLLM code, release by release, in the environment that is meant for it."""
+"""The real vLLM code of each release in its CPU environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFTEN = {"0.20.2", "0.33.0"}
 @pytest.mark.parametrize(
     "release", [pytest.param(one, marks=[] if one in OFTEN else pytest.mark.matrix) for one in RELEASES]
 )
-def test_the_table_says_what_can_be_imported(release: str) -> None:
+def test_the_table_lists_the_importable_modules(release: str) -> None:
     found = hindrances(release)
     said = {row[0]: row[1 + RELEASES.index(release)] for row in _rows()}
 
@@ -33,7 +33,7 @@ def test_the_table_has_a_row_for_every_module_that_an_overlay_changes() -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_table_names_tests_that_there_are(name: str) -> None:
+def test_the_table_names_existing_tests(name: str) -> None:
     file, releases = RUNS[name]
     text = (ROOT / "tests" / file).read_text()
 
@@ -41,7 +41,7 @@ def test_the_table_names_tests_that_there_are(name: str) -> None:
     assert all(f'"{release}"' in text for release in releases) or "from tests.validation.cpu.table import" in text
 
 
-def test_there_is_one_environment_up_to_0_23_and_one_from_0_24_on() -> None:
+def test_0_23_and_0_24_have_different_environments() -> None:
     pythons = [interpreter(release) for release in RELEASES]
 
     assert [one != other for one, other in pairwise(pythons)] == [False, False, True, False, False]

@@ -1,4 +1,4 @@
-"""What judges a run on a GPU: every claim holds on a run that is as it should be, and each can be broken."""
+"""Verdicts on GPU claims: every claim holds on a good run, and each can be broken."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ BREAKS: dict[str, Break] = {
     "untouched-answers-hybrid": gap(PATCHED, "hyb auto", (STOCK, "hyb auto"), max=1e-6),
     "same-answers": gap(PATCHED, "dense tq 128", (STOCK, "dense tq 128"), max=1e-6),
     "near-answers": gap(PATCHED, "dense tq", (STOCK, "dense tq"), mean=0.061),
-    "quantised-answers": gap(PATCHED, "hyb tq", (STOCK, "hyb auto"), mean=0.31),
-    "quantised-answers-tiles": gap(TILES, "dense tq 128", (STOCK, "dense auto 128"), mean=0.51),
+    "quantized-answers": gap(PATCHED, "hyb tq", (STOCK, "hyb auto"), mean=0.31),
+    "quantized-answers-tiles": gap(TILES, "dense tq 128", (STOCK, "dense auto 128"), mean=0.51),
     "answers-tiles": gap(TILES, "hyb tq 8192", (PATCHED, "hyb tq 8192"), mean=0.076),
     "head": gap(PATCHED, "hyb channel fp8", (STOCK, "hyb channel bf16"), mean=0.19),
     "head-shifted": gap(PATCHED, "dense block shifted", (STOCK, "dense block bf16"), mean=2.9),
@@ -92,7 +92,7 @@ def judged(*runs: Run) -> dict[tuple[str, str], str]:
     return {(verdict.claim.id, verdict.release): verdict.state for verdict in verdicts(gather(runs))}
 
 
-def test_every_claim_holds_where_all_is_well() -> None:
+def test_every_claim_holds_on_a_good_run() -> None:
     found = judged(*GOOD.values())
 
     assert {name for name, _ in found} == {claim.id for claim in CLAIMS} == BREAKS.keys()
@@ -111,7 +111,7 @@ def test_each_claim_can_be_broken(name: str) -> None:
     assert [found[name, release] for release in about] == [BROKEN] * len(about)
 
 
-def test_memory_of_stock_that_does_not_grow_shows_nothing() -> None:
+def test_the_memory_claim_breaks_if_stock_does_not_grow() -> None:
     run = deepcopy(GOOD["0.20.2"])
     (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (STOCK, "dense"))
     for each in result["events"]:
@@ -129,7 +129,7 @@ def test_a_probe_that_was_not_run_breaks_its_claims() -> None:
     assert set(judged(run).values()) == {BROKEN}
 
 
-def test_a_tree_that_is_not_there_and_a_scenario_that_was_not_asked_for_are_skipped() -> None:
+def test_claims_about_missing_trees_and_unrequested_scenarios_are_skipped() -> None:
     bare = without(GOOD["0.26.0"], TILES)
     found = judged(bare | {"scenarios": ["serves", "quality"]})
 
@@ -139,7 +139,7 @@ def test_a_tree_that_is_not_there_and_a_scenario_that_was_not_asked_for_are_skip
     assert BROKEN not in found.values()
 
 
-def test_what_compares_releases_wants_both() -> None:
+def test_a_comparison_of_releases_needs_both() -> None:
     alone = judged(GOOD["0.20.2"])
 
     assert {name for (name, _), state in alone.items() if state == SKIPPED} == {
@@ -148,7 +148,7 @@ def test_what_compares_releases_wants_both() -> None:
     assert BROKEN not in alone.values()
 
 
-def test_two_runs_of_a_release_are_put_together_and_the_later_counts() -> None:
+def test_two_runs_of_a_release_are_combined_and_the_later_counts() -> None:
     def part(date: str, *scenarios: str, probes: tuple[str, ...]) -> Run:
         run = deepcopy(GOOD["0.26.0"])
         results = [one for one in run["results"] if one["probe"] in probes]

@@ -1,4 +1,4 @@
-"""What runs probes on a GPU: the trees, a deadline, engines that hang or die. The engines are stand-ins."""
+"""Running probes on a GPU: the trees, the deadline, engines that hang or crash. The engines are stand-ins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Stand = Callable[..., drive.Result]
 
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
-    """`stand("dies", 60)`: what comes of a probe whose engine does that, with so many seconds left."""
+    """`stand("dies", 60)`: run a probe whose stand-in engine does that, with so many seconds left."""
 
     def run(end: str, left_s: float, least_s: int = 45) -> drive.Result:
         script = tmp_path / "probe.py"
@@ -66,7 +66,7 @@ def test_a_probe_that_serves(stand: Stand, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "error"), [("dies", "ValueError: no"), ("crashes", "exit status 139: "), ("hangs", "killed after 1 s")]
 )
-def test_a_probe_that_does_not(stand: Stand, end: str, error: str) -> None:
+def test_a_probe_that_fails(stand: Stand, end: str, error: str) -> None:
     result = stand(end, 1.2 if end == "hangs" else math.inf, least_s=0)
 
     assert not result["ok"]
@@ -96,7 +96,7 @@ def test_upstreams_tests_are_counted(tmp_path: Path) -> None:
     assert (result["ok"], result["error"][:14]) == (False, "exit status 1:")
 
 
-def test_names_of_probes_tell_them_apart() -> None:
+def test_names_of_probes_are_unique() -> None:
     probes = [probe for some in SCENARIOS.values() for probe in some]
     names = {probe.name for probe in probes}
 
@@ -126,7 +126,7 @@ def test_a_budget_is_a_share_of_the_device() -> None:
     assert fixed["language_model_only"]
 
 
-def test_jobs_are_those_of_the_release_and_of_the_trees_that_there_are() -> None:
+def test_jobs_are_limited_to_the_release_and_the_available_trees() -> None:
     def names(release: str, *there: str) -> set[tuple[str, str]]:
         found = trees.Trees(release, {tree: Path(tree) for tree in there}, {}, {})
         return {(tree, probe.name) for tree, probe in drive.jobs(["decode", "eager"], found)}
@@ -135,7 +135,7 @@ def test_jobs_are_those_of_the_release_and_of_the_trees_that_there_are() -> None
     assert names("0.26.0", STOCK, PATCHED) == {(STOCK, "long auto eager")}
 
 
-def test_logprobs_are_compared_as_the_probes_say(tmp_path: Path) -> None:
+def test_logprobs_are_compared_with_the_references_of_each_probe(tmp_path: Path) -> None:
     run = drive.Run(trees.Trees("0.21.0", {}, {}, {}), tmp_path, tmp_path, 1, None, math.inf)
     auto = next(probe for probe in SCENARIOS["quality"] if probe.name == "hyb auto")
     jobs = [(STOCK, auto), (PATCHED, auto)]
@@ -181,7 +181,7 @@ def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("opt_in", "there"), [("turboquant-skip-list", True), ("no-such-overlay", False)])
-def test_tiles_are_there_where_vpatch_has_them(
+def test_the_tiles_tree_exists_if_vpatch_has_the_overlay(
     linked: Pristine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opt_in: str, *, there: bool
 ) -> None:
     monkeypatch.setattr(trees, "OPT_IN", opt_in)
@@ -192,19 +192,19 @@ def test_tiles_are_there_where_vpatch_has_them(
     assert (TILES in made.folders) is there
 
 
-def test_a_vpatch_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_vpatch_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trees, "VPATCH", ("false",))
 
     with pytest.raises(RuntimeError, match="false list: exit status 1"):
         trees.make(tmp_path, tmp_path)
 
 
-def test_a_folder_without_vllm_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_vllm_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="found 0"):
         trees.version(tmp_path)
 
 
 @pytest.mark.skipif(machine.hindrance() is None, reason="vLLM can run here")
-def test_a_machine_without_gpu_is_told(tmp_path: Path) -> None:
+def test_a_machine_without_gpu_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no "):
         session.execute(["serves"], tmp_path)

@@ -1,4 +1,4 @@
-"""Plans beside what engines of full size said: what differs is seen, and what was not run is no verdict."""
+"""Plans compared with the reports of full-size engines: differences are found, and missing engines give no verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def figures(run: Run, rows: planned.Rows) -> dict[bool | None, list[str]]:
     return {holds: [one.text for one in found if one.holds is holds] for holds in (True, False, None)}
 
 
-def test_only_what_differs_is_said_to_differ() -> None:
+def test_only_the_changed_figure_differs() -> None:
     run = deepcopy(GOOD)
     result(run, "35b fp8")["concurrency"] += 0.01
     told = figures(run, planned.laid_out)
@@ -37,7 +37,7 @@ def test_only_what_differs_is_said_to_differ() -> None:
     assert f"35b fp8, tokens {result(GOOD, '35b fp8')['kv_tokens']:,}" in told[True]
 
 
-def test_an_engine_that_was_not_run_is_no_verdict_one_that_died_is() -> None:
+def test_an_engine_that_failed_breaks_the_claim_one_that_did_not_run_does_not() -> None:
     run = deepcopy(GOOD)
     result(run, "35b tq").update(error="not run: out of time", events=[])
     result(run, "35b auto").update(error="OutOfMemoryError: CUDA out of memory", events=[])

@@ -1,4 +1,4 @@
-"""The process that runs an engine on a GPU, with stand-ins for torch and vLLM: what it says of each step."""
+"""The process that runs an engine on a GPU, with stand-ins for torch and vLLM: the facts that each step prints."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(machine: Path, *steps: tuple[str, tuple[int, ...]], budget_mib: int = 0) -> tuple[int, list[dict[str, Any]]]:
-    """Give the exit status, and what the process said after it had started."""
+def facts(machine: Path, *steps: tuple[str, tuple[int, ...]], budget_mib: int = 0) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit status, and the facts that the process printed after it had started."""
     spec = {"engine": {"model": "m"}, "steps": steps, "save": str(machine / "saved"), "budget_mib": budget_mib}
     (machine / "spec.json").write_text(json.dumps(spec))
     env = {"PYTHONPATH": str(machine), "PATH": f"{machine}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -107,7 +107,7 @@ def said(machine: Path, *steps: tuple[str, tuple[int, ...]], budget_mib: int = 0
 
 
 def test_serve(machine: Path) -> None:
-    code, (short, longer) = said(machine, ("serve", (64, 128)))
+    code, (short, longer) = facts(machine, ("serve", (64, 128)))
 
     assert code == 0
     assert (short["prompt"], longer["prompt"]) == (64, 128)
@@ -116,14 +116,14 @@ def test_serve(machine: Path) -> None:
 
 
 def test_logprobs_are_those_of_the_prompts_tokens(machine: Path) -> None:
-    code, (event,) = said(machine, ("logprobs", (64,)))
+    code, (event,) = facts(machine, ("logprobs", (64,)))
 
     assert (code, event["prompt"]) == (0, 64)
     assert json.loads((machine / "saved.64").read_text()) == {"prompt": [-1.0] * 63, "top": [9] * 63}
 
 
-def test_what_vllm_counted(machine: Path) -> None:
-    code, (event,) = said(machine, ("account", ()))
+def test_the_memory_account_of_vllm(machine: Path) -> None:
+    code, (event,) = facts(machine, ("account", ()))
 
     assert code == 0
     assert event == {
@@ -141,7 +141,7 @@ def test_what_vllm_counted(machine: Path) -> None:
 
 
 def test_prefill_and_decode_are_timed(machine: Path) -> None:
-    code, (prefill, *decode) = said(machine, ("prefill", (512,)), ("decode", (64, 128)))
+    code, (prefill, *decode) = facts(machine, ("prefill", (512,)), ("decode", (64, 128)))
 
     assert code == 0
     assert (prefill["prefill"], len(prefill["tokens_per_s"])) == (512, 3)
@@ -150,8 +150,8 @@ def test_prefill_and_decode_are_timed(machine: Path) -> None:
     assert min(decode[2]["tokens_per_s"]) > max(decode[0]["tokens_per_s"]), "32 requests make more tokens a second"
 
 
-def test_what_an_engine_dies_of_and_the_memory_it_had_until_then(machine: Path) -> None:
-    code, (served, memory, error) = said(machine, ("watched", (64, 2000)), budget_mib=90)
+def test_a_failing_engine_reports_its_error_and_memory(machine: Path) -> None:
+    code, (served, memory, error) = facts(machine, ("watched", (64, 2000)), budget_mib=90)
 
     assert (code, served["prompt"]) == (1, 64)
     # 20 MiB were in use before: of 100, 80 are its own

@@ -19,14 +19,14 @@ def test_the_part_about_gpus_is_fresh() -> None:
     assert text == report.fresh(text), "run `python -m tests.validation.gpu.report`"
 
 
-def test_nothing_that_was_recorded_breaks_a_claim() -> None:
+def test_recorded_results_break_no_claim() -> None:
     found = verdicts(gather(read(sorted(report.RESULTS.glob("*.json")))))
 
     assert {verdict.state for verdict in found} == {HOLDS, SKIPPED}
     assert [(v.claim.id, v.release) for v in found if v.state == SKIPPED] == [("sizing-eager", "0.21.0")]
 
 
-def test_what_was_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_report_lists_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     for release in RELEASES:
         (tmp_path / f"{release}.json").write_text(json.dumps(good(release)))
@@ -43,7 +43,7 @@ def test_what_was_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert "batch 8 at 16,384: 180 tokens/s" in text
 
 
-def test_a_broken_claim_is_told() -> None:
+def test_the_report_shows_a_broken_claim() -> None:
     run = good("0.26.0")
     (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == ("patched", "hybrid"))
     result["error"] = "OutOfMemoryError"
@@ -53,6 +53,6 @@ def test_a_broken_claim_is_told() -> None:
     assert "OutOfMemoryError" in row
 
 
-def test_no_place_for_it() -> None:
+def test_a_document_without_a_place_for_it_is_an_error() -> None:
     with pytest.raises(ValueError, match="0 places for gpu"):
         report.fresh("# Validation\n")

@@ -1,4 +1,4 @@
-"""`python -m tests.validation.gpu`, from an installed vLLM to the verdicts; GPU, engines, checkpoints are stand-ins."""
+"""`python -m tests.validation.gpu` from an installed vLLM to the verdicts; GPU, engines, checkpoints are stand-ins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.scenarios import PATCHED, STOCK
 from tests.validation.gpu_runs import good
 
-pytestmark = pytest.mark.matrix  # a minute, for what a GPU run shows at once
+pytestmark = pytest.mark.matrix  # a minute, for code that any run on a GPU covers
 
 PROBE = """
 import json, os, sys
@@ -30,7 +30,7 @@ MODELS = "import sys; from pathlib import Path; Path(sys.argv[1]).mkdir(parents=
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: Trees) -> Path:
-    """A machine with a GPU and 0.20.2 on it, whose engines do what `good` says; gives the folder for results."""
+    """A machine with a GPU and 0.20.2, whose engines behave as in `good`; returns the folder for results."""
     run = good("0.20.2")
     for name, text in (("probe.py", PROBE), ("models.py", MODELS)):
         (tmp_path / name).write_text(text)
@@ -73,7 +73,7 @@ def test_a_broken_claim_makes_it_fail(gpu: Path, capsys: pytest.CaptureFixture[s
     assert "| broken | hybrid, patched: OutOfMemoryError: CUDA out of memory |" in capsys.readouterr().out
 
 
-def test_what_was_not_run_makes_it_fail(gpu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_probe_that_was_not_run_makes_it_fail(gpu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["eager", "--deadline", "40", "--out", str(gpu)]) == 1
     assert "not run: warm-up, stock; long auto eager, stock" in capsys.readouterr().out
 

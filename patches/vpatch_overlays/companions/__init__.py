@@ -1,1 +1,1 @@
-"""What overlays add to vLLM as `vllm/_vpatch/<name>.py`: real modules, and yet of use only where vLLM is."""
+"""Modules that overlays add to vLLM as `vllm/_vpatch/<name>.py`. They run inside vLLM only."""

@@ -1,4 +1,4 @@
-"""Decide by the config of a compressed-tensors checkpoint whether, and how, an output head (`lm_head`) is quantized.
+"""Whether and how the config of a compressed-tensors checkpoint quantizes an output head (`lm_head`).
 
 `vocab_parallel_embedding.py` and `compressed_tensors.py` import this module and one another. Hence this module imports
 nothing of vLLM at module level.
@@ -21,13 +21,13 @@ MULTIMODAL = "language_model"
 
 
 def spellings(prefix: str) -> tuple[str, ...]:
-    """Names that a config may use for the head at `prefix`, its own first.
+    """Return the names that a config may use for the head at `prefix`, its own first.
 
     One checkpoint is read by modules whose heads are at `language_model.lm_head` (a multimodal model) and at `lm_head`
-    (its MTP module, its text-only twin). A name of one of them means the others as well.
+    (its MTP module, its text-only twin). A name of one of them also matches the others.
     """
     bare = prefix.rpartition(".")[2]
-    if not bare:  # a model that does not name its head
+    if not bare:  # the model does not name its head
         return (prefix,)
     return (prefix, f"{MULTIMODAL}.{bare}" if bare == prefix else bare)
 
@@ -41,11 +41,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def resolve(prefix: str, config: CompressedTensorsConfig) -> tuple[str, bool]:
     """Find the name by which `config` ignores or targets the head at `prefix`, and whether it quantizes the head.
 
-    `ignore` wins over targets, with one exception: a regular expression that ignores only the other spelling loses to
-    a target of the head's own name. `re:^(?!.*language_model).*$` says nothing about `language_model.lm_head`.
+    `ignore` wins over targets, with one exception: if a regular expression in `ignore` matches only the other spelling,
+    a target of the head's own name wins. `re:^(?!.*language_model).*$` says nothing about `language_model.lm_head`.
 
     Returns:
-        The name, `prefix` itself where the config has none; True if a target matches it and nothing ignores it.
+        The name, `prefix` itself if the config has none; True if a target matches it and nothing ignores it.
     """
     own, *others = spellings(prefix)
     if _matches(own, config.ignore):
@@ -63,7 +63,7 @@ def resolve(prefix: str, config: CompressedTensorsConfig) -> tuple[str, bool]:
 
 
 def name_in_config(layer: torch.nn.Module, prefix: str | None, config: CompressedTensorsConfig) -> str | None:
-    """Resolve the name of a head as `config` spells it; any other layer keeps `prefix`."""
+    """Return the name by which `config` knows a head; for any other layer, return `prefix`."""
     if not prefix:
         return prefix
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -72,10 +72,10 @@ def name_in_config(layer: torch.nn.Module, prefix: str | None, config: Compresse
 
 
 def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: str) -> QuantizeMethodBase | None:
-    """Choose the method for a head, None for one that is not quantized; vllm-project/vllm#37291.
+    """Return the quantization method of a head, or None if the head is not quantized; vllm-project/vllm#37291.
 
     Raises:
-        ValueError, NotImplementedError: vLLM does not have the scheme that targets the head.
+        ValueError, NotImplementedError: vLLM does not support the scheme that targets the head.
     """
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (
         CompressedTensorsLinearMethod,
@@ -83,7 +83,7 @@ def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: 
 
     try:
         targeted = config.get_scheme_dict(layer, prefix)
-    except ValueError:  # no target names it
+    except ValueError:  # no target matches it
         return None
     if not targeted:
         return None
@@ -92,7 +92,7 @@ def head_method(config: CompressedTensorsConfig, layer: ParallelLMHead, prefix: 
 
 
 def is_quantized(layer: ParallelLMHead) -> bool:
-    """Whether the weights of a head are those of a compressed-tensors scheme."""
+    """Return whether a compressed-tensors scheme quantizes the weights of a head."""
     if getattr(layer, "scheme", None) is None:
         return False
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (

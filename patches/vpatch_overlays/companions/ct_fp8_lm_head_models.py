@@ -1,4 +1,4 @@
-"""Output heads (`lm_head`) in the models that build them: heads that get no config, and heads tied to embeddings.
+"""Output heads (`lm_head`) in the models that build them: heads without a config, and heads tied to embeddings.
 
 Imported by `vocab_parallel_embedding.py`: nothing of vLLM at module level.
 """
@@ -24,9 +24,9 @@ READ_THEMSELVES = frozenset({"MuseSparkDSparkForCausalLM"})
 
 @dataclass(frozen=True)
 class Building:
-    """The model under construction: its class, the vLLM config that it gets, and its own model config.
+    """The model under construction: its class, the vLLM config that it receives, and its own model config.
 
-    The vLLM config of a draft is the target's, or a copy in which a runner replaced some of it by the draft's.
+    A draft receives the target's vLLM config, or a copy in which a runner replaced parts by the draft's own.
     """
 
     kind: type[torch.nn.Module]
@@ -35,7 +35,7 @@ class Building:
 
     @property
     def has_own_checkpoint(self) -> bool:
-        """Whether the model is loaded from another checkpoint than the target: an EAGLE draft is, an MTP module not."""
+        """Whether the model has a checkpoint other than the target's: an EAGLE draft has, an MTP module has not."""
         speculative = self.vllm_config.speculative_config
         target = (speculative and speculative.target_model_config) or self.vllm_config.model_config
         mine = self.model_config
@@ -43,7 +43,7 @@ class Building:
 
     @cached_property
     def quant_config(self) -> QuantizationConfig | None:
-        """The compressed-tensors config of the checkpoint that this model is loaded from, None for any other."""
+        """The compressed-tensors config of the model's checkpoint; None if that has another quantization."""
         if self.model_config.quantization != COMPRESSED:
             return None
         if not self.has_own_checkpoint:
@@ -51,7 +51,7 @@ class Building:
         from vllm.model_executor.model_loader.utils import configure_quant_config
 
         own = self.vllm_config.get_quantization_config(self.model_config, self.vllm_config.load_config)
-        configure_quant_config(own, self.kind)  # from the names of the checkpoint to those of the model
+        configure_quant_config(own, self.kind)  # maps the checkpoint's names to those of the model
         return own
 
 
@@ -59,10 +59,10 @@ _building: ContextVar[Building | None] = ContextVar("building", default=None)
 
 
 def build(kind: Any, vllm_config: VllmConfig, prefix: str, model_config: ModelConfig) -> torch.nn.Module:
-    """Construct a model; its heads without a config find the checkpoint's by `config_of_head` meanwhile.
+    """Construct a model; meanwhile, `config_of_head` finds the checkpoint's config for heads that get none.
 
-    A model inside another is of the same checkpoint. Heads whose weight the constructor tied to the embeddings by
-    hand, past `ParallelLMHead.tie_weights`, are untangled here.
+    A model inside another is of the same checkpoint. Some constructors tie the head's weight to the embeddings by hand,
+    without `ParallelLMHead.tie_weights`; those heads are made plain here.
     """
     outer = _building.get()
     mine = None if kind.__name__ in READ_THEMSELVES else Building(kind, vllm_config, model_config)
@@ -78,9 +78,9 @@ def build(kind: Any, vllm_config: VllmConfig, prefix: str, model_config: ModelCo
 def config_of_head(layer: torch.nn.Module, prefix: str, config: QuantizationConfig | None) -> QuantizationConfig | None:
     """Choose the config for a layer: the one that its model passes, or the one of the model's checkpoint.
 
-    The checkpoint decides about a head whose model passes no config. It also decides if a draft with a checkpoint of
-    its own passes vLLM's config, which may describe the target's checkpoint (EagleMiniCPMForCausalLM). Every other
-    layer, and a head that no target matches by name, keeps what its model passes.
+    The checkpoint's config applies to a head whose model passes none. It also applies to a head of a draft with its own
+    checkpoint whose model passes vLLM's config, which may describe the target's checkpoint (EagleMiniCPMForCausalLM).
+    Every other layer, and a head that no target matches by name, keeps the config that its model passes.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
@@ -99,7 +99,7 @@ def config_of_head(layer: torch.nn.Module, prefix: str, config: QuantizationConf
 def leave_tied(layer: ParallelLMHead, embeddings: VocabParallelEmbedding) -> None:
     """Make a quantized head plain before it shares the weight of `embeddings`, which are not quantized.
 
-    Tied models have no head in their checkpoint. Where there is one nevertheless, loading it is refused (`load`).
+    Checkpoints of tied models have no head. If one has a head nevertheless, loading it is refused (`load`).
     """
     from vllm._vpatch.ct_fp8_lm_head import is_quantized
     from vllm._vpatch.ct_fp8_lm_head_weights import set_padding
@@ -117,7 +117,7 @@ def leave_tied(layer: ParallelLMHead, embeddings: VocabParallelEmbedding) -> Non
 
 
 def leave_tied_target(config: QuantizationConfig | None, prefix: str, embeddings: VocabParallelEmbedding) -> None:
-    """Note that `embeddings` serve as the head at `prefix`, if `config` quantizes that."""
+    """Record that `embeddings` serve as the head at `prefix`, if `config` quantizes that head."""
     if _quantizes(config, prefix):
         _note(embeddings, prefix)
 

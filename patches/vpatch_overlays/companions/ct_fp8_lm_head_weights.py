@@ -1,4 +1,4 @@
-"""The weights of an output head (`lm_head`) in FP8: its geometry, and how a checkpoint's scales get into it.
+"""The weights of an output head (`lm_head`) in FP8: its geometry, and loading a checkpoint's scales into it.
 
 Rows are tokens. A rank holds its share of the vocabulary, padding rows, and then its share of added tokens.
 Imported by `vocab_parallel_embedding.py`: nothing of vLLM at module level.
@@ -21,7 +21,7 @@ TIED = "vpatch_tied_head"
 
 
 def set_geometry(layer: VocabParallelEmbedding, prefix: str) -> None:
-    """Set the attributes by which quantized kernels know a linear layer; as vLLM 0.31 has them."""
+    """Set the attributes by which quantized kernels recognize a linear layer, as vLLM 0.31 sets them."""
     layer.input_size = layer.input_size_per_partition = layer.embedding_dim
     layer.output_size = layer.num_embeddings_padded
     layer.output_size_per_partition = layer.num_embeddings_padded // layer.tp_size
@@ -32,8 +32,8 @@ def set_geometry(layer: VocabParallelEmbedding, prefix: str) -> None:
 def pad_to_blocks(layer: ParallelLMHead) -> None:
     """Pad the vocabulary of a head with block scales, so that tensor parallelism cuts no block of its weights in two.
 
-    Each rank then holds a multiple of `block_n` rows, as kernels and `validate_fp8_block_shape` want it. Called when
-    the quantization method is known, and before it creates weights. Other heads stay as they are.
+    Each rank then holds a multiple of `block_n` rows, as kernels and `validate_fp8_block_shape` require. Call this once
+    the quantization method is known, before it creates weights. Other heads stay unchanged.
     """
     from vllm._vpatch.ct_fp8_lm_head import is_quantized
 
@@ -42,11 +42,11 @@ def pad_to_blocks(layer: ParallelLMHead) -> None:
 
 
 def set_padding(layer: ParallelLMHead, rows: int) -> None:
-    """Pad the vocabulary of a head, and then its added tokens, to multiples of `rows`; share them out anew.
+    """Pad the vocabulary of a head, and then its added tokens, to multiples of `rows`; split both among ranks again.
 
-    A bias of another size is made anew, and is to be loaded afterwards. Weights are left to the caller.
+    If the size of the bias changes, it is allocated again, and has to be loaded afterwards. The caller handles weights.
     """
-    # The rank, whichever process group it is of: every rank has an even share of the padded vocabulary.
+    # The rank in any process group: every rank has an even share of the padded vocabulary.
     rank = layer.shard_indices.padded_org_vocab_start_index // (layer.org_vocab_size_padded // layer.tp_size)
     added = layer.num_embeddings - layer.org_vocab_size
     layer.padding_size = rows
@@ -77,9 +77,8 @@ def load(layer: VocabParallelEmbedding, param: torch.nn.Parameter, loaded: torch
         True if it is loaded, False if vLLM's own loader has to load it.
 
     Raises:
-        ValueError: the checkpoint's tensor has another number of rows or columns than the vocabulary, the hidden size
-            and the blocks make; it is an FP8 head for a model that ties its head to the embeddings; or it is a plain
-            head, which the config quantizes.
+        ValueError: the tensor's rows or columns do not fit the vocabulary, the hidden size and the blocks; or it is an
+            FP8 head, but the model ties its head to the embeddings; or it is a plain head, but the config quantizes it.
     """
     from vllm._vpatch.ct_fp8_lm_head import is_quantized
 

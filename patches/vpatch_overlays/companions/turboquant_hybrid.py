@@ -16,8 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def full_attention_layer_indices(model_config: ModelConfig) -> list[int]:
-    """Give the global indices of a hybrid model's full-attention layers, ascending; none where its config does not
-    tell.
+    """Return the indices of a hybrid model's full-attention layers, ascending; empty if its config does not list them.
 
     Hybrid configs name their layers in one of three ways: `layer_types` (Qwen3.5, Qwen3-Next), `layers_block_type`
     (Jamba, Zamba2) or `attn_type_list` (MiniMax). Multimodal wrappers keep the first two in their text config.
@@ -34,13 +33,13 @@ def full_attention_layer_indices(model_config: ModelConfig) -> list[int]:
 
 
 def boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
-    """Give the indices of the layers to leave unquantised, as strings: the first and last `n` of a dense model.
+    """Return the indices of the layers to leave unquantized, as strings: the first and last `n` of a dense model.
 
-    A hybrid model skips none: its first and last layers are mostly not attention at all, and one skipped attention
-    layer would need a page of its own size.
+    A hybrid model skips none: its first and last layers are rarely attention, and one skipped attention layer would
+    need a page of another size.
 
     Raises:
-        NotImplementedError: a hybrid model whose config does not tell which layers are full attention.
+        NotImplementedError: a hybrid model whose config does not list its full-attention layers.
     """
     if model_config.is_hybrid:
         indices = full_attention_layer_indices(model_config)
@@ -57,11 +56,10 @@ def boundary_skip_layers(model_config: ModelConfig, n: int = 2) -> list[str]:
 
 
 def attention_page_size_of_one_token(vllm_config: VllmConfig) -> int:
-    """Give the bytes that one token takes in one TurboQuant attention layer's KV cache, per rank.
+    """Return the bytes that one token takes in one TurboQuant attention layer's KV cache, per rank.
 
-    TurboQuant packs a token's key and value into one slot, so the formula for unquantised layers does not hold. Where
-    some layers are left unquantised, both kinds of page must come out equal: then it is the least common multiple of
-    the two.
+    TurboQuant packs a token's key and value into one slot, so the formula for unquantized layers does not hold. If some
+    layers are left unquantized, both kinds of page must have one size: the least common multiple of the two.
     """
     from vllm.model_executor.layers.quantization.turboquant.config import TurboQuantConfig
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE

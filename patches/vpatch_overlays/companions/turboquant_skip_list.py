@@ -7,10 +7,10 @@ from __future__ import annotations
 
 
 def skip_layer_order(entry: str) -> tuple[bool, int, str]:
-    """Give the key that sorts layer indices by number, and behind them, by text, whatever `int` does not read.
+    """Return a sort key: layer indices come first, by number, then all other entries, by text.
 
-    Entries for the same layer, as "3" and "03", are ordered by text: they come from a set, whose order changes from
-    process to process.
+    Entries for the same layer, such as "3" and "03", are sorted by text: they come from a set, whose order differs
+    between processes.
     """
     try:
         return False, int(entry), entry

@@ -1,12 +1,12 @@
 """Refuse to start where TurboQuant with speculative decoding computes wrong attention; vllm-project/vllm#53180, #40807.
 
-TurboQuant has no kernel for a verification step, which brings several tokens of each request. It takes each of them for
-a piece of a prompt, and reads in Python how long each request is. That goes wrong in two ways:
+TurboQuant has no kernel for a verification step, which brings several tokens of each request. It treats them as a
+piece of a prompt, and reads the length of each request in Python. This fails in two ways:
 
-- A CUDA graph of a whole decode step (`FULL`) repeats what Python saw during the capture: every token attends to the
-  tokens of its own step only. vLLM 0.20 reads a device tensor there, so that the capture itself fails.
+- A CUDA graph of a whole decode step (`FULL`) repeats the lengths that Python read during the capture: every token
+  attends only to the tokens of its own step. vLLM 0.20 reads a device tensor there, so that the capture itself fails.
 - With asynchronous scheduling, the lengths on the CPU count draft tokens that may have been rejected. Tokens then
-  attend to stale slots. vLLM 0.20 reads the lengths from the device, which are right.
+  attend to stale slots. vLLM 0.20 reads the lengths from the device, which are correct.
 
 An overlay that corrects both sets `verifies_exactly = True` on `TurboQuantMetadataBuilder`. Nothing is refused then.
 """
@@ -24,13 +24,13 @@ def refuse_wrong_attention(builder: TurboQuantMetadataBuilder) -> None:
     """Check the configuration of a metadata builder, which exists before the KV cache and before any CUDA graph.
 
     The V1 model runner has settled the CUDA graph mode by then. The V2 runner settles it later: there, a mode that asks
-    for `FULL` graphs is refused even where another layer's backend would have lowered it.
+    for `FULL` graphs is refused even if another layer's backend would have lowered it.
 
     Raises:
         ValueError: verification steps would attend to the wrong tokens. The message names the settings that help.
     """
     config = builder.vllm_config
-    # The overlay is applied only where vLLM's configuration has the attribute; a stand-in in upstream's tests has not.
+    # The overlay applies only if vLLM's configuration has the attribute, but stand-ins in upstream's tests lack it.
     speculation = getattr(config, "speculative_config", None)
     if speculation is None or getattr(builder, "verifies_exactly", False):
         return
@@ -44,7 +44,7 @@ def refuse_wrong_attention(builder: TurboQuantMetadataBuilder) -> None:
 
 
 def _wrong(builder: TurboQuantMetadataBuilder) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong, each after the option that avoids it."""
+    """Yield each error that would occur, after the option that avoids it."""
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
 
     config = builder.vllm_config

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     """Attention's output, (tokens, heads, head size), and its log-sum-exp, (heads, tokens), in float32."""
 
 TILE = 16_384  # tokens; keys and values take 32 MiB in fp16 with two heads of size 256
-BLOCK = 128  # tokens; any block size that the kernels take
+BLOCK = 128  # tokens; the kernels accept any block size
 
 
 def in_tiles() -> bool:
-    """Tell whether attention to a part of the keys can be had with its log-sum-exp: flash attention on CUDA."""
+    """Return whether attention to some of the keys can return its log-sum-exp: with flash attention on CUDA."""
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends import turboquant_attn
 
@@ -36,10 +36,10 @@ def continue_in_tiles(
     Pi: torch.Tensor,  # noqa: N803 - upstream's name
     centroids: torch.Tensor,
 ) -> torch.Tensor:
-    """Attend from a chunk of a prompt to itself, causally, and to all of the prompt that is cached.
+    """Attend from a chunk of a prompt to itself, causally, and to all cached tokens of the prompt.
 
-    The last tile goes together with the chunk: up to one tile the arithmetic is that of one piece, as it is from 0.21
-    on (0.20 rotates in float32). Beyond, results are merged by their log-sum-exp (section 2.2 of
+    The last tile is attended together with the chunk. Up to one tile, the arithmetic equals that in one piece, as it is
+    from 0.21 on (0.20 rotates in float32). Beyond, results are merged by their log-sum-exp (section 2.2 of
     https://www.arxiv.org/pdf/2501.01005).
 
     Args:
@@ -51,7 +51,7 @@ def continue_in_tiles(
         block_table: (1, blocks of a request).
         cached_len: how many tokens before the chunk are cached, at least 1.
         Pi: the rotation of keys, (head size, head size).
-        centroids: of the quantised keys.
+        centroids: of the quantized keys.
 
     Returns:
         (chunk, heads, head size), of the query's dtype.
@@ -70,7 +70,7 @@ def continue_in_tiles(
         chunk = (key_chunk, val_chunk) if start == last else (key_chunk[:0], val_chunk[:0])
         result = _attend(impl, query, *_joined(impl, part, Pi, chunk, room), causal=start == last)
         merged = result if merged is None else _merged(merged, result)
-        del result  # not to be held while the next one is made
+        del result  # free it before the next one is made
     assert merged is not None  # noqa: S101 - something is cached
     return merged[0]
 
@@ -82,7 +82,7 @@ def _dequantise(
     centroids: torch.Tensor,
     part: torch.Tensor,
 ) -> None:
-    """Fill `part`, (2, tokens, KV heads, head size), with the keys, still rotated, and values of the first tokens."""
+    """Fill `part`, (2, tokens, KV heads, head size), with keys, still rotated, and values of the first tokens."""
     from vllm.triton_utils import triton
     from vllm.v1.attention.ops.triton_turboquant_decode import _tq_full_dequant_kv, _use_fp8_e4b15
 
@@ -94,7 +94,7 @@ def _dequantise(
         centroids,
         keys,
         values,
-        0,  # there is one request
+        0,  # the only request
         *(keys.stride(1), keys.stride(0)),
         0,
         *(values.stride(1), values.stride(0)),
@@ -123,7 +123,7 @@ def _joined(
     chunk: tuple[torch.Tensor, torch.Tensor],
     room: int,
 ) -> torch.Tensor:
-    """Give cached keys, rotated back, and values, each with those of a chunk after them, in the dtype of the chunk.
+    """Return the cached keys, rotated back, and values, each followed by those of the chunk, in the chunk's dtype.
 
     There is `room` for so many tokens, used or not: allocations of different sizes would fragment the memory.
     """
@@ -140,7 +140,7 @@ def _joined(
 def _attend(
     impl: TurboQuantAttentionImpl, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, causal: bool
 ) -> Result:
-    """Attend to some keys; `causal`: the last of them are those of the query's tokens."""
+    """Attend to some keys; if `causal`, the last of them belong to the query's tokens."""
     from vllm.v1.attention.backends import turboquant_attn
 
     version = {} if impl.fa_version is None else {"fa_version": impl.fa_version}
@@ -161,7 +161,7 @@ def _attend(
 
 
 def _merged(earlier: Result, later: Result) -> Result:
-    """Give the result of attention to the keys of two results."""
+    """Merge the results of attention to two disjoint sets of keys."""
     import torch
     from vllm.v1.attention.ops.merge_attn_states import merge_attn_states
 
@@ -171,7 +171,7 @@ def _merged(earlier: Result, later: Result) -> Result:
 
 
 def _bounds(tokens: torch.Tensor) -> torch.Tensor:
-    """Give the bounds of the only sequence, made on the device: no copy to it that would have to be waited for."""
+    """Return the bounds of the only sequence, made on the device, which avoids waiting for a copy to it."""
     import torch
 
     return torch.arange(0, 2 * len(tokens), len(tokens), dtype=torch.int32, device=tokens.device)
@@ -179,14 +179,14 @@ def _bounds(tokens: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a request may become, in tokens, and how many requests run at once."""
+    """The longest possible request, in tokens, and the number of concurrent requests."""
 
     max_model_len: int
     max_num_seqs: int
 
     @classmethod
     def of(cls, config: VllmConfig) -> Limits:
-        """Read them from vLLM's configuration; without a model, as in tests of the backend, one tile is the longest."""
+        """Read the limits from vLLM's configuration; without a model, as in backend tests, the length is one tile."""
         model = config.model_config
         return cls(model.max_model_len if model else TILE, config.scheduler_config.max_num_seqs)
 
@@ -194,10 +194,10 @@ class Limits:
 def rehearse(
     impl: TurboQuantAttentionImpl, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> None:
-    """Do once, with a cache of one block, what takes most memory: continuations of this many tokens, and a decode.
+    """Run once, on a cache of one block, what takes most memory: continuations of this many tokens, and a decode.
 
-    vLLM sizes the KV cache by what a forward pass without one allocates. Attention has nothing to do in it, so that
-    neither what a continuation allocates nor what decode takes of the shared workspace is counted.
+    vLLM sizes the KV cache by the allocations of a forward pass without a cache. Attention is skipped in that pass, so
+    vLLM would count neither a continuation's allocations nor decode's part of the shared workspace.
 
     Args:
         impl: the layer's attention.
@@ -210,7 +210,7 @@ def rehearse(
     from vllm.v1.attention.backends.turboquant_attn import _CONTINUATION_DECODE_THRESHOLD, TurboQuantMetadata
 
     def metadata(requests: int, length: int, context: int) -> TurboQuantMetadata:
-        """Describe requests that go on by `length` tokens to `context`, all of which are in the one block."""
+        """Describe requests that each continue by `length` tokens to `context` tokens, all stored in the one block."""
         whole = torch.full((requests,), context, dtype=torch.int32, device=query.device)
         return TurboQuantMetadata(
             seq_lens=whole,
@@ -231,9 +231,9 @@ def rehearse(
     slot = impl.tq_config.slot_size_aligned
     cache = torch.zeros(1, BLOCK, impl.num_kv_heads, slot, dtype=torch.uint8, device=query.device)
 
-    mixed = torch.empty_like(queries)  # where decodes are in the same batch, they and this go into one tensor
+    mixed = torch.empty_like(queries)  # batches with decodes hold one more tensor of this size
     cached = min(2 * TILE, impl._limits.max_model_len)  # with a third tile the first result is gone
-    # Those of few tokens use another kernel, which takes more for each.
+    # Continuations of few tokens use another kernel, which takes more memory for each.
     for length in {tokens, min(tokens, _CONTINUATION_DECODE_THRESHOLD)}:
         impl._prefill_attention(queries, keys, values, cache, metadata(1, length, cached + length), *fixed, layer=layer)
     del mixed

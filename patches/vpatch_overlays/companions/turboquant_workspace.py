@@ -1,4 +1,4 @@
-"""What TurboQuant attention takes of vLLM's shared workspace; vllm-project/vllm#44053."""
+"""TurboQuant attention's use of vLLM's shared workspace; vllm-project/vllm#44053."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 def reserve_workspace(
     builder: TurboQuantMetadataBuilder, manager: WorkspaceManager, longest_chunk_by_decode: int
 ) -> None:
-    """Make the workspace of one rank as large as decode and continuation prefill will want it.
+    """Grow the workspace of one rank to the size that decode and continuation prefill will need.
 
-    Both use it from its beginning, one after the other: it grows to the larger of the two. Decode takes its partial
+    Both use it from its beginning, one after the other, so it grows to the larger of the two. Decode stores its partial
     results for `max_num_seqs` requests. A continuation prefill, of a chunk of more than `longest_chunk_by_decode`
-    tokens, takes keys and values of all tokens of the longest context but one, in whole blocks of the builder's size.
-    With the overlay `turboquant-tiles` it takes nothing.
+    tokens, stores keys and values of the longest context but for one token, in whole blocks of the builder's size. With
+    the overlay `turboquant-tiles` it stores nothing there.
 
     Raises:
         AssertionError: the workspace is locked, and smaller than that.
@@ -60,10 +60,10 @@ def _in_tiles() -> bool:
 
 
 def scratch(manager: WorkspaceManager | None, device: torch.device, *wanted: Wanted) -> Tensors:
-    """Give tensors to compute in, one for each shape and dtype in `wanted`.
+    """Return temporary tensors, one for each shape and dtype in `wanted`.
 
-    They are views into the workspace, and alias what an earlier call gave. Where there is no workspace (`manager` is
-    None), or it is locked and was not reserved for this, they are the caller's own.
+    They are views into the workspace, and alias those of an earlier call. If there is no workspace (`manager` is None),
+    or it is locked and too small, they are newly allocated.
     """
     import torch
 

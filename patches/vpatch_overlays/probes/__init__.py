@@ -1,1 +1,1 @@
-"""Scripts that show, inside a patched image and by its own interpreter, that the overlays do what they are for."""
+"""Probes: scripts that check, inside a patched image and with its own interpreter, that the overlays work."""

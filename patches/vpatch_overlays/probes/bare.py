@@ -1,7 +1,7 @@
-"""What the probes share: vLLM's configuration for a small model, on machines with and without a GPU.
+"""Helpers for the probes: vLLM's configuration for a small model, on machines with and without a GPU.
 
-Without one, vLLM finds no platform, and makes no configuration. The one that it gets here has no device: good for
-configurations, layers without weights, and sizes.
+Without a GPU, vLLM finds no platform and makes no configuration. The platform defined here has no device: it suffices
+for configurations, layers without weights, and sizes.
 """
 
 import json
@@ -25,14 +25,14 @@ DENSE: dict[str, Any] = {
     "max_position_embeddings": 8192,
     "dtype": "bfloat16",
 }
-"""A Qwen3, all of whose layers are attention."""
+"""A Qwen3, whose layers are all attention."""
 
 
 def settle() -> None:
-    """Give vLLM a platform if it finds none. To be called before anything else of vLLM is imported."""
+    """Install a platform if vLLM finds none. Call this before anything else imports vLLM."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp()  # the home may be read-only
+    os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp()  # the home folder may be read-only
 
     import vllm.platforms
     from vllm.platforms.interface import Platform, PlatformEnum
@@ -51,7 +51,7 @@ def settle() -> None:
 
 
 def expect(what: str, wanted: object, found: object) -> None:
-    """Hold two values against each other; an `assert` would be gone where PYTHONOPTIMIZE is set.
+    """Compare two values; unlike `assert`, this also works with PYTHONOPTIMIZE.
 
     Raises:
         AssertionError: they differ.
@@ -65,10 +65,10 @@ def engine_config(model: dict[str, Any], **options: Any) -> Any:
 
     Args:
         model: its config.json.
-        options: engine arguments beside those that hold here: TurboQuant, text only, up to 8,192 tokens.
+        options: engine arguments that add to or replace the fixed ones: TurboQuant, text only, up to 8,192 tokens.
 
     Raises:
-        Exception: whatever vLLM has against it.
+        Exception: any error of vLLM.
     """
     from vllm.engine.arg_utils import EngineArgs
 

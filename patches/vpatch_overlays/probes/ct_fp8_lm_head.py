@@ -1,4 +1,4 @@
-"""An output head that compressed-tensors holds in FP8 by blocks: it is found in the config, and its scales load."""
+"""A compressed-tensors output head in FP8 by blocks: the config targets it, and its scales load."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ CONFIG = {
     "ignore": [],
     "config_groups": {"group_0": GROUP},
 }
-PREFIX = "language_model.lm_head"  # that of multimodal models
+PREFIX = "language_model.lm_head"  # the prefix in multimodal models
 
 KERNELS = ("init_fp8_linear_kernel", "init_wfp8_a16_linear_kernel", "W8A8BlockFp8LinearOp")
 
@@ -37,7 +37,7 @@ def single_rank() -> None:
 
 
 def stand_in_for_kernels() -> None:
-    """Let layers be made that no kernel here computes."""
+    """Make layers constructible whose kernels are missing here."""
     from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
         compressed_tensors_w8a8_fp8,
         compressed_tensors_w8a16_fp8,

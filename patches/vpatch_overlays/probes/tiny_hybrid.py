@@ -1,4 +1,4 @@
-"""A Qwen3.5 with random weights, 40 MB: of four layers one is attention, the others are gated delta nets."""
+"""A Qwen3.5 with random weights, 40 MB: one of its four layers is attention, the others are gated delta nets."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ HYBRID = {
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Give the shape of every weight of the language model."""
+    """Return the shape of every weight of the language model."""
     keys, values = KEY_HEADS * STATE, VALUE_HEADS * STATE
     attention = {
         "self_attn.q_proj.weight": (2 * HEADS * HEAD_SIZE, HIDDEN),  # and its gate
@@ -122,7 +122,7 @@ def write(folder: Path) -> None:
     }
     for name in weights:
         if name.endswith("linear_attn.norm.weight"):
-            weights[name] += 1  # stored as it is
+            weights[name] += 1  # stored without the offset of one
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(HYBRID, indent=1), "utf-8")
     save_file({name: w.bfloat16() for name, w in weights.items()}, folder / "model.safetensors", {"format": "pt"})

@@ -1,15 +1,15 @@
-"""The KV cache tensors of the V1 model runner: those of TurboQuant layers are made with TurboQuant's cache dtype."""
+"""KV cache tensors of the V1 model runner: those of TurboQuant layers have TurboQuant's cache dtype."""
 
 from types import SimpleNamespace
 
 from vpatch_overlays.probes.bare import TURBOQUANT, expect, settle
-from vpatch_overlays.probes.turboquant_layer import BLOCK, Layer, check_stop
+from vpatch_overlays.probes.turboquant_layer import BLOCK, Layer, check_refusal
 
 BLOCKS = 3
 
 
 def main() -> None:
-    """Let the runner, as far as it has to be one for that, shape a layer's tensor."""
+    """Shape a layer's tensor by the method of a runner with only the needed attributes."""
     settle()
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
@@ -33,11 +33,11 @@ def main() -> None:
     except ValueError as error:
         raise AssertionError(f"the cache dtype {TURBOQUANT} was to be passed on: {error}") from None
     expect("bytes of the tensor", raw.nbytes, made.nbytes)
-    check_stop(layer)
+    check_refusal(layer)
 
 
 def check_mode() -> None:
-    """From 0.30 on the spec shapes the tensor: it says so if its mode is TurboQuant's own."""
+    """Check, from 0.30 on, that the spec's quantization mode is TurboQuant's own, since the spec shapes the tensor."""
     from vllm.v1.kv_cache_interface import get_kv_quant_mode
 
     expect("quantisation mode", TURBOQUANT.upper(), get_kv_quant_mode(TURBOQUANT).name)

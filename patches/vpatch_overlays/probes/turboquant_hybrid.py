@@ -1,4 +1,4 @@
-"""A hybrid model with a TurboQuant KV cache: it is taken, and its blocks are those of packed slots."""
+"""A hybrid model with a TurboQuant KV cache: vLLM accepts it, and sizes its blocks by packed slots."""
 
 from vpatch_overlays.probes.bare import TURBOQUANT, engine_config, expect, settle
 
@@ -31,7 +31,7 @@ HYBRID = {
 
 
 def main() -> None:
-    """Make the configuration, and align its blocks as is done when the model is loaded."""
+    """Make the configuration, and align its blocks as vLLM does when it loads the model."""
     settle()
     from vllm.model_executor.layers.quantization.turboquant.config import TurboQuantConfig
     from vllm.platforms import current_platform

@@ -1,7 +1,7 @@
-"""A hybrid model served with a TurboQuant KV cache, and a prompt that takes several prefill chunks; on a GPU.
+"""A hybrid model served with a TurboQuant KV cache, and a prompt of several prefill chunks; needs a GPU.
 
-The model has random weights and no tokenizer: prompt and answer are tokens. With an argument, a folder, it is only
-written there, which wants no GPU.
+The model has random weights and no tokenizer: prompt and answer are tokens. With a folder as argument, the script only
+writes the model there, which needs no GPU.
 """
 
 import json
@@ -33,7 +33,7 @@ ARGUMENTS = {
     "--max-num-seqs": "4",
     "--gpu-memory-utilization": "0.1",
     "--kv-cache-memory-bytes": str(1 << 30),
-    # No torch.compile, which takes a minute, but graphs: once they are captured, the workspace is locked.
+    # No torch.compile, which takes a minute, but CUDA graphs: their capture locks the workspace.
     "--compilation-config": '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}',
     "--additional-config": '{"gdn_prefill_backend": "triton"}',
 }
@@ -43,12 +43,12 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_HOST_IP": "127.0.0.1",  # there is no other network
     "GLOO_SOCKET_IFNAME": "lo",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled, or fetched
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled or downloaded
 }
 
 
 def serve(model: Path, port: int, log: Any) -> subprocess.Popen[bytes]:
-    """Start `vllm serve`, as a group of processes of its own."""
+    """Start `vllm serve` in a process group of its own."""
     options = (part for pair in ARGUMENTS.items() for part in pair)
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)]
     return subprocess.Popen(
@@ -61,10 +61,10 @@ def serve(model: Path, port: int, log: Any) -> subprocess.Popen[bytes]:
 
 
 def ask(port: int, path: str, body: dict[str, Any] | None = None, limit_s: float = 5) -> bytes:
-    """Ask the server something, and never a proxy.
+    """Send a request to the server, bypassing any proxy.
 
     Raises:
-        OSError: it does not answer, or with an error.
+        OSError: the server does not answer, or answers with an error.
     """
     data = body and json.dumps(body).encode()
     request = urllib.request.Request(
@@ -80,7 +80,7 @@ def wait(server: subprocess.Popen[bytes], port: int) -> None:
     """Wait until the server is ready.
 
     Raises:
-        AssertionError: it ends instead, or is not ready in time.
+        AssertionError: the server ends, or is not ready in time.
     """
     end = time.monotonic() + START_S
     while time.monotonic() < end:
@@ -96,10 +96,10 @@ def wait(server: subprocess.Popen[bytes], port: int) -> None:
 
 
 def complete(port: int) -> None:
-    """Ask for a completion of a prompt of some chunks.
+    """Request a completion of a prompt of several chunks.
 
     Raises:
-        AssertionError: there is none, or too short a one.
+        AssertionError: the server fails, or its completion is too short.
     """
     prompt = [10 + number * 7919 % (VOCABULARY - 20) for number in range(CHUNKS * CHUNK)]
     wanted = {"max_tokens": NEW, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -116,12 +116,12 @@ def complete(port: int) -> None:
 
 
 def causes(log: str) -> list[str]:
-    """Give the errors that the server's log names."""
+    """Return the errors in the server's log."""
     return re.findall(r"\b\w+(?:Error|Exception): .+", log)
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """End the server with all of its processes."""
+    """Stop the server and all its processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(server.pid, number)
@@ -131,7 +131,7 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """Make the model, serve it, and ask."""
+    """Make the model, serve it, and request a completion."""
     folder = Path(tempfile.mkdtemp())
     write(folder / "model")
     with socket.socket() as free:

@@ -11,7 +11,7 @@ BLOCK = 16
 
 
 class Layer:
-    """Layer 4 of a small model for prompts of up to `max_model_len` tokens: `config`, `spec` of its cache, `impl`."""
+    """Layer 4 of a small model for prompts of up to `max_model_len` tokens: `config`, cache `spec` and `impl`."""
 
     def __init__(self, max_model_len: int) -> None:
         from vllm.config import set_current_vllm_config
@@ -34,14 +34,14 @@ class Layer:
             )
         self.impl = layer.impl
         spec = layer.get_kv_cache_spec(self.config)
-        # From 0.28 on the model runner lets the backend say how large a slot is.
+        # From 0.28 on the model runner lets the backend choose the size of a slot.
         self.spec = getattr(TurboQuantAttentionBackend, "customize_spec", lambda spec: spec)(spec)
 
     def continue_prompt(self, cached: int, chunk: int) -> tuple[list[int], list[str]]:
-        """Go on with a prompt of `cached` tokens by `chunk` tokens, on a device that only knows shapes.
+        """Continue a prompt of `cached` tokens by `chunk` tokens, on the meta device.
 
         Returns:
-            How many keys each call of attention was given, and the tensors that the layer holds afterwards.
+            The number of keys in each call of attention, and the names of the tensors that the layer holds afterwards.
         """
         import torch
         from vllm.triton_utils import triton
@@ -58,7 +58,7 @@ class Layer:
         for module in (turboquant_attn, triton_turboquant_decode):
             vars(module).update(_tq_full_dequant_kv=_Kernel(), _use_fp8_e4b15=lambda _device=0: 0)
         vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, flash_attn_varlen_func=attend)
-        vars(triton).setdefault("next_power_of_2", lambda number: 1 << (number - 1).bit_length())  # without a GPU
+        vars(triton).setdefault("next_power_of_2", lambda number: 1 << (number - 1).bit_length())  # absent without GPU
         vars(merge_attn_states)["merge_attn_states"] = lambda *_, **__: None
 
         heads, kv_heads, size = DENSE["num_attention_heads"], DENSE["num_key_value_heads"], DENSE["head_dim"]
@@ -80,11 +80,11 @@ class Layer:
         return given, sorted(set(vars(layer)) - before)
 
 
-def check_stop(layer: Layer) -> None:
-    """Where an overlay added the stop for speculative decoding, check that it stops a start with full CUDA graphs.
+def check_refusal(layer: Layer) -> None:
+    """If an overlay added the refusal of speculative decoding, check that it refuses full CUDA graphs.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: vLLM starts.
     """
     try:
         import vllm._vpatch.turboquant_speculation  # noqa: F401
@@ -111,7 +111,7 @@ class _Kernel:
 
 
 def workspace() -> Any:
-    """Give vLLM a new workspace, on a device that only knows shapes."""
+    """Install a new workspace in vLLM, on the meta device."""
     import torch
     from vllm.v1.worker import workspace
 

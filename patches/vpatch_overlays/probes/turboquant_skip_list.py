@@ -1,4 +1,4 @@
-"""A list of layers to skip that names a kind of layer, beside the first and last layers that TurboQuant skips."""
+"""A list of layers to skip that names a kind of layer, next to the first and last layers that TurboQuant skips."""
 
 from vpatch_overlays.probes.bare import DENSE, engine_config, expect, settle
 

@@ -1,13 +1,13 @@
-"""TurboQuant's workspace, once it is locked: the longest continuation of a prompt and a decode find their places."""
+"""TurboQuant's workspace after it is locked: the longest continuation of a prompt and a decode fit into it."""
 
 from vpatch_overlays.probes.bare import DENSE, expect, settle
-from vpatch_overlays.probes.turboquant_layer import Layer, check_stop, workspace
+from vpatch_overlays.probes.turboquant_layer import Layer, check_refusal, workspace
 
 LONGEST, CHUNK = 8192, 512
 
 
 def main() -> None:
-    """Make the metadata builder, which is done before the workspace is locked; then go on with a prompt."""
+    """Make the metadata builder, then lock the workspace and continue a prompt."""
     settle()
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
@@ -25,7 +25,7 @@ def main() -> None:
     except AssertionError as error:
         raise AssertionError(f"the workspace was to be large enough when it is locked: {error}") from None
     expect("buffers that a layer keeps", [], held)
-    check_stop(layer)
+    check_refusal(layer)
 
 
 if __name__ == "__main__":

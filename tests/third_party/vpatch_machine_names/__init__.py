@@ -1,1 +1,1 @@
-"""An overlay that is not vpatch's own."""
+"""An overlay that another distribution ships."""

@@ -1,4 +1,4 @@
-"""Model configs, as far as `TurboQuantConfig.get_boundary_skip_layers` looks at them, and what it says of each."""
+"""Model configs for `TurboQuantConfig.get_boundary_skip_layers`, and the layers that it skips in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINEAR, FULL = "linear_attention", "full_attention"
 
 @dataclass(frozen=True)
 class Case:
-    """A model's text config, its wrapper's config where that differs, and the arguments after the model's."""
+    """A model's text config, its wrapper's config if that differs, and the other arguments."""
 
     text: dict[str, Any]
     wrapper: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ CASES = {
     "hybrid, n": Case({"layer_types": [LINEAR, FULL]}, arguments=(1,)),
     "hybrid, n=0": Case({"layer_types": [LINEAR, FULL]}, arguments=(0,)),
     "hybrid, named n": Case({"layer_types": [LINEAR, FULL]}, named=0),
-    # A multimodal wrapper's own lists are about something else, but for attn_type_list.
+    # In a multimodal wrapper, only attn_type_list is about the text model's layers.
     "text config first": Case({"layer_types": [LINEAR, FULL]}, wrapper={"layer_types": [FULL, FULL]}),
     "wrapper only": Case({}, wrapper={"layer_types": [FULL]}),
     "wrapper's attn_type_list": Case({}, wrapper={"attn_type_list": [1, 0]}),
@@ -59,7 +59,7 @@ CASES = {
 
 
 def skipped(found: dict[str, Any], case: Case) -> None:
-    """Say which layers are attention, and which of them TurboQuant leaves alone."""
+    """Return which layers are attention, and which of them TurboQuant skips."""
     from vllm.model_executor.layers.quantization.turboquant import config
 
     named = {} if case.named is None else {"n": case.named}

@@ -1,4 +1,4 @@
-"""Any config object as plain values, so that two processes' can be compared."""
+"""Config objects as plain values, so that those of two processes can be compared."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-RANDOM = {"instance_id"}  # drawn anew in each process
+RANDOM = {"instance_id"}  # random in each process
 
 
 def plain(value: Any) -> Any:
-    """Give a value as JSON would have it, with the type of every object, and nothing left out but `RANDOM`.
+    """Convert a value to JSON types, with the type of every object and every member except `RANDOM`.
 
     Raises:
-        TypeError: it holds something whose members cannot be listed.
+        TypeError: the members of an object in it cannot be listed.
     """
     match value:
-        case Enum():  # before str and int, which many of vLLM's are as well
+        case Enum():  # before str and int, from which many of vLLM's enums inherit, too
             return f"{type(value).__name__}.{value.name}"
         case None | bool() | int() | float() | str():
             return value

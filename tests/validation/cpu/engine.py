@@ -1,4 +1,4 @@
-"""vLLM's engine as far as KV caches: its own code but for the executor, which says what workers would say."""
+"""vLLM's engine up to its KV caches: its own code with a stand-in for the executor, which answers for the workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Workers:
-    """Stands in for an executor: workers with these specs, and so many bytes each."""
+    """A stand-in for an executor: workers with these specs and this many bytes each."""
 
     def __init__(self, config: Any, specs: list[dict[str, Any]]) -> None:
         self.config, self.specs = config, specs
@@ -32,7 +32,7 @@ class Workers:
         return [WorkerBase.get_supported_kv_cache_layouts(worker)] * len(self.specs)
 
     def set_kv_cache_layout(self, *_: Any) -> None:
-        """The layers have it from the config, which is the same object here."""
+        """Layers read the layout from the config, which is the same object here."""
 
     def initialize_from_config(self, made: list[Any]) -> None:
         self.made = made
@@ -42,7 +42,7 @@ class Workers:
 
 
 def initialized(workers: Workers, *budgets: int) -> Any:
-    """Let the engine make its KV caches, of one budget for all workers or one for each; give the scheduler's config."""
+    """Let the engine make its KV caches, with one budget for all workers or one each; return the scheduler's config."""
     from vllm.v1.engine.core import EngineCore
 
     workers.budgets = list(budgets) if len(budgets) > 1 else [*budgets] * len(workers.specs)
@@ -51,9 +51,9 @@ def initialized(workers: Workers, *budgets: int) -> Any:
 
 
 def specs_of(config: Any) -> list[dict[str, Any]]:
-    """Settle the block size of each stage of pipeline parallelism and give its specs, as its workers do.
+    """Settle the block size of each stage of pipeline parallelism and return its specs, as its workers do.
 
-    The layers of all stages are there, as one rank of tensor parallelism has them.
+    The config has the layers of all stages, as one rank of tensor parallelism builds them.
     """
     from vllm.distributed.utils import get_pp_indices
     from vllm.platforms import current_platform
@@ -77,13 +77,13 @@ def specs_of(config: Any) -> list[dict[str, Any]]:
 
 
 def _index(layer: str) -> int:
-    """Give a layer's place among those of the model; draft layers come after all."""
+    """Return a layer's index in the model; draft layers come last."""
     return sys.maxsize - 1 if layer.startswith("mtp.") else int(re.findall(r"\.(\d+)\.", layer)[0])
 
 
 @contextlib.contextmanager
 def ranks(count: int) -> Iterator[None]:
-    """Make layers believe that they are the first of so many ranks of tensor parallelism."""
+    """Make layers act as the first of `count` ranks of tensor parallelism."""
     from vllm.distributed import parallel_state
 
     group = parallel_state.get_tp_group()

@@ -1,4 +1,4 @@
-"""Virtual environments in which vLLM's own Python code runs without a GPU; built on first use, kept in `.cache/`."""
+"""Virtual environments in which vLLM's own Python code runs without a GPU, built on first use and kept in `.cache/`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CACHE = ROOT / ".cache"
 SHARED = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
-GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # from which release on, newest first
+GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # by first release, newest first
 
 OURS = ("VLLM_", "HF_", "PYTHON", "PYTEST_", "TRITON_", "CUDA_")
 
 
 def interpreter(release: str) -> Path:
-    """Give the Python in which a release of vLLM ("0.20.2") runs; build its environment if it is not whole.
+    """Return the Python in which a release of vLLM ("0.20.2") runs; build its environment unless it is complete.
 
-    There are two, with what differs (transformers 4 or 5) in front of what they share (torch).
+    There are two environments. Each adds what differs (transformers 4 or 5) to the packages that they share (torch).
 
     Raises:
         RuntimeError: it cannot be built, for instance because a requirement has no wheel for this Python.
@@ -38,7 +38,7 @@ def interpreter(release: str) -> Path:
 
 
 def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
-    """Give a virtual environment with what the files require; it also sees the packages of the one it is `over`."""
+    """Build a virtual environment with the requirements of the files, on top of the packages of `over`."""
     key = hashlib.sha256(
         f"{sys.implementation.cache_tag} {platform.machine()} {sys.base_prefix} {over and over.name}".encode()
     )
@@ -49,13 +49,13 @@ def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
     with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "whole").exists():
-            shutil.rmtree(home, ignore_errors=True)  # what an interrupted build left
+            shutil.rmtree(home, ignore_errors=True)  # left by an interrupted build
             _do(sys.executable, "-m", "venv", str(home))
             if over:
                 packages = _packages(home)
                 (packages / "shared.pth").write_text(os.path.relpath(_packages(over), packages))
             for name, *options in requirements:
-                # Wheels only: a source distribution would want compilers, and fail later and less clearly.
+                # Wheels only: a source distribution needs compilers, and fails later with a less clear error.
                 install = ("install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:")
                 _do(str(home / "bin/python"), "-m", "pip", *install, *options, "--requirement", str(HERE / name))
             (home / "whole").touch()
@@ -67,9 +67,9 @@ def _packages(environment: Path) -> Path:
 
 
 def environ(tree: Path, home: Path) -> dict[str, str]:
-    """Give the environment variables for a process that is to see `tree` as its vLLM, and this project's tests.
+    """Return the environment variables for a process that imports vLLM from `tree`, and this project's tests.
 
-    Nothing is written but below `home`, the tree keeps no bytecode, and nobody asks a hub for a model.
+    The process writes below `home` only, leaves no bytecode in the tree, and asks no hub for a model.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return kept | {
@@ -78,7 +78,7 @@ def environ(tree: Path, home: Path) -> dict[str, str]:
         "XDG_CONFIG_HOME": str(home / ".config"),
         "PYTHONPATH": os.pathsep.join((str(tree), str(ROOT))),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # also lets vLLM accept a Triton without a driver
+        "CUDA_VISIBLE_DEVICES": "",  # also makes vLLM accept a Triton without a driver
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_LEVEL": "INFO",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
@@ -87,9 +87,9 @@ def environ(tree: Path, home: Path) -> dict[str, str]:
 
 
 def probe(python: Path, name: str, tree: Path, home: Path, *arguments: str) -> dict[str, Any]:
-    """Run `tests/validation/cpu/<name>.py HOME ARGUMENTS`; give the one JSON object that it prints.
+    """Run `tests/validation/cpu/<name>.py HOME ARGUMENTS`; return the one JSON object that it prints.
 
-    In a process of its own, since vLLM's platforms and registries are global. It may write to `home`, an empty folder.
+    It is a separate process, since vLLM's platforms and registries are global. It may write to `home`, an empty folder.
     """
     command = [str(python), "-m", f"tests.validation.cpu.{name}", str(home), *arguments]
     ran = subprocess.run(command, cwd=home, env=environ(tree, home), capture_output=True, text=True, check=False)

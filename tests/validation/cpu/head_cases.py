@@ -1,4 +1,4 @@
-"""Output heads as cases: how their weights are quantised and shared out, and what a config says of them."""
+"""Test cases of output heads: their quantization, their split among ranks, and how configs name them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MULTIMODAL, BARE = "language_model.lm_head", "lm_head"
 
 
 def group(*targets: str, kind: str = "block", activations: str = "dynamic", block: tuple[int, int] = (128, 128)) -> Any:
-    """Give a config group as llm-compressor writes it: FP8 weights by `kind`, and activations "static" or none ("")."""
+    """Return a config group as llm-compressor writes it: FP8 weights by `kind`, activations "static" or none ("")."""
     fp8 = {"num_bits": 8, "type": "float", "symmetric": True}
     weights = fp8 | {"strategy": kind, "dynamic": False} | ({"block_structure": list(block)} if kind == "block" else {})
     per_token = {"strategy": "group", "group_size": block[1]} if kind == "block" else {"strategy": "token"}
@@ -24,7 +24,7 @@ def group(*targets: str, kind: str = "block", activations: str = "dynamic", bloc
 
 
 def nvfp4(*targets: str) -> Any:
-    """Give a config group in NVFP4, weights and activations."""
+    """Return a config group in NVFP4, weights and activations."""
     fp4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
     return {
         "targets": list(targets),
@@ -35,7 +35,7 @@ def nvfp4(*targets: str) -> Any:
 
 
 def config(*groups: Any, ignore: tuple[str, ...] = ()) -> Any:
-    """Give the `quantization_config` of a checkpoint."""
+    """Return the `quantization_config` of a checkpoint."""
     return {
         "quant_method": "compressed-tensors",
         "format": "mixed-precision",
@@ -46,9 +46,9 @@ def config(*groups: Any, ignore: tuple[str, ...] = ()) -> Any:
 
 @dataclass(frozen=True)
 class Head:
-    """A head and how its checkpoint holds it; `kind` "scalar" is a tensor scale without a dimension.
+    """A head, and how its checkpoint stores it; `kind` "scalar" is a tensor scale without a dimension.
 
-    `added` are tokens beyond the checkpoint's vocabulary, `padding` what its rows are padded to a multiple of.
+    `added` counts the tokens beyond the checkpoint's vocabulary; rows are padded to a multiple of `padding`.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Head:
 
     @property
     def multiple(self) -> int:
-        """What the rows are really padded to a multiple of: every rank has whole blocks."""
+        """The multiple that rows are padded to in the end, so that every rank has whole blocks."""
         return (
             lcm(self.padding, self.block[0] * self.ranks) if self.kind == "block" and self.ranks > 1 else self.padding
         )
@@ -107,7 +107,7 @@ LOADED: dict[str, Head] = {
     **{f"block {name}": head for name, head in CUT.items()},
 }
 
-# A tensor of the checkpoint, and what is wrong with it: (rows, columns) more than it should have, or its whole shape.
+# A tensor of the checkpoint with a wrong shape: by so many rows and columns, or as a whole.
 MISSHAPEN: dict[str, tuple[Head, str, tuple[int, ...]]] = {
     "block, a row more": (Head("block", 1000), "weight_scale", (9, 2)),
     "block, a row less": (Head("block", 1000), "weight_scale", (7, 2)),
@@ -147,7 +147,7 @@ TARGETED: dict[str, Any] = {
     **{f"target {name}": config(group(name, kind="channel")) for name in NAMES},
     **{f"target Linear and {name}": config(nvfp4("Linear"), group(name, kind="channel")) for name in NAMES},
 }
-# Of the other spelling only, an expression loses to a target of the head's own name, and a name does not.
+# An expression that matches only the other spelling loses to a target of the head's own name; a plain name does not.
 ONE_SPELLING = {"re:lm_head": BARE, r"re:^lm_head$": BARE, r"re:.*language_model\.lm_head$": MULTIMODAL}
 UNTARGETED: dict[str, Any] = {
     "target Linear": config(group("Linear", kind="channel")),
@@ -177,4 +177,4 @@ APART: dict[str, tuple[Any, str]] = {
         BARE,
     ),
 }
-"""Configs that quantize the head of one spelling and ignore that of the other, which is named."""
+"""Configs that quantize the head by one spelling and ignore it by the other, with the ignored spelling."""

@@ -1,4 +1,4 @@
-"""Heads of drafts beside the head of their target, on the real classes: an EAGLE draft that owns its head."""
+"""Heads of an EAGLE draft and its target on the real classes; the draft has a head of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Config = Callable[..., Any]
 def draft(found: dict[str, Any], engine_config: Config, target: Path, own: Path, *, alike: bool = False) -> None:
     """Build a target and its EAGLE draft from their own configs, and ask both runners whether they share the head.
 
-    `alike`: the draft's head holds the same values as the target's.
+    If `alike`, the draft's head holds the same values as the target's.
     """
     import torch
     from vllm.config import set_current_vllm_config
@@ -46,7 +46,7 @@ def _first_runner(small: Any, big: Any, config: Any) -> bool:
 
 
 def _second_runner(small: Any, big: Any) -> bool | None:
-    """None: this release does not compare heads there."""
+    """None if this release does not compare heads."""
     module = import_module("vllm.v1.worker.gpu.spec_decode.eagle.utils")
     share = getattr(module, "_should_share", None)
     return share(small, "has_own_lm_head", small.lm_head, big.lm_head) if share else None

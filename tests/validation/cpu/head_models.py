@@ -1,4 +1,4 @@
-"""Small models with the head of a big one's kind, each as a config.json: Qwen3.5 as Qwen3.6-35B-A3B-NVFP4 is made."""
+"""Small models with a head like that of a big one, each as a config.json: Qwen3.5 built like Qwen3.6-35B-A3B-NVFP4."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ EXPERTS = {
 }
 VISION = {"model_type": "qwen3_5", "depth": 1, "hidden_size": 64, "num_heads": 2, "out_hidden_size": HIDDEN}
 
-# Experts are not, unlike in the big model: how they are computed is chosen among kernels that are not here.
+# Unlike in the big model, experts are not quantized: their kernels are not available here.
 INSIDE = ("re:.*visual.*", "re:.*linear_attn.*", "re:.*mlp.gate$", "re:.*mlp.experts.*", "re:.*shared_expert_gate$")
 
 
 def fp8_head(target: str = BARE) -> Any:
-    """Give the quantisation config of the `fp8-head` branch: NVFP4 inside, the head in FP8 blocks."""
+    """Return the quantization config of the `fp8-head` branch: NVFP4 inside, the head in FP8 blocks."""
     return config(nvfp4("Linear"), group(target), ignore=(*INSIDE, "re:^mtp.*"))
 
 
@@ -53,7 +53,7 @@ BF16_HEAD = config(nvfp4("Linear"), ignore=(*INSIDE, "re:^mtp.*", BARE))
 
 
 def qwen3_5(quantization: Any, **text: Any) -> dict[str, Any]:
-    """Give a multimodal Qwen3.5."""
+    """Return the config of a multimodal Qwen3.5."""
     tied = {"tie_word_embeddings": text.get("tie_word_embeddings", False)}
     return {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
@@ -65,7 +65,7 @@ def qwen3_5(quantization: Any, **text: Any) -> dict[str, Any]:
 
 
 def qwen3_next(quantization: Any) -> dict[str, Any]:
-    """Give a Qwen3-Next."""
+    """Return the config of a Qwen3-Next."""
     return (
         {
             "architectures": ["Qwen3NextForCausalLM"],
@@ -78,7 +78,7 @@ def qwen3_next(quantization: Any) -> dict[str, Any]:
 
 
 def qwen3(quantization: Any) -> dict[str, Any]:
-    """Give a dense Qwen3, one of the many models that pass their quantisation config to the head."""
+    """Return the config of a dense Qwen3, one of the many models that pass their quantization config to the head."""
     architecture = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "quantization_config": quantization}
     return architecture | {name: value for name, value in SHARED.items() if not name.startswith(("layer_", "linear_"))}
 

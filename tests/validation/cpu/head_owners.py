@@ -1,4 +1,4 @@
-"""EAGLE drafts that have a head of their own and pass the target's quantization config to it, as each config.json."""
+"""Configs of EAGLE drafts that have a head of their own and pass the target's quantization config to it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OTHERS = "re:.*(layers|_proj).*"
 
 
 def fp8(kind: str, name: str = BARE) -> Any:
-    """A quantization config that has nothing but the head."""
+    """A quantization config that covers only the head."""
     return config(group(name, kind=kind), ignore=(OTHERS,))
 
 
@@ -67,11 +67,11 @@ PLAIN = config(group("another", kind="channel"), ignore=(OTHERS, BARE))
 TARGETS = {"plain": qwen3(PLAIN)} | {kind: qwen3(fp8(kind)) for kind in ("block", "channel")}
 CLASSES = {"EagleMiniCPMForCausalLM": minicpm, "EagleDeepseekV3ForCausalLM": deepseek}
 RENAMED = "model.unembedding"
-"""A checkpoint's name for the head, which the model's class is made to map to `lm_head`. vLLM maps names with a dot."""
+"""A checkpoint's name for the head, which the model class is changed to map to `lm_head`. vLLM maps dotted names."""
 
 OWN = {"bf16": None, "channel": fp8("channel"), "renamed": fp8("channel", RENAMED)}
 DRAFTS = {f"{name}, {own}": make(quantization) for name, make in CLASSES.items() for own, quantization in OWN.items()}
 REPLACED = ("nothing", "model_config", "model_config and quant_config")
-"""What runners replace in the vLLM config before they build a draft."""
+"""Parts of the vLLM config that runners replace before they build a draft."""
 
 REPLACEABLE = "EagleMiniCPMForCausalLM"

@@ -27,7 +27,7 @@ SHARED = {
 
 
 def gpt_oss(quantization: Any) -> dict[str, Any]:
-    """A GPT-OSS, whose config says that nothing is quantized but the head."""
+    """A GPT-OSS whose config quantizes only the head."""
     return {
         "architectures": ["GptOssForCausalLM"],
         "model_type": "gpt_oss",
@@ -145,7 +145,7 @@ TARGET = qwen3(config(group("Linear", kind="channel"), group(BARE)))
 
 
 def llama4_draft(quantization: Any | None = None) -> dict[str, Any]:
-    """An EAGLE draft with a head of its own in bfloat16, or as its own checkpoint's config says."""
+    """An EAGLE draft with a head of its own, in bfloat16 or quantized by its own checkpoint's config."""
     made = {
         "architectures": ["Llama4ForCausalLM"],
         "model_type": "llama4_text",

@@ -1,6 +1,6 @@
-"""Output heads of the real vLLM, loaded from a checkpoint that is made up and held against it row by row.
+"""Output heads of the real vLLM, loaded from a made-up checkpoint and compared with it row by row.
 
-What they are compared with is computed here from the checkpoint's tensors alone.
+The expected values are computed here, from the checkpoint's tensors alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.validation.cpu.head_cases import Head
 Tensors = dict[str, Any]
 
 
-def dequantised(weight: Any, scale: Any, block: Sequence[int] | None) -> Any:
-    """Give weights [rows, H] with their scales: one for all, one a row, or one a block."""
+def dequantize(weight: Any, scale: Any, block: Sequence[int] | None) -> Any:
+    """Dequantize weights [rows, H] by their scales: one for all, one a row, or one a block."""
     import torch
 
     if not block:
@@ -27,7 +27,7 @@ def dequantised(weight: Any, scale: Any, block: Sequence[int] | None) -> Any:
 
 
 class Reference:
-    """Stands in for the FP8 kernels, which want a GPU: dequantises what it finds on the layer, and multiplies."""
+    """A stand-in for the FP8 kernels, which need a GPU: dequantizes the layer's weights and multiplies."""
 
     def __init__(self, **options: Any) -> None:
         self.block = options.get("weight_group_shape")
@@ -40,12 +40,12 @@ class Reference:
 
     def apply_weights(self, layer: Any, x: Any, bias: Any = None) -> Any:
         weight = layer.weight if layer.weight_block_size else layer.weight.t()
-        return self.multiply(x, dequantised(weight, layer.weight_scale, layer.weight_block_size), bias)
+        return self.multiply(x, dequantize(weight, layer.weight_scale, layer.weight_block_size), bias)
 
     # Up to 0.19, for blocks.
     def apply(self, input: Any, weight: Any, weight_scale: Any, input_scale: Any, bias: Any) -> Any:  # noqa: A002
         assert input_scale is None
-        return self.multiply(input, dequantised(weight, weight_scale, self.block), bias)
+        return self.multiply(input, dequantize(weight, weight_scale, self.block), bias)
 
     def multiply(self, x: Any, weight: Any, bias: Any) -> Any:
         logits = x.float() @ weight.t()
@@ -53,11 +53,11 @@ class Reference:
 
 
 def stand_in() -> None:
-    """Put the reference in the place of the kernels. To be called before vLLM lists its quantisations."""
+    """Replace the kernels by the reference. Call this before vLLM lists its quantizations."""
     import torch
     from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
-    # It is imported with all others, and wants a package that comes with a GPU.
+    # vLLM imports it with all others; it needs a package that comes with a GPU
     humming = "vllm.model_executor.layers.quantization.humming"
     sys.modules[humming] = ModuleType(humming)
     sys.modules[humming].HummingConfig = QuantizationConfig  # type: ignore[attr-defined]
@@ -71,16 +71,16 @@ def stand_in() -> None:
             if hasattr(module, name):
                 setattr(module, name, Reference)
 
-    def quantise(out: Any, x: Any, scale: Any, *_: Any) -> None:
+    def quantize(out: Any, x: Any, scale: Any, *_: Any) -> None:
         out.copy_((x.float() / scale).to(out.dtype))
 
-    torch.ops._C.static_scaled_fp8_quant = quantise
+    torch.ops._C.static_scaled_fp8_quant = quantize
     torch.cuda.Event = object
 
 
 @contextlib.contextmanager
 def rank(number: int, ranks: int) -> Iterator[None]:
-    """Make this process one rank of several, as far as it can tell without talking to the others."""
+    """Make this process one rank of several, without communication to the others."""
     from vllm.distributed import parallel_state
 
     group = parallel_state.get_tp_group()
@@ -93,7 +93,7 @@ def rank(number: int, ranks: int) -> Iterator[None]:
 
 
 def checkpoint(head: Head) -> Tensors:
-    """Give the tensors that a checkpoint has of a head, no two scales of them alike."""
+    """Return a checkpoint's tensors of a head; all its scales differ."""
     import torch
 
     torch.manual_seed(head.vocab)
@@ -108,8 +108,8 @@ def checkpoint(head: Head) -> Tensors:
 
 
 def reference(head: Head, tensors: Tensors) -> Any:
-    """Give the dequantised weights of a checkpoint, [V, H]."""
-    return dequantised(tensors["weight"], tensors["weight_scale"], head.block if head.kind == "block" else None)
+    """Return the dequantized weights of a checkpoint, [V, H]."""
+    return dequantize(tensors["weight"], tensors["weight_scale"], head.block if head.kind == "block" else None)
 
 
 def build(head: Head, config: Any, prefix: str = "lm_head") -> Any:
@@ -136,13 +136,13 @@ def load(layer: Any, tensors: Tensors) -> None:
 
 
 def compare(head: Head, layer: Any, weights: Any, number: int) -> dict[str, Any]:
-    """Compare one rank's share with the checkpoint's `weights` [V, H], dequantized: how many rows, and which are wrong.
+    """Compare one rank's share with the checkpoint's dequantized `weights` [V, H]: how many rows, and which are wrong.
 
     A rank has an even share of the padded vocabulary, in order.
     """
     share = -(-head.vocab // head.multiple) * head.multiple // head.ranks
     wanted = weights[number * share : (number + 1) * share]
-    got = dequantised(layer.weight, layer.weight_scale, head.block if head.kind == "block" else None)
+    got = dequantize(layer.weight, layer.weight_scale, head.block if head.kind == "block" else None)
     rows = len(wanted)
     return {
         "rows": rows,
@@ -157,6 +157,6 @@ def compare(head: Head, layer: Any, weights: Any, number: int) -> dict[str, Any]
 
 
 def logits(layer: Any, hidden: Any) -> Any:
-    """Give what a head makes of hidden states [n, H] once its weights are processed: [n, its rows]."""
+    """Return a head's logits for hidden states [n, H] once its weights are processed: [n, its rows]."""
     layer.quant_method.process_weights_after_loading(layer)
     return layer.quant_method.apply(layer, hidden, None)

@@ -1,4 +1,4 @@
-"""A script for tests.validation.cpu.probes: the server test's checkpoint fits the model that vLLM makes of it."""
+"""Script for tests.validation.cpu.probes: the server probe's checkpoint fits the model that vLLM builds from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpatch_overlays.probes.turboquant_hybrid_serve import ARGUMENTS, FLAGS
 
 
 def parsed(folder: Path) -> Any:
-    """Give the config that the engine arguments of the server's command line make."""
+    """Parse the server's command line and return the config that its engine arguments make."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -23,7 +23,7 @@ def parsed(folder: Path) -> Any:
 
 
 def main() -> None:
-    """Make the checkpoint, the configuration and the model, and load one into the other."""
+    """Write the checkpoint, build the model from its config, and load one into the other."""
     settle()
     import torch
     from safetensors.torch import load_file
@@ -37,7 +37,7 @@ def main() -> None:
     config = parsed(folder)
     assert config.model_config.is_hybrid
     assert config.cache_config.cache_dtype == ARGUMENTS["--kv-cache-dtype"]
-    torch.ops._C.silu_and_mul = None  # looked up, not called
+    torch.ops._C.silu_and_mul = None  # looked up, but not called
     torch.set_default_dtype(torch.bfloat16)
     backend = "vllm.v1.attention.backends.turboquant_attn.TurboQuantAttentionBackend"
     current_platform.get_attn_backend_cls = lambda *_, **__: backend

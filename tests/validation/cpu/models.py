@@ -1,4 +1,4 @@
-"""Models as their config.json alone, with the shapes of real ones."""
+"""config.json files of models with the shapes of real ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def write(folder: Path) -> Path:
-    """Write every model into a folder of its name below `folder`; give `folder`."""
+    """Write every model into a folder of its name below `folder`; return `folder`."""
     for name, config in CONFIGS.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Run pytest on vLLM's own tests without their conftest.py, which wants much more than they do."""
+"""Run pytest on vLLM's own tests without their conftest.py, which has many more requirements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.validation.cpu.platform import single_rank, stand_in_for_torchvision
 
 
 class Fixtures:
-    """Those fixtures of vLLM's conftest.py that tests want which need no model and no GPU."""
+    """The fixtures of vLLM's conftest.py for tests that need no model and no GPU."""
 
     @pytest.fixture
     def default_vllm_config(self) -> Iterator[None]:
@@ -34,7 +34,7 @@ class Fixtures:
 
 
 def main(*arguments: str) -> int:
-    """Run pytest; give its exit status."""
+    """Run pytest; return its exit status."""
     stand_in_for_torchvision()
     # vLLM's tests are a package `tests`, too.
     sys.path[:] = [folder for folder in sys.path if folder != str(ROOT)]

@@ -1,4 +1,4 @@
-"""How much memory PyTorch takes at once, as its CPU allocator tells the profiler."""
+"""Peak memory of PyTorch, as its CPU allocator reports it to the profiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def peak(do: Callable[[], Any]) -> int:
-    """Do something; give the bytes that it had allocated and not freed, at their most."""
+    """Call a function; return the most bytes that it held at once."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -24,7 +24,7 @@ def peak(do: Callable[[], Any]) -> int:
 
 
 def _allocations(events: Any) -> Iterator[tuple[int, int, int]]:
-    """Give when memory was allocated or freed, in ns, how many bytes (freed ones are negative), and where."""
+    """Yield the time of each allocation or release in ns, its bytes (negative if released) and its address."""
     from torch._C._profiler import _EventType
 
     for event in events:

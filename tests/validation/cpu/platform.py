@@ -1,7 +1,7 @@
-"""An NVIDIA GPU for the real vLLM on a machine that has none.
+"""A simulated NVIDIA GPU for the real vLLM on a machine without one.
 
-Enough for configs, for layers on the meta device and for sizes. Nothing of it computes: the compiled extensions are
-missing, and so is the device.
+It suffices for configs, for layers on the meta device and for sizes. It computes nothing: there are no compiled
+extensions and no device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASKED_ON_IMPORT = (
 
 
 def pretend_h100() -> None:
-    """Make this process believe in an H100. To be called once, before anything else imports vLLM."""
+    """Make vLLM see an H100 in this process. Call this once, before anything else imports vLLM."""
     stand_in_for_torchvision()
     for name in ("_C", "_C_stable_libtorch", "_moe_C"):
         _stand_in(f"vllm.{name}")
@@ -40,7 +40,7 @@ def pretend_h100() -> None:
 
     for operator in ASKED_ON_IMPORT:
         setattr(torch.ops._C, operator, lambda _capability: True)
-    torch.ops._C.silu_and_mul = None  # looked up, not called, where a layer is built
+    torch.ops._C.silu_and_mul = None  # looked up, but not called, when a layer is built
 
     import vllm.platforms
     from vllm.platforms.cuda import NonNvmlCudaPlatform
@@ -80,22 +80,22 @@ def pretend_h100() -> None:
 
         @classmethod
         def get_cuda_runtime_major(cls) -> int:
-            return 13  # of the wheels that releases since 0.20 want by default
+            return 13  # of the wheels that releases since 0.20 require by default
 
     vllm.platforms._current_platform = H100()
 
     from vllm.model_executor.models import registry
     from vllm.utils import torch_utils
 
-    registry._run_in_subprocess = lambda look: look()  # another process would not know of the H100
-    torch_utils._aux_stream = object()  # else a stream is made
-    torch.cuda.Event = object  # what torch has in its place cannot be made
+    registry._run_in_subprocess = lambda look: look()  # another process would not see the H100
+    torch_utils._aux_stream = object()  # otherwise vLLM makes a stream
+    torch.cuda.Event = object  # torch's placeholder for it cannot be instantiated
 
 
 def pretend_capability(major: int, minor: int) -> None:
-    """Make the pretended GPU one of another compute capability, with the attention kernels that there are for it.
+    """Change the compute capability of the simulated GPU, and with it the available attention kernels.
 
-    What was chosen for the one before is forgotten.
+    Cached choices for the previous one are dropped.
     """
     from vllm.platforms import current_platform
     from vllm.platforms.interface import DeviceCapability
@@ -109,31 +109,31 @@ def pretend_capability(major: int, minor: int) -> None:
 
 
 def stand_in_for_flashinfer() -> None:
-    """Let FlashInfer be chosen for attention, which each release requires; not for anything else."""
+    """Let vLLM choose FlashInfer for attention, which each release requires, but for nothing else."""
     from vllm.utils.flashinfer import has_flashinfer
 
-    assert not has_flashinfer()  # which is kept
+    assert not has_flashinfer()  # the answer is cached
     for name in ("flashinfer", "flashinfer.decode", "flashinfer.prefill", "flashinfer.utils"):
         sys.modules[name] = MagicMock()
 
     from vllm.v1.attention.backends import flashinfer
 
-    flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # a layer's since 0.33, in CUDA's memory
+    flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # since 0.33 a layer makes it, in CUDA memory
 
 
 def stand_in_for_diskcache() -> None:
-    """Let the engine's core be imported, which until 0.19 wants a cache for structured output."""
+    """Make the engine's core importable, which until 0.19 needs a cache for structured output."""
     _stand_in("diskcache", Cache=object)
 
 
 def stand_in_for_torchvision() -> None:
-    """Let torchvision be imported without its compiled half, which wants the torch that it was built with."""
+    """Make torchvision importable without its compiled half, which needs the torch that it was built with."""
     for name in ("_meta_registrations", "_autograd_registrations"):  # they declare operators of that half
         _stand_in(f"torchvision.{name}")
 
 
 def single_rank(folder: str) -> None:
-    """Make the process groups of tensor parallelism 1; wants a current config."""
+    """Make the process groups of tensor parallelism 1; needs a current config."""
     from vllm.distributed import parallel_state
 
     parallel_state.init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")

@@ -1,4 +1,4 @@
-"""What the V1 model runner of a vLLM makes of its KV cache tensors, as one JSON object on standard output."""
+"""Print the KV cache tensors that vLLM's V1 model runner makes, as one JSON object."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BUDGET = 1 << 30
 
 PRESETS = ("4bit_nc", "k8v4", "k3v4_nc", "3bit_nc")
 HYBRID = tuple((model, f"turboquant_{preset}") for model in ("35B", "27B") for preset in PRESETS)
-# Of these the first and last layers are not quantised.
+# The first and last layers of these are not quantized.
 DENSE = tuple(("dense", f"turboquant_{preset}") for preset in PRESETS)
 OTHERS = tuple((model, dtype) for model in ("35B", "dense") for dtype in ("auto", "fp8"))
 
 
 def tensors(found: dict[str, Any], model: str, dtype: str) -> None:
-    """Take a model to the tensors of its layers by the methods of the runner, on a runner that has no device."""
+    """Make the tensors of a model's layers by the runner's own methods, on a runner without a device."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
@@ -43,7 +43,7 @@ def tensors(found: dict[str, Any], model: str, dtype: str) -> None:
         attn_groups=[],
         runner_only_attn_layers=set(),
         kv_sharing_fast_prefill_eligible_layers=set(),
-        _check_and_update_cudagraph_mode=lambda *_, **__: None,  # there is nothing to capture
+        _check_and_update_cudagraph_mode=lambda *_, **__: None,  # nothing to capture
     )
     with set_current_vllm_config(config):
         runner.initialize_attn_backend(kv_cache)
@@ -57,7 +57,7 @@ def tensors(found: dict[str, Any], model: str, dtype: str) -> None:
 
 
 def main(home: str, folder: str) -> None:
-    """Do every case; `folder` is where the models are."""
+    """Run every case; `folder` holds the models."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch

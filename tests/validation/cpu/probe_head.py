@@ -1,4 +1,4 @@
-"""What a vLLM makes of output heads that compressed-tensors quantises, as one JSON object on standard output."""
+"""Print what vLLM does with output heads that compressed-tensors quantizes, as one JSON object."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def engine_config(folder: Path, **options: Any) -> Any:
 
 
 def parsed(quantization: Any, *, mapped: bool = False) -> Any:
-    """Give a checkpoint's config as vLLM reads it for a head at `lm_head`, or `mapped` for a multimodal Qwen3.5."""
+    """Parse a checkpoint's config as vLLM does for a head at `lm_head`, or `mapped` for a multimodal Qwen3.5."""
     from vllm.model_executor.layers.quantization import get_quantization_config
     from vllm.model_executor.model_loader.utils import configure_quant_config
     from vllm.model_executor.models.qwen3_5 import Qwen3_5ForConditionalGeneration
@@ -50,7 +50,7 @@ def parsed(quantization: Any, *, mapped: bool = False) -> Any:
 
 
 def loaded(found: dict[str, Any], head: Head) -> None:
-    """Load a head on every rank; say what it holds, and whether it multiplies right."""
+    """Load a head on every rank; record its contents and whether it multiplies correctly."""
     import torch
 
     tensors, found["ranks"], gathered = checkpoint(head), [], []
@@ -69,14 +69,14 @@ def loaded(found: dict[str, Any], head: Head) -> None:
                 seen["logits"] = torch.allclose(rows, wanted[:, start : start + seen["rows"]], rtol=1e-4, atol=1e-3)
             found["ranks"].append(seen)
     if gathered:
-        # As LogitsProcessor does: side by side, in LoRA's order where there are added tokens, then cut.
+        # As LogitsProcessor does: concatenate, reorder as for LoRA if there are added tokens, then cut.
         mapping = layer.get_sharded_to_full_mapping() if head.added else None
         whole = torch.cat(gathered, dim=-1)[:, mapping or slice(None)][:, : head.vocab]
         found["gathered"] = torch.allclose(whole, wanted[:, : head.vocab], rtol=1e-4, atol=1e-3)
 
 
 def geometry(layer: Any) -> list[Any]:
-    """Give the attributes by which kernels know a linear layer, and the size of the layer's weight."""
+    """Return the attributes by which kernels know a linear layer, and the size of the layer's weight."""
     sizes = ("input_size", "input_size_per_partition", "output_size", "output_size_per_partition")
     names = (*sizes, "output_partition_sizes", "prefix", "has_bias")
     return [*(getattr(layer, name, None) for name in names), list(layer.weight.shape)]
@@ -92,21 +92,21 @@ def misshapen(found: dict[str, Any], head: Head, name: str, shape: tuple[int, ..
 
 
 def plain_checkpoint(found: dict[str, Any], head: Head) -> None:
-    """Load a checkpoint whose config quantizes the head, and whose head is not."""
+    """Load a checkpoint with a plain head, although its config quantizes the head."""
     import torch
 
     load(build(head, parsed(head.quantization)), {"weight": torch.ones(head.vocab, head.hidden, dtype=torch.bfloat16)})
 
 
 def dispatched(found: dict[str, Any], quantization: Any) -> None:
-    """Say whether heads at both prefixes are quantised."""
+    """Record whether heads at both prefixes are quantized."""
     for prefix in (BARE, MULTIMODAL):
         layer = build(PLAIN, parsed(quantization, mapped=prefix == MULTIMODAL), prefix)
         found[prefix] = [type(layer.quant_method).__name__, str(layer.weight.dtype)]
 
 
-def unquantised(found: dict[str, Any], quantization: Any | None, ranks: int, *, bias: bool = False) -> None:
-    """Give all that a plain head, and plain embeddings, are on every rank, the loaded bytes included."""
+def unquantized(found: dict[str, Any], quantization: Any | None, ranks: int, *, bias: bool = False) -> None:
+    """Record every attribute of a plain head and of plain embeddings on every rank, the loaded bytes included."""
     import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
@@ -136,7 +136,7 @@ def wrongly_loaded(found: dict[str, Any], layer: Any, tensor: Any) -> None:
 
 
 def packed(found: dict[str, Any]) -> None:
-    """Load a head that GPTQ packs, and a `g_idx` that every rank has whole."""
+    """Load a head that GPTQ packs, with a `g_idx` that every rank has whole."""
     import torch
     from vllm.model_executor.layers.quantization import get_quantization_config
 
@@ -155,7 +155,7 @@ def packed(found: dict[str, Any]) -> None:
 
 
 def digest(tensor: Any) -> list[Any]:
-    """Give a tensor's type, shape and bytes in short."""
+    """Return a tensor's type, shape and a hash of its bytes."""
     import torch
 
     data = tensor.data.contiguous().view(torch.uint8).numpy().tobytes()
@@ -163,7 +163,7 @@ def digest(tensor: Any) -> list[Any]:
 
 
 def tied(found: dict[str, Any], quantization: Any, ranks: int = 1, head: Head = PLAIN) -> None:
-    """Tie a head to embeddings, and load them: once as they are, once from a head in FP8."""
+    """Tie a head to embeddings and load both, once as they are and once with a head in FP8."""
     import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
@@ -211,7 +211,7 @@ def _rows(layer: Any) -> list[int]:
 
 
 def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
-    """Build a model (or of its MTP module the class `kind`), load a head into it, and let it compute logits."""
+    """Build a model (or the MTP class `kind`), load a head into it, and compute logits."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -221,11 +221,11 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
     text = config.model_config.hf_text_config
     options = {"model_class": ModelRegistry.resolve_model_cls([kind], config.model_config)[0]} if kind else {}
     ignored = json.loads((folder / "config.json").read_text())["quantization_config"]["ignore"]
-    quantised = BARE not in ignored and not text.tie_word_embeddings
+    quantized = BARE not in ignored and not text.tie_word_embeddings
     head = Head("block", text.vocab_size, hidden=text.hidden_size)
     tensors = checkpoint(head)
-    weight = reference(head, tensors) if quantised else tensors["weight"].float()
-    if not quantised:
+    weight = reference(head, tensors) if quantized else tensors["weight"].float()
+    if not quantized:
         tensors = {"weight": weight.bfloat16()}
     with set_current_vllm_config(config), logged() as lines:
         made = initialize_model(config, **options)
@@ -235,7 +235,7 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
         found["loaded"] = sorted(made.load_weights((f"{prefix}.{name}", tensor) for name, tensor in tensors.items()))
         found["dtype"] = str(layer.weight.dtype)
         found["log"] = [line for line in lines if "ties it" in line]
-        if quantised:
+        if quantized:
             found["share"] = compare(head, layer, weight, 0)
             layer.quant_method.process_weights_after_loading(layer)
         hidden = torch.randn(3, head.hidden).bfloat16()
@@ -245,7 +245,7 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
 
 
 def main(home: str) -> None:
-    """Do every case."""
+    """Run every case."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         stand_in()
@@ -265,10 +265,10 @@ def main(home: str) -> None:
                 "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
                 "tied, ranks": attempt(tied, WIDE.quantization, 2, WIDE),
                 "tied, bias": {name: attempt(tied_bias, head) for name, head in TIED_BIAS.items()},
-                "unquantised": {
-                    **{name: attempt(unquantised, UNTARGETED[name], 2) for name in UNNAMED},
-                    **{f"no config TP{n}": attempt(unquantised, None, n) for n in (1, 2, 4)},
-                    "bias": attempt(unquantised, None, 2, bias=True),
+                "unquantized": {
+                    **{name: attempt(unquantized, UNTARGETED[name], 2) for name in UNNAMED},
+                    **{f"no config TP{n}": attempt(unquantized, None, n) for n in (1, 2, 4)},
+                    "bias": attempt(unquantized, None, 2, bias=True),
                     "GPTQ": attempt(packed),
                 },
             }

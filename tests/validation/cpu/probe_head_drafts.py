@@ -1,4 +1,4 @@
-"""What a vLLM makes of the heads of drafts whose checkpoint is not the target's, as one JSON object."""
+"""Print what vLLM does with the heads of drafts that have a checkpoint of their own, as one JSON object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.validation.cpu.probing import attempt
 def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replaced: str) -> None:
     """Build an EAGLE draft, load its own head, and compare its logits with those of its checkpoint.
 
-    `replaced`: what the draft's vLLM config has of the draft instead of the target.
+    `replaced` names the parts of the draft's vLLM config that describe the draft instead of the target.
     """
     import torch
     from vllm.config import replace, set_current_vllm_config
@@ -57,7 +57,7 @@ def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replace
 
 
 def main(home: str) -> None:
-    """Do every case."""
+    """Run every case."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         stand_in()
@@ -79,7 +79,7 @@ def main(home: str) -> None:
                 for target in targets
                 for draft in drafts
                 for replaced in head_owners.REPLACED
-                if replaced == "nothing" or head_owners.REPLACEABLE in draft  # MLA as the model's wants kernels
+                if replaced == "nothing" or head_owners.REPLACEABLE in draft  # the model's MLA needs kernels
             }
         }
     json.dump(found, sys.stdout)

@@ -1,4 +1,4 @@
-"""What a vLLM makes of TurboQuant on hybrid and on dense models, as one JSON object on standard output."""
+"""Print what vLLM does with TurboQuant on hybrid and dense models, as one JSON object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Options = dict[str, Any]
 
 
 def serve(model: str, dtype: str = FOUR_BIT, skip: Sequence[str] = (), **options: Any) -> tuple[str, Options]:
-    """Give a model and its engine arguments."""
+    """Return a model and its engine arguments."""
     return model, {"kv_cache_dtype": dtype} | ({"kv_cache_dtype_skip_layers": list(skip)} if skip else {}) | options
 
 
@@ -37,7 +37,7 @@ SIZED: dict[str, tuple[str, Options]] = {
         f"35B align {tokens}": serve("35B", enable_prefix_caching=True, max_num_batched_tokens=tokens)
         for tokens in (4095, 4096)
     },
-    # Past the refusal: what the block size would be if nothing but the refusal went.
+    # Skip the refusal: the block size if only the refusal were removed.
     **{f"{model} past": serve(model, "auto", then=FOUR_BIT) for model in HYBRIDS},
     **{f"{model} {dtype}": serve(model, dtype) for model in models.CONFIGS for dtype in ("auto", "fp8")},
     "dense 4bit_nc": serve("dense"),
@@ -55,13 +55,13 @@ WHOLE: dict[str, tuple[str, Options]] = {
 
 
 def sized(found: dict[str, Any], model: str, then: str | None = None, **arguments: Any) -> None:
-    """Take a model through config, layers, block size and KV cache groups, by the code that serves it.
+    """Compute config, layers, block size and KV cache groups of a model, by the code that serves it.
 
-    `then` is a cache dtype to go on with once the config is made.
+    `then` is a cache dtype to switch to once the config is made.
     """
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
-    # Eager, and text only: what is compiled and the vision tower want the operators that are not here.
+    # Eager and text only: compiled code and the vision tower need operators that are missing here.
     config = engine_config(model, enforce_eager=True, language_model_only=True, **arguments)
     cache = config.cache_config
     cache.cache_dtype = then or cache.cache_dtype
@@ -82,7 +82,7 @@ def sized(found: dict[str, Any], model: str, then: str | None = None, **argument
 
 
 def aligned(found: dict[str, Any], model: str, **arguments: Any) -> None:
-    """Compute the block size for more ranks than can be had here: no layers, the alignment alone."""
+    """Compute the block size by the alignment alone, without layers, for more ranks than this process can simulate."""
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 
@@ -93,19 +93,19 @@ def aligned(found: dict[str, Any], model: str, **arguments: Any) -> None:
 
 
 def whole(found: dict[str, Any], model: str, **arguments: Any) -> None:
-    """Give everything that there is in a config."""
+    """Record a whole config."""
     config = engine_config(model, **arguments)
     found["hash"] = config.compute_hash()
     found["config"] = plain(config)
 
 
 def counted(items: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    """Give how many there are of each, as JSON would have it."""
+    """Count equal items, in a form that JSON can hold."""
     return [[count, *item] for item, count in sorted(Counter(items).items())]
 
 
 def main(home: str, folder: str) -> None:
-    """Do every case; `folder` is where the models are."""
+    """Run every case; `folder` holds the models."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch

@@ -1,4 +1,4 @@
-"""Which modules of a vLLM can be imported under a pretended H100, and what hinders the others, as one JSON object."""
+"""Print which modules of vLLM can be imported with a simulated H100, and why others cannot, as one JSON object."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.validation.cpu.platform import pretend_h100
 
 
 def hindrance(name: str) -> str | None:
-    """Give why a module cannot be imported: None if it can, "absent" if this vLLM has none of that name."""
+    """Return why a module cannot be imported: None if it can, "absent" if this vLLM has no such module."""
     if find_spec(name) is None:
         return "absent"
     try:
         importlib.import_module(name)
-    except Exception as error:  # the tests say which may come
+    except Exception as error:  # the tests decide which errors are expected
         return f"{type(error).__name__}: {error}"
     return None
 

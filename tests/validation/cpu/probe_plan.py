@@ -1,7 +1,7 @@
-"""What a vLLM makes of KV caches: for each case of a file, the sizes that its own code comes to, as JSON.
+"""Print the KV cache sizes that vLLM computes for each case of a file, as JSON.
 
-Everything between a config.json and the number of tokens that is printed is the release's own code: the engine's
-config, the layers (on the meta device), the block size, the specs, and `EngineCore._initialize_kv_caches`.
+Everything between a config.json and the printed number of tokens is the release's own code: the engine's config, the
+layers (on the meta device), the block size, the specs, and `EngineCore._initialize_kv_caches`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.validation.cpu.platform import (
 from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of
 
 PRINTED = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
-MOST = 1 << 60  # bytes; more than the square of any block, so that their number tells its size
+MOST = 1 << 60  # bytes; more than the square of any block, so that the number of blocks shows their size
 
 
 def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget: int) -> None:
-    """Take a model through all that decides on the size of its KV cache.
+    """Take a model through every step that affects the size of its KV cache.
 
-    Where vLLM raises, `stage` stays and says how far it came.
+    If vLLM raises, `stage` shows which step failed.
     """
     found["stage"] = "config"
     config = engine_config(path, enforce_eager=True, distributed_executor_backend="mp", **arguments)
@@ -57,24 +57,24 @@ def planned(found: dict[str, Any], path: str, arguments: dict[str, Any], budget:
         for index, group in enumerate(made.kv_cache_groups)
     ]
     found["stage"] = "admission"
-    found |= held(workers, budget)
+    found |= started_with(workers, budget)
     del found["stage"]
 
 
 def block_of(workers: Workers, stage: int) -> int:
-    """Give the bytes of a block on a stage's workers, by making theirs the least memory."""
+    """Return the bytes of a block on a stage's workers, by giving them the least memory."""
     huge = [MOST << 20] * len(workers.specs)
     return int(MOST // initialized(workers, *huge[:stage], MOST, *huge[stage + 1 :]).num_blocks)
 
 
 def needed(workers: Workers, block: int) -> int:
-    """Give the least budget with which the engine starts; looks among whole blocks of this size first."""
+    """Return the smallest budget with which the engine starts; tries whole blocks of this size first."""
     enough = block * smallest(lambda count: admits(workers, count * block))
     return smallest(lambda budget: admits(workers, budget)) if admits(workers, enough - 1) else enough
 
 
 def admits(workers: Workers, budget: int) -> bool:
-    """Say whether the engine starts with it."""
+    """Whether the engine starts with this budget."""
     try:
         initialized(workers, budget)
     except ValueError:
@@ -83,7 +83,7 @@ def admits(workers: Workers, budget: int) -> bool:
 
 
 def smallest(holds: Callable[[int], bool]) -> int:
-    """Give the least number for which it `holds`, as it then does for all that are greater."""
+    """Return the smallest number for which `holds` is true; it must be true for all greater numbers."""
     high = 1
     while not holds(high):
         high *= 2
@@ -95,7 +95,7 @@ def smallest(holds: Callable[[int], bool]) -> int:
 
 
 def longest(workers: Workers, budget: int) -> int:
-    """Let the engine find the greatest length for the budget, as `--max-model-len -1` does; 0 if there is none."""
+    """Let the engine find the greatest length for the budget, as `--max-model-len -1` does; 0 if none fits."""
     model = workers.config.model_config
     before = model.max_model_len, model.original_max_model_len
     model.max_model_len, model.original_max_model_len = model.hf_text_config.max_position_embeddings, -1
@@ -105,8 +105,8 @@ def longest(workers: Workers, budget: int) -> int:
         model.max_model_len, model.original_max_model_len = before
 
 
-def held(workers: Workers, budget: int) -> dict[str, Any]:
-    """Start the engine with the budget; give what it makes of it and what it prints of that."""
+def started_with(workers: Workers, budget: int) -> dict[str, Any]:
+    """Start the engine with the budget; return the KV cache that it makes and what it prints about it."""
     from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 
     with printed() as lines:
@@ -119,7 +119,7 @@ def held(workers: Workers, budget: int) -> dict[str, Any]:
 
 
 def described(spec: Any) -> dict[str, Any]:
-    """Give what there is to know about a layer or a group of them; `raw` is the page before it is padded."""
+    """Describe a layer's spec or a group's; `raw` is the page size before padding."""
     from dataclasses import replace
 
     padded = hasattr(spec, "page_size_padded")
@@ -132,7 +132,7 @@ def described(spec: Any) -> dict[str, Any]:
 
 
 def counted(specs: Iterable[Any]) -> list[dict[str, Any]]:
-    """Give the different layers there are, and how many of each."""
+    """Return the different layers, and how many of each."""
     layers: list[dict[str, Any]] = []
     for layer in map(described, specs):
         same = next((other for other in layers if other.items() >= layer.items()), None)
@@ -145,7 +145,7 @@ def counted(specs: Iterable[Any]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Log nothing but warnings."""
+    """Log nothing below warnings."""
     logging.disable(logging.INFO)
     try:
         yield
@@ -155,7 +155,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def printed() -> Iterator[list[str]]:
-    """Collect what is logged, also what is logged only once and was before."""
+    """Collect the log, including messages that vLLM logs only once and has logged before."""
     from vllm import logger
 
     logger._print_info_once.cache_clear()
@@ -164,7 +164,7 @@ def printed() -> Iterator[list[str]]:
 
 
 def main(home: str, cases: str) -> None:
-    """Do every case of the file."""
+    """Run every case of the file."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         stand_in_for_diskcache()

@@ -1,6 +1,6 @@
-"""What `vllm serve` makes of arguments: `python -m tests.validation.cpu.probe_serve HOME FILE`, as one JSON object.
+"""Print what `vllm serve` makes of arguments: `python -m tests.validation.cpu.probe_serve HOME FILE`, as JSON.
 
-FILE is an object of JSON: lists of arguments, each by a name. Found are the values that arrive, or what is refused.
+FILE is a JSON object of named argument lists. The output has the parsed values of each, or the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.validation.cpu.platform import pretend_h100
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
-    """Parse as `vllm serve` does, up to the arguments of the engine, and ask for the parsers that are named."""
+    """Parse as `vllm serve` does, up to the engine's arguments, and look up the named parsers."""
     from vllm.config import CacheConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.reasoning import ReasoningParserManager
@@ -37,7 +37,7 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
             own.validate_parsed_serve_args(args)
             args.model = args.model_tag
             engine = AsyncEngineArgs.from_cli_args(args)
-            CacheConfig(cache_dtype=engine.kv_cache_dtype)  # only this knows the types of 0.33, not the parser
+            CacheConfig(cache_dtype=engine.kv_cache_dtype)  # since 0.33 only this class knows the types, not the parser
             for name, known in (
                 (args.tool_call_parser, ToolParserManager.list_registered()),
                 (engine.reasoning_parser, ReasoningParserManager.list_registered()),
@@ -52,12 +52,12 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
 
 
 def main(home: str, file: str) -> None:
-    """Parse each."""
+    """Parse each list."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         from huggingface_hub import constants
 
-        constants.HF_HUB_OFFLINE = False  # else vLLM looks for the model in a cache that is empty
+        constants.HF_HUB_OFFLINE = False  # otherwise vLLM looks for the model in a cache that is empty
         found = {name: parsed(arguments) for name, arguments in json.loads(Path(file).read_text()).items()}
     json.dump(found, sys.stdout, default=str)
 

@@ -1,4 +1,4 @@
-"""What a vLLM makes of `--kv-cache-dtype-skip-layers` with TurboQuant, as one JSON object on standard output."""
+"""Print what vLLM does with `--kv-cache-dtype-skip-layers` and TurboQuant, as one JSON object."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def configured(model: str, skip: list[str]) -> Any:
 
 
 def listed(found: dict[str, Any], model: str, skip: list[str]) -> None:
-    """Give the list, and what is computed from it."""
+    """Record the list, and what vLLM computes from it."""
     config = configured(model, skip)
     found["skip_layers"] = config.cache_config.kv_cache_dtype_skip_layers
     found["hash"], found["cache hash"] = config.compute_hash(), config.cache_config.compute_hash()
 
 
 def layered(found: dict[str, Any], model: str, skip: list[str]) -> None:
-    """Give what every layer keeps in its cache."""
+    """Record what every layer keeps in its cache."""
     config = configured(model, skip)
     layers = layers_of(config)
     found["caches"] = {
@@ -71,13 +71,13 @@ def layered(found: dict[str, Any], model: str, skip: list[str]) -> None:
 
 
 def main(home: str, folder: str) -> None:
-    """Do every case; `folder` is where the models are."""
+    """Run every case; `folder` holds the models."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch
         from vllm.config import VllmConfig, set_current_vllm_config
 
-        torch.ops._C.gelu_tanh_and_mul = None  # looked up, not called
+        torch.ops._C.gelu_tanh_and_mul = None  # looked up, but not called
         with set_current_vllm_config(VllmConfig()):
             single_rank(home)
         torch.set_default_dtype(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Which engines with TurboQuant and speculation a vLLM starts, as one JSON object on standard output."""
+"""Print which engines with TurboQuant and speculation vLLM starts, as one JSON object."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def made(found: dict[str, Any], folder: str, model: str, options: Options) -> tu
 
 
 def started(found: dict[str, Any], *case: Any) -> None:
-    """Take a model to the metadata builders of its layers, by the V1 model runner's own methods."""
+    """Build the metadata builders of a model's layers by the V1 model runner's own methods."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
@@ -100,7 +100,7 @@ def started(found: dict[str, Any], *case: Any) -> None:
 
 
 def started_on_v2(found: dict[str, Any], *case: Any) -> None:
-    """The same by the V2 model runner's function, which makes the builders before it settles the CUDA graph mode."""
+    """Do the same by the V2 model runner's function, which makes the builders before it settles the CUDA graph mode."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.worker.gpu.attn_utils import init_attn_backend
@@ -112,10 +112,10 @@ def started_on_v2(found: dict[str, Any], *case: Any) -> None:
 
 
 def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, Any]:
-    """Let real code verify 1 + K tokens of a request; return what its kernels are told of lengths.
+    """Let real code verify 1 + K tokens of a request; return the lengths that it passes to its kernels.
 
-    `true` is how long the request is with these tokens, on the device, and `believed` what the CPU has. During a
-    capture nothing can be read from the device, which the meta device stands for.
+    `true` is the request's length with these tokens, on the device; `believed` is the length on the CPU. During a
+    capture nothing can be read from the device; the meta device simulates that.
     """
     import torch
     from vllm.config import VllmConfig, set_current_vllm_config
@@ -163,7 +163,7 @@ def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, An
 
 
 def main(home: str, folder: str) -> None:
-    """Do every case; `folder` is where the models are."""
+    """Run every case; `folder` holds the models."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch

@@ -1,7 +1,7 @@
-"""TurboQuant's continuation prefill on one tree, at once or in tiles: what it computes and what it allocates.
+"""Print what TurboQuant's continuation prefill computes and allocates on one tree, in one piece or in tiles.
 
-Run by `environment.probe`; what it finds goes to stdout as JSON. The kernels are vLLM's own, in Triton's interpreter.
-Flash attention is compiled: PyTorch stands in for it, in float32 and with its log-sum-exp.
+Run by `environment.probe`; the output is JSON. The kernels are vLLM's own, in Triton's interpreter. Flash attention is
+compiled, so PyTorch stands in for it, in float32 and with its log-sum-exp.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from packaging.version import Version
 from tests.validation.cpu.platform import pretend_h100
 from tests.validation.cpu.probe_workspace import RESERVED, config, reserved, size, workspace
 
-BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 16, 64, 5, 2, 3, 2  # the interpreter takes its time
+BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 16, 64, 5, 2, 3, 2  # small, since the interpreter is slow
 MAX_MODEL_LEN = 5 * TILE
 
 
 @dataclass(frozen=True)
 class Case:
-    """A chunk of a prompt of which so many tokens are cached. `heads` are those of queries, and of keys and values."""
+    """A chunk of a prompt with `cached` tokens. `heads` counts the heads of queries, and those of keys and values."""
 
     cached: int
     heads: tuple[int, int] = (2, 1)
@@ -53,9 +53,9 @@ PEAKS = (2 * TILE, 2 * TILE + 1, 3 * TILE, MAX_MODEL_LEN - TILE)
 def flash_attention(
     q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float, *, causal: bool, **more: Any
 ) -> Any:
-    """Compute what `flash_attn_varlen_func` does: the causal mask is aligned to the last key.
+    """Compute the same as `flash_attn_varlen_func`; the causal mask is aligned to the last key.
 
-    One head at a time, so that what this takes itself is little beside what attention is given and gives.
+    Works on one head at a time, so that its own memory is small next to attention's inputs and outputs.
     """
     import torch
 
@@ -77,7 +77,7 @@ def flash_attention(
 def merge_attn_states(
     output: Any, prefix: Any, prefix_lse: Any, suffix: Any, suffix_lse: Any, output_lse: Any, *_: object
 ) -> None:
-    """Compute what vLLM's does, whose arguments Triton's interpreter would hold until it is called again."""
+    """Compute the same as vLLM's, whose arguments Triton's interpreter would hold until the next call."""
     import torch
 
     torch.logaddexp(prefix_lse, suffix_lse, out=output_lse)
@@ -87,7 +87,7 @@ def merge_attn_states(
 
 
 class Layer:
-    """One attention layer, and a cache for one request of the longest length."""
+    """One attention layer, with a cache for one request of the longest length."""
 
     def __init__(self, case: Case) -> None:
         import torch
@@ -97,20 +97,20 @@ class Layer:
         self.case, self.blocks = case, MAX_MODEL_LEN // BLOCK
         heads, num_kv_heads = case.heads
         size = case.head_size
-        # A scale at which attention to what is cached is far from even, keys being short.
+        # With this scale attention to the cached tokens is far from even, although keys are short.
         self.impl = turboquant_attn.TurboQuantAttentionImpl(heads, size, 1.0, num_kv_heads, kv_cache_dtype=case.dtype)
         self.module = torch.nn.Module()
         self.module.num_heads = heads
         if hasattr(Attention, "_init_turboquant_buffers"):
             Attention._init_turboquant_buffers(self.module, case.dtype, size, "")
         shape = (self.blocks, num_kv_heads, BLOCK, self.impl.tq_config.slot_size_aligned)
-        # Any bytes, but no two of them a large number; of each block all of a head together, as from 0.26 on.
+        # Bytes of small numbers; from 0.26 on, a block stores all of one head together.
         filled = torch.randint(0x30, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         self.cache = filled.transpose(1, 2)
         self.impl._ensure_on_device(self.module, torch.device("cpu"))
 
     def chunk(self) -> tuple[Any, Any, Any]:
-        """Give queries, keys and values of a chunk: (tokens, heads, head size)."""
+        """Return queries, keys and values of a chunk: (tokens, heads, head size)."""
         import torch
 
         torch.manual_seed(1)
@@ -120,7 +120,7 @@ class Layer:
         return query * 20, key * 0.02, value
 
     def continuation(self) -> Callable[[], Any]:
-        """Give what goes on with a request, and gives attention's output."""
+        """Return a function that continues a request and returns attention's output."""
         import torch
         from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
 
@@ -140,7 +140,7 @@ class Layer:
         return partial(self.impl._prefill_attention, *self.chunk(), *fixed, layer=held)
 
     def beside_a_decode(self) -> Callable[[], Any]:
-        """Give a batch of as many tokens as a chunk has, of which the first is another request's decode."""
+        """Return a batch of as many tokens as a chunk has, the first of which is another request's decode."""
         import torch
         from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
 
@@ -162,9 +162,9 @@ class Layer:
         return partial(self.impl.forward, self.module, query, key, value, stored, metadata, torch.zeros_like(query))
 
     def idle(self, cache: Any, *, shares: bool = False) -> Callable[[], Any]:
-        """Give a pass in which attention has nothing to do, as that by which vLLM sizes a cache that is empty yet.
+        """Return a forward pass without attention, like the one by which vLLM sizes a cache that does not exist yet.
 
-        Layers that share another's cache are given no keys.
+        Layers that share another's cache get no keys.
         """
         import torch
 
@@ -174,12 +174,12 @@ class Layer:
 
 
 def peaks() -> dict[str, int]:
-    """Give the bytes that continuations take at most, by how many tokens are cached, and those that are counted."""
+    """Return the peak bytes of continuations by number of cached tokens, and those that profiling counts."""
     import torch
 
     from tests.validation.cpu.peak import peak
 
-    heads, size = (6, 1), 128  # queries and outputs are large beside keys and values
+    heads, size = (6, 1), 128  # queries and outputs are large next to keys and values
 
     def layer(cached: int) -> Layer:
         return Layer(Case(cached, heads, size, chunk=TILE))
@@ -191,13 +191,13 @@ def peaks() -> dict[str, int]:
 
 
 def main(home: str, folder: str) -> None:
-    """Do every case; `folder` is where the models are."""
+    """Run every case; `folder` holds the models."""
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch
 
-        torch.accelerator.empty_cache = lambda: None  # there is no accelerator
+        torch.accelerator.empty_cache = lambda: None  # no accelerator here
         torch.cuda.get_device_capability = lambda _device=None: (9, 0)
         from vllm import _custom_ops
         from vllm.config import set_current_vllm_config

@@ -1,7 +1,7 @@
-"""What TurboQuant attention takes of the workspace, and what it computes in it: one run on one tree.
+"""Print TurboQuant attention's use of the workspace on one tree, and the attention that it computes, as JSON.
 
-Run by `environment.probe`; what it finds goes to stdout as JSON. One layer, with vLLM's own metadata builder, attention
-and workspace; its kernels run in Triton's interpreter.
+Run by `environment.probe`. One layer, with vLLM's own metadata builder, attention and workspace; its kernels run in
+Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.validation.cpu.platform import pretend_h100
 
-THRESHOLD, SPLITS = 2, 2  # vLLM's are 128 and 32: the interpreter takes its time over each token
+THRESHOLD, SPLITS = 2, 2  # vLLM's are 128 and 32; the interpreter is slow for each token
 CHUNK = THRESHOLD + 1
 HEAD_SIZE, BLOCK, MAX_MODEL_LEN, MAX_NUM_SEQS = 64, 16, 64, 3
 
@@ -26,7 +26,7 @@ Options = dict[str, Any]
 
 
 def serve(model: str, block: int | None = 128, **options: Any) -> tuple[str, int | None, Options]:
-    """Give a model, the block size of its kernels (None: that of its cache), and its engine arguments."""
+    """Return a model, the block size of its kernels (None: that of its cache), and its engine arguments."""
     return model, block, {"max_model_len": 262_144, "max_num_seqs": 64} | options
 
 
@@ -46,10 +46,10 @@ RESERVED = {
 
 @dataclass(frozen=True)
 class Run:
-    """Requests that go on step by step, each by so many tokens, on one layer; `cached` are those it has of each before.
+    """Requests that continue step by step, each by some tokens, on one layer; `cached` holds each one's earlier tokens.
 
-    `heads` are those of queries, and of keys and values. The workspace is locked, and has a part for every micro-batch;
-    the last of `micro_batches` runs.
+    `heads` counts the heads of queries, and those of keys and values. The workspace is locked and has a part for every
+    micro-batch; the last of `micro_batches` runs.
     """
 
     steps: tuple[dict[str, int], ...]
@@ -61,7 +61,7 @@ class Run:
 
 
 def continuation(cached: int, **options: Any) -> Run:
-    """Give a run of one chunk of a request that has so many tokens in the cache."""
+    """Return a run of one chunk of a request with `cached` tokens in the cache."""
     return Run(({"a": CHUNK},), {"a": cached}, **options)
 
 
@@ -81,7 +81,7 @@ RUNS = {
 
 
 def config(folder: str, model: str, **options: Any) -> Any:
-    """Make a config as `vllm serve` does. What of it counts here is the same with any KV cache dtype."""
+    """Make a config as `vllm serve` does. The values read here do not depend on the KV cache dtype."""
     from vllm.engine.arg_utils import EngineArgs
 
     fixed = {"skip_tokenizer_init": True, "max_num_batched_tokens": 8192, "distributed_executor_backend": "mp"}
@@ -89,7 +89,7 @@ def config(folder: str, model: str, **options: Any) -> Any:
 
 
 def workspace(device: str, micro_batches: int = 1) -> Any:
-    """Give vLLM a new workspace."""
+    """Install a new workspace in vLLM."""
     import torch
     from vllm.v1.worker import workspace
 
@@ -99,7 +99,7 @@ def workspace(device: str, micro_batches: int = 1) -> Any:
 
 
 def size(manager: Any) -> int:
-    """Give the bytes of the workspace."""
+    """Return the bytes of the workspace."""
     return sum(map(manager._workspace_size_bytes, manager._current_workspaces))
 
 
@@ -121,7 +121,7 @@ def builder(vllm_config: Any, num_kv_heads: int, head_size: int, blocks: tuple[i
 
 
 def reserved(folder: str, model: str, block: int | None, options: Options) -> int:
-    """Give the bytes that the metadata builder of a model reserves; they are counted, not allocated."""
+    """Return the bytes that a model's metadata builder reserves, without allocating them."""
     made = config(folder, model, **options)
     num_kv_heads = made.model_config.get_num_kv_heads(made.parallel_config)
     manager = workspace("meta")
@@ -150,12 +150,12 @@ class Layer:
         shape = turboquant_attn.TurboQuantAttentionBackend.get_kv_cache_shape(
             self.blocks * MAX_NUM_SEQS, BLOCK, num_kv_heads, HEAD_SIZE, run.dtype
         )
-        # Any bytes, but no two of them a large number: to store what is cached would take the interpreter long.
+        # Bytes of small numbers: storing real keys and values would take the interpreter long.
         self.kv_cache = torch.randint(0x30, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         self.impl._ensure_on_device(self.module, torch.device("cpu"))
 
     def step(self, more: dict[str, int]) -> Any:
-        """Go on with requests; give the attention's output, (tokens, heads * head size)."""
+        """Continue requests; return attention's output, (tokens, heads * head size)."""
         import torch
         from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -188,7 +188,7 @@ class Layer:
         return output
 
     def buffers(self) -> dict[str, int]:
-        """Give the bytes of all tensors that the layer holds."""
+        """Return the bytes of all tensors that the layer holds."""
         import torch
 
         held = vars(self.module) | dict(self.module.named_buffers())
@@ -196,7 +196,7 @@ class Layer:
 
 
 def ran(folder: str, run: Run) -> dict[str, Any]:
-    """Do a run. A step that fails is told, and done again with the workspace unlocked."""
+    """Run the steps. Record each step that fails, and repeat it with the workspace unlocked."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.worker import ubatching
@@ -212,7 +212,7 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
     found: dict[str, Any] = {"reserved": size(manager), "errors": [], "outputs": [], "buffers": [layer.buffers()]}
     for number, more in enumerate(run.steps):
         for held in filter(lambda held: held is not None, manager._current_workspaces):
-            held.fill_(0xFF)  # not a number; other layers leave what they like
+            held.fill_(0xFF)  # NaN; other layers may leave any values
         manager.lock()
         torch.manual_seed(number)
         try:
@@ -226,7 +226,7 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
             output = layer.step(more)
         found["outputs"].append(b64encode(output.float().numpy().tobytes()).decode())
         found["buffers"].append(layer.buffers())
-    # The companion module says it once: here once a run.
+    # The companion module logs this once a process; here once a run.
     companion = sys.modules.get("vllm._vpatch.turboquant_workspace")
     if companion:
         found["told"] = companion._say_that_it_is_too_small.cache_info().currsize
@@ -235,19 +235,19 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
 
 
 def main(home: str, folder: str) -> None:
-    """Do every case; `folder` is where the models are."""
+    """Run every case; `folder` holds the models."""
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch
 
-        torch.accelerator.empty_cache = lambda: None  # there is no accelerator
+        torch.accelerator.empty_cache = lambda: None  # no accelerator here
         torch.cuda.get_device_capability = lambda _device=None: (9, 0)
         from vllm.v1.attention.backends import turboquant_attn
 
         found: dict[str, Any] = {"reserved": {name: reserved(folder, *case) for name, case in RESERVED.items()}}
         turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
-        turboquant_attn._HAS_FLASH_ATTN = False  # it is compiled; vLLM then takes PyTorch's
+        turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
         found["runs"] = {name: ran(folder, run) for name, run in RUNS.items()}
     json.dump(found, sys.stdout)
 

@@ -1,7 +1,7 @@
 """Run scripts on one tree: `python -m tests.validation.cpu.probes SECONDS`, with {name: script} as JSON on stdin.
 
-What they came to goes to stdout as JSON: exit status and stderr by each name. vLLM is imported once, on the platform
-that probes make for it; every script has a process of its own, forked from there, and that many seconds.
+Prints each script's exit status and stderr, by name, as JSON. It imports vLLM once, on the platform that probes make
+for it, and forks a process for every script, with this time limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USED = (
 
 
 def run(script: str, seconds: int) -> tuple[int, str]:
-    """Run a script as `python -c` would, but for what is imported already; -SIGALRM: it took too long."""
+    """Run a script as `python -c` would, after vLLM is imported; returns -SIGALRM if it took too long."""
     with tempfile.TemporaryFile() as told:
         if not (child := os.fork()):
             os.dup2(told.fileno(), 2)

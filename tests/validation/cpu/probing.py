@@ -1,4 +1,4 @@
-"""What the probes share: a config and layers made as vLLM makes them, and what came of an attempt."""
+"""Helpers of the probes: make a config and layers as vLLM does, and record the outcome of an attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def engine_config(model: str, **arguments: Any) -> Any:
 
 
 def layers_of(config: Any) -> dict[str, Any]:
-    """Build a model without memory, settle the block size, and give its layers that have a KV cache or state."""
+    """Build a model without memory, settle the block size, and return its layers that have a KV cache or state."""
     from vllm.platforms import current_platform
 
     layers = modules_of(config)
@@ -26,7 +26,7 @@ def layers_of(config: Any) -> dict[str, Any]:
 
 
 def modules_of(config: Any) -> dict[str, Any]:
-    """Build a model without memory, and its draft if it has one; give the layers that have a KV cache or state."""
+    """Build a model and its draft, if any, without memory; return the layers that have a KV cache or state."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -45,17 +45,17 @@ def modules_of(config: Any) -> dict[str, Any]:
 
 
 def attempt(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
-    """Give what `act` found, and what it raised."""
+    """Return what `act` recorded and the error that it raised."""
     found: dict[str, Any] = {}
     try:
         act(found, *arguments, **options)
-    except Exception as error:  # the tests say which errors are right
+    except Exception as error:  # the tests decide which errors are expected
         found["error"] = [type(error).__name__, str(error)]
     return found
 
 
 def outcome(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:
-    """Give what `act` found, and what it raised and logged about TurboQuant."""
+    """Return what `act` recorded, the error that it raised and what it logged about TurboQuant."""
     with logged() as lines:
         found = attempt(act, *arguments, **options)
     return found | {"log": [line for line in lines if line.startswith("TQ")]}
@@ -63,7 +63,7 @@ def outcome(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[s
 
 @contextlib.contextmanager
 def logged() -> Iterator[list[str]]:
-    """Collect what vLLM's loggers say."""
+    """Collect the messages of vLLM's loggers."""
     lines: list[str] = []
 
     class Handler(logging.Handler):

@@ -1,4 +1,4 @@
-"""What the real vLLM makes of config.json files: of each folder below the one given, the model that it builds."""
+"""Print the models that the real vLLM builds from config.json files, one for each folder below the given one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.validation.cpu.probing import engine_config, layers_of
 
 
 def dtype(value: Any) -> str:
-    """Give a dtype's name as a config says it."""
+    """Return a dtype's name as a config spells it."""
     return str(value).removeprefix("torch.")
 
 
 def attention(layer: Any) -> list[Any]:
-    """Give the heads, KV heads, head size and window of an attention layer."""
+    """Return the heads, KV heads, head size and window of an attention layer."""
     return [layer.num_heads, layer.num_kv_heads, layer.head_size, layer.sliding_window]
 
 
 def state(layer: Any) -> list[Any]:
-    """Give the shapes and dtypes of what a linear-attention layer keeps, that of the convolution first."""
+    """Return the shapes and dtypes of a linear-attention layer's state, convolution first."""
     shapes = [sorted(shape) for shape in layer.get_state_shape()]
     return [shapes, [dtype(one) for one in layer.get_state_dtype()]]
 
 
 def look(folder: Path) -> dict[str, Any]:
-    """Build a model without memory and say what it is."""
+    """Build a model without memory and describe it."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.models import ModelRegistry
@@ -56,15 +56,15 @@ def look(folder: Path) -> dict[str, Any]:
 
 
 def main(home: Path) -> None:
-    """Print what vLLM makes of every folder with a config below `home`, or why it refuses it."""
+    """Print the model, or the error, for every folder with a config below `home`."""
     pretend_h100()
     import torch
 
-    torch.cuda.Event = object  # made where shared experts are
-    torch.ops._C.gelu_tanh_and_mul = None  # looked up, not called, where a layer is built
+    torch.cuda.Event = object  # made if there are shared experts
+    torch.ops._C.gelu_tanh_and_mul = None  # looked up, but not called, when a layer is built
     from vllm.config import set_current_vllm_config
 
-    # The groups of experts are made for a model that has some.
+    # The groups of experts are made for a model that has experts.
     with set_current_vllm_config(engine_config(str(home / "experts"), max_model_len=None)):
         single_rank(str(home))
     found: dict[str, Any] = {}

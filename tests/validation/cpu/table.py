@@ -1,4 +1,4 @@
-"""The table of tests/validation/README.md: which module of which release runs on the CPU, and which tests run it."""
+"""The table of tests/validation/README.md: which modules of which release run on the CPU, and in which tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- table: written by `python -m tests.validation.cpu.table` -->\
 RELEASES = ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0")
 RUNS = {
     "auto-dtype": ("overlays/test_turboquant_auto_dtype_cpu.py", ("0.24.0", "0.26.0")),
-    "config": ("test_cpu_environments.py", RELEASES),
+    "config": ("validation/test_cpu_environments.py", RELEASES),
     "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
     "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
     "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
@@ -22,7 +22,7 @@ RUNS = {
     "tiles": ("overlays/test_turboquant_tiles_cpu.py", RELEASES),
     "workspace": ("overlays/test_turboquant_workspace_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0")),
 }
-"""Tests that run vLLM's code, each with a short name and the releases on which they do."""
+"""Tests that run vLLM's code, by short name, with the releases on which they run it."""
 
 EXERCISED = {
     "vllm.engine.arg_utils": ("auto-dtype", "config", "head", "hybrid", "skip-list", "tiles", "workspace"),
@@ -56,7 +56,7 @@ EXERCISED = {
 
 
 def hindrances(release: str) -> dict[str, str | None]:
-    """Give what hinders each module of `EXERCISED` in a release; `probe_imports` says how."""
+    """Return why each module of `EXERCISED` cannot be imported in a release, as `probe_imports` reports it."""
     with tempfile.TemporaryDirectory() as home:
         found = probe(interpreter(release), "probe_imports", tree_of(release), Path(home), *EXERCISED)
     assert found["hybrid"] is True, f"{release} does not see that a hybrid model is one"
@@ -65,14 +65,14 @@ def hindrances(release: str) -> dict[str, str | None]:
 
 
 def cell(name: str, release: str, hindrance: str | None) -> str:
-    """Give what the table says of a module of a release."""
+    """Return the table's cell for a module of a release."""
     if hindrance:
         return "-" if hindrance == "absent" else f"no: {hindrance}"
     return ", ".join(test for test in EXERCISED[name] if release in RUNS[test][1]) or "imported"
 
 
 def table(found: dict[str, dict[str, str | None]]) -> str:
-    """Give the table, from what hinders the modules of each release."""
+    """Render the table from each release's import errors."""
     lines = [f"| module | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
     for name in EXERCISED:
         cells = (cell(name, release, modules[name]) for release, modules in found.items())

@@ -1,4 +1,4 @@
-"""vLLM's own tests: taken from a source distribution on the package index, never kept in this project."""
+"""vLLM's own tests, taken from a source distribution on the package index, never kept in this project."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.validation.cpu.environment import CACHE, environ
 
 
 class Case(NamedTuple):
-    """What a test came to; a module that cannot be imported counts as one, of its own name."""
+    """Outcome of one test; a module that cannot be imported counts as one, under its own name."""
 
     name: str
     outcome: str  # passed, failure, error or skipped
@@ -33,7 +33,7 @@ class Case(NamedTuple):
 
 
 def fetch(version: str, path: str) -> Path:
-    """Give one file of the tests in a release's source distribution, beside all the others; kept in `.cache/`.
+    """Return one test file of a release's source distribution, next to all the others; kept in `.cache/`.
 
     Args:
         version: the release.
@@ -59,7 +59,7 @@ def cases(python: Path, files: Sequence[Path], tree: Path, home: Path) -> list[C
     """Run files of one release's tests against a tree. They may write to `home`, an empty folder."""
     report = home / "report.xml"
     top = next(parent for parent in files[0].parents if parent.parent == CACHE / "upstream")
-    # Not this project's settings: a cache below it is still below it.
+    # Not this project's pytest settings, which a cache below it would inherit.
     plain = ("-c", os.devnull, f"--rootdir={top}", "-p", "no:cacheprovider", f"--junitxml={report}")
     command = [
         str(python),
@@ -75,14 +75,14 @@ def cases(python: Path, files: Sequence[Path], tree: Path, home: Path) -> list[C
 
 
 def run(python: Path, file: Path, tree: Path, home: Path) -> tuple[Counter[str], set[str]]:
-    """Run a file of vLLM's tests against a tree: how many had which outcome, and the names of those that failed."""
+    """Run a file of vLLM's tests against a tree; return the count of each outcome and the names of failed tests."""
     found = cases(python, [file], tree, home)
     failing = {case.name.rpartition("::")[2] for case in found if case.outcome in ("error", "failure")}
     return Counter(case.outcome for case in found), failing
 
 
 def beside(python: Path, file: Path, trees: Sequence[Path], scratch: Path) -> list[tuple[Counter[str], set[str]]]:
-    """Run a file of vLLM's tests against several trees; give of each what `run` gives."""
+    """Run a file of vLLM's tests against several trees; return for each what `run` returns."""
     homes = [scratch / str(number) for number in range(len(trees))]
     for home in homes:
         home.mkdir()
@@ -95,7 +95,7 @@ def _case(element: ET.Element) -> Case:
     for outcome in ("error", "failure", "skipped"):
         if (child := element.find(outcome)) is not None:
             told = child.get("message", "")
-            if outcome == "error":  # the message says only in which phase
+            if outcome == "error":  # the message only names the phase
                 told = next((line[1:] for line in (child.text or "").splitlines() if line.startswith("E  ")), told)
             return Case(name, outcome, told.strip().partition("\n")[0])
     return Case(name, "passed", "")

@@ -1,4 +1,4 @@
-"""vLLM's newest tests of quantised language model heads, on every release: what stock and patched code make of them.
+"""vLLM's newest tests of quantized language model heads on every release, on stock and patched code.
 
 `python -m tests.validation.cpu.validation` writes its part of docs/validation.md; with releases as arguments, it
 prints theirs.
@@ -44,14 +44,14 @@ FILES = (
 Cases = dict[str, upstream.Case]
 
 
-class Beside(NamedTuple):
+class Comparison(NamedTuple):
     """The same tests on both trees of a release."""
 
     stock: Cases
     patched: Cases
 
 
-def beside(release: str) -> Beside:
+def compared(release: str) -> Comparison:
     """Run the tests on a release."""
     with tempfile.TemporaryDirectory() as folder:
         stock = _cases(release, tree_of(release), Path(folder) / "stock")
@@ -59,23 +59,23 @@ def beside(release: str) -> Beside:
         shutil.copytree(tree_of(release), patched)
         changeset, _ = apply(SitePackages(locate(patched)), select(discover(), (OVERLAY,)))
         assert not changeset.problems
-        return Beside(stock, _cases(release, patched, Path(folder) / "home"))
+        return Comparison(stock, _cases(release, patched, Path(folder) / "home"))
 
 
-def changes(found: Beside) -> list[str]:
-    """Say which tests come to something else on the patched tree, as "test: outcome -> outcome"."""
+def changes(found: Comparison) -> list[str]:
+    """Return the tests with another outcome on the patched tree, as "test: outcome -> outcome"."""
     names = sorted(found.stock.keys() | found.patched.keys())
     outcomes = {name: [_outcome(cases, name) for cases in found] for name in names}
     return [f"`{name}`: {before} -> {after}" for name, (before, after) in outcomes.items() if before != after]
 
 
-def row(release: str, found: Beside) -> str:
-    """Give a release's row: how many passed, failed, were skipped, and could not run."""
+def row(release: str, found: Comparison) -> str:
+    """Return a release's row: how many tests passed, failed, were skipped, and could not run."""
     return f"| {release} | {' | '.join(map(_counts, found))} |"
 
 
-def reasons(found: dict[str, Beside]) -> list[str]:
-    """Say why tests do not pass on stock code, each reason once with its releases."""
+def reasons(found: dict[str, Comparison]) -> list[str]:
+    """Yield the reasons why tests do not pass on stock code, each once with its releases."""
     where: dict[tuple[str, str, str], list[str]] = {}
     for release, (stock, _) in found.items():
         for case in stock.values():
@@ -89,8 +89,8 @@ def reasons(found: dict[str, Beside]) -> list[str]:
     ]
 
 
-def document(found: dict[str, Beside]) -> str:
-    """Give this part of docs/validation.md."""
+def document(found: dict[str, Comparison]) -> str:
+    """Render this part of docs/validation.md."""
     differing = [f"- {release}: {change}" for release, one in found.items() for change in changes(one)]
     return "\n".join(
         [
@@ -121,9 +121,9 @@ def document(found: dict[str, Beside]) -> str:
 
 
 def main(*releases: str) -> None:
-    """Run the tests on the releases; on all of them, write this part of the document."""
+    """Run the tests on the releases; if on all of them, write this part of the document."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        found = dict(zip(releases or RELEASES, pool.map(beside, releases or RELEASES), strict=True))
+        found = dict(zip(releases or RELEASES, pool.map(compared, releases or RELEASES), strict=True))
     if releases:
         sys.stdout.write(document(found))
     else:
@@ -146,7 +146,7 @@ def _counts(cases: Cases) -> str:
 
 
 def _span(releases: list[str]) -> str:
-    """Give releases as spans of neighbours."""
+    """Abbreviate consecutive releases as ranges."""
     spans: list[list[str]] = []
     for release in releases:
         if spans and RELEASES.index(spans[-1][-1]) + 1 == RELEASES.index(release):

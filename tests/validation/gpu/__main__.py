@@ -1,4 +1,4 @@
-"""`python -m tests.validation.gpu [SCENARIO...]`: run the scenarios on this GPU, and hold the claims against them."""
+"""`python -m tests.validation.gpu [SCENARIO...]`: run the scenarios on this GPU and check the claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.validation.gpu.scenarios import SCENARIOS
 
 
 def main(arguments: list[str]) -> int:
-    """Give the exit status: 1 where a claim is broken or something was not run."""
+    """Return the exit status: 1 if a claim is broken or a probe was not run."""
     parser = argparse.ArgumentParser(prog="python -m tests.validation.gpu", description=__doc__)
     parser.add_argument("scenario", nargs="*", choices=[*SCENARIOS, []], help=f"default: all of {', '.join(SCENARIOS)}")
     parser.add_argument("--deadline", type=float, default=float("inf"), metavar="S", help="seconds that it may take")

@@ -1,4 +1,4 @@
-"""What holds a claim against what was measured: each gives the figures, and whether they are as they should."""
+"""Checks of claims against measurements: each yields the figures, and whether they are within the limits."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
 FAMILIES = ("dense", "hyb")
 
 NOISE = 0.06
-"""Mean difference in nats that FlashAttention 2 against 3 alone makes; measured where no quantised key was read."""
+"""Mean difference in nats between FlashAttention 2 and 3, measured where no quantized key was read."""
 ABOUT = 1.25
-"""Two samples of the same noise differ: what is "about as much"."""
-QUANTISED = {2048: 0.30, 128: 0.50}
-"""Bound on the mean that TurboQuant 4bit_nc against bf16 may make, by chunk; stock 0.21.0: 0.21 and 0.37."""
+"""Factor between two samples of the same noise that still counts as "about as much"."""
+QUANTIZED = {2048: 0.30, 128: 0.50}
+"""Bound on the mean difference of TurboQuant 4bit_nc to bf16, by chunk; stock 0.21.0 has 0.21 and 0.37."""
 HEAD = {"block": 0.25, "channel": 0.18, "tensor": 0.18}
-"""Bound on the mean that an FP8 head against itself dequantised may make; quantised activations alone: 0.15."""
+"""Bound on the mean difference of an FP8 head to itself dequantized; quantized activations alone make 0.15."""
 SHIFTED = 3.0
-"""What block scales in the wrong place come to at least."""
+"""Lower bound on the mean difference that shifted block scales make."""
 SLACK_MIB = 64
 GROWTH_MIB = 1024
-"""Device memory that stock 0.20 takes at least for itself in the course of longer and longer prompts."""
+"""Lower bound on the device memory by which stock 0.20 grows over longer and longer prompts."""
 PREFILL, DECODE = 0.95, 0.98
 DECODE_BESIDE_021 = 0.65
 """0.21 also has vllm-project/vllm#40941 (decode in the shared workspace, results in half precision, no waiting for
-lengths to be copied), which no overlay brings to 0.20: patched 0.20.2 is slower than it, by a third at worst."""
+lengths to be copied), which no overlay brings to 0.20: patched 0.20.2 is slower, by a third at worst."""
 UPSTREAM_TESTS = 121
 WARM = 65000
-"""The longest prompt: once it is answered, no other is to take more device memory."""
+"""The longest prompt: once it is answered, no other prompt may take more device memory."""
 FULL_CHUNK_MIB = 512
-"""What the activations of a chunk of 8,192 tokens take at most."""
+"""Upper bound on the activations of a chunk of 8,192 tokens."""
 
 
 def serves(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
@@ -45,13 +45,13 @@ def serves(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
 
 
 def dies(here: Evidence, _: Runs, tree: str, probe: str, of: str) -> Iterator[Figure]:
-    """It dies, and of what."""
+    """The probe fails with this error."""
     error = here.result(tree, probe)["error"]
     yield Figure(bool(error) and of in error, f"{probe}: {(error or 'it does not')[:160]}")
 
 
 def layout(here: Evidence, runs: Runs, tree: str, probe: str) -> Iterator[Figure]:
-    """Blocks and tokens of the KV cache are those of stock 0.21."""
+    """Blocks and tokens of the KV cache equal those of stock 0.21."""
     merged = of_series(runs, "0.21")
     ours, theirs = (
         {**one.result(t, probe), **one.events(t, probe, "block_size")[0]} for one, t in ((here, tree), (merged, STOCK))
@@ -62,14 +62,14 @@ def layout(here: Evidence, runs: Runs, tree: str, probe: str) -> Iterator[Figure
 
 
 def same(here: Evidence, _: Runs, probes: tuple[str, ...]) -> Iterator[Figure]:
-    """Log-probabilities are those of stock, to the bit."""
+    """Log-probabilities equal those of stock exactly."""
     for probe in probes:
         largest = max(gap["max"] for gap in here.gaps(PATCHED, probe, STOCK, probe))
         yield Figure(largest == 0, f"{probe}: largest {largest:.4f}")
 
 
 def close(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]], bound: float) -> Iterator[Figure]:
-    """Log-probabilities are near those of a reference, in each part of each prompt."""
+    """Log-probabilities are close to those of a reference, in each part of each prompt."""
     for probe, reference in probes.items():
         for gap in here.gaps(tree, probe, *reference):
             text = f"{probe}, {gap['length']:,} tokens, {gap['part']}: {gap['mean']:.4f} (largest {gap['max']:.3f})"
@@ -77,7 +77,7 @@ def close(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, st
 
 
 def within_noise(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
-    """Log-probabilities differ from those of a reference by about as much as another attention kernel makes."""
+    """Log-probabilities differ from a reference by about as much as between two attention kernels."""
     for family in FAMILIES:
         noise = max(gap["mean"] for gap in here.gaps(STOCK, f"{family} auto 2", STOCK, f"{family} auto"))
         yield Figure(holds=None, text=f"{family}, bf16, FlashAttention 2 against the default: {noise:.4f}")
@@ -85,17 +85,17 @@ def within_noise(here: Evidence, _: Runs, tree: str, probes: Mapping[str, tuple[
         yield from close(here, _, tree, own, ABOUT * max(NOISE, noise))
 
 
-def quantised(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
-    """Log-probabilities with a TurboQuant cache are as near those with bf16 as it is known to be."""
+def quantized(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
+    """Log-probabilities with a TurboQuant cache are as close to those with bf16 as TurboQuant's known error allows."""
     for family in FAMILIES:
         for probe, reference in ((f"{family} tq", f"{family} auto"), (f"{family} tq 128", f"{family} auto 128")):
             for gap in here.gaps(tree, probe, STOCK, reference):
-                bound = QUANTISED[PROBES[probe].chunk]
+                bound = QUANTIZED[PROBES[probe].chunk]
                 yield Figure(gap["mean"] <= bound, f"{probe}, {gap['part']}: {gap['mean']:.3f}")
 
 
 def heads(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """FP8 heads load, and are near themselves dequantised."""
+    """FP8 heads load, and their log-probabilities are close to those of the same heads dequantized."""
     for strategy, bound in HEAD.items():
         for family in FAMILIES:
             name = f"{family} {strategy}"
@@ -104,7 +104,7 @@ def heads(here: Evidence, _: Runs) -> Iterator[Figure]:
 
 
 def shifted(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """A head whose block scales are one block off is seen to be wrong: what `heads` says can be broken."""
+    """A head whose block scales are shifted by one block is detected as wrong, so the check `heads` can fail."""
     for family in FAMILIES:
         for gap in here.gaps(PATCHED, f"{family} block shifted", STOCK, f"{family} block bf16"):
             yield Figure(gap["mean"] > SHIFTED, f"{family}: {gap['mean']:.2f}")
@@ -118,14 +118,14 @@ def refused_heads(here: Evidence, _: Runs) -> Iterator[Figure]:
 
 
 def layer_buffers(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """No layer keeps buffers of its own, as those of stock do."""
+    """No layer keeps buffers of its own, unlike on stock."""
     for tree in (PATCHED, STOCK):
         largest = max(event["layer_buffers_mib"] for event in here.events(tree, "dense", "prompt"))
         yield Figure((largest > 0) == (tree == STOCK), f"{tree} {largest:,} MiB")
 
 
 def flat(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Device memory in use grows by a chunk's activations, then by nothing more; that of stock grows and grows."""
+    """Device memory grows by a chunk's activations and then stays constant; that of stock keeps growing."""
     for tree in (TILES, PATCHED, STOCK):
         start, *later = here.events(tree, "dense", "used_mib")
         warm = [event["used_mib"] for event in later if event.get("prompt", 0) >= WARM or "prefill" in event]
@@ -138,7 +138,7 @@ def flat(here: Evidence, _: Runs) -> Iterator[Figure]:
 
 
 def sizing(here: Evidence, _: Runs, ours: str, control: str, beside: tuple[str, ...] = ()) -> Iterator[Figure]:
-    """Device memory at its peak is over the budget by no more than with a bf16 cache."""
+    """Device memory at its peak exceeds the budget by no more than with a bf16 cache."""
     (auto,) = here.events(STOCK, control, "peak_minus_budget_mib")
     limit = auto["peak_minus_budget_mib"] + SLACK_MIB
     whole = here.events(STOCK, control, "prompt")[-1]["prompt"] == 131000
@@ -154,14 +154,14 @@ def sizing(here: Evidence, _: Runs, ours: str, control: str, beside: tuple[str, 
 
 
 def prefill(here: Evidence, _: Runs, probe: str) -> Iterator[Figure]:
-    """A long prompt takes hardly longer than with the cache dequantised in one piece."""
+    """A long prompt takes hardly longer than with the cache dequantized in one piece."""
     tiles, whole = (middle(here.events(tree, probe, "prefill")[0]["tokens_per_s"]) for tree in (TILES, PATCHED))
     text = f"tiles {tiles:,.0f} tokens/s, in one piece {whole:,.0f}: {tiles / whole:.3f}"
     yield Figure(tiles >= PREFILL * whole, text)
 
 
 def decode(here: Evidence, runs: Runs, series: str, share: float) -> Iterator[Figure]:
-    """Decoding is at least so fast beside that of a stock release, at each context and batch."""
+    """Decoding reaches this share of a stock release's speed, at each context and batch."""
     there = of_series(runs, series)
     points = [
         {(e["context"], e["batch"]): middle(e["tokens_per_s"]) for e in one.events(tree, "decode", "batch")}
@@ -176,7 +176,7 @@ def decode(here: Evidence, runs: Runs, series: str, share: float) -> Iterator[Fi
 
 
 def upstream(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
-    """Upstream's tests pass, all of them."""
+    """All of upstream's tests pass."""
     for one in (tree, STOCK):
         (found,) = here.events(one, "upstream", "tests")
         passed = found["tests"] - found["failed"] - found["skipped"]

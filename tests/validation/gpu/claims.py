@@ -1,4 +1,4 @@
-"""What is said of the overlays on a GPU."""
+"""Claims about the overlays on a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, PATCHED, STOCK, TILES
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
-"""Every release, and those with a defect: their TurboQuant refuses hybrids, does not reserve, or dies at start."""
+"""Every release, and the releases whose TurboQuant refuses hybrids, reserves no workspace, or fails at start."""
 REPRODUCIBLE = ">=0.21"
-"""A hybrid's log-probabilities are the same in every process."""
+"""Releases on which a hybrid's log-probabilities are the same in every process."""
 
-QUANTISED = tuple(f"{family} tq{chunk}" for family in FAMILIES for chunk in ("", " 128"))
+QUANTIZED = tuple(f"{family} tq{chunk}" for family in FAMILIES for chunk in ("", " 128"))
 DENSE = {name: (STOCK, name) for name in ("dense tq", "dense tq 128")}
 TILED = {name: (PATCHED, name) for family in FAMILIES for name in (f"{family} tq", f"{family} tq 8192")}
 
@@ -30,7 +30,7 @@ def _on(
     trees: tuple[str, ...] = (PATCHED, TILES),
     **fixed: Any,
 ) -> list[Claim]:
-    """Give the same claim of several trees, each with its own id."""
+    """Make the same claim about several trees, each with its own id."""
     suffixes = {PATCHED: "", STOCK: "", TILES: "-tiles"}
     return [
         Claim(name + suffixes[tree], f"{tree}: {says}", releases, scenario, tree, partial(check, tree=tree, **fixed))
@@ -39,7 +39,7 @@ def _on(
 
 
 def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
-    """Give a claim of `vpatch plan`, for each scenario with models of full size."""
+    """Make a claim about `vpatch plan` for each scenario with models of full size."""
     return [
         Claim(f"{scenario}-{name}", says, ALL, scenario, PATCHED, partial(planned.check, scenario=scenario, rows=rows))
         for scenario in BY_NAME
@@ -68,20 +68,20 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("untouched-answers-hybrid", "bf16 cache, hybrid: log-probabilities are those of stock, exactly",
           REPRODUCIBLE, "quality", PATCHED, partial(checks.same, probes=("hyb auto",))),
     Claim("same-answers", "TurboQuant: log-probabilities are those of stock, exactly", UNRESERVED, "quality", PATCHED,
-          partial(checks.same, probes=QUANTISED)),
+          partial(checks.same, probes=QUANTIZED)),
     *_on("near-answers", f"TurboQuant, dense: mean difference to stock at most {checks.NOISE}", NO_HYBRID, "quality",
          checks.close, (PATCHED,), probes=DENSE, bound=checks.NOISE),
-    *_on("quantised-answers", "mean difference between TurboQuant and bf16 as known", ALL, "quality",
-         checks.quantised),
-    *_on("answers", f"mean difference to dequantising in one piece at most {checks.ABOUT} times what another attention "
+    *_on("quantized-answers", "mean difference between TurboQuant and bf16 as known", ALL, "quality",
+         checks.quantized),
+    *_on("answers", f"mean difference to dequantizing in one piece at most {checks.ABOUT} times what another attention "
          f"kernel makes, or of {checks.NOISE}", ALL, "quality", checks.within_noise, (TILES,), probes=TILED),
-    Claim("head", "FP8 heads load, mean difference to themselves dequantised at most 0.25 (block), 0.18", ALL,
+    Claim("head", "FP8 heads load, mean difference to themselves dequantized at most 0.25 (block), 0.18", ALL,
           "heads", PATCHED, checks.heads),
     Claim("head-shifted", f"block scales one block off come to more than {checks.SHIFTED}", ALL, "heads", PATCHED,
           checks.shifted),
     Claim("head-refused", "stock does not load a head with block scales", ALL, "heads", STOCK, checks.refused_heads),
     *_on("upstream", "upstream's TurboQuant tests pass", NO_HYBRID, "upstream", checks.upstream),
-    Claim("layer-buffers", "no layer has dequantisation buffers, as each of stock's has", NO_HYBRID, "dense", PATCHED,
+    Claim("layer-buffers", "no layer has dequantization buffers, as each of stock's has", NO_HYBRID, "dense", PATCHED,
           checks.layer_buffers),
     Claim("flat-memory", f"tiles: at most {checks.FULL_CHUNK_MIB} MiB more in use since the start, and "
           f"{checks.SLACK_MIB} since the first {checks.WARM:,} tokens; stock: more than {checks.GROWTH_MIB:,}",
@@ -106,9 +106,9 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    """Hold each claim against the evidence of each release that it is about.
+    """Check each claim against the evidence of each release that it covers.
 
-    Of what runs by name only, nothing is said where it was not run.
+    Claims about scenarios that run by name only are left out where those were not run.
     """
     unasked = {release: set(BY_NAME) - here.scenarios for release, here in runs.items()}
     return [

@@ -1,4 +1,4 @@
-"""How far apart the log-probabilities of a prompt's tokens are."""
+"""Differences between the log-probabilities of a prompt's tokens."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from statistics import fmean
 from typing import Any
 
 LAST = 4096
-"""Of a long prompt, these see all that was cached: every tile."""
+"""The last tokens of a long prompt, which attend to every cached tile."""
 LONG = 16384
 
 Saved = Mapping[str, Sequence[float]]
 
 
 def gaps(ours: Saved, theirs: Saved, chunk: int) -> Iterator[dict[str, Any]]:
-    """Give the differences for the parts of a prompt, in nats.
+    """Return the differences for the parts of a prompt, in nats.
 
     Args:
         ours: "prompt", a log-probability for each token but the first, and "top", the likeliest token there.
         theirs: the same of the reference.
-        chunk: how many tokens one step took: those of the first chunk attend to keys and values as they were
-            computed, later ones read the KV cache.
+        chunk: the tokens of one step. Those of the first chunk attend to keys and values as computed; later ones read
+            the KV cache.
 
     Raises:
         ValueError: the two are not of one prompt.

@@ -1,6 +1,6 @@
-"""Run probes, and keep what they found: those that measure neither time nor device memory side by side, others alone.
+"""Run probes and keep their results: those that measure neither time nor memory side by side, others alone.
 
-Nothing starts that could outlast the deadline; what was not run is among the results, and says so.
+No probe starts that could outlast the deadline; probes that did not run are recorded in the results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOGGED = {
     "concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
     "graphs_gib": r"Graph capturing finished in \d+ secs, took (-?[\d.]+) GiB",
 }
-"""What vLLM says of itself."""
+"""Patterns of facts in vLLM's log."""
 
 Result = dict[str, Any]
 Job = tuple[str, Probe]
@@ -41,10 +41,10 @@ Job = tuple[str, Probe]
 
 @dataclass(frozen=True)
 class Run:
-    """Where a run has its things, and when it must end.
+    """Folders and time limit of one run.
 
-    upstream: a folder with upstream's test files, if there is one.
-    end: in seconds since the epoch; infinite without a deadline.
+    upstream: a folder with upstream's test files, if any.
+    end: when the run must end, in seconds since the epoch; infinite without a deadline.
     """
 
     trees: Trees
@@ -56,23 +56,23 @@ class Run:
 
     @property
     def at_once(self) -> int:
-        """How many engines fit side by side."""
+        """How many engines fit on the device side by side."""
         return max(1, min(SIDE_BY_SIDE, (os.cpu_count() or 1) // 2, self.device_mib // (GIB_EACH * 1024)))
 
 
 def jobs(names: Sequence[str], trees: Trees) -> list[Job]:
-    """Give what the scenarios have to run on this release, on the trees that there are."""
+    """Return the probes of the scenarios to run on this release, on each available tree."""
     probes = [probe for name in names for probe in SCENARIOS[name] if probe.says_something_of(trees.vllm)]
     return [(tree, probe) for probe in probes for tree in probe.trees if tree in trees.folders]
 
 
 def run_all(run: Run, wanted: Sequence[Job], tell: Callable[[Result], None]) -> list[Result]:
-    """Run the probes: hybrid models after the warm-up, beside which the others go, and those that run alone at the end.
+    """Run the probes: hybrid models after the warm-up, others beside them, and those that run alone at the end.
 
     Args:
-        run: where.
+        run: the folders and the time limit.
         wanted: the probes, each on a tree.
-        tell: called with each result, as soon as it is there.
+        tell: called with each result as soon as it is available.
     """
     together = [job for job in wanted if not job[1].alone]
     hybrid = [job for job in together if job[1].model.startswith("hyb")]
@@ -86,7 +86,7 @@ def run_all(run: Run, wanted: Sequence[Job], tell: Callable[[Result], None]) -> 
 
 
 def compared(run: Run, wanted: Sequence[Job]) -> list[dict[str, Any]]:
-    """Compare the log-probabilities that the probes left, as each probe's `references` say."""
+    """Compare the log-probabilities that the probes saved, with those of each probe's `references`."""
     found = []
     for tree, probe in wanted:
         for reference in probe.references:
@@ -150,12 +150,12 @@ def _saved(run: Run, tree: str, name: str) -> Path:
 
 
 def environment(run: Run, tree: str) -> dict[str, str]:
-    """Give a probe's environment, in which the tree comes before the vLLM that it was made of."""
+    """Return a probe's environment, in which the tree precedes the vLLM that it was copied from."""
     path = (str(run.trees.folders[tree]), *filter(None, [os.environ.get("PYTHONPATH")]))
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONUNBUFFERED": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: its memory and its errors are ours to see
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, so that the probe sees its memory and its errors
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_CACHE_ROOT": str(run.logs.with_name("cache") / tree),
         "VLLM_NO_USAGE_STATS": "1",
@@ -166,7 +166,7 @@ def environment(run: Run, tree: str) -> dict[str, str]:
 
 
 def _process(command: Sequence[str], env: dict[str, str], log: Path, limit_s: float) -> int | None:
-    """Give the exit status; None: it was killed, with its children."""
+    """Run a process and return its exit status; None if it was killed, with its children, at the time limit."""
     with log.open("w") as stream:
         process = subprocess.Popen(command, env=env, stdout=stream, stderr=stream, start_new_session=True)
         try:
@@ -180,7 +180,7 @@ def _process(command: Sequence[str], env: dict[str, str], log: Path, limit_s: fl
 
 
 def counted(report: Path) -> list[dict[str, Any]]:
-    """Give what a pytest run came to: tests, failed, skipped, and the names of those that failed."""
+    """Summarize a pytest run: tests, failed, skipped, and the names of those that failed."""
     if not report.exists():
         return []
     cases = list(ElementTree.parse(report).getroot().iter("testcase"))  # noqa: S314

@@ -1,4 +1,4 @@
-"""What runs found, read from their files, and what of it says whether a claim holds."""
+"""Results of runs, read from their files, and the verdicts on claims about them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PROBES = {probe.name: probe for probes in SCENARIOS.values() for probe in probes
 
 
 class Unfit(Exception):
-    """What a claim is about was measured, but did not come to anything that could be judged."""
+    """The probe of a claim ran, but its result cannot be judged."""
 
 
 class Missing(Exception):
-    """What a claim is about was not to be measured here."""
+    """The measurement that a claim needs was impossible or not requested here."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured thing that a claim is about; `holds` is None where it is only to be seen beside the others."""
+    """One measured figure of a claim; `holds` is None if it is shown for comparison only."""
 
     holds: bool | None
     text: str
@@ -35,7 +35,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What all runs of one release found. Of a probe that was run twice, the later run counts."""
+    """Results of all runs of one release. If a probe ran twice, the later run counts."""
 
     release: str
     scenarios: frozenset[str] = frozenset()
@@ -44,11 +44,11 @@ class Evidence:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def result(self, tree: str, probe: str) -> Mapping[str, Any]:
-        """Give a probe's result.
+        """Return a probe's result.
 
         Raises:
-            Missing: that tree could not be made.
-            Unfit: it has none.
+            Missing: the tree could not be made.
+            Unfit: the probe has no result.
         """
         if tree in self.missing:
             raise Missing(self.missing[tree])
@@ -57,11 +57,11 @@ class Evidence:
         return self.results[tree, probe]
 
     def events(self, tree: str, probe: str, key: str) -> list[Mapping[str, Any]]:
-        """Give a probe's events that have a key.
+        """Return a probe's events that have a key.
 
         Raises:
             Missing: as `result`.
-            Unfit: there is none.
+            Unfit: it has no such event.
         """
         result = self.result(tree, probe)
         found = [event for event in result["events"] if key in event]
@@ -70,10 +70,10 @@ class Evidence:
         return found
 
     def gaps(self, tree: str, probe: str, to_tree: str, to_probe: str) -> list[Mapping[str, Any]]:
-        """Give how far apart a probe's log-probabilities are from another's, for each prompt and part of it.
+        """Return the differences between two probes' log-probabilities, for each prompt and part of it.
 
         Raises:
-            Missing, Unfit: as `events`; a prompt that both were to answer was not compared.
+            Missing, Unfit: as `events`; or a prompt of both probes was not compared.
         """
         lengths = set(_logprobs(probe)) & set(_logprobs(to_probe))
         for one in ((tree, probe), (to_tree, to_probe)):
@@ -92,10 +92,10 @@ Check = Callable[[Evidence, Runs], Iterable[Figure]]
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that is said of a release.
+    """A claim about some releases.
 
-    tree: the tree that it is about; where that could not be made, the claim is skipped.
-    scenario: what has to be run for it.
+    tree: the tree that it is about; if that could not be made, the claim is skipped.
+    scenario: the scenario whose results it needs.
     """
 
     id: str
@@ -106,13 +106,13 @@ class Claim:
     check: Check
 
     def is_about(self, release: str) -> bool:
-        """Tell whether it is said of a release."""
+        """Whether the claim covers a release."""
         return SpecifierSet(self.releases).contains(release)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the evidence says of a claim: it holds, is broken or was skipped, and the figures or the reason."""
+    """The verdict on a claim (holds, broken or skipped), with the figures or the reason."""
 
     claim: Claim
     release: str
@@ -121,7 +121,7 @@ class Verdict:
 
 
 def judge(claim: Claim, release: str, runs: Runs) -> Verdict:
-    """Hold a claim against the evidence."""
+    """Check a claim against the evidence."""
     here = runs[release]
     if claim.scenario not in here.scenarios:
         return Verdict(claim, release, SKIPPED, f"scenario {claim.scenario} was not asked for")
@@ -139,12 +139,12 @@ def judge(claim: Claim, release: str, runs: Runs) -> Verdict:
 
 
 def read(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Give what runs found, the earliest first."""
+    """Yield the results in the files, the earliest first."""
     yield from sorted((json.loads(file.read_text()) for file in files), key=lambda run: str(run["date"]))
 
 
 def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
-    """Put together what the runs of each release found."""
+    """Combine the results of each release's runs."""
     found: dict[str, Evidence] = {}
     for run in sorted(runs, key=lambda run: str(run["date"])):
         before = found.get(run["vllm"], Evidence(run["vllm"]))
@@ -161,10 +161,10 @@ def gather(runs: Iterable[Mapping[str, Any]]) -> Runs:
 
 
 def of_series(runs: Runs, series: str) -> Evidence:
-    """Give what was found on the other release that a claim compares with.
+    """Return the evidence of the other release that a claim compares with.
 
     Raises:
-        Missing: nothing was.
+        Missing: no run of that release.
     """
     for release, evidence in runs.items():
         if SpecifierSet(f"=={series}.*").contains(release):
@@ -173,7 +173,7 @@ def of_series(runs: Runs, series: str) -> Evidence:
 
 
 def middle(rates: Sequence[float]) -> float:
-    """Give the median of repeated timings."""
+    """Return the median of repeated timings."""
     return float(median(rates))
 
 

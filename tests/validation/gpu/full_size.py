@@ -1,7 +1,7 @@
-"""Checkpoints of real shape and without weights, from the configs that `vpatch plan` has recorded.
+"""Checkpoints of real shape without weights, from the configs that `vpatch plan` records.
 
-With them goes as much of a processor as vLLM wants for its largest image: a tokenizer of bytes, and the sizes that the
-Qwen3.5 and Qwen3.6 checkpoints' preprocessor_config.json and video_preprocessor_config.json say.
+Each has the parts of a processor that vLLM needs for its largest image: a tokenizer of bytes, and the sizes in the
+Qwen3.5 and Qwen3.6 checkpoints' preprocessor_config.json and video_preprocessor_config.json.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vpatch.plan.lookup import recorded_revisions
 from tests.validation.gpu.models import hybrid, write_config
 
 FULL_SIZE = {"qwen3.6-35b-a3b": "Qwen/Qwen3.6-35B-A3B", "qwen3.6-27b": "Qwen/Qwen3.6-27B"}
-"""The recorded names, by those of the folders."""
+"""Names of the recorded checkpoints, by folder."""
 
 MARKS = {
     "<|endoftext|>": 248044,
@@ -25,16 +25,16 @@ MARKS = {
     "<|image_pad|>": 248056,
     "<|video_pad|>": 248057,
 }
-"""Tokens with a meaning, and their ids, as in the defaults of transformers' Qwen3_5Config."""
+"""Special tokens and their ids, as in the defaults of transformers' Qwen3_5Config."""
 
 END = "<|endoftext|>"
 ALIKE = ("hidden_act", "rms_norm_eps", "attention_bias", "attn_output_gate", "rope_parameters", "eos_token_id")
 PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-"""The bytes that the byte-level alphabet writes as themselves."""
+"""Bytes that the byte-level alphabet represents by themselves."""
 
 
 def config(name: str) -> dict[str, Any]:
-    """Give the config.json of a recorded checkpoint, with what an engine wants besides what a plan reads."""
+    """Return the config.json of a recorded checkpoint, with the fields that an engine needs and a plan does not."""
     recorded, like = recorded_revisions(name)[0].config, hybrid(4)
     text = {key: like["text_config"][key] for key in ALIKE}
     vision = {"hidden_act": "gelu_pytorch_tanh", "deepstack_visual_indexes": [], "model_type": recorded["model_type"]}
@@ -68,7 +68,7 @@ def _tokenizer() -> dict[str, Any]:
         {"id": index, "content": mark, "special": True, "normalized": False, "lstrip": False, "rstrip": False,
          "single_word": False} for mark, index in MARKS.items()
     ]  # fmt: skip
-    # The marks are among its words, too: a tokenizer gives others the next free ids.
+    # The marks are among its words, too: a tokenizer gives other tokens the next free ids.
     vocabulary = {letter: index for index, letter in enumerate(letters)} | MARKS
     model = {"type": "BPE", "vocab": vocabulary, "merges": []}
     tokenizer = {"version": "1.0", "added_tokens": marks, "pre_tokenizer": level, "decoder": level, "model": model}

@@ -1,4 +1,4 @@
-"""What a GPU machine is, and why the scenarios cannot be run where they cannot."""
+"""Description of a GPU machine, and why the scenarios cannot run on an unfit one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "trito
 
 
 def hindrance() -> str | None:
-    """Say why nothing can be run here; None: it can be."""
+    """Return why the scenarios cannot run here; None if they can."""
     for module, name in (("vllm", "vLLM"), ("torch", "torch"), ("triton", "Triton")):
         if find_spec(module) is None:
             return f"no {name} in {sys.executable}"
@@ -31,7 +31,7 @@ def hindrance() -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """Give what results depend on: the GPU, its memory in MiB, the driver, the processors, the versions."""
+    """Return what results depend on: the GPU, its memory in MiB, the driver, the CPU, the versions."""
     asked = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     gpu, _, driver = (
         subprocess.run(asked, capture_output=True, text=True, check=True).stdout.partition("\n")[0].partition(", ")

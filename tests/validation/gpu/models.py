@@ -4,7 +4,7 @@
 
 Those without weights are loaded with load_format=dummy: good for memory and speed, useless for answers. The others
 get random weights, scaled so that attention is peaked and every layer moves the residual stream: an error in the KV
-cache or in the head then shows in the log-probabilities. With --configs only config.json is written: needs no torch.
+cache or in the head then shows in the log-probabilities. With --configs it writes config.json only and needs no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Weights = dict[str, "Tensor"]
 
 
 def dense(layers: int) -> Config:
-    """Give a Qwen3, head size 128. TurboQuant leaves the first and the last two layers alone."""
+    """Return the config of a Qwen3, head size 128. TurboQuant skips the first and the last two layers."""
     return {
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": HIDDEN,
         "intermediate_size": 2 * HIDDEN, "num_hidden_layers": layers, "num_attention_heads": 16,
@@ -35,7 +35,7 @@ def dense(layers: int) -> Config:
 
 
 def hybrid(layers: int, heads: int = 8, kv_heads: int = 2) -> Config:
-    """Give a Qwen3.5: three gated delta net layers, then one of full attention with head size 256."""
+    """Return the config of a Qwen3.5: three gated delta net layers, then one of full attention with head size 256."""
     kinds = ["full_attention" if (i + 1) % 4 == 0 else "linear_attention" for i in range(layers)]
     text = {
         "model_type": "qwen3_5_text", "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN,
@@ -62,7 +62,7 @@ def hybrid(layers: int, heads: int = 8, kv_heads: int = 2) -> Config:
 
 
 def fp8_head(strategy: str) -> Config:
-    """Give a compressed-tensors config with the head alone in FP8: block (128 x 128), channel or tensor."""
+    """Return a compressed-tensors config with only the head in FP8: block (128 x 128), channel or tensor."""
     weights: Config = {"num_bits": 8, "type": "float", "strategy": strategy, "symmetric": True, "dynamic": False}
     inputs: Config = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
     if strategy == "block":
@@ -87,7 +87,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def body(config: Config, seed: int) -> Weights:
-    """Give every weight but the head's. Matrices have unit gain; query norms make attention logits' deviation 2."""
+    """Return every weight but the head's. Matrices have unit gain; query norms make attention logits' deviation 2."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -144,9 +144,9 @@ def body(config: Config, seed: int) -> Weights:
 
 
 def head(strategy: str) -> dict[str, Weights]:
-    """Give one head as "fp8" with its scales and dequantised as "bf16"; by block also "shifted" by one block.
+    """Return one head as "fp8" with its scales and dequantized as "bf16"; by block also "shifted" by one block.
 
-    Its 128 x 128 blocks differ in size by up to seven times, so that a scale in the wrong place is seen.
+    Its 128 x 128 blocks differ in size by up to seven times, so that a misplaced scale shows.
     """
     import torch
 
@@ -156,16 +156,16 @@ def head(strategy: str) -> dict[str, Weights]:
     blocks = torch.randn(shape, generator=generator) * gain * 4 / HIDDEN**0.5
     over = {"block": (1, 3), "channel": (2, 3), "tensor": (0, 1, 2, 3)}[strategy]
     scale = (blocks.abs().amax(over, keepdim=True) / 448).bfloat16()
-    quantised = (blocks / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn)
-    dequantised = (quantised.float() * scale.float()).reshape(VOCABULARY, HIDDEN).bfloat16()
+    quantized = (blocks / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn)
+    dequantized = (quantized.float() * scale.float()).reshape(VOCABULARY, HIDDEN).bfloat16()
     stored = scale.reshape({"block": (shape[0], shape[2]), "channel": (VOCABULARY, 1), "tensor": (1,)}[strategy])
-    fp8 = {"lm_head.weight": quantised.reshape(VOCABULARY, HIDDEN), "lm_head.weight_scale": stored}
-    made = {"fp8": fp8, "bf16": {"lm_head.weight": dequantised}}
+    fp8 = {"lm_head.weight": quantized.reshape(VOCABULARY, HIDDEN), "lm_head.weight_scale": stored}
+    made = {"fp8": fp8, "bf16": {"lm_head.weight": dequantized}}
     return made | ({"shifted": fp8 | {"lm_head.weight_scale": stored.roll(1, 0)}} if strategy == "block" else {})
 
 
 def write_all(root: Path) -> None:
-    """Write every checkpoint: "dense24" and others of dummy weights, "hyb", "hyb_block_fp8" and others of real ones."""
+    """Write every checkpoint: "dense24" and others without weights; "hyb", "hyb_block_fp8" and others with them."""
     from safetensors.torch import save_file
 
     for name, config in (DUMMY | REAL).items():

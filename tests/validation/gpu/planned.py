@@ -1,6 +1,6 @@
-"""What `vpatch plan` says of the engines that were started, beside what those said of themselves.
+"""Predictions of `vpatch plan` next to what engines reported when they started.
 
-`python -m tests.validation.gpu.planned FILE...` prints it, from files that runs left.
+`python -m tests.validation.gpu.planned FILE...` prints them, from result files of runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.validation.gpu.scenarios import BY_NAME, PATCHED, SCENARIOS, engine_a
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was planned and measured. `holds` is None where it is only to be seen beside the others."""
+    """One planned and measured quantity. `holds` is None if it is shown for comparison only."""
 
     what: str
     measured: str
@@ -38,7 +38,7 @@ Rows = Callable[[Evidence, str], Iterator[Row]]
 
 
 def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:
-    """Give what a probe started, as a plan has it, on a GPU with the memory that was found."""
+    """Return a probe's engine as a plan's deployment, on a GPU with the memory that was found."""
     (found,) = here.events(PATCHED, probe, "requested")
     engine = engine_arguments(PROBES[probe], "", 0)
     names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_dtype",
@@ -49,7 +49,7 @@ def deployment_of(here: Evidence, probe: str) -> tuple[Model, Deployment]:
 
 
 def laid_out(here: Evidence, probe: str) -> Iterator[Row]:
-    """Compare the KV cache with the planned one of the same size: what is arithmetic has to be the same."""
+    """Compare the KV cache with the planned one of the same size; exact arithmetic must agree."""
     model, deployment = deployment_of(here, probe)
     (found,) = here.events(PATCHED, probe, "requested")
     started = here.events(PATCHED, probe, "block_size")[0]
@@ -69,14 +69,14 @@ def laid_out(here: Evidence, probe: str) -> Iterator[Row]:
 
 
 def counted(here: Evidence, probe: str) -> Iterator[Row]:
-    """Compare what vLLM counted, and what was in use in the end, with the plan's estimates and their bounds."""
+    """Compare vLLM's own counts and the final memory use with the plan's estimates and their bounds."""
     model, deployment = deployment_of(here, probe)
     assert model.weights
     (memory,) = account(model, model.weights, deployment)
     (found,) = here.events(PATCHED, probe, "requested")
     used = max(event["used_mib"] for event in here.events(PATCHED, probe, "used_mib")) * MIB
     measured = {
-        # Buffers of each layer are made with the model, and vLLM takes them for weights.
+        # Buffers of each layer are made with the model, and vLLM counts them as weights.
         ("weights", "TurboQuant buffers"): found["weights"],
         ("runtime",): found["non_torch"],
         ("activations",): found["activations"],
@@ -88,7 +88,7 @@ def counted(here: Evidence, probe: str) -> Iterator[Row]:
         yield _within(" and ".join(item.name for item in items), size, estimate.likely, estimate.least, estimate.most)
     cache, peak = memory.kv_cache, exactly(found["total"]) - memory.left
     yield _within("KV cache", found["kv_cache"], cache.likely, cache.least, cache.most)
-    # What profiling went through, an image for instance, need not be in use again.
+    # Memory that only profiling used, for an image for instance, need not be in use again.
     (spare,) = [item.size.most for item in memory.items if item.name == "activations"]
     yield _within("in use", used, peak.likely, peak.least - spare, peak.most)
     before = found["total"] - found["free_at_start"]
@@ -98,11 +98,11 @@ def counted(here: Evidence, probe: str) -> Iterator[Row]:
 
 
 def check(here: Evidence, _: Runs, scenario: str, rows: Rows) -> Iterator[Figure]:
-    """Every engine of a scenario that was started is as it was planned."""
+    """Every engine of a scenario that started agrees with its plan."""
     for asked in SCENARIOS[scenario]:
         probe, result = asked.name, here.result(PATCHED, asked.name)
         if error := result["error"]:
-            # Cut off by the session's deadline, with less time than an engine of this size wants: no verdict.
+            # Cut off by the session's deadline, with less time than an engine of this size needs: no verdict.
             cut = error.startswith(KILLED) and result["s"] < asked.least_s
             yield Figure(None if cut or error.startswith(NOT_RUN) else False, f"{probe}: {error}")
             continue

@@ -1,8 +1,8 @@
-"""`probe.py SPEC.json`: start one vLLM engine, take the steps that the spec names, print facts as lines `R {json}`.
+"""`probe.py SPEC.json`: start one vLLM engine, run the spec's steps, and print facts as lines `R {json}`.
 
-It imports nothing of this project: beside vLLM's trees there may be another package `tests`. The spec has "engine" (the
-arguments of `LLM`), "steps" (see scenarios.Probe), "save" (where log-probabilities go, without the length) and
-"budget_mib" (0: none).
+It imports nothing of this project: another package `tests` may lie beside vLLM's trees. The spec has "engine" (the
+arguments of `LLM`), "steps" (see scenarios.Probe), "save" (path prefix for log-probabilities, followed by the length)
+and "budget_mib" (0: none).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def say(**fields: Any) -> None:
 
 
 def prompt(length: int, seed: int = 0) -> dict[str, list[int]]:
-    """Give a prompt. Of two with one seed, the shorter one is the longer one's beginning."""
+    """Return a prompt. Of two with one seed, the shorter is a prefix of the longer."""
     tokens = random.Random(seed)  # noqa: S311
     return {"prompt_token_ids": [tokens.randrange(10, 3900) for _ in range(length)]}
 
 
 def used_by_all() -> int:
-    """Give how much of the device's memory is in use by whatever process, in MiB, without a context on the device."""
+    """Return the device memory in use by all processes, in MiB, without creating a context on the device."""
     device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
     command = ["nvidia-smi", "-i", device, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -56,7 +56,7 @@ def start(engine: dict[str, Any]) -> Any:
 
 
 def memory() -> dict[str, int]:
-    """Give what tensors hold, what the allocator holds, and what is in use on the device, in MiB."""
+    """Return the memory of tensors, of the allocator, and in use on the device, in MiB."""
     import torch
 
     torch.cuda.synchronize()
@@ -69,7 +69,7 @@ def memory() -> dict[str, int]:
 
 
 def scratch(llm: Any) -> dict[str, Any]:
-    """Give the sizes of the shared workspace and of TurboQuant's buffers of each layer (0.20)."""
+    """Return the sizes of the shared workspace and of TurboQuant's buffers of each layer (0.20)."""
     from vllm.v1.worker import workspace
 
     runner = worker_of(llm).model_runner
@@ -86,12 +86,12 @@ def scratch(llm: Any) -> dict[str, Any]:
 
 
 def worker_of(llm: Any) -> Any:
-    """Give the engine's one worker, in this process."""
+    """Return the engine's one worker, in this process."""
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
 
 def account(llm: Any, _: list[int]) -> None:
-    """Say what vLLM counted of the device's memory when it started, in bytes, and what it made of the rest."""
+    """Print vLLM's own account of the device memory at its start, KV cache included, in bytes."""
     worker = worker_of(llm)
     cache = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config
     say(
@@ -134,7 +134,7 @@ def serve(llm: Any, lengths: list[int], save: str = "") -> None:
 
 @contextmanager
 def watching(before_mib: int, budget_mib: int) -> Iterator[None]:
-    """Say the device memory's peak, and how it compares with the budget, whether or not what is inside succeeds."""
+    """Print the peak of the device memory and its difference to the budget, even if the body raises."""
     import torch
 
     lowest, stop = [torch.cuda.mem_get_info()[0]], threading.Event()
@@ -160,7 +160,7 @@ def watching(before_mib: int, budget_mib: int) -> Iterator[None]:
 
 
 def prefill(llm: Any, lengths: list[int]) -> None:
-    """Time prompts until their first token, after one of the same length that is not timed."""
+    """Time prompts until their first token, each after an untimed one of the same length."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=1, temperature=0, detokenize=False)
@@ -174,7 +174,7 @@ def prefill(llm: Any, lengths: list[int]) -> None:
 
 
 def decode(llm: Any, lengths: list[int]) -> None:
-    """Time decode steps only, in windows, from when every request of a batch has its first token and some more."""
+    """Time decode steps only, in windows, once every request of a batch has had its first few tokens."""
     from vllm import SamplingParams
 
     engine = llm.llm_engine
@@ -199,7 +199,7 @@ def decode(llm: Any, lengths: list[int]) -> None:
             engine.step()
         return found
 
-    for batch in (1, *BATCHES):  # kernels still compile and clocks still rise: not said
+    for batch in (1, *BATCHES):  # kernels still compile and clocks still rise: not printed
         rates(lengths[0], batch)
     for length in lengths:
         for batch in BATCHES:
@@ -207,9 +207,9 @@ def decode(llm: Any, lengths: list[int]) -> None:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Start the engine and take the steps."""
+    """Start the engine and run the steps."""
     if any(action == "account" for action, _ in spec["steps"]):
-        os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"  # the log then says how the counts came about
+        os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"  # the log then shows how the counts came about
     before = used_by_all() if spec["budget_mib"] else 0
     llm = start(spec["engine"])
     plain: dict[str, Callable[[Any, list[int]], None]] = {
@@ -226,7 +226,7 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def cause_of(error: BaseException) -> str:
-    """Say what an error came from, and where that was raised."""
+    """Return the root cause of an error and where it was raised."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     where = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,6 +1,6 @@
 """Run every overlay's probes, those for a GPU too, on trees: `python -m tests.validation.gpu.probes TREE...`.
 
-By this interpreter, as `vpatch test --gpus` has an image's interpreter run them. One line on stdout for each probe.
+They run in this interpreter, as `vpatch test --gpus` runs them in an image's. Prints one line for each probe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE = 1800  # seconds
 
 
 def run(probe: Probe, tree: Path) -> str:
-    """Run one probe; give what it came to."""
+    """Run one probe and return its outcome."""
     paths = os.pathsep.join(filter(None, (str(tree.resolve()), os.environ.get("PYTHONPATH"))))
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as home:

@@ -52,7 +52,7 @@ NOT_RUN = """\
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Give the part about GPUs."""
+    """Render the part about GPUs."""
     if not runs:
         return "\n".join([ABOUT, "Nothing has been run yet.", "", NOT_RUN])
     claims = tables.claims(verdicts(gather(runs)))
@@ -60,10 +60,10 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def fresh(text: str) -> str:
-    """Give docs/validation.md's text as it should be.
+    """Replace the part about GPUs in docs/validation.md's text.
 
     Raises:
-        ValueError: it has no place for the part about GPUs.
+        ValueError: the text has no place for the part about GPUs.
     """
     return put(text, "gpu", section(list(read(sorted(RESULTS.glob("*.json"))))))
 

@@ -1,4 +1,4 @@
-"""What is run on a GPU, as data: a probe is one process with one engine, on each of some trees."""
+"""Scenarios to run on a GPU, as data: a probe is one process with one engine, on each of some trees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 2048
 
 EAGER: Mapping[str, Any] = {"enforce_eager": True, "compilation_config": None}
 SMALL_CHUNKS = {**EAGER, "max_num_batched_tokens": 128}
-"""Up to 128 tokens, TurboQuant goes on with its decode kernel."""
+"""Up to 128 tokens, TurboQuant continues a prompt with its decode kernel."""
 LARGE_CHUNKS = {"max_num_batched_tokens": 8192}
 
 
@@ -26,13 +26,14 @@ class Probe:
     """One engine.
 
     steps: what it does, as (action, lengths in tokens). "serve" answers prompts one by one; "watched" also watches the
-    device's memory; "logprobs" also keeps the log-probability of each prompt token; "prefill" and "decode" take times;
-    "account" says what vLLM counted, and takes no lengths. Without steps the probe is upstream's test files.
+    device's memory; "logprobs" also keeps the log-probability of each prompt token; "prefill" and "decode" measure
+    times; "account" records vLLM's own memory account, and takes no lengths. Without steps the probe runs upstream's
+    test files.
     budget_gib: let vLLM size the KV cache from this much device memory; 0: the KV cache gets 8 GiB.
-    releases: on which it says something.
-    references: the (tree, probe) whose log-probabilities its own are compared with.
+    releases: the releases on which its result is meaningful.
+    references: the (tree, probe) pairs to compare its log-probabilities with.
     alone: it measures memory or time, so nothing else may run beside it.
-    least_s, limit_s: it is not started with less time left, and stopped after that.
+    least_s, limit_s: it does not start with less time left, and is stopped after that.
     """
 
     name: str
@@ -50,16 +51,16 @@ class Probe:
 
     @property
     def chunk(self) -> int:
-        """How many tokens of a prompt one step takes."""
+        """Tokens of a prompt that one step takes."""
         return int(self.engine.get("max_num_batched_tokens", CHUNK))
 
     def says_something_of(self, release: str) -> bool:
-        """Tell whether it is to be run on a release."""
+        """Whether to run it on a release."""
         return SpecifierSet(self.releases).contains(release)
 
 
 def quality(family: str) -> list[Probe]:
-    """Give the probes of what a prompt's log-probabilities are: KV cache types, chunk sizes, trees."""
+    """Return the probes of a prompt's log-probabilities: KV cache types, chunk sizes, trees."""
     tq, auto, tq128, auto128 = (f"{family} {kind}" for kind in ("tq", "auto", "tq 128", "auto 128"))
     other_kernel = {**EAGER, "attention_config": {"flash_attn_version": 2}}
     wide = f"{family} tq 8192"
@@ -79,7 +80,7 @@ def quality(family: str) -> list[Probe]:
 
 
 def heads(family: str, strategy: str) -> list[Probe]:
-    """Give the probes of an FP8 head: itself, dequantised as control and, by block, with its scales one block off."""
+    """Return the probes of an FP8 head: quantized, dequantized as control and, by block, with shifted scales."""
     name, steps = f"{family} {strategy}", (("logprobs", (512,)),)
     model, control = name.replace(" ", "_"), ((STOCK, f"{name} bf16"),)
     block = strategy == "block"
@@ -93,14 +94,14 @@ def heads(family: str, strategy: str) -> list[Probe]:
 
 
 def sizing(name: str, kv: str, trees: tuple[str, ...], engine: Mapping[str, Any], then: tuple[int, ...]) -> Probe:
-    """Give a probe of the device memory that a prompt of 131,000 tokens takes beside its budget."""
+    """Return a probe of the device memory that a prompt of 131,000 tokens takes beyond its budget."""
     steps = (("watched", (64, 131000)), *((("prefill", then),) if then else ()))
     longest = {"max_model_len": 131072, **LARGE_CHUNKS, **engine}
     return Probe(name, "hyb16", kv, steps, longest, trees, budget_gib=12, alone=True)
 
 
 def whole_prompts(longest: int) -> dict[str, Any]:
-    """Give arguments with which a prompt is taken in one step, unless a cached prefix is continued."""
+    """Return arguments with which a prompt is taken in one step, unless a cached prefix is continued."""
     return {"enable_chunked_prefill": False, "max_model_len": longest, "max_num_batched_tokens": longest}
 
 
@@ -108,17 +109,17 @@ def sized(
     name: str, model: str, kv: str, requests: int, batch: int, length: int, *, then: tuple[int, ...] = (64,),
     prefixes: bool = False, text: bool = False,
 ) -> Probe:  # fmt: skip
-    """Give a probe of what vLLM counts of the memory for a model of full size, as `vllm serve` would start it.
+    """Return a probe of vLLM's memory account for a model of full size, started as by `vllm serve`.
 
     Args:
         name: its name.
         model: one of `FULL_SIZE`.
         kv: the KV cache's type.
-        requests: how many at once.
+        requests: concurrent requests.
         batch: tokens in a batch.
-        length: the longest request.
-        then: prompts that it answers, in tokens.
-        prefixes: cache them.
+        length: the longest request, in tokens.
+        then: lengths of the prompts that it answers, in tokens.
+        prefixes: cache prefixes.
         text: leave out the vision tower.
     """
     engine = {
@@ -132,7 +133,7 @@ def sized(
 
 MOE, DENSE = FULL_SIZE
 BY_NAME = ("plan", "plan-27b")
-"""They want a GPU of 100 GiB, so nobody runs them unasked."""
+"""Scenarios that need a GPU of 100 GiB, so they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {
     "serves": [
@@ -152,7 +153,7 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sizing("long tq", TQ, TREES, {}, (65000,)),
     ],
     "decode": [
-        # Whole prompts, since stock 0.21 dies of a continued one
+        # Whole prompts, since stock 0.21 fails on a continued one
         Probe("decode", "dense24", TQ, (("decode", (1024, 16384)),), alone=True, releases=">=0.20,<0.22",
               engine={**whole_prompts(18432), "max_num_seqs": 32, "kv_cache_memory_bytes": 32 << 30}),
     ],
@@ -179,16 +180,15 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
     ],
 }  # fmt: skip
-"""The most important first."""
+"""By name, the most important first."""
 
 WARM_UP = Probe("warm-up", "hyb8", "auto", (("serve", (64, 128, 2048, 8320, 10240, 24000)),), LARGE_CHUNKS, (STOCK,),
                 limit_s=200)  # fmt: skip
-"""Compiles the delta net's kernels and chooses among them, for whole prompts and continued ones, as every hybrid model
-then finds them."""
+"""Compiles and tunes the delta net's kernels for whole and continued prompts; every later hybrid probe reuses them."""
 
 
 def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, Any]:
-    """Give the arguments of vLLM's `LLM`.
+    """Return the arguments of vLLM's `LLM`.
 
     Args:
         probe: the probe.
@@ -209,7 +209,7 @@ def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, An
         "kv_cache_memory_bytes": 8 << 30,
         "enable_prefix_caching": False,
         "disable_log_stats": True,
-        # No torch.compile, which takes a minute for each start, but graphs: they are what locks the workspace.
+        # No torch.compile, which takes a minute at each start, but CUDA graphs, whose capture locks the workspace.
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     }
     if probe.model.startswith("hyb") or probe.model in FULL_SIZE:

@@ -1,4 +1,4 @@
-"""One run on a GPU machine, from the installed vLLM to the file with what was found."""
+"""One run on a GPU machine, from the installed vLLM to the result file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS
 
 ROOT = Path(__file__).parents[3]
 WORK = ROOT / ".gpu"
-"""Trees, checkpoints and logs; git ignores it."""
+"""Folder for trees, checkpoints and logs; ignored by git."""
 MODELS = Path(__file__).with_name("models.py")
 
 
 def default_scenarios(upstream: Path | None) -> list[str]:
-    """Give what is run unasked: without a folder of upstream's tests, not those."""
+    """Return the scenarios that run by default; `upstream` needs a folder of upstream's tests."""
     usual = [name for name in SCENARIOS if name not in BY_NAME]
     return [name for name in usual if upstream or any(probe.steps for probe in SCENARIOS[name])]
 
 
 def commit() -> str:
-    """Say which commit this is; "+" where something was changed since."""
+    """Return the current commit, with "+" if there are uncommitted changes."""
     ran = subprocess.run(
         ("git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"),
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -45,15 +45,15 @@ def execute(
     revision: str = "",
     tell: Callable[[drive.Result], None] = lambda _: None,
 ) -> Path:
-    """Run scenarios on the installed vLLM; give the file with what they found, logs.tgz beside it.
+    """Run scenarios on the installed vLLM; return the result file, which has logs.tgz next to it.
 
     Args:
         names: the scenarios.
         out: a folder for the file; one file for each release and set of scenarios.
-        deadline_s: how long it may take, in seconds.
+        deadline_s: time limit, in seconds.
         upstream: a folder with upstream's test files, which the scenario `upstream` runs.
-        revision: the commit; by default git is asked.
-        tell: called with each result, as soon as it is there.
+        revision: the commit; by default git's current one.
+        tell: called with each result as soon as it is available.
 
     Raises:
         RuntimeError: vLLM, vpatch or a GPU is missing, or the checkpoints cannot be made.
@@ -95,7 +95,7 @@ def execute(
 
 
 def unrun(report: dict[str, Any]) -> list[str]:
-    """Say what was not run."""
+    """Yield the probes that were not run."""
     results = report["results"]
     return [f"{one['probe']}, {one['tree']}" for one in results if str(one["error"]).startswith(drive.NOT_RUN)]
 

@@ -1,4 +1,4 @@
-"""What was found, as Markdown."""
+"""Results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.validation.gpu.evidence import Verdict, middle
 
 
 def claims(verdicts: Iterable[Verdict]) -> list[str]:
-    """Give the table of claims."""
+    """Render the table of claims."""
     rows = ((v.claim.id, v.claim.says, v.release, v.state, v.figures) for v in verdicts)
     return _table(("claim", "says", "vLLM", "", "measured"), rows)
 
 
 def probes(run: Mapping[str, Any]) -> list[str]:
-    """Give the table of what each probe of a run came to."""
+    """Render the table of a run's probes and their results."""
     rows = (
         (one["probe"], one["tree"], "; ".join(_found(one)), f"{one['s']} s" if "s" in one else "")
         for one in run["results"]

@@ -1,4 +1,4 @@
-"""Every claim, on this machine's GPU; without one, with VPATCH_GPU_RESULTS=FILE[:FILE...], on what was found before.
+"""Every claim on this machine's GPU; without one, with VPATCH_GPU_RESULTS=FILE[:FILE...], on recorded results.
 
 VPATCH_GPU_DEADLINE bounds the run, in seconds; VPATCH_GPU_UPSTREAM is a folder with upstream's test files.
 """

@@ -1,4 +1,4 @@
-"""The vLLM trees to compare, made out of the installed one: as it is, with the default overlays, with tiles as well."""
+"""The vLLM trees to compare, copied from the installed one: stock, with default overlays, and with tiles as well."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ VPATCH = (sys.executable, "-m", "vpatch")
 class Trees:
     """Folders that hold a `vllm` and its dist-info, by the names of `scenarios.TREES`.
 
-    overlays: what `vpatch status` says of each tree: the state of each overlay.
-    missing: why a tree is not there.
+    overlays: by tree, the state of each overlay from `vpatch status`.
+    missing: by tree, why it could not be made.
     """
 
     vllm: str
@@ -35,7 +35,7 @@ class Trees:
 
 
 def installed() -> Path | None:
-    """Give the folder that holds the installed vLLM, which is not imported."""
+    """Return the folder that holds the installed vLLM, without importing it."""
     spec = find_spec("vllm")
     return Path(spec.origin).parents[1] if spec and spec.origin else None
 
@@ -62,20 +62,20 @@ def make(site: Path, where: Path) -> Trees:
         copy(site, folders[name])
         for options in applications:
             _vpatch("apply", str(folders[name]), *options)
-    asked = {TILES: listed}  # of an opt-in overlay, `status` speaks only where it is named
+    asked = {TILES: listed}  # `status` shows an opt-in overlay only if it is named
     states = {name: _states(folder, asked.get(name, [])) for name, folder in folders.items()}
     return Trees(version(site), folders, states, missing)
 
 
 def copy(site: Path, tree: Path) -> None:
-    """Copy vLLM and its dist-info, with hard links where the file system can: vpatch and Python replace files."""
+    """Copy vLLM and its dist-info, by hard links if possible: vpatch and Python replace files, not rewrite them."""
     shutil.rmtree(tree, ignore_errors=True)
     for top in (site / "vllm", _info(site)):
         shutil.copytree(top, tree / top.name, symlinks=True, copy_function=_link)
 
 
 def version(site: Path) -> str:
-    """Give the release of the vLLM in a folder."""
+    """Return the release of the vLLM in a folder."""
     return Distribution.at(_info(site)).version
 
 
@@ -100,7 +100,7 @@ def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
 
 def _vpatch(command: str, *arguments: str) -> dict[str, Any]:
     ran = subprocess.run([*VPATCH, command, "--json", *arguments], capture_output=True, text=True, check=False)
-    # `status` exits 1 where a person must look: that is for the reader of the results
+    # `status` exits 1 if something needs attention, which the reader of the results decides
     if ran.returncode and (command != "status" or not ran.stdout):
         told = (ran.stderr or ran.stdout).strip()[-2000:]
         raise RuntimeError(f"{' '.join((*VPATCH, command, *arguments))}: exit status {ran.returncode}: {told}")

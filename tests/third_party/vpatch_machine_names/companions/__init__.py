@@ -1,1 +1,1 @@
-"""The modules that the overlay adds to vLLM."""
+"""Modules that the overlay adds to vLLM."""
