@@ -1,23 +1,31 @@
-"""The tests of an image: their outcomes, and those that need no container."""
+"""The tests of an image, in containers of it and without, and their outcomes."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
 
 from vpatch.core.overlay import Catalogued
+from vpatch.image import guest
 from vpatch.image.config import read_json
 from vpatch.image.filesystem import Files
-from vpatch.image.guest import checks as guest
 from vpatch.image.patch import Provenance
+
+if TYPE_CHECKING:
+    from vpatch.image.engine.containers import ScriptRunner
 
 _TRACEBACK = "Traceback (most recent call last):"
 _UNRELATED = ("Exception ignored", "Exception in thread")  # their tracebacks are not why the script ended
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's prefix of each line
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _MAX_ERROR = 500  # characters
+_TIMEOUT = 600  # seconds: a cold import of vLLM from a slow disk
+_GPU_TIMEOUT = 1800  # seconds: a server that compiles kernels before its first answer
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,37 @@ def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalo
     probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
     names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
     yield from (Check(name, None, "it needs a container") for name in ("interpreter", *names))
+
+
+def run_checks(
+    runner: ScriptRunner, provenance: Provenance, tests: frozenset[str], installed: Sequence[Catalogued]
+) -> Iterator[Check]:
+    """Run those tests of an image that `tests`, as in an `Order`, has.
+
+    Probes are those of the `installed` overlays whose changes are in the image.
+    """
+    script = (resources.files("vpatch.image") / "guest.py").read_text("utf-8")
+    if tests:
+        yield from _check_files(runner, script, provenance)
+    if "containers" in tests:
+        ran = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
+        yield from import_outcomes(provenance.modules, ran.code, ran.out, ran.err, _TIMEOUT)
+    for item in (item for item in installed if item.id in provenance.applied):
+        for probe in item.overlay.probes:
+            if ("gpus" if probe.gpu else "containers") in tests:
+                seconds = _GPU_TIMEOUT if probe.gpu else _TIMEOUT
+                ran = runner.run(probe.script, seconds=seconds, gpus=probe.gpu)
+                yield outcome(f"probe {probe.name}", ran.code, ran.err, seconds)
+
+
+def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> Iterator[Check]:
+    question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
+    ran = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
+    try:
+        yield from [Check(*answer) for answer in read_json(ran.out.splitlines()[-1])]
+    except (ValueError, IndexError, TypeError):
+        why = (ran.err.strip().splitlines() or [f"{runner.python} ends with exit code {ran.code}"])[-1]
+        yield Check("files", ok=False, because=why)
 
 
 def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:

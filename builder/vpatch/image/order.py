@@ -13,9 +13,9 @@ from typing import Any
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, naming
+from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
-from vpatch.image.cuda.support import check_support
 from vpatch.image.filesystem import Files, Vllm
 from vpatch.image.patch import Layer, Patch, patch
 

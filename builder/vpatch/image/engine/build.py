@@ -15,12 +15,11 @@ from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.image.checks import Check, failed
+from vpatch.image.architectures import check_names
+from vpatch.image.checks import Check, failed, run_checks
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
-from vpatch.image.cuda.support import check_names
-from vpatch.image.engine.client import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
-from vpatch.image.engine.containers import Run, ScriptRunner, container, run_checks, start_run
-from vpatch.image.engine.files import open_files
+from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
+from vpatch.image.engine.containers import Run, ScriptRunner, container, open_files, start_run
 from vpatch.image.filesystem import WHITEOUT, find_vllm
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of

@@ -20,9 +20,9 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
 from vpatch.image import checks
+from vpatch.image.architectures import check_names
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
-from vpatch.image.cuda.support import check_names
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry import image as remote

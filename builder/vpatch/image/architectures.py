@@ -23,9 +23,9 @@ from typing import IO, Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vpatch.errors import Failure, Problem
+from vpatch.image import fatbin
 from vpatch.image.config import Base
-from vpatch.image.cuda import fatbin
-from vpatch.image.cuda.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
+from vpatch.image.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
 from vpatch.image.filesystem import Files, Vllm, read_record
 
 
