@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import dropwhile, islice, takewhile
 from typing import TYPE_CHECKING
 
 from vpatch.core.overlay import Catalogued
@@ -59,10 +60,7 @@ def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalo
 def run_checks(
     runner: ScriptRunner, provenance: Provenance, tests: frozenset[str], installed: Sequence[Catalogued]
 ) -> Iterator[Check]:
-    """Run those tests of an image that `tests`, as in an `Order`, has.
-
-    Probes are those of the `installed` overlays whose changes are in the image.
-    """
+    """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
     script = (resources.files("vpatch.image") / "guest.py").read_text("utf-8")
     if tests:
         yield from _check_files(runner, script, provenance)
@@ -88,7 +86,7 @@ def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> I
 
 
 def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
-    """Return the outcome of a probe: `ok` is None if the image lacks something it needs that is not vLLM's Python code.
+    """Return the outcome of a probe: `ok` is None if the image lacks something that is not vLLM's Python code.
 
     `code` is the script's exit status, None if it was stopped after `limit_s` seconds; `stderr` may include stdout.
     """
@@ -103,10 +101,7 @@ def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
 
 
 def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str, limit_s: float) -> tuple[Check, ...]:
-    """Return the outcome of importing each module, as the guest script `imports` printed it to `out`.
-
-    If it printed none, all of them failed. The other arguments are those of `outcome`.
-    """
+    """Return the outcome of importing each module, which the guest script printed to `out`; else all of them failed."""
     answers = [line for line in out.splitlines() if line.startswith("vpatch: ")]
     if code == 0 and answers:
         try:
@@ -123,24 +118,16 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
 def _last_error(stderr: str) -> str:
     """Return the error of the last traceback, with its indented lines, on one line; "" if there is no traceback."""
     lines = stderr.splitlines()
-    starts = [
-        number
-        for number, line in enumerate(lines)
-        if line == _TRACEBACK and not (number and lines[number - 1].startswith(_UNRELATED))
-    ]
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    starts = [number for number in starts if not (number and lines[number - 1].startswith(_UNRELATED))]
     if not starts:
         return ""
-    error: list[str] = []
-    for line in lines[starts[-1] + 1 :]:
-        if error and not line.startswith(" "):
-            break
-        if error or not line.startswith(" "):
-            error.append(line)
+    frames = dropwhile(lambda line: line.startswith(" "), lines[starts[-1] + 1 :])
+    error = [*islice(frames, 1), *takewhile(lambda line: line.startswith(" "), frames)]
     return " ".join(" ".join(error).split())[:_MAX_ERROR]
 
 
 def _missing(error: str) -> str | None:
-    """Return the module or library that the image lacks, None if the error is vLLM's own."""
     if absent := _MISSING.match(error):
         ours = absent[1].partition(".")[0] == "vllm" and not guest.COMPILED.fullmatch(absent[1])
         return None if ours else absent[1]

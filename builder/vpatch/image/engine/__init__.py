@@ -1,4 +1,4 @@
-"""Connect to the engine; find, pull, tag, push and remove images in it."""
+"""A Docker engine, or any that serves the same API: find, pull, tag, push and remove images in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from vpatch.net.ranges import Progress
 
 _NO_SPACE = "no space left"
-
 _ENGINE = "docker engine"
 _INSTEAD = "start one, set DOCKER_HOST, or build without one: --registry"
 _TIMEOUT = 600  # seconds for one answer: unpacking a layer on a slow disk
@@ -112,7 +111,6 @@ def _platform(found: dict[str, Any]) -> str:
 
 
 def _digest(found: dict[str, Any], ref: str) -> str:
-    """Return the digest that its repository knows it by, empty for an image that came from no registry."""
     if ref.startswith("sha256:"):
         return ""
     named = parse(ref)
@@ -121,11 +119,10 @@ def _digest(found: dict[str, Any], ref: str) -> str:
 
 
 def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the history as a configuration has it, empty if the engine's does not show which step made a layer."""
     with engine_errors("cannot read", found["Id"]):
         steps = list(reversed(client.api.history(found["Id"])))
     if sum(step["Size"] > 0 for step in steps) != len(found["RootFS"]["Layers"]):
-        return []
+        return []  # it does not show which step made a layer
     return [{"created_by": step["CreatedBy"], **({} if step["Size"] else {"empty_layer": True})} for step in steps]
 
 
@@ -162,8 +159,7 @@ def layers_of(client: DockerClient, image: str) -> list[str] | None:
 def load_archive(client: DockerClient, archive: bytes, ref: str) -> None:
     """Load an archive as `docker save` writes it. Raises only if the disk is full: an engine may well refuse it."""
     try:
-        # The engine answers while it works, and is done when the answer ends.
-        for line in client.api.load_image(archive):
+        for line in client.api.load_image(archive):  # the engine is done when its answer ends
             if "error" in line:
                 raise DockerException(line["error"])
     except DockerException as error:
@@ -178,10 +174,9 @@ def tagged(client: DockerClient, image: str, names: Sequence[str]) -> Iterator[N
     try:
         for name in names:
             with engine_errors("cannot tag", name):
-                try:
+                before[name] = None
+                with suppress(ImageNotFound):
                     before[name] = str(client.api.inspect_image(name)["Id"])
-                except ImageNotFound:
-                    before[name] = None
                 client.api.tag(image, *parse_repository_tag(name))
         yield
     except BaseException:

@@ -30,7 +30,7 @@ from docker.utils import decode_json_header
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.image.engine import engine_errors, message_of
-from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, kind_of
+from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, entry_of
 from vpatch.net.error_text import size
 
 NAME = "vpatch-"
@@ -62,10 +62,10 @@ class LeftError(Failure):
 
 @dataclass(frozen=True)
 class Run:
-    """A run of this program: `name` is in the names of its containers, `reaper` is the pipe to the second process."""
+    """A run of this program."""
 
-    name: str
-    reaper: IO[bytes]
+    name: str  # in the names of its containers
+    reaper: IO[bytes]  # pipe to the second process
 
     def register(self, image: str) -> None:
         """Have the reaper remove an image too, unless it has a tag by then. Call this before the image exists."""
@@ -78,7 +78,7 @@ class Run:
 def start_run() -> Iterator[Run]:
     """Start a run. A second process, the reaper, removes what this one leaves when it dies."""
     owner = uuid.uuid4().hex
-    # As a file, without its folder on the path: as a module it would import all of vpatch while this run needs the CPU.
+    # As a file, without its folder on the path: a module would import all of vpatch while this run needs the CPU.
     command = [sys.executable, "-P", str(files("vpatch.image.engine") / "reap.py"), owner]
     reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     # The reaper acts if the pipe ends without "done": this process died, or an unknown container may exist.
@@ -87,10 +87,8 @@ def start_run() -> Iterator[Run]:
         assert reaper.stdin  # noqa: S101 - for mypy
         yield Run(owner, reaper.stdin)
         last = b"done\n"
-    except LeftError:
-        raise
-    except Exception:
-        last = b"done\n"
+    except Exception as error:
+        last = b"" if isinstance(error, LeftError) else b"done\n"
         raise
     finally:
         with suppress(BrokenPipeError):
@@ -104,35 +102,22 @@ def container(
     owner: str,
     entrypoint: Sequence[str],
     command: Sequence[str] = (),
-    *,
-    user: str | None = None,
     **settings: Any,
 ) -> Iterator[str]:
     """Create a container and yield its ID; remove it at the end, running or not.
 
     It runs untrusted code: it has no network, no capabilities beyond those in `settings`, and no way to gain any.
     """
+    options: dict[str, Any] = {"entrypoint": list(entrypoint), "user": settings.pop("user", None)}
+    confined: dict[str, Any] = {"network_mode": "none", "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
     memory = settings.pop("mem_limit", MEMORY)
-    limits = client.api.create_host_config(
-        network_mode="none",
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges"],
-        pids_limit=PROCESSES,
-        mem_limit=memory,
-        memswap_limit=memory,
-        # Its output is read from its log, whatever log driver the engine is set to.
-        log_config=LogConfig(type="json-file", config={"max-size": str(LOG), "max-file": "1"}),
-        **settings,
-    )
+    confined |= {"pids_limit": PROCESSES, "mem_limit": memory, "memswap_limit": memory}
+    # Its output is read from its log, whatever log driver the engine is set to.
+    log = LogConfig(type="json-file", config={"max-size": str(LOG), "max-file": "1"})
+    limits = client.api.create_host_config(**confined, log_config=log, **settings)
+    name = f"{NAME}{owner}-{uuid.uuid4().hex[:8]}"
     with engine_errors("cannot create a container", image):
-        made = client.api.create_container(
-            image,
-            list(command),
-            entrypoint=list(entrypoint),
-            host_config=limits,
-            user=user,
-            name=f"{NAME}{owner}-{uuid.uuid4().hex[:8]}",
-        )["Id"]
+        made = client.api.create_container(image, list(command), host_config=limits, name=name, **options)["Id"]
     try:
         yield str(made)
     finally:
@@ -180,19 +165,13 @@ class ScriptRunner:
                 code = self.client.api.wait(made, timeout=seconds)["StatusCode"]
             except (requests.ConnectionError, requests.ReadTimeout):  # either, depending on the kind of socket
                 code = None
-            out, err = (
-                self.client.api.logs(made, stdout=one, stderr=not one).decode("utf-8", "replace")
-                for one in (True, False)
-            )
-            return ScriptResult(code, out, err)
+            logs = [self.client.api.logs(made, stdout=one, stderr=not one) for one in (True, False)]
+            return ScriptResult(code, *(log.decode("utf-8", "replace") for log in logs))
 
     @contextmanager
     def _volumes(self) -> Iterator[dict[str, Any]]:
-        """Yield settings that make the volumes that the image declares read-only, with the image's content.
-
-        An engine mounts a new volume for each, writable without a limit, and no setting makes those read-only. But the
-        volumes of another container can be mounted read-only: of one that is never started.
-        """
+        # The volumes that the image declares are to be read-only, with the image's content. An engine mounts a new,
+        # writable one for each; only those of another container can be mounted read-only.
         with engine_errors("cannot read", self.image):
             declared = (self.client.api.inspect_image(self.image)["Config"] or {}).get("Volumes")
         if not declared:
@@ -218,8 +197,8 @@ class ContainerFiles(Files):
     def __init__(self, client: DockerClient, containers: Sequence[str], pool: ThreadPoolExecutor) -> None:
         self._client, self._pool = client, pool
         self._idle: SimpleQueue[str] = SimpleQueue()
-        for container_id in containers:
-            self._idle.put(container_id)
+        for name in containers:
+            self._idle.put(name)
         self._entries: dict[str, Entry | None] = {}
         self._kinds: dict[str, Kind | None] = {}
         self._contents: dict[str, bytes | None] = {}
@@ -228,10 +207,9 @@ class ContainerFiles(Files):
     def prefetch(self, files: Iterable[str]) -> None:
         """Start to read files and the entries of the folders above them; whoever asks for one waits for it."""
         files = dict.fromkeys(files)
-        for path in files:
-            self._coming[path] = self._pool.submit(self._read, path)
-        for path in dict.fromkeys(str(above) for file in files for above in [*PurePosixPath(file).parents][:-1]):
-            self._coming[path] = self._pool.submit(self._entry, path)
+        folders = dict.fromkeys(str(above) for file in files for above in [*PurePosixPath(file).parents][:-1])
+        self._coming |= {path: self._pool.submit(self._read, path) for path in files}
+        self._coming |= {path: self._pool.submit(self._entry, path) for path in folders}
 
     def entry(self, path: str) -> Entry | None:
         """Return the entry at `path`, from the first header of its archive: the engine's `HEAD` has no owner."""
@@ -241,8 +219,7 @@ class ContainerFiles(Files):
     def kind(self, path: str) -> Kind | None:
         """Return the type of the entry at `path`, from the engine's `HEAD`."""
         if path in self._entries:
-            here = self._entries[path]
-            return here.kind if here else None
+            return here.kind if (here := self._entries[path]) else None
         if path not in self._kinds:
             self._kinds[path] = None if self._is_known_missing(path) else self._ask_kind(path)
         return self._kinds[path]
@@ -272,8 +249,8 @@ class ContainerFiles(Files):
             return tuple(sorted(m.name for m in members if len(m.parts) == 2 and m.parts[0] == at))
 
     def _ask_kind(self, path: str) -> Kind | None:
+        api = self._client.api
         with self._container(path) as container_id:
-            api = self._client.api
             url = f"{api.base_url}/v{api.api_version}/containers/{container_id}/archive"
             answer = api.head(url, params={"path": f"/{path}"}, timeout=api.timeout)
             if answer.status_code == requests.codes.not_found:
@@ -320,7 +297,7 @@ class ContainerFiles(Files):
             if not self._is_known_missing(path):
                 with self._archive(path) as archive:
                     first = None if archive is None else archive.next()
-            self._entries[path] = None if first is None else _entry(path, first)
+            self._entries[path] = None if first is None else entry_of(path, first)
         return self._entries[path]
 
     def _read(self, path: str) -> bytes | None:
@@ -335,23 +312,15 @@ class ContainerFiles(Files):
         return self._contents[path]
 
     def _is_known_missing(self, path: str) -> bool:
-        """Whether a folder above is known not to exist."""
         above = [str(folder) for folder in PurePosixPath(path).parents]
         return any(known.get(folder, self) is None for known in (self._entries, self._kinds) for folder in above)
 
     def _file(self, path: str, archive: tarfile.TarFile, limit: int) -> IO[bytes]:
         member = archive.next()
         if member is None or member.name != PurePosixPath(path).name or not member.isreg():
-            kind = "nothing" if member is None else f"{member.name!r}, {kind_of(member).value}"
+            kind = "nothing" if member is None else f"{member.name!r}, {entry_of(path, member).kind.value}"
             raise Failure(Problem("not a plain file", f"/{path}", f"the image has {kind} there"))
         if member.size > limit:
-            cause = f"it has {member.size:,} bytes, and may have {size(limit)}"
-            raise Failure(Problem("too large", f"/{path}", cause))
-        self._entries[path] = _entry(path, member)
+            raise Failure(Problem("too large", f"/{path}", f"it has {member.size:,} bytes, and may have {size(limit)}"))
+        self._entries[path] = entry_of(path, member)
         return archive.extractfile(member) or BytesIO()
-
-
-def _entry(path: str, member: tarfile.TarInfo) -> Entry:
-    mode = member.mode & 0o7777  # the engine sets type bits too
-    owner = (member.uid, member.gid)
-    return Entry(path, kind_of(member), mode, *owner, int(member.mtime), member.size, member.linkname)
