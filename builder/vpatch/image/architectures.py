@@ -155,10 +155,7 @@ def check_support(
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
-    """Survey the shared objects of an image: each a name and a seekable file, used before the next is requested.
-
-    `metadata` is the METADATA of its vLLM, `env` the environment of its containers.
-    """
+    """Survey the shared objects of an image, each a name and a seekable file, with vLLM's METADATA and the `env`."""
     extensions = tuple(sorted((_read(name, file) for name, file in files), key=lambda one: one.name))
     isas = [image.isa for one in extensions for image in one.images if image.kind is Kind.PTX]
     needed = "\n".join(library for one in extensions for library in one.needed)

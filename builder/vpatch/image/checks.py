@@ -50,8 +50,8 @@ def failed(tests: Iterable[Check]) -> bool:
 def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:
     """Test an image without a container; tests that need one are yielded as not run."""
     root = provenance.root.strip("/")
-    answers = guest.check_tree(root, provenance.dist_info, provenance.text, files.read, files.names)
-    yield from (Check(*answer) for answer in answers)
+    for answer in guest.check_tree(root, provenance.dist_info, provenance.text, files.read, files.names):
+        yield Check(*answer)
     probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
     names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
     yield from (Check(name, None, "it needs a container") for name in ("interpreter", *names))

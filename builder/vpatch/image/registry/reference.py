@@ -136,12 +136,9 @@ def host_of(url: str) -> str:
 
 def same_origin(one: str, other: str) -> bool:
     """Whether two addresses belong to one server: equal scheme, host and port, however they are written."""
-    return _server(one) == _server(other)
-
-
-def _server(url: str) -> tuple[str | None, str | None, int | None]:
-    parts = _parsed(url)
-    return parts.scheme, parts.host, parts.port or {"http": 80, "https": 443}.get(parts.scheme or "")
+    ports = {"http": 80, "https": 443}
+    servers = {(url.scheme, url.host, url.port or ports.get(url.scheme or "")) for url in map(_parsed, (one, other))}
+    return len(servers) == 1
 
 
 def _is_loopback(name: str | None) -> bool:

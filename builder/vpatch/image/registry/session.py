@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 COMMIT = 600.0  # seconds in which a registry must store a blob that it received, which may have gigabytes
 
-_FOREIGN = "it is not the registry, and gets no login"
 # Without oras's own retries, which sleep for minutes even if the user is simply not let in.
 _do_request = inspect.unwrap(Registry.do_request)
 
@@ -95,19 +94,14 @@ class Login:
         return self._sign(request) if same_origin(request.url or "", self._origin) else request
 
     def authenticate_request(
-        self,
-        original: requests.Response,
-        headers: dict[str, Any],
-        refresh: bool = False,  # noqa: FBT001, FBT002 - the signature that oras calls
+        self, original: requests.Response, headers: dict[str, Any], **_: object
     ) -> tuple[dict[str, Any], bool]:
-        """Prepare the second attempt of a refused request; raise `DeniedError` if one is pointless.
-
-        Only the registry's own origin may demand credentials: the host of a blob, to which the registry redirects,
-        could name a token server of its own.
-        """
+        """Prepare the second attempt of a refused request; raise `DeniedError` if one is pointless. oras calls this."""
         original.close()
+        # The host of a blob, to which the registry redirects, could name a token server of its own.
         if not same_origin(original.url, self._origin):
-            raise DeniedError(0, f"{host_of(original.url)} answers {original.status_code}: {_FOREIGN}")
+            why = f"{host_of(original.url)} answers {original.status_code}: it is not the registry, and gets no login"
+            raise DeniedError(0, why)
         demand = original.headers.get("WWW-Authenticate", "")
         try:
             known = self._find()
