@@ -86,10 +86,7 @@ def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> I
 
 
 def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
-    """Return the outcome of a probe: `ok` is None if the image lacks something that is not vLLM's Python code.
-
-    `code` is the script's exit status, None if it was stopped after `limit_s` seconds; `stderr` may include stdout.
-    """
+    """Return the outcome of a probe, whose exit status is None if it was stopped; `stderr` may include stdout."""
     if code == 0:
         return Check(name, ok=True, because="")
     if code is None:

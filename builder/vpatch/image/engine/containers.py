@@ -104,10 +104,8 @@ def container(
     command: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[str]:
-    """Create a container and yield its ID; remove it at the end, running or not.
-
-    It runs untrusted code: it has no network, no capabilities beyond those in `settings`, and no way to gain any.
-    """
+    """Create a container and yield its ID; remove it at the end, running or not."""
+    # It runs untrusted code: no network, no capabilities beyond those in `settings`, and no way to gain any.
     options: dict[str, Any] = {"entrypoint": list(entrypoint), "user": settings.pop("user", None)}
     confined: dict[str, Any] = {"network_mode": "none", "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
     memory = settings.pop("mem_limit", MEMORY)

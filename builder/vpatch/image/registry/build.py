@@ -1,7 +1,4 @@
-"""Build an image in a registry, without an engine: read, compute, push by digest, test, tag; in that order.
-
-Nothing of the base is unpacked: each of its layers is mounted or copied.
-"""
+"""Build an image in a registry, without an engine: read, compute, push by digest, test, tag; in that order."""
 
 from __future__ import annotations
 
@@ -88,11 +85,7 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag.
-
-    Blobs that exist there are not sent; the base's layers are mounted within one registry, else copied. Docker's
-    manifests have no `annotations`; an OCI one gets them beside the base's own.
-    """
+    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag."""
     uploader = _Uploader(base, target, progress)
     kind = base.manifest.media_type
     settings = serialize(config)
@@ -100,7 +93,7 @@ def push(
     added = Descriptor(remote.NEW_LAYER[kind], layer.digest, len(layer.blob))
     layers = [*base.manifest.body["layers"], added.json]
     manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": kind, "config": pointer.json, "layers": layers}
-    if kind == remote.OCI:
+    if kind == remote.OCI:  # Docker's has none
         manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
     raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
     digest = digest_of(raw)
@@ -126,7 +119,7 @@ def _put_manifest(repository: Repository, name: str, raw: bytes, kind: str) -> N
 
 
 class _Uploader:
-    """Brings blobs into the repository of `target` in the cheapest way; `sent` and `mounted` are those of `Pushed`."""
+    """Brings missing blobs into the repository of `target`; layers are mounted within one registry, else copied."""
 
     def __init__(self, base: RemoteImage, target: Reference, progress: Progress | None) -> None:
         self.repository = Repository(target, "cannot push")

@@ -1,8 +1,4 @@
-"""The names of images, parsed as Docker does, and the addresses of their registries.
-
-Addresses are parsed by urllib3, which also connects: for `https://one\\@other/`, the standard library finds another
-host. It is imported late: a name is parsed before anything of the extra is needed.
-"""
+"""The names of images, parsed as Docker does, and the addresses of their registries."""
 
 from __future__ import annotations
 
@@ -149,6 +145,7 @@ def _is_loopback(name: str | None) -> bool:
 
 
 def _parsed(url: str) -> Url:
-    from urllib3.util import parse_url
+    # urllib3 also connects: for `https://one\@other/`, the standard library finds another host.
+    from urllib3.util import parse_url  # late: a name is parsed before anything of the extra is needed
 
     return parse_url(url)

@@ -69,20 +69,15 @@ class Copy:
 
 @dataclass
 class LayerView:
-    """One layer: the `entries` that it has, and what it removes from the layers below.
-
-    Of the files that were kept, `contents` has the bytes, `copies` those of large ones, and `linked` the target of a
-    hard link to a file that was not kept. `removed` paths are hidden with all below them; of an `opaque` folder,
-    everything below is hidden. `children` are the names in each folder, including folders that have no entry.
-    """
+    """One layer: what it has, and what it removes from the layers below."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    contents: dict[str, bytes] = field(default_factory=dict)
-    copies: dict[str, Copy] = field(default_factory=dict)
-    linked: dict[str, str] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
-    opaque: set[str] = field(default_factory=set)
-    children: dict[str, set[str]] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)  # bytes of the files that were kept
+    copies: dict[str, Copy] = field(default_factory=dict)  # of the large ones
+    linked: dict[str, str] = field(default_factory=dict)  # kept hard links to files that were not
+    removed: set[str] = field(default_factory=set)  # paths that are hidden with all below them
+    opaque: set[str] = field(default_factory=set)  # folders of which everything below is hidden
+    children: dict[str, set[str]] = field(default_factory=dict)  # names in each folder, also in those without an entry
 
     def add(self, entry: Entry) -> int:
         """Add an entry, which replaces one of the same path; return how many characters of names that added."""
@@ -139,10 +134,7 @@ def _parents(path: str) -> frozenset[str]:
 
 
 def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usage) -> tuple[LayerView, str]:
-    """Read a layer from its bytes, packed or not; return it and the digest of its tar, or raise `BadLayerError`.
-
-    `keep` decides whether the bytes of a file are kept; `usage`, what the image has used so far, is updated.
-    """
+    """Read a layer, packed or not, with the bytes of files to `keep`; return it and the digest of its tar."""
     try:
         stream = _TarStream(_unpack(blob), usage)
         with tarfile.TarFile(fileobj=stream) as members:  # type: ignore[arg-type] # it calls no other method
@@ -171,17 +163,14 @@ def _unpack(blob: Iterator[bytes]) -> BinaryIO:
 
 
 class _TarStream:
-    """A tar as `tarfile` reads it: once, forward only; hashed, counted in `usage`.
-
-    Of an entry's headers, no more than `Limits.HEADER` is read: they state their own length.
-    """
+    """A tar as `tarfile` reads it: once, forward only; hashed, and counted in `usage`."""
 
     def __init__(self, source: BinaryIO, usage: Usage) -> None:
         self._source, self.usage, self.digest, self._position = source, usage, hashlib.sha256(), 0
         self.next_header()
 
     def next_header(self) -> None:
-        self.in_data, self._left = False, Limits.HEADER
+        self.in_data, self._left = False, Limits.HEADER  # headers state their own length
 
     def tell(self) -> int:
         return self._position
