@@ -54,7 +54,7 @@ EXTRAS = {
     "docker": {"image"},
     "jsonschema": {"image"},
     "oras": {"image.registry"},
-    "elftools": {"image.cuda"},
+    "elftools": {"image.fatbin", "image.architectures"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.lookup"},

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.engine.files import ContainerFiles, open_files
+from vpatch.image.engine.containers import ContainerFiles, open_files
 from vpatch.image.filesystem import Kind
 
 from tests.image.standin import archive, imported

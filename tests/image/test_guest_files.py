@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from vpatch.image.guest.checks import check_files, check_interpreter, check_tree
+from vpatch.image.guest import check_files, check_interpreter, check_tree
 from vpatch.tree import record
 
 INFO = "vllm-0.20.2.dist-info"
@@ -125,7 +125,7 @@ def test_which_modules_this_interpreter_would_import(tree: Path, monkeypatch: py
 def test_the_script_answers_in_one_line(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = (files("vpatch.image.guest") / "checks.py").read_text()
+    script = (files("vpatch.image") / "guest.py").read_text()
     question = {"root": str(tree), "dist_info": INFO, "provenance": asked(tree)}
     command = [sys.executable, "-c", script, "files", json.dumps(question)]
     ran = subprocess.run(command, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from vpatch.image import guest
 from vpatch.image.checks import Check, import_outcomes
-from vpatch.image.guest import checks as guest
 
 from tests.releases import FACTS
 from tests.validation.cpu.environment import environ, interpreter

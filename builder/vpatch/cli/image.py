@@ -197,7 +197,7 @@ def inspect_command(image: str, *, platform: str | None) -> Report:
 def _find(ref: str, platform: str | None) -> tuple[Base, str]:
     """Return the image and who has it: the engine, or else its registry. Nothing is pulled."""
     with extra_required():
-        from vpatch.image.engine.client import engine, resolve
+        from vpatch.image.engine import engine, resolve
         from vpatch.image.registry.image import open_image
     try:
         with engine() as client:

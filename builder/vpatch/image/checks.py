@@ -1,23 +1,32 @@
-"""The tests of an image: their outcomes, and those that need no container."""
+"""The tests of an image, in containers of it and without, and their outcomes."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from itertools import dropwhile, islice, takewhile
+from typing import TYPE_CHECKING
 
 from vpatch.core.overlay import Catalogued
+from vpatch.image import guest
 from vpatch.image.config import read_json
 from vpatch.image.filesystem import Files
-from vpatch.image.guest import checks as guest
 from vpatch.image.patch import Provenance
+
+if TYPE_CHECKING:
+    from vpatch.image.engine.containers import ScriptRunner
 
 _TRACEBACK = "Traceback (most recent call last):"
 _UNRELATED = ("Exception ignored", "Exception in thread")  # their tracebacks are not why the script ended
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's prefix of each line
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _MAX_ERROR = 500  # characters
+_TIMEOUT = 600  # seconds: a cold import of vLLM from a slow disk
+_GPU_TIMEOUT = 1800  # seconds: a server that compiles kernels before its first answer
 
 
 @dataclass(frozen=True)
@@ -41,18 +50,43 @@ def failed(tests: Iterable[Check]) -> bool:
 def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalogued]) -> Iterator[Check]:
     """Test an image without a container; tests that need one are yielded as not run."""
     root = provenance.root.strip("/")
-    answers = guest.check_tree(root, provenance.dist_info, provenance.text, files.read, files.names)
-    yield from (Check(*answer) for answer in answers)
+    for answer in guest.check_tree(root, provenance.dist_info, provenance.text, files.read, files.names):
+        yield Check(*answer)
     probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
     names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
     yield from (Check(name, None, "it needs a container") for name in ("interpreter", *names))
 
 
-def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
-    """Return the outcome of a probe: `ok` is None if the image lacks something it needs that is not vLLM's Python code.
+def run_checks(
+    runner: ScriptRunner, provenance: Provenance, tests: frozenset[str], installed: Sequence[Catalogued]
+) -> Iterator[Check]:
+    """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
+    script = (resources.files("vpatch.image") / "guest.py").read_text("utf-8")
+    if tests:
+        yield from _check_files(runner, script, provenance)
+    if "containers" in tests:
+        ran = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
+        yield from import_outcomes(provenance.modules, ran.code, ran.out, ran.err, _TIMEOUT)
+    for item in (item for item in installed if item.id in provenance.applied):
+        for probe in item.overlay.probes:
+            if ("gpus" if probe.gpu else "containers") in tests:
+                seconds = _GPU_TIMEOUT if probe.gpu else _TIMEOUT
+                ran = runner.run(probe.script, seconds=seconds, gpus=probe.gpu)
+                yield outcome(f"probe {probe.name}", ran.code, ran.err, seconds)
 
-    `code` is the script's exit status, None if it was stopped after `limit_s` seconds; `stderr` may include stdout.
-    """
+
+def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> Iterator[Check]:
+    question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
+    ran = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
+    try:
+        yield from [Check(*answer) for answer in read_json(ran.out.splitlines()[-1])]
+    except (ValueError, IndexError, TypeError):
+        why = (ran.err.strip().splitlines() or [f"{runner.python} ends with exit code {ran.code}"])[-1]
+        yield Check("files", ok=False, because=why)
+
+
+def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
+    """Return the outcome of a probe, whose exit status is None if it was stopped; `stderr` may include stdout."""
     if code == 0:
         return Check(name, ok=True, because="")
     if code is None:
@@ -64,10 +98,7 @@ def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
 
 
 def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str, limit_s: float) -> tuple[Check, ...]:
-    """Return the outcome of importing each module, as the guest script `imports` printed it to `out`.
-
-    If it printed none, all of them failed. The other arguments are those of `outcome`.
-    """
+    """Return the outcome of importing each module, which the guest script printed to `out`; else all of them failed."""
     answers = [line for line in out.splitlines() if line.startswith("vpatch: ")]
     if code == 0 and answers:
         try:
@@ -84,24 +115,16 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
 def _last_error(stderr: str) -> str:
     """Return the error of the last traceback, with its indented lines, on one line; "" if there is no traceback."""
     lines = stderr.splitlines()
-    starts = [
-        number
-        for number, line in enumerate(lines)
-        if line == _TRACEBACK and not (number and lines[number - 1].startswith(_UNRELATED))
-    ]
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    starts = [number for number in starts if not (number and lines[number - 1].startswith(_UNRELATED))]
     if not starts:
         return ""
-    error: list[str] = []
-    for line in lines[starts[-1] + 1 :]:
-        if error and not line.startswith(" "):
-            break
-        if error or not line.startswith(" "):
-            error.append(line)
+    frames = dropwhile(lambda line: line.startswith(" "), lines[starts[-1] + 1 :])
+    error = [*islice(frames, 1), *takewhile(lambda line: line.startswith(" "), frames)]
     return " ".join(" ".join(error).split())[:_MAX_ERROR]
 
 
 def _missing(error: str) -> str | None:
-    """Return the module or library that the image lacks, None if the error is vLLM's own."""
     if absent := _MISSING.match(error):
         ours = absent[1].partition(".")[0] == "vllm" and not guest.COMPILED.fullmatch(absent[1])
         return None if ours else absent[1]

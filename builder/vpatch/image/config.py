@@ -13,7 +13,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import metadata, version
 from pathlib import Path
@@ -62,17 +62,12 @@ def extra_required() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Base:
-    """An image to build on.
-
-    `id` is the digest of its configuration, and `config` is that configuration: `architecture`, `os`, `config` (`Env`,
-    `Labels`, ...), `rootfs`, `history`. `digest` is the digest of its manifest, empty for an image that was made in the
-    engine and came from no registry.
-    """
+    """An image to build on."""
 
     ref: str
-    id: str
-    config: Mapping[str, Any]
-    digest: str = ""
+    id: str  # digest of its configuration
+    config: Mapping[str, Any]  # `architecture`, `os`, `config` (`Env`, `Labels`, ...), `rootfs`, `history`
+    digest: str = ""  # of its manifest; empty for an image that was made in the engine and came from no registry
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -95,10 +90,7 @@ class Base:
 
 
 def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
-    """Return the labels of a new image, which are also its manifest's annotations.
-
-    `name` is the base's full name, with its registry, and `provenance` the JSON of `vpatch.image.patch.Patch`.
-    """
+    """Return the labels of a new image, also its manifest's annotations; `name` is the base's, with its registry."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
     labels = {
@@ -146,11 +138,7 @@ def read_json(text: str | bytes) -> Any:
 
 
 def validate(document: object, schema: Schema, wrong: str) -> None:
-    """Check a parsed JSON document against a schema.
-
-    Raises:
-        ValueError: it does not match. The message is `wrong` and where, without the value there, which may be long.
-    """
+    """Check a parsed JSON document; raise a `ValueError` of `wrong` and where, without the value, which may be long."""
     from jsonschema import Draft202012Validator
 
     error = next(Draft202012Validator(schema).iter_errors(document), None)
@@ -167,10 +155,8 @@ def validate(document: object, schema: Schema, wrong: str) -> None:
 def _revision() -> str:
     """Return the commit of the checkout that vpatch runs from, empty for an installed package."""
     top = Path(__file__).parents[3]
-    if not (top / ".git").exists():
-        return ""
     command = ["git", "-C", str(top), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
+    with suppress(OSError, subprocess.CalledProcessError):
+        if (top / ".git").exists():
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return ""

@@ -1,7 +1,7 @@
 """The file system of an image, limits on reading it, and the vLLM that its interpreter would import.
 
-Paths inside an image are POSIX and relative to its root: `usr/bin/python3`. Nothing of the image is started here; the
-image tests prove inside a container that the vLLM found is the one imported.
+Paths inside an image are POSIX and relative to its root: `usr/bin/python3`. Nothing of the image is started here; its
+tests prove inside a container that the vLLM found is the one imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_LINKS = 16
 
 
 class Limits:
-    """The most that vpatch reads of an image. An image that exceeds a limit is refused, and the message names it.
+    """The most that vpatch reads of an image; one that exceeds a limit is refused, and the message names it.
 
     Generous for real images: vLLM's have some 10 GB packed, and its largest extension has 308 MB (0.33.0).
     """
@@ -62,10 +62,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One file, folder or link of an image.
-
-    `mode` holds the permission bits, `mtime` is in seconds since the epoch, `size` in bytes; `target` is a link's text.
-    """
+    """A file, folder or link of an image: `mode` are its permission bits, `mtime` seconds since the epoch."""
 
     path: str
     kind: Kind
@@ -73,8 +70,8 @@ class Entry:
     uid: int
     gid: int
     mtime: int
-    size: int = 0
-    target: str = ""
+    size: int = 0  # bytes of a file
+    target: str = ""  # text of a link
 
 
 class Files(Protocol):
@@ -122,13 +119,14 @@ class BlockReader(io.RawIOBase):
         return size
 
 
-def kind_of(member: TarInfo) -> Kind:
-    """Return the type of a tar's member; a hard link is `OTHER`."""
-    if member.isreg():
-        return Kind.FILE
-    if member.isdir():
-        return Kind.FOLDER
-    return Kind.LINK if member.issym() else Kind.OTHER
+def entry_of(path: str, member: TarInfo) -> Entry:
+    """Return the entry of a tar's member; the type of a hard link is `OTHER`."""
+    kind = Kind.FOLDER if member.isdir() else Kind.LINK if member.issym() else Kind.OTHER
+    kind = Kind.FILE if member.isreg() else kind
+    count = member.size if kind is Kind.FILE else 0
+    target = member.linkname if kind is Kind.LINK else ""
+    # An engine sets type bits in the mode, too.
+    return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), count, target)
 
 
 @dataclass(frozen=True)
@@ -153,11 +151,11 @@ def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
     """Find the one vLLM that the image's interpreter would import, or that the interpreter `python` in it would."""
     name = image.ref
     if python:
-        folders = list(_site_folders(files, _prefixes_of(files, _relative(python))))
+        folders = [*_site_folders(files, _prefixes_of(files, _relative(python)))]
     else:
-        variables = [*image.env.get("PYTHONPATH", "").split(":"), image.workdir]
-        from_variables = [_relative(folder) for folder in variables if folder.strip("/")]
-        folders = [*from_variables, *_site_folders(files, _prefixes(files, image.env))]
+        variables = (*image.env.get("PYTHONPATH", "").split(":"), image.workdir)
+        folders = [_relative(folder) for folder in variables if folder.strip("/")]
+        folders += _site_folders(files, _prefixes(files, image.env))
     # The interpreter takes the first; a second one would mislead whoever inspects the image.
     found = [folder for folder in dict.fromkeys(folders) if files.kind(f"{folder}/vllm/__init__.py") is not None]
     if not found:
@@ -172,8 +170,7 @@ def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
 def read_record(files: Files, vllm: Vllm) -> Record | None:
     """Read vLLM's RECORD, None if there is none. Raises `Failure` if it is invalid."""
     path = f"{vllm.root}/{vllm.record}"
-    content = files.read(path)
-    if content is None:
+    if (content := files.read(path)) is None:
         return None
     try:
         rows = parse(content)
@@ -189,7 +186,6 @@ def _relative(path: str) -> str:
 
 
 def _prefixes(files: Files, env: dict[str, str]) -> list[str]:
-    """Return the folders whose `bin/` is on PATH, and those that usually hold interpreters."""
     path = [_relative(folder) for folder in env.get("PATH", _DEFAULT_PATH).split(":") if folder.startswith("/")]
     on_path = [folder.rpartition("/")[0] for folder in path if folder.endswith(("/bin", "/sbin"))]
     named = [_relative(env[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if env.get(name, "").startswith("/")]
@@ -198,10 +194,7 @@ def _prefixes(files: Files, env: dict[str, str]) -> list[str]:
 
 
 def _prefixes_of(files: Files, python: str) -> list[str]:
-    """Return the prefixes of one interpreter: its own, and for Debian's also `/usr/local`.
-
-    A virtual environment has only its own prefix; any other link leads to the interpreter that it stands for.
-    """
+    # A virtual environment has only its own prefix; any other link leads to the interpreter that it stands for.
     current = python
     for _ in range(_MAX_LINKS):
         prefix = str(PurePosixPath(current).parent.parent)
@@ -212,7 +205,7 @@ def _prefixes_of(files: Files, python: str) -> list[str]:
         for part in PurePosixPath("/", here.path).parent.joinpath(here.target).parts[1:]:
             parts = parts[:-1] if part == ".." else [*parts, part]
         current = "/".join(parts)
-    return ["usr/local", "usr"] if prefix == "usr" else [prefix]
+    return ["usr/local", "usr"] if prefix == "usr" else [prefix]  # Debian's reads both
 
 
 def _site_folders(files: Files, prefixes: list[str]) -> Iterator[str]:

@@ -13,46 +13,35 @@ from typing import Any
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, naming
+from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
-from vpatch.image.cuda.support import check_support
 from vpatch.image.filesystem import Files, Vllm
 from vpatch.image.patch import Layer, Patch, patch
 
 
 @dataclass(frozen=True)
 class Order:
-    """An image to build.
+    """An image to build."""
 
-    `base` is its name, with a digest if pinned; `platform` looks like `linux/amd64` (None: the engine's own, or amd64
-    in a registry); `python` is an interpreter inside the image (None: the one on its PATH). `tags` are full names, set
-    at the end; without `set_tags` they only name the repositories to push to. With `push`, an engine pushes them.
-    `tests` are some of `files`, `containers` and `gpus`. The base's compiled extensions must serve the `architectures`
-    (`sm_120`). `overlays` are the ids of overlays that must apply, empty: the default ones; `name` is its definition's.
-    """
-
-    base: str
-    platform: str | None = None
-    python: str | None = None
-    tags: tuple[str, ...] = ()
-    set_tags: bool = True
-    push: bool = False
-    tests: frozenset[str] = frozenset({"files", "containers"})
-    architectures: tuple[str, ...] = ()
-    overlays: tuple[str, ...] = ()
-    name: str = ""
+    base: str  # its name, with a digest if pinned
+    platform: str | None = None  # `linux/amd64`; None: the engine's own, or amd64 in a registry
+    python: str | None = None  # an interpreter inside the image; None: the one on its PATH
+    tags: tuple[str, ...] = ()  # full names, set at the end
+    set_tags: bool = True  # or else they only name the repositories to push to
+    push: bool = False  # from an engine
+    tests: frozenset[str] = frozenset({"files", "containers"})  # or `gpus`, too
+    architectures: tuple[str, ...] = ()  # that the base's compiled extensions must serve: `sm_120`
+    overlays: tuple[str, ...] = ()  # ids of those that must apply; none: the default ones
+    name: str = ""  # of its definition
 
 
 @dataclass(frozen=True)
 class Built:
-    """The result of an order.
-
-    `image` is the ID, or `repository@digest` once pushed. If there was nothing to do, it is the base's, `layer` is
-    None, and `notes` has the reason. `extra` is added to the JSON.
-    """
+    """The result of an order; if there was nothing to do, `layer` is None, and `notes` has the reason."""
 
     base: Base
-    image: str = ""
+    image: str = ""  # ID, or `repository@digest` once pushed; the base's if there was nothing to do
     verdicts: tuple[Verdict, ...] = ()
     layer: Layer | None = None
     root: str | None = None
@@ -60,15 +49,14 @@ class Built:
     tests: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
 
 
 def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, same: str) -> tuple[Built, Patch]:
     """Compute the patch, and the result as far as it is known before anything is made.
 
-    The patch has no layer if nothing is to be made: because of problems (overlays drift, named ones do not apply, GPUs
-    are not served), or because there is nothing to do; then `same`, the base's own name, is the result's image. It is a
-    failure to have nothing to do if a tag was to be set.
+    The patch has no layer if there are problems (overlays drift, named ones do not apply, GPUs are not served), or
+    nothing to do: then `same`, the base's own name, is the result's image, and a tag that was to be set is a failure.
     """
     unserved, lines, extra = check_support(files, vllm, base, order.architectures)
     found = patch(files, vllm, base, engine, order.python)
@@ -81,8 +69,8 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
     if found.layer is None:
         states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in after)
         if order.tags and order.set_tags:
-            cause = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
-            raise Failure(Problem("nothing to build", base.ref, cause))
+            why = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
+            raise Failure(Problem("nothing to build", base.ref, why))
         built = replace(built, image=same, notes=(*built.notes, f"nothing to build: {base.ref}: {states}"))
     return built, found
 
@@ -126,19 +114,13 @@ def _read(path: Path, schema: Any) -> Order:
     errors = sorted(schema.iter_errors(definition), key=lambda error: error.json_path)
     if errors:
         raise Failure(*(Problem("bad image definition", str(path), _cause(error)) for error in errors))
-    return Order(
-        definition["base"] + (f"@{definition['digest']}" if "digest" in definition else ""),
-        definition.get("platform", "linux/amd64"),
-        tags=tuple(definition["tags"]),
-        tests=frozenset(definition.get("tests", ("files", "containers"))),
-        architectures=tuple(definition.get("architectures", ())),
-        overlays=tuple(definition.get("overlays", ())),
-        name=path.stem,
-    )
+    base = definition["base"] + (f"@{definition['digest']}" if "digest" in definition else "")
+    tests = frozenset(definition.get("tests", ("files", "containers")))
+    lists: dict[str, Any] = {key: tuple(definition.get(key, ())) for key in ("tags", "architectures", "overlays")}
+    return Order(base, definition.get("platform", "linux/amd64"), tests=tests, name=path.stem, **lists)
 
 
 def _cause(error: Any) -> str:
-    """Return what is wrong with a key; for a pattern, in words."""
     where = error.json_path.removeprefix("$").removeprefix(".")
     if error.validator == "pattern":
         forms = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}

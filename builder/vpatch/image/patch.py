@@ -25,56 +25,40 @@ from vpatch.tree import record
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
 _PROVENANCE = "vpatch-image.json"
-_OVERLAY = object_with(id=TEXT, state=TEXT, because=TEXT)
+_OVERLAYS = {"type": "array", "items": object_with(id=TEXT, state=TEXT, because=TEXT)}
 _FILE = object_with(before=TEXT_OR_NULL, after={"type": "array", "items": TEXT})
-_SCHEMA = object_with(
-    vpatch=TEXT,
-    vllm=TEXT,
-    root=TEXT,
-    python=TEXT_OR_NULL,
-    overlays={"type": "array", "items": _OVERLAY},
-    files={"type": "object", "additionalProperties": _FILE},
-)
+_FILES = {"type": "object", "additionalProperties": _FILE}
+_SCHEMA = object_with(vpatch=TEXT, vllm=TEXT, root=TEXT, python=TEXT_OR_NULL, overlays=_OVERLAYS, files=_FILES)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One new layer. `blob` is its tar, compressed with gzip; digests are `sha256:<hex>`.
+    """One new layer; digests are `sha256:<hex>`."""
 
-    `diff_id` is the digest of the uncompressed tar, the same wherever it is made; `files` are the paths, sorted, that
-    the layer holds, and `removed` those that it removes.
-    """
-
-    blob: bytes = field(repr=False)
+    blob: bytes = field(repr=False)  # its tar, compressed with gzip
     digest: str
-    diff_id: str
-    files: tuple[str, ...]
-    removed: tuple[str, ...] = ()
+    diff_id: str  # digest of the uncompressed tar, the same wherever it is made
+    files: tuple[str, ...]  # paths, sorted
+    removed: tuple[str, ...] = ()  # paths of files in the layers below
 
 
 @dataclass(frozen=True)
 class Patch:
-    """What overlays change in an image: the changeset and, if anything changes, the layer and its provenance.
-
-    `provenance` is the JSON that lies in the dist-info and becomes the image's label.
-    """
+    """What overlays change in an image: the changeset and, if anything changes, the layer and its provenance."""
 
     changeset: Changeset
     layer: Layer | None = None
-    provenance: str = ""
+    provenance: str = ""  # JSON, which lies in the dist-info and becomes the image's label
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """A patched image's label; `text` is all of it, `root` is absolute inside the image.
+    """A patched image's label."""
 
-    `python` is the interpreter that the build was asked for, or else the one on the image's PATH.
-    """
-
-    text: str
-    root: str
+    text: str  # all of it
+    root: str  # absolute inside the image
     dist_info: str
-    python: str
+    python: str  # the interpreter that the build was asked for, or else the one on PATH
     vllm: str
     vpatch: str
     overlays: tuple[Mapping[str, Any], ...]
@@ -108,8 +92,7 @@ def patch(files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | No
     changeset = engine.plan(lambda file: files.read(f"{vllm.root}/{file}"))
     if changeset.problems or not changeset.files:
         return Patch(changeset)
-    rows = read_record(files, vllm)
-    if rows is None:
+    if (rows := read_record(files, vllm)) is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
     provenance = _provenance(files, vllm, changeset, python)
     new = {**changeset.files, f"{vllm.dist_info}/{_PROVENANCE}": provenance.encode()}
@@ -122,15 +105,11 @@ def patch(files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | No
 
 
 def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed: Sequence[str], mtime: int) -> Layer:
-    """Make a layer: equal arguments give equal bytes on any machine.
+    """Make a layer with `contents`, by path, and without `removed` files; equal arguments give equal bytes anywhere.
 
-    Args:
-        contents: the bytes of its files, by path.
-        entries: mode and owner of its files and of all folders above them: unpacking would create a missing folder as
-            root's. A file's `mtime` is the one it had before, 0 for a new file.
-        removed: the paths of files in the layers below to remove.
-        mtime: in seconds since the epoch, for every entry. A file that had exactly this `mtime` before gets one second
-            more, so that bytecode of its old content is never taken for its own.
+    `entries` have mode and owner of its files and of all folders above them: unpacking would create a missing folder as
+    root's. Every entry gets `mtime`, in seconds since the epoch; a file that had exactly this one before gets one
+    second more, so that bytecode of its old content is never taken for its own.
     """
     tar = io.BytesIO()
     whiteouts = [PurePosixPath(path).with_name(f"{WHITEOUT}{PurePosixPath(path).name}") for path in removed]
@@ -153,8 +132,7 @@ def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed:
 
 def _mtime(created: str | None) -> int:
     """Return the time for new files: SOURCE_DATE_EPOCH, or else the base's creation; in seconds since the epoch."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if epoch:
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH", ""):
         if not epoch.isdecimal():
             raise Failure(Problem("bad SOURCE_DATE_EPOCH", epoch, "not a number of seconds"))
         return int(epoch)
@@ -190,8 +168,8 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
     for verdict in changeset.after:
         touched = [file for file in sorted(contents) if verdict.id in marks_in(contents[file])]
-        because = verdict.because
-        overlays[verdict.id] = {"id": verdict.id, "state": verdict.state, "because": because, "files": touched}
+        about = {"id": verdict.id, "state": verdict.state, "because": verdict.because}
+        overlays[verdict.id] = {**about, "files": touched}
     document = {
         "schema": 1,
         "vpatch": version("vpatch"),
@@ -205,7 +183,7 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
 
 
 def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:
-    """Return mode and owner of the layer's files and folders: as in the base; new ones as RECORD and its folder."""
+    # As in the base; new ones get mode and owner of RECORD and its folder.
     folders = sorted({str(parent) for path in contents for parent in PurePosixPath(path).parents} - {"."})
     model = f"{vllm.root}/{vllm.record}"
     found: list[Entry] = []
@@ -226,11 +204,8 @@ def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]
 def _bytecode(files: Files, contents: Collection[str]) -> list[str]:
     """Return the bytecode files of changed modules: a layer's times can make Python trust outdated ones."""
     modules = [PurePosixPath(path) for path in contents if path.endswith(".py")]
-    caches = {module.parent / "__pycache__" for module in modules}
-    listed = {cache: files.names(str(cache)) for cache in sorted(caches)}
-    return sorted(
-        str(module.parent / "__pycache__" / name)
-        for module in modules
-        for name in listed[module.parent / "__pycache__"]
-        if name.startswith(f"{module.stem}.") and name.endswith(".pyc")
-    )
+    caches = {module: module.parent / "__pycache__" for module in modules}
+    listed = {cache: files.names(str(cache)) for cache in sorted({*caches.values()})}
+    found = [(module, cache / name) for module, cache in caches.items() for name in listed[cache]]
+    ours = [pyc for module, pyc in found if pyc.name.startswith(f"{module.stem}.") and pyc.name.endswith(".pyc")]
+    return sorted(map(str, ours))

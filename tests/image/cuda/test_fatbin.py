@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.image.cuda.fatbin import Arch, Image, Kind, parse_gpu, read
+from vpatch.image.fatbin import Arch, Image, Kind, parse_gpu, read
 
 from tests.image.cuda.making import box, boxes, elf, entry, extension, without_device_code
 from tests.image.cuda.record import HEADERS

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 
 import pytest
-from vpatch.image.cuda.fatbin import Image, Kind, read
+from vpatch.image.fatbin import Image, Kind, read
 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.record import RECORDS

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.image.cuda.support import Level, Survey, Verdict, lacking, survey, verdicts
+from vpatch.image.architectures import Level, Survey, Verdict, lacking, survey, verdicts
 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.making import box, elf, entry, extension, without_device_code

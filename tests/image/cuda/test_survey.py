@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from vpatch.image.cuda import fatbin
-from vpatch.image.cuda.support import Survey, survey
+from vpatch.image import fatbin
+from vpatch.image.architectures import Survey, survey
 
 from tests.image.cuda.making import box, elf, entry, extension
 
@@ -125,7 +125,7 @@ def test_unknown_ptx_versions() -> None:
 
 def test_without_the_extra_the_error_shows_how_to_install_it() -> None:
     code = (
-        "import sys; sys.modules['elftools'] = None; from vpatch.image.cuda.support import *; check_names(['sm_120'])"
+        "import sys; sys.modules['elftools'] = None; from vpatch.image.architectures import *; check_names(['sm_120'])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from vpatch.image.registry import session
-from vpatch.net import error_text
+from vpatch.net import error_text, session
 
 from tests.image.registry.images import BALLAST, Base, parents, put_base, tar
 from tests.image.registry.proxy import Proxy, proxying

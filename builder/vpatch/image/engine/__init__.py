@@ -1,4 +1,213 @@
-"""Build and test images with a Docker engine, or any engine that serves the same API.
+"""A Docker engine, or any that serves the same API: find, pull, tag, push and remove images in it."""
 
-Every function here raises `Failure` if the engine refuses, or cannot be reached.
-"""
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import requests
+from docker import DockerClient, from_env
+from docker.credentials.errors import StoreError
+from docker.errors import APIError, DockerException, ImageNotFound
+from docker.utils import parse_host, parse_repository_tag
+
+from vpatch.errors import Failure, Problem, cause
+from vpatch.image.config import Base
+from vpatch.image.registry.reference import parse
+
+if TYPE_CHECKING:
+    from vpatch.net.ranges import Progress
+
+_NO_SPACE = "no space left"
+_ENGINE = "docker engine"
+_INSTEAD = "start one, set DOCKER_HOST, or build without one: --registry"
+_TIMEOUT = 600  # seconds for one answer: unpacking a layer on a slow disk
+# The engine's name of a field beside an image's configuration -> its name in the configuration.
+_FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}
+
+
+@contextmanager
+def engine() -> Iterator[DockerClient]:
+    """Yield a client of the engine at `DOCKER_HOST`, or at the usual socket."""
+    _check_socket()
+    try:
+        client = from_env(timeout=_TIMEOUT, version="auto")
+    except ValueError as error:
+        raise Failure(Problem("cannot read", "docker config", "its credentials are not what docker writes")) from error
+    except DockerException as error:
+        raise Failure(Problem("no engine", _ENGINE, f"{message_of(error)}; {_INSTEAD}")) from error
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _check_socket() -> None:
+    """Try a local engine's socket: docker's library reports a failure unreadably, and leaks a socket."""
+    scheme, _, path = str(parse_host(os.environ.get("DOCKER_HOST"))).partition("://")
+    if scheme != "http+unix":
+        return
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+    except PermissionError as error:
+        why = "permission denied: add this user to the engine's group, or set DOCKER_HOST to a socket of your own"
+        raise Failure(Problem("no permission", _ENGINE, why)) from error
+    except OSError as error:
+        raise Failure(Problem("no engine", _ENGINE, f"{path}: {cause(error)}; {_INSTEAD}")) from error
+
+
+@contextmanager
+def engine_errors(what: str, where: str) -> Iterator[None]:
+    """Turn an error of the engine, or of the connection to it, into a `Failure`."""
+    try:
+        yield
+    except (DockerException, requests.RequestException) as error:
+        text = message_of(error)
+        raise Failure(Problem(_NO_SPACE if _NO_SPACE in text else what, where, text)) from error
+
+
+def message_of(error: Exception) -> str:
+    """Return the first line of an engine's error, in lower case."""
+    if isinstance(error, StoreError) or isinstance(error.__cause__, StoreError):
+        return "the credential helper of the docker config fails"  # its output may hold a secret
+    text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
+    return (text.strip().splitlines() or ["no reason given"])[0].lower()
+
+
+def resolve(
+    client: DockerClient, ref: str, platform: str | None, progress: Progress | None = None, *, pull: bool = True
+) -> Base:
+    """Return the image that `ref` names; pull it if the engine lacks it, unless `pull` is false."""
+    found = _inspect(client, ref)
+    if pull and (found is None or (platform and platform != _platform(found))):
+        _pull(client, ref, platform, progress)
+        found = _inspect(client, ref)
+    if found is None:
+        raise Failure(Problem("no such image", ref, "the engine does not have it"))
+    if platform and platform != _platform(found):
+        raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
+    config = {ours: found[theirs] for theirs, ours in _FIELDS.items() if found.get(theirs)}
+    config |= {"config": found["Config"], "rootfs": {"type": "layers", "diff_ids": found["RootFS"]["Layers"]}}
+    if history := _history(client, found):
+        config["history"] = history
+    return Base(ref, found["Id"], config, _digest(found, ref))
+
+
+def _inspect(client: DockerClient, ref: str) -> dict[str, Any] | None:
+    with engine_errors("cannot read", ref):
+        try:
+            return dict(client.api.inspect_image(ref))
+        except ImageNotFound:
+            return None
+
+
+def _platform(found: dict[str, Any]) -> str:
+    return f"{found['Os']}/{found['Architecture']}"
+
+
+def _digest(found: dict[str, Any], ref: str) -> str:
+    if ref.startswith("sha256:"):
+        return ""
+    named = parse(ref)
+    pairs = [parse(pair) for pair in found.get("RepoDigests") or ()]
+    return named.digest or next((str(pair.digest) for pair in pairs if pair.name == named.name), "")
+
+
+def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]]:
+    with engine_errors("cannot read", found["Id"]):
+        steps = list(reversed(client.api.history(found["Id"])))
+    if sum(step["Size"] > 0 for step in steps) != len(found["RootFS"]["Layers"]):
+        return []  # it does not show which step made a layer
+    return [{"created_by": step["CreatedBy"], **({} if step["Size"] else {"empty_layer": True})} for step in steps]
+
+
+def _pull(client: DockerClient, ref: str, platform: str | None, progress: Progress | None) -> None:
+    sizes: dict[str, tuple[int, int]] = {}
+    try:
+        for line in client.api.pull(ref, platform=platform, stream=True, decode=True):
+            if "error" in line:
+                raise _refused(ref, str(line["error"]).lower())
+            detail = line.get("progressDetail") or {}
+            if progress and line.get("status") == "Downloading" and detail.get("total"):
+                sizes[line["id"]] = (detail["current"], detail["total"])
+                progress(sum(now for now, _ in sizes.values()), sum(total for _, total in sizes.values()))
+    except (DockerException, requests.RequestException) as error:
+        raise _refused(ref, message_of(error)) from error
+
+
+def _refused(ref: str, text: str) -> Failure:
+    if _NO_SPACE in text:
+        return Failure(Problem(_NO_SPACE, ref, text))
+    if re.search(r"denied|unauthorized|authentication required|no basic auth", text):
+        return Failure(Problem("no such image", ref, f"it is private, or not there; docker login may help: {text}"))
+    if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
+        return Failure(Problem("no such image", ref, text))
+    return Failure(Problem("cannot pull", ref, text))
+
+
+def layers_of(client: DockerClient, image: str) -> list[str] | None:
+    """Return the diffIDs of an image's layers, None if the engine lacks the image."""
+    found = _inspect(client, image)
+    return None if found is None else list(found["RootFS"]["Layers"])
+
+
+def load_archive(client: DockerClient, archive: bytes, ref: str) -> None:
+    """Load an archive as `docker save` writes it. Raises only if the disk is full: an engine may well refuse it."""
+    try:
+        for line in client.api.load_image(archive):  # the engine is done when its answer ends
+            if "error" in line:
+                raise DockerException(line["error"])
+    except DockerException as error:
+        if _NO_SPACE in message_of(error):
+            raise Failure(Problem(_NO_SPACE, ref, message_of(error))) from error
+
+
+@contextmanager
+def tagged(client: DockerClient, image: str, names: Sequence[str]) -> Iterator[None]:
+    """Tag an image; if that or the block fails, every tag points again to what it did before."""
+    before: dict[str, str | None] = {}
+    try:
+        for name in names:
+            with engine_errors("cannot tag", name):
+                before[name] = None
+                with suppress(ImageNotFound):
+                    before[name] = str(client.api.inspect_image(name)["Id"])
+                client.api.tag(image, *parse_repository_tag(name))
+        yield
+    except BaseException:
+        for name, old in before.items():
+            with suppress(DockerException, requests.RequestException):
+                if old:
+                    client.api.tag(old, *parse_repository_tag(name))
+                else:
+                    client.api.remove_image(name, noprune=True)
+        raise
+
+
+def push(client: DockerClient, names: Sequence[str]) -> str:
+    """Push each tag to the registry that it names; return `repository@digest` of the first."""
+    pushed = []
+    for name in names:
+        repository, label = parse_repository_tag(name)
+        digest = ""
+        with engine_errors("cannot push", name):
+            for line in client.api.push(repository, label, stream=True, decode=True):
+                if "error" in line:
+                    raise Failure(Problem("cannot push", name, str(line["error"]).lower()))
+                digest = (line.get("aux") or {}).get("Digest", digest)
+        if not digest:
+            raise Failure(Problem("cannot push", name, "the engine did not say under which digest"))
+        pushed.append(f"{repository}@{digest}")
+    return pushed[0]
+
+
+def discard(client: DockerClient, image: str) -> None:
+    """Remove an image unless it has a tag."""
+    with engine_errors("cannot remove", image):
+        if not client.api.inspect_image(image)["RepoTags"]:
+            client.api.remove_image(image, noprune=True)  # or an untagged base would be removed with it

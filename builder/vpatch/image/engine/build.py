@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import tarfile
@@ -15,12 +14,11 @@ from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
-from vpatch.image.checks import Check, failed
+from vpatch.image.architectures import check_names
+from vpatch.image.checks import Check, failed, run_checks
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
-from vpatch.image.cuda.support import check_names
-from vpatch.image.engine.client import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
-from vpatch.image.engine.containers import Run, ScriptRunner, container, run_checks, start_run
-from vpatch.image.engine.files import open_files
+from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
+from vpatch.image.engine.containers import Run, ScriptRunner, container, open_files, start_run
 from vpatch.image.filesystem import WHITEOUT, find_vllm
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
@@ -69,8 +67,7 @@ def _make(client: DockerClient, order: Order, built: Built, layer: Layer, proven
         return done
     finally:
         if new and not keep:
-            # The failure before this matters more than an image that cannot be removed.
-            with suppress(Failure):
+            with suppress(Failure):  # the one before this matters more
                 discard(client, image)
 
 
@@ -87,11 +84,7 @@ def _test(client: DockerClient, image: Base, image_id: str, owner: str, tests: f
 
 
 def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> tuple[str, str, bool]:
-    """Bring a new image, without a tag, into the engine; return its ID, its layer's diffID, and whether it is new.
-
-    The archive holds only the new layer: the engine has the others. An engine that insists on all of them, as stores of
-    containerd's may, gets the files through a container instead, and then makes the layer itself.
-    """
+    """Bring a new image, without a tag, into the engine; return its ID, its layer's diffID, and whether it is new."""
     wanted = config["rootfs"]["diff_ids"]
     content = serialize(config)
     image = digest_of(content)
@@ -102,13 +95,14 @@ def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: La
         load_archive(client, _archive(content, wanted, layer), base.ref)
     if layers_of(client, image) == wanted:
         return image, layer.diff_id, known is None
+    # An engine that insists on an archive with all layers, as stores of containerd's may, makes the layer itself.
     image, diff_id = _commit(client, base, config, layer, run.name)
     run.register(image)
     return image, diff_id, True
 
 
 def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
-    """Return an archive as `docker save` writes it, which names all layers and holds only the last."""
+    # As `docker save` writes it, but only with the last layer: the engine has the others.
     names = [f"{diff_id.removeprefix('sha256:')}.tar" for diff_id in diff_ids]
     image = f"{digest_of(config).removeprefix('sha256:')}.json"
     manifest = [{"Config": image, "RepoTags": None, "Layers": names}]
@@ -123,24 +117,19 @@ def _archive(config: bytes, diff_ids: list[str], layer: Layer) -> bytes:
 
 
 def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, owner: str) -> tuple[str, str]:
-    """Put a layer's files into a container and commit it; return the image's ID and its last layer's diffID.
-
-    The layer has the times of this run, so its diffID is not reproducible. The image's interpreter removes bytecode.
-    """
+    """Put a layer's files into a container and commit it; return the image's ID and its last layer's new diffID."""
     settings = config["config"]
-    code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
     python = provenance_of(Base(base.ref, base.id, config)).python
-    # The whole command is the entry point: the image would inherit a container's command if it has none itself.
-    # Python removes only these files and leaves no bytecode of its own; the base's user may not be allowed to.
+    code = "import os, sys; [os.remove(path) for path in sys.argv[1:]]"
+    # The whole command is the entry point: an image without a command would inherit the container's. Python leaves no
+    # bytecode of its own. The files may belong to another user than the base's.
     run = [python, "-I", "-S", "-B", "-c", code, *(f"/{path}" for path in layer.removed)]
-    # Files and folders may belong to another user.
     rights: dict[str, Any] = {"user": "0" if settings.get("User") else None, "cap_add": ["DAC_OVERRIDE", "FOWNER"]}
     with container(client, base.id, owner, run, **rights) as made, engine_errors("cannot commit", base.ref):
         client.api.put_archive(made, "/", _files_of(layer))
         if layer.removed:
             client.api.start(made)
-            ended = client.api.wait(made)["StatusCode"]
-            if ended:
+            if ended := client.api.wait(made)["StatusCode"]:
                 raise Failure(Problem("cannot remove bytecode", base.ref, f"{python} ends with exit code {ended}"))
         wanted = {**settings, "Entrypoint": settings.get("Entrypoint") or [], "User": settings.get("User") or ""}
         image = str(client.api.commit(made, conf=wanted)["Id"])
@@ -153,10 +142,7 @@ def _commit(client: DockerClient, base: Base, config: Mapping[str, Any], layer: 
 
 def _files_of(layer: Layer) -> bytes:
     out = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(gzip.decompress(layer.blob))) as source,
-        tarfile.open(fileobj=out, mode="w") as files,
-    ):
+    with tarfile.open(fileobj=io.BytesIO(layer.blob)) as source, tarfile.open(fileobj=out, mode="w") as files:
         for member in source:
             if not member.name.rpartition("/")[2].startswith(WHITEOUT):
                 files.addfile(member, source.extractfile(member))

@@ -11,10 +11,7 @@ _ATTEMPTS, _PAUSE = 4, 0.5
 
 
 def main(owner: str) -> None:
-    """Wait for the end of stdin; unless a line says `done`, remove what the run `owner` left.
-
-    That is its containers, and those of the images named on stdin that have no tag.
-    """
+    """At the end of stdin, unless a line says `done`, remove the run's containers and untagged images named there."""
     images = sys.stdin.read().splitlines()
     if "done" in images:
         return

@@ -1,7 +1,4 @@
-"""Build an image in a registry, without an engine: read, compute, push by digest, test, tag; in that order.
-
-Nothing of the base is unpacked: each of its layers is mounted or copied.
-"""
+"""Build an image in a registry, without an engine: read, compute, push by digest, test, tag; in that order."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure
 from vpatch.image import checks
+from vpatch.image.architectures import check_names
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
-from vpatch.image.cuda.support import check_names
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry import image as remote
@@ -34,11 +31,11 @@ from vpatch.net.ranges import Progress
 
 @dataclass(frozen=True)
 class Pushed:
-    """An image in its registry under its digest; `sent` bytes of blobs were sent, `mounted` blobs were not."""
+    """An image in its registry."""
 
     digest: str
-    sent: int
-    mounted: int
+    sent: int  # bytes of blobs
+    mounted: int  # blobs that the registry had in another repository
 
 
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
@@ -88,23 +85,15 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag.
-
-    Blobs that exist there are not sent; the base's layers are mounted within one registry, else copied. `annotations`
-    are added to the base's own if its manifest is OCI's; Docker's has none.
-    """
+    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag."""
     uploader = _Uploader(base, target, progress)
     kind = base.manifest.media_type
     settings = serialize(config)
     pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
     added = Descriptor(remote.NEW_LAYER[kind], layer.digest, len(layer.blob))
-    manifest: dict[str, Any] = {
-        "schemaVersion": 2,
-        "mediaType": kind,
-        "config": pointer.json,
-        "layers": [*base.manifest.body["layers"], added.json],
-    }
-    if kind == remote.OCI:
+    layers = [*base.manifest.body["layers"], added.json]
+    manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": kind, "config": pointer.json, "layers": layers}
+    if kind == remote.OCI:  # Docker's has none
         manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
     raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
     digest = digest_of(raw)
@@ -118,35 +107,26 @@ def push(
 
 
 def tag(target: Reference, digest: str, name: str) -> None:
-    """Tag the manifest `digest` in the repository of `target` as `name`.
-
-    Nothing is read back: if this fails, the tag is unchanged, unless only the registry's answer was lost.
-    """
+    """Tag the manifest `digest` as `name`. If this fails, the tag is unchanged, or only the answer was lost."""
     repository = Repository(target, "cannot tag")
     manifest = read_manifest(repository, digest)
     _put_manifest(repository, name, manifest.raw, manifest.media_type)
 
 
 def _put_manifest(repository: Repository, name: str, raw: bytes, kind: str) -> None:
-    headers = {"Content-Type": kind}
-    path = f"manifests/{name}"
-    retry(lambda: repository.ask("PUT", path, expect=(200, 201), data=raw, headers=headers).close())
+    options: dict[str, Any] = {"expect": (200, 201), "data": raw, "headers": {"Content-Type": kind}}
+    retry(lambda: repository.ask("PUT", f"manifests/{name}", **options).close())
 
 
 class _Uploader:
-    """Brings blobs into the repository of `target` in the cheapest way.
-
-    `sent` counts the bytes sent, `mounted` the blobs that the registry had in another repository.
-    """
+    """Brings missing blobs into the repository of `target`; layers are mounted within one registry, else copied."""
 
     def __init__(self, base: RemoteImage, target: Reference, progress: Progress | None) -> None:
         self.repository = Repository(target, "cannot push")
         self.sent = self.mounted = 0
-        self._base, self._progress = base, progress
-        self._planned = 0
+        self._base, self._progress, self._planned = base, progress, 0
 
     def copy(self, blob: Descriptor) -> None:
-        """Bring a blob of the base."""
         if not self._exists(blob):
             source = self._base.ref
             near = source.host == self.repository.ref.host
@@ -154,7 +134,6 @@ class _Uploader:
             retry(lambda: self._send(blob, _Copy(self._base.repository, blob, self._sent), mount))
 
     def upload(self, blob: Descriptor, data: bytes) -> None:
-        """Bring a new blob."""
         if not self._exists(blob):
             retry(lambda: self._send(blob, data))
             self._sent(len(data))
@@ -162,8 +141,7 @@ class _Uploader:
     def _exists(self, blob: Descriptor) -> bool:
         # A repository that does not exist yet may be unreadable: the upload shows whether the user may write.
         with suppress(remote.ForbiddenError):
-            answer = self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404))
-            if answer.status_code == requests.codes.ok:
+            if self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404)).ok:
                 return True
         self._planned += blob.size
         return False

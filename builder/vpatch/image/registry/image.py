@@ -16,6 +16,7 @@ from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, read_json, va
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry import session as sessions
 from vpatch.image.registry.reference import DIGEST, Reference, is_address, is_private, login_command
+from vpatch.net import session as of_servers
 from vpatch.net.error_text import answers, cause, shown, size
 from vpatch.net.ranges import CutError, blocks
 
@@ -28,10 +29,9 @@ _INDEXES = ("application/vnd.docker.distribution.manifest.list.v2+json", "applic
 _CONFIGS = ("application/vnd.docker.container.image.v1+json", "application/vnd.oci.image.config.v1+json")
 _LAYER = {DOCKER: "application/vnd.docker.image.rootfs.diff.tar", OCI: "application/vnd.oci.image.layer.v1.tar"}
 NEW_LAYER = {DOCKER: f"{_LAYER[DOCKER]}.gzip", OCI: f"{_LAYER[OCI]}+gzip"}
+_PACKED = ("", ".gzip", "+gzip", ".zstd", "+zstd")
 # Without layers that may not be distributed: they belong to Windows and are not in the registry.
-_LAYERS = frozenset(
-    f"{plain}{packed}" for plain in _LAYER.values() for packed in ("", ".gzip", "+gzip", ".zstd", "+zstd")
-)
+_LAYERS = frozenset(f"{plain}{packed}" for plain in _LAYER.values() for packed in _PACKED)
 
 T = TypeVar("T")
 
@@ -46,11 +46,11 @@ class ForbiddenError(Failure):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A reference to a blob: `digest` is `sha256:<hex>`, `size` in bytes."""
+    """A reference to a blob."""
 
     media_type: str
-    digest: str
-    size: int
+    digest: str  # `sha256:<hex>`
+    size: int  # bytes
 
     @property
     def json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest or an index: `raw` are its bytes, `digest` is their digest, `body` is the parsed JSON."""
+    """A manifest or an index: its bytes `raw`, their digest, and the parsed JSON."""
 
     media_type: str
     digest: str
@@ -85,23 +85,18 @@ class Repository:
         data: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """Send a request and return the answer, for the caller to close.
+        """Send a request and return the answer, one of `expect`, for the caller to close.
 
-        `path` is relative to the repository, or an address that the registry gave. `missing` explains a 404.
-
-        Raises:
-            ForbiddenError: the answer is 401 or 403.
-            TransientError: the server is busy or gone, and the request has a body, which the session does not repeat.
-            Failure: there is no answer, or one that is not in `expect`.
+        `path` is relative to the repository, or an address that the registry gave. `missing` explains a 404. Raises
+        `TransientError` if the server is busy or gone and the request has a body, which the session does not repeat.
         """
-        again = method in {"POST", "PUT"}
+        again, stream = method in {"POST", "PUT"}, method == "GET"
         try:
             url = urljoin(f"{self._session.origin}/v2/{self.ref.repository}/", path)
             if not is_address(url):
                 raise self.failure("it sends to what is no address")
             if not is_private(url):
                 raise self.failure(f"it sends to {shown(url)}, which is not https")
-            stream = method == "GET"
             answer = self._session.request(method, url, data=data, headers=headers, stream=stream)
         except sessions.DeniedError as error:
             raise self._denied(error.status, str(error)) from None
@@ -115,7 +110,7 @@ class Repository:
         status = answer.status_code
         if status == requests.codes.not_found:
             raise self.failure(missing)
-        busy = status in sessions.BUSY and status != requests.codes.too_many_requests
+        busy = status in of_servers.BUSY and status != requests.codes.too_many_requests
         raise self._denied(status, answers(answer) + _error_code(answer, stream=stream), again=again and busy)
 
     def failure(self, why: str, *, again: bool = False) -> Failure:
@@ -148,7 +143,7 @@ def retry(action: Callable[[], T]) -> T:
         try:
             return action()
         except TransientError:
-            time.sleep(sessions.BACKOFF * 2**attempt)
+            time.sleep(of_servers.BACKOFF * 2**attempt)
     return action()
 
 
@@ -208,19 +203,15 @@ def read_object(raw: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RemoteImage:
-    """An image of one platform in a registry.
+    """An image of one platform in a registry."""
 
-    `ref` is its name as asked for; `index` is the digest of the index that it was found in, empty if there was none.
-    `layers` start with the lowest, and `diff_ids` are the digests of their tars.
-    """
-
-    ref: Reference
+    ref: Reference  # its name as asked for
     repository: Repository = field(repr=False)
-    index: str
+    index: str  # digest of the index that named it, if one did
     manifest: Manifest
     config: Mapping[str, Any] = field(repr=False)
-    layers: tuple[Descriptor, ...]
-    diff_ids: tuple[str, ...]
+    layers: tuple[Descriptor, ...]  # from the lowest
+    diff_ids: tuple[str, ...]  # digests of their tars
 
     @property
     def digest(self) -> str:
@@ -229,7 +220,7 @@ class RemoteImage:
 
     @property
     def base(self) -> Base:
-        """It as an image to build on."""
+        """The image as one to build on."""
         return Base(str(self.ref), str(self.manifest.body["config"]["digest"]), self.config, self.digest)
 
 

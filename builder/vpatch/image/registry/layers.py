@@ -27,19 +27,16 @@ _COMPILED = re.compile(r".*/vllm/.*\.so")
 _COPIED = re.compile(
     r"(?:COPY|ADD) .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +(?:COPY|ADD) .* in (?P<classic>/\S*)\s*"
 )
-# Links in every distribution with a merged /usr, which give one folder two names.
+# Links in every distribution with a merged /usr, which give one folder two names: the only ones reckoned with.
 _MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
 
 class LayeredFiles(Files):
     """The files of `image` in the layers that `descend` and `locate` have reached; lower ones do not exist yet.
 
-    `keep` decides which files' bytes are kept; all others are skipped. A layer is read once and as a whole, or twice if
-    a kept file is a hard link to one that was not kept. A layer that was passed over is read as soon as a question
-    concerns it, so no answer is wrong because of it. `bytes_read` counts the bytes received, `layers_read` lists the
-    layers. `known` are layers that were read for another image, by digest.
-
-    Every method raises `Failure` if a layer cannot be read, is damaged or not to be trusted.
+    Only files that `keep` accepts keep their bytes. A layer is read once and as a whole, or twice if a kept file is a
+    hard link to one that was not kept. A layer that was passed over is read as soon as a question concerns it, so no
+    answer is wrong because of it. `known` are layers that were read for another image, by digest.
     """
 
     def __init__(
@@ -50,11 +47,9 @@ class LayeredFiles(Files):
         known: Mapping[str, LayerView] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.bytes_read = 0
+        self.bytes_read, self._planned = 0, 0
         self.layers_read: list[Descriptor] = []
-        self._image, self._keep, self._progress = image, keep, progress
-        self._planned = 0
-        self._usage = Usage()
+        self._image, self._keep, self._progress, self._usage = image, keep, progress, Usage()
         self._scanned: dict[str, tuple[LayerView, str]] = {}  # by digest: an image may have a layer many times
         self._matches: dict[Callable[[str], object], tuple[set[int], dict[str, bool]]] = {}
         numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
@@ -68,10 +63,7 @@ class LayeredFiles(Files):
         return {self._image.layers[number].digest: view for number, view in self._views.items()}
 
     def descend(self, *folders: str) -> bool:
-        """Read the next lower layer; return False at the bottom.
-
-        With `folders`, layers are skipped if the image's history proves that they have nothing in, above or below them.
-        """
+        """Read the next lower layer that may concern one of the `folders`, if any are given; False at the bottom."""
         while self._depth:
             self._depth -= 1
             if not folders or any(self._may_have(self._depth, folder) for folder in folders):
@@ -107,8 +99,7 @@ class LayeredFiles(Files):
 
     def read(self, path: str) -> bytes | None:
         """Return a file's bytes, None if there is no such file."""
-        view = self._holder(path)
-        if view is None:
+        if (view := self._holder(path)) is None:
             return None
         if path in view.contents:
             return view.contents[path]
@@ -119,10 +110,9 @@ class LayeredFiles(Files):
 
     def open(self, path: str) -> IO[bytes] | None:
         """Open a file, None if there is no such file; the caller closes it."""
-        view = self._holder(path)
-        if view is None:
-            return None
-        return BytesIO(view.contents[path]) if path in view.contents else view.open_copy(path)
+        if view := self._holder(path):
+            return BytesIO(view.contents[path]) if path in view.contents else view.open_copy(path)
+        return None
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Return the names in a folder, sorted; none if there is no such folder."""
@@ -133,9 +123,7 @@ class LayeredFiles(Files):
         return self._image.repository.failure(why)
 
     def _holder(self, path: str) -> LayerView | None:
-        """Return the layer that has a file's bytes, None if there is no such file."""
-        found = self.entry(path)
-        if found is None:
+        if (found := self.entry(path)) is None:
             return None
         if found.kind is not Kind.FILE:
             raise self.failure(f"{path} is a {found.kind.value}")
@@ -145,15 +133,13 @@ class LayeredFiles(Files):
         return view
 
     def _above(self, path: str) -> Iterator[LayerView]:
-        """Yield the layers that may have `path`, from the top down to the lowest one reached."""
         for number in range(len(self._image.layers) - 1, self._depth - 1, -1):
             if number in self._views or self._may_have(number, path):
                 yield self._view(number)
 
     def _may_have(self, number: int, path: str) -> bool:
-        destination = self._destinations[number]
-        small = self._image.layers[number].size <= SMALL
-        return destination is None or small or _overlap(destination, path)
+        destination = self._destinations[number]  # whether the history proves that the layer has nothing near `path`
+        return destination is None or self._image.layers[number].size <= SMALL or _overlap(destination, path)
 
     def _view(self, number: int) -> LayerView:
         if number not in self._views:
@@ -216,10 +202,7 @@ def names_in(views: Iterable[LayerView], folder: str) -> tuple[str, ...]:
 
 
 def destinations(config: Mapping[str, Any], layers: int) -> tuple[str | None, ...]:
-    """Return for each layer, from the lowest, the path it was copied to; None if its history does not prove one.
-
-    The only links on the way to a destination are assumed to be those of a merged /usr.
-    """
+    """Return for each layer, from the lowest, the path it was copied to; None if its history does not prove one."""
     history = config.get("history")
     made = [entry for entry in history if not entry.get("empty_layer")] if isinstance(history, list) else []
     if len(made) != layers:  # squashed or edited: the steps do not match the layers
@@ -228,14 +211,13 @@ def destinations(config: Mapping[str, Any], layers: int) -> tuple[str | None, ..
 
 
 def _destination(created_by: str) -> str | None:
-    # Such patterns take long for a long line that is made for them.
+    # The pattern takes long for a long line that is made for it.
     found = _COPIED.fullmatch(created_by) if len(created_by) <= Limits.PATH else None
     path = found and (found["buildkit"] or found["classic"])
     return path if path and "$" not in path else None
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one of two paths is above, below or the same as the other."""
     one, other = f"{_unmerged(one)}/".lstrip("/"), f"{_unmerged(other)}/".lstrip("/")
     return one.startswith(other) or other.startswith(one)
 
@@ -276,19 +258,13 @@ class _VllmFiles(Files):
 
 
 def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm, Files]:
-    """Read layers from the top until one has a vLLM with its dist-info, and find it there.
-
-    Files that RECORD lists and no layer read so far has are then searched in lower layers. A second vLLM in a lower
-    layer is not noticed.
-    """
+    """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed."""
     while not _roots(layers):
         if not layers.descend():
             raise Failure(Problem("no vllm", base.ref, "none of its layers has one with its dist-info"))
     vllm = find_vllm(layers, base, python)
     found = read_record(layers, vllm)
-    return vllm, _VllmFiles(
-        layers, frozenset(f"{vllm.root}/{row.path}" for row in found.rows) if found else frozenset()
-    )
+    return vllm, _VllmFiles(layers, frozenset(f"{vllm.root}/{row.path}" for row in (found.rows if found else ())))
 
 
 def _roots(layers: LayeredFiles) -> list[str]:

@@ -1,8 +1,4 @@
-"""The names of images, parsed as Docker does, and the addresses of their registries.
-
-Addresses are parsed by urllib3, which also connects: for `https://one\\@other/`, the standard library finds another
-host. It is imported late: a name is parsed before anything of the extra is needed.
-"""
+"""The names of images, parsed as Docker does, and the addresses of their registries."""
 
 from __future__ import annotations
 
@@ -30,16 +26,12 @@ _MAX_NAME = 255  # characters of host and repository
 
 @dataclass(frozen=True)
 class Reference:
-    """The name of an image.
+    """The name of an image."""
 
-    `host` is as users write it (`docker.io`, `ghcr.io`, `localhost:5000`), `repository` is complete (`library/ubuntu`).
-    If there are both a tag and a digest (`sha256:<hex>`), the digest decides.
-    """
-
-    host: str
-    repository: str
+    host: str  # as users write it: `docker.io`, `ghcr.io`, `localhost:5000`
+    repository: str  # in full: `library/ubuntu`
     tag: str | None = None
-    digest: str | None = None
+    digest: str | None = None  # `sha256:<hex>`, which decides if there is a tag, too
 
     @property
     def name(self) -> str:
@@ -54,9 +46,7 @@ class Reference:
         return f"{self.host}/{self.repository}" + (f":{self.tag}" if self.tag else "")
 
     def __str__(self) -> str:
-        tag = f":{self.tag}" if self.tag else ""
-        digest = f"@{self.digest}" if self.digest else ""
-        return f"{self.name}{tag}{digest}"
+        return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
 
 
 def parse(text: str) -> Reference:
@@ -69,7 +59,7 @@ def parse(text: str) -> Reference:
     if colon and not _TAG.fullmatch(tag):
         raise _invalid(text, f"{tag!r} is no tag")
     host, repository = _split(f"{head}{slash}{last}")
-    if not _HOST.fullmatch(host) or not _is_valid_ipv6(host):
+    if not _is_host(host):
         raise _invalid(text, f"{host!r} is no registry")
     if not _REPOSITORY.fullmatch(repository):
         capital = ": it has capital letters" if repository != repository.lower() else ""
@@ -86,30 +76,21 @@ def _split(name: str) -> tuple[str, str]:
     # Anything that could be a folder of Docker Hub is not a host.
     if not slash or not (set(host) & set(".:") or host == "localhost" or host != host.lower()):
         host, repository = _HUB, name
-    if host == f"index.{_HUB}":
-        host = _HUB
+    host = _HUB if host == f"index.{_HUB}" else host
     if host == _HUB and "/" not in repository:
         repository = f"library/{repository}"
     return host, repository
 
 
-def _is_valid_ipv6(host: str) -> bool:
-    """Whether the text between brackets, if there are any, is an address."""
-    found = re.match(r"\[(.*)\]", host)
+def _is_host(text: str) -> bool:
     try:
-        return not found or bool(ipaddress.IPv6Address(found[1]))
+        return bool(_HOST.fullmatch(text) and (text[0] != "[" or ipaddress.IPv6Address(text[1:].partition("]")[0])))
     except ValueError:
         return False
 
 
 def _invalid(text: str, why: str) -> Failure:
     return Failure(Problem("not an image's name", repr(text), why))
-
-
-def _parsed(url: str) -> Url:
-    from urllib3.util import parse_url
-
-    return parse_url(url)
 
 
 def registry_url(host: str) -> str:
@@ -151,7 +132,9 @@ def host_of(url: str) -> str:
 
 def same_origin(one: str, other: str) -> bool:
     """Whether two addresses belong to one server: equal scheme, host and port, however they are written."""
-    return _server(one) == _server(other)
+    ports = {"http": 80, "https": 443}
+    servers = {(url.scheme, url.host, url.port or ports.get(url.scheme or "")) for url in map(_parsed, (one, other))}
+    return len(servers) == 1
 
 
 def _is_loopback(name: str | None) -> bool:
@@ -161,6 +144,8 @@ def _is_loopback(name: str | None) -> bool:
         return False
 
 
-def _server(url: str) -> tuple[str | None, str | None, int | None]:
-    parts = _parsed(url)
-    return parts.scheme, parts.host, parts.port or {"http": 80, "https": 443}.get(parts.scheme or "")
+def _parsed(url: str) -> Url:
+    # urllib3 also connects: for `https://one\@other/`, the standard library finds another host.
+    from urllib3.util import parse_url  # late: a name is parsed before anything of the extra is needed
+
+    return parse_url(url)

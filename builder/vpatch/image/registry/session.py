@@ -16,23 +16,18 @@ import requests
 from oras.auth.utils import parse_auth_header
 from oras.provider import Registry
 from requests.auth import HTTPBasicAuth
-from urllib3.util import Retry
 
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import read_json
 from vpatch.image.registry.reference import host_of, is_address, is_private, origin, registry_url, same_origin
 from vpatch.net import error_text
-from vpatch.net.session import Adapter
+from vpatch.net.session import Adapter, retries
 from vpatch.net.session import Session as Redirecting
 
 log = logging.getLogger(__name__)
 
-BACKOFF = 0.2  # seconds, doubled with each attempt
-RETRIES = 3
-BUSY = (429, 500, 502, 503, 504)
 COMMIT = 600.0  # seconds in which a registry must store a blob that it received, which may have gigabytes
 
-_FOREIGN = "it is not the registry, and gets no login"
 # Without oras's own retries, which sleep for minutes even if the user is simply not let in.
 _do_request = inspect.unwrap(Registry.do_request)
 
@@ -83,9 +78,8 @@ class DeniedError(Exception):
 class Login:
     """Logs in to one repository when its registry asks for it, by Basic or Bearer, with the credentials of `find`.
 
-    Replaces oras's own logins, which keep one token for all repositories, send an expired one again, use Basic with
-    token servers, and do not support identity tokens. If `find` fails, the user stays anonymous, and
-    `credentials_error` is why.
+    oras's own logins keep one token for all repositories, send an expired one again, use Basic with token servers, and
+    know no identity tokens. If `find` fails, the user stays anonymous, and `credentials_error` is why.
     """
 
     def __init__(self, session: requests.Session, origin: str, find: Callable[[], Credentials | None]) -> None:
@@ -100,22 +94,14 @@ class Login:
         return self._sign(request) if same_origin(request.url or "", self._origin) else request
 
     def authenticate_request(
-        self,
-        original: requests.Response,
-        headers: dict[str, Any],
-        refresh: bool = False,  # noqa: FBT001, FBT002 - the signature that oras calls
+        self, original: requests.Response, headers: dict[str, Any], **_: object
     ) -> tuple[dict[str, Any], bool]:
-        """Prepare the second attempt of a refused request.
-
-        Only an answer from the registry's own origin is a demand for credentials: the host of a blob, to which the
-        registry redirects, could name a token server of its own.
-
-        Raises:
-            DeniedError: a second attempt is pointless.
-        """
+        """Prepare the second attempt of a refused request; raise `DeniedError` if one is pointless. oras calls this."""
         original.close()
+        # The host of a blob, to which the registry redirects, could name a token server of its own.
         if not same_origin(original.url, self._origin):
-            raise DeniedError(0, f"{host_of(original.url)} answers {original.status_code}: {_FOREIGN}")
+            why = f"{host_of(original.url)} answers {original.status_code}: it is not the registry, and gets no login"
+            raise DeniedError(0, why)
         demand = original.headers.get("WWW-Authenticate", "")
         try:
             known = self._find()
@@ -211,16 +197,8 @@ class Session:
         session = _SafeSession()
         session.cookies = self._registry.session.cookies  # which takes none
         self._registry.session = session
-        retry = Retry(
-            RETRIES,
-            backoff_factor=BACKOFF,
-            status_forcelist=BUSY,
-            allowed_methods=("GET", "HEAD"),  # a request with a body is repeated by its caller
-            raise_on_status=False,
-            respect_retry_after_header=False,  # it may be an hour
-        )
-        for scheme in ("https://", "http://"):
-            session.mount(scheme, _TimedAdapter(max_retries=retry))
+        for scheme in ("https://", "http://"):  # a request with a body is repeated by its caller
+            session.mount(scheme, _TimedAdapter(max_retries=retries(allowed_methods=("GET", "HEAD"))))
         session.headers["Accept-Encoding"] = "identity"  # digests are of the plain bytes
         session.trust_env = self.origin.startswith("https:")  # no proxy can reach this machine's loopback
         self.login = self._registry.auth = Login(session, self.origin, lambda: find_credentials(host))

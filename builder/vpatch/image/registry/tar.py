@@ -21,7 +21,7 @@ from typing import IO, BinaryIO
 import zstandard
 
 from vpatch.errors import naming
-from vpatch.image.filesystem import WHITEOUT, BlockReader, Entry, Kind, Limits, kind_of
+from vpatch.image.filesystem import WHITEOUT, BlockReader, Entry, Kind, Limits, entry_of
 from vpatch.net.error_text import size
 
 LARGE = 8 << 20  # bytes of a file that is not kept in memory
@@ -69,20 +69,15 @@ class Copy:
 
 @dataclass
 class LayerView:
-    """One layer: the `entries` that it has, and what it removes from the layers below.
-
-    `contents` are the bytes of the files that were kept, `copies` hold large ones, and `linked` are kept hard links to
-    files that were not, with the path of that file. `removed` paths are hidden with all below them; of an `opaque`
-    folder, everything below is hidden. `children` are the names in each folder, including folders that have no entry.
-    """
+    """One layer: what it has, and what it removes from the layers below."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    contents: dict[str, bytes] = field(default_factory=dict)
-    copies: dict[str, Copy] = field(default_factory=dict)
-    linked: dict[str, str] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
-    opaque: set[str] = field(default_factory=set)
-    children: dict[str, set[str]] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)  # bytes of the files that were kept
+    copies: dict[str, Copy] = field(default_factory=dict)  # of the large ones
+    linked: dict[str, str] = field(default_factory=dict)  # kept hard links to files that were not
+    removed: set[str] = field(default_factory=set)  # paths that are hidden with all below them
+    opaque: set[str] = field(default_factory=set)  # folders of which everything below is hidden
+    children: dict[str, set[str]] = field(default_factory=dict)  # names in each folder, also in those without an entry
 
     def add(self, entry: Entry) -> int:
         """Add an entry, which replaces one of the same path; return how many characters of names that added."""
@@ -96,10 +91,9 @@ class LayerView:
             if folder not in self.children:
                 self.children[folder] = set()
                 added += len(folder)
-            names = self.children[folder]
-            if name in names:
+            if name in self.children[folder]:
                 break
-            names.add(name)
+            self.children[folder].add(name)
             path = folder
         return added
 
@@ -118,15 +112,13 @@ class LayerView:
     def hides(self, path: str) -> bool:
         """Whether this layer hides what layers below have at `path`."""
         above = _parents(path)
-        if path in self.removed or not (self.removed.isdisjoint(above) and self.opaque.isdisjoint(above)):
-            return True
-        return any(self.entries[folder].kind is not Kind.FOLDER for folder in above & self.entries.keys())
+        gone = path in self.removed or not (self.removed.isdisjoint(above) and self.opaque.isdisjoint(above))
+        return gone or any(self.entries[folder].kind is not Kind.FOLDER for folder in above & self.entries.keys())
 
     def hides_content(self, folder: str) -> bool:
         """Whether this layer hides everything that layers below have in `folder`."""
-        entry = self.entries.get(folder)
-        replaced = entry is not None and entry.kind is not Kind.FOLDER
-        return replaced or folder in self.removed or folder in self.opaque or self.hides(folder)
+        replaced = folder in self.entries and self.entries[folder].kind is not Kind.FOLDER
+        return replaced or folder in self.opaque or self.hides(folder)
 
     def removed_in(self, folder: str) -> set[str]:
         """Return the names that this layer removes from a folder."""
@@ -137,38 +129,28 @@ class LayerView:
 
 @lru_cache(maxsize=16)  # many layers are asked for one path
 def _parents(path: str) -> frozenset[str]:
-    """Return the folders above `path`, with the root (an empty path); none for the root itself."""
     parts = path.split("/") if path else []
     return frozenset("/".join(parts[:count]) for count in range(len(parts)))
 
 
 def read_layer(blob: Iterator[bytes], keep: Callable[[Entry], bool], usage: Usage) -> tuple[LayerView, str]:
-    """Read a layer from its bytes, packed or not; return it and the digest of its tar.
-
-    `keep` decides whether the bytes of a file are kept; `usage`, what the image has used so far, is updated.
-
-    Raises:
-        BadLayerError: it is damaged, has an entry that would leave the tree, or exceeds one of the `Limits`.
-    """
+    """Read a layer, packed or not, with the bytes of files to `keep`; return it and the digest of its tar."""
     try:
         stream = _TarStream(_unpack(blob), usage)
         with tarfile.TarFile(fileobj=stream) as members:  # type: ignore[arg-type] # it calls no other method
             view = _read_members(members, stream, keep)
         stream.in_data = True  # padding
-        _drain(iter(lambda: stream.read(_BLOCK), b""))
+        while stream.read(_BLOCK):
+            continue
     except _DAMAGED as error:
-        _drain(blob)  # if the bytes do not match their digest, that is the failure
+        deque(blob, maxlen=0)  # if the bytes do not match their digest, that is the failure
         raise BadLayerError(f"is no tar: {str(error) or type(error).__name__}") from error
-    _drain(blob)
+    deque(blob, maxlen=0)
     return view, f"sha256:{stream.digest.hexdigest()}"
 
 
-def _drain(rest: Iterator[bytes]) -> None:
-    deque(rest, maxlen=0)
-
-
 def _unpack(blob: Iterator[bytes]) -> BinaryIO:
-    """Return the unpacked bytes. The first bytes show the format: registries' media types are unreliable."""
+    # The first bytes show the format: registries' media types are unreliable.
     magic = b""
     while len(magic) < 4 and (block := next(blob, b"")):
         magic += block
@@ -181,18 +163,14 @@ def _unpack(blob: Iterator[bytes]) -> BinaryIO:
 
 
 class _TarStream:
-    """A tar as `tarfile` reads it: once, forward only; hashed, and counted in `usage`.
-
-    Outside an entry's data, no more than `Limits.HEADER` is read per entry: a header states its own length.
-    """
+    """A tar as `tarfile` reads it: once, forward only; hashed, and counted in `usage`."""
 
     def __init__(self, source: BinaryIO, usage: Usage) -> None:
-        self._source, self.usage, self._position, self._left = source, usage, 0, Limits.HEADER
-        self.digest = hashlib.sha256()
-        self.in_data = False
+        self._source, self.usage, self.digest, self._position = source, usage, hashlib.sha256(), 0
+        self.next_header()
 
     def next_header(self) -> None:
-        self.in_data, self._left = False, Limits.HEADER
+        self.in_data, self._left = False, Limits.HEADER  # headers state their own length
 
     def tell(self) -> int:
         return self._position
@@ -248,8 +226,7 @@ def _read_members(tar: tarfile.TarFile, stream: _TarStream, keep: Callable[[Entr
         if not path or name.startswith(WHITEOUT):
             stream.usage.spend("ENTRIES")
             stream.usage.spend("NAMES", len(path))
-    if through := solid & view.children.keys():
-        path = min(through)
+    if path := min(solid & view.children.keys(), default=""):
         below = min(view.children[path])
         raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below what is no folder")
     return view
@@ -307,10 +284,7 @@ def _entry(view: LayerView, path: str, member: tarfile.TarInfo) -> Entry:
         if (source := view.entries.get(_relative(member.linkname))) is None:
             raise BadLayerError(f"has a hard link to what it does not have: {path} to {member.linkname}")
         return replace(source, path=path)
-    kind = kind_of(member)
-    count = member.size if kind is Kind.FILE else 0
-    target = member.linkname if kind is Kind.LINK else ""
-    return Entry(path, kind, member.mode & 0o7777, member.uid, member.gid, int(member.mtime), count, target)
+    return entry_of(path, member)
 
 
 def _relative(name: str) -> str:

@@ -32,10 +32,7 @@ _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 _CHUNK = 1 << 20
 _MAX_SECTIONS = 1 << 16
 # What pyelftools raises, besides its own error, for a damaged file, which it hardly checks.
-_DAMAGED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(MemoryError, OSError, RecursionError, TypeError, ValueError),
-)
+_DAMAGED = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RecursionError)
 
 # CUDA Toolkit 13.2 release notes, tables 2 and 3: any release of a major version runs on the driver of its first one.
 _OLDEST = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
@@ -78,14 +75,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Image:
-    """One piece of device code: machine code (a cubin), or PTX, which the driver compiles when it loads it.
-
-    `isa` is the version of the PTX instruction set, (0, 0) for anything else.
-    """
+    """One piece of device code: machine code (a cubin), or PTX, which the driver compiles when it loads it."""
 
     kind: Kind
     arch: Arch
-    isa: tuple[int, int] = (0, 0)
+    isa: tuple[int, int] = (0, 0)  # version of the PTX instruction set
 
     def __str__(self) -> str:
         return f"{'compute' if self.kind is Kind.PTX else 'sm'}_{self.arch}"
@@ -135,10 +129,7 @@ def compiling_driver(isas: Iterable[tuple[int, int]]) -> str:
 
 
 def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tuple[str, ...]]:
-    """Return the fat binaries of a shared object, in file order, and the names of the libraries that it needs.
-
-    `file` must be seekable; little of it is read.
-    """
+    """Return the fat binaries of a shared object, in file order, and the names of the libraries that it needs."""
     from elftools.common.exceptions import ELFError
 
     try:
@@ -149,14 +140,13 @@ def read(name: str, file: IO[bytes]) -> tuple[tuple[tuple[Image, ...], ...], tup
             if start + length > size:
                 raise ValueError(f"it is cut short: its device code ends at byte {start + length} of {size}")
         return tuple(binary for place in chosen for binary in _fat_binaries(file, *place)), needed
-    except (ELFError, *_DAMAGED) as error:
-        plain = type(error) is ValueError
-        cause = str(error) if plain else f"a damaged ELF file: {str(error) or type(error).__name__}"
+    except (ELFError, *_DAMAGED, TypeError, ValueError) as error:
+        ours = type(error) is ValueError
+        cause = str(error) if ours else f"a damaged ELF file: {str(error) or type(error).__name__}"
         raise Failure(Problem("cannot read extension", name, cause)) from error
 
 
 def _sections(file: IO[bytes]) -> tuple[dict[str, list[tuple[int, int]]], tuple[str, ...]]:
-    """Return the offset and size in bytes of the sections with fat binaries, and the needed libraries."""
     from elftools.elf.dynamic import DynamicSection
     from elftools.elf.elffile import ELFFile
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from enum import Enum
@@ -23,24 +23,20 @@ from typing import IO, Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vpatch.errors import Failure, Problem
+from vpatch.image import fatbin
 from vpatch.image.config import Base
-from vpatch.image.cuda import fatbin
-from vpatch.image.cuda.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
+from vpatch.image.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
 from vpatch.image.filesystem import Files, Vllm, read_record
 
 
 @dataclass(frozen=True)
 class Extension:
-    """One shared object.
-
-    `binaries` are its fat binaries, usually one for each CUDA source file, `needed` the libraries that it needs; both
-    are empty if there is a `problem`: why it could not be read.
-    """
+    """One shared object."""
 
     name: str
-    binaries: tuple[tuple[Image, ...], ...] = ()
-    needed: tuple[str, ...] = ()
-    problem: Problem | None = None
+    binaries: tuple[tuple[Image, ...], ...] = ()  # fat binaries, usually one for each CUDA source file
+    needed: tuple[str, ...] = ()  # libraries
+    problem: Problem | None = None  # why it could not be read
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -66,20 +62,14 @@ class Extension:
 
 @dataclass(frozen=True)
 class Survey:
-    """What an image's extensions carry and need. A version is "" if unknown.
-
-    `cuda` is the CUDA release that the extensions were compiled with ("13.0"; "13" if only the library that they need
-    shows it), `image_cuda` that of the image's `CUDA_VERSION`, `torch` the release that vLLM requires. `driver` are the
-    Linux drivers for machine code of that CUDA, `ptx_driver` the driver branches that compile all of the PTX, as
-    version specifiers: ">=580.65.06", ">=580".
-    """
+    """What an image's extensions carry and need. A version is "" if unknown; drivers are version specifiers."""
 
     extensions: tuple[Extension, ...]
-    cuda: str
-    image_cuda: str
-    torch: str
-    driver: str
-    ptx_driver: str
+    cuda: str  # release that they were compiled with: "13.0"; "13" if only the library that they need shows it
+    image_cuda: str  # the image's `CUDA_VERSION`
+    torch: str  # release that vLLM requires
+    driver: str  # Linux drivers for machine code of that CUDA: ">=580.65.06"
+    ptx_driver: str  # driver branches that compile all of the PTX: ">=580"
 
     def as_json(self) -> dict[str, Any]:
         """Return the survey as JSON has it."""
@@ -111,9 +101,9 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How well one file serves a GPU. `name` is the pattern of a needed file if no file matches it."""
+    """How well one file serves a GPU."""
 
-    name: str
+    name: str  # or the pattern of a needed file that no file matches
     level: Level
     because: str
 
@@ -121,22 +111,17 @@ class Verdict:
         return f"{self.name}: {self.level.value}: {self.because}"
 
 
-@dataclass(frozen=True)
-class _Need:
-    pattern: str
-    what: str
-    since: Arch
-
-    def matches(self, name: str) -> bool:
-        stem = re.escape(self.pattern.removesuffix("*.so"))
-        return bool(re.fullmatch(rf"(.*/)?{stem}(_stable_libtorch)?\.([^/]*\.)?so", name))
+# The files that every GPU of an architecture or a newer one needs: their pattern, and what they are.
+_NEEDS = {
+    "vllm/_C*.so": ("vLLM's kernels", Arch(0, 0)),
+    "vllm/_moe_C*.so": ("the kernels of mixtures of experts", Arch(0, 0)),
+    "vllm/vllm_flash_attn/_vllm_fa2_C*.so": ("FlashAttention 2", Arch(8, 0)),
+}
 
 
-_NEEDS = (
-    _Need("vllm/_C*.so", "vLLM's kernels", Arch(0, 0)),
-    _Need("vllm/_moe_C*.so", "the kernels of mixtures of experts", Arch(0, 0)),
-    _Need("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "FlashAttention 2", Arch(8, 0)),
-)
+def _matches(pattern: str, name: str) -> bool:
+    stem = re.escape(pattern.removesuffix("*.so"))
+    return bool(re.fullmatch(rf"(.*/)?{stem}(_stable_libtorch)?\.([^/]*\.)?so", name))
 
 
 def check_names(architectures: Sequence[str]) -> None:
@@ -154,10 +139,7 @@ def check_names(architectures: Sequence[str]) -> None:
 def check_support(
     files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]
 ) -> tuple[list[Problem], list[str], dict[str, Any]]:
-    """Check whether the extensions that RECORD lists serve the wanted architectures, if there are any.
-
-    Return the problems, none if all are served, and the details as lines of text and as JSON.
-    """
+    """Return why extensions that RECORD lists do not serve the wanted architectures, and details: as text, as JSON."""
     if not architectures:
         return [], [], {}
     metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
@@ -173,11 +155,7 @@ def check_support(
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:
-    """Survey the shared objects of an image: each a name and a seekable file, used before the next is requested.
-
-    `metadata` is the METADATA of its vLLM, `env` the environment of its containers. A file that cannot be read does not
-    raise but gets an `Extension.problem`: it matters only if an architecture is required.
-    """
+    """Survey the shared objects of an image, each a name and a seekable file, with vLLM's METADATA and the `env`."""
     extensions = tuple(sorted((_read(name, file) for name, file in files), key=lambda one: one.name))
     isas = [image.isa for one in extensions for image in one.images if image.kind is Kind.PTX]
     needed = "\n".join(library for one in extensions for library in one.needed)
@@ -190,19 +168,17 @@ def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Ma
 
 def lacking(found: Survey, arch: str) -> tuple[Problem, ...]:
     """Return why the GPU of architecture `arch` (`sm_120`, `12.0`) is not served; nothing if it is."""
-    gpu = parse_gpu(arch)
-    return tuple(
-        Problem(f"lacks sm_{gpu}", one.name, one.because) for one in verdicts(found, arch) if one.level is Level.LACKS
-    )
+    lacks = [one for one in verdicts(found, arch) if one.level is Level.LACKS]
+    return tuple(Problem(f"lacks sm_{parse_gpu(arch)}", one.name, one.because) for one in lacks)
 
 
 def verdicts(found: Survey, arch: str) -> tuple[Verdict, ...]:
     """Return how well each file serves the GPU of architecture `arch`, and each needed file that is missing."""
     gpu = parse_gpu(arch)
-    needs = [need for need in _NEEDS if need.since <= gpu]
-    there = [_verdict(one, gpu, needed=any(need.matches(one.name) for need in needs)) for one in found.extensions]
-    missing = [need for need in needs if not any(need.matches(one.name) for one in found.extensions)]
-    return (*there, *(Verdict(need.pattern, Level.LACKS, f"no such file: {need.what}") for need in missing))
+    needs = {pattern: what for pattern, (what, since) in _NEEDS.items() if since <= gpu}
+    there = [_verdict(one, gpu, needed=any(_matches(need, one.name) for need in needs)) for one in found.extensions]
+    missing = [need for need in needs if not any(_matches(need, one.name) for one in found.extensions)]
+    return (*there, *(Verdict(need, Level.LACKS, f"no such file: {needs[need]}") for need in missing))
 
 
 def _verdict(one: Extension, gpu: Arch, *, needed: bool) -> Verdict:
@@ -227,19 +203,15 @@ def _best(binary: tuple[Image, ...], gpu: Arch) -> Level:
 
 
 def _decisive(one: Extension, gpu: Arch) -> list[tuple[Image, ...]]:
-    """Return the fat binaries that show whether the file was built for a GPU.
-
-    Kernels that every GPU needs are compiled for each architecture of the build, others only for the architectures that
-    use them. So it means little that many fat binaries hold nothing for a GPU, or that one holds something. But all
-    kernels of the first sort are among those built for the newest architecture up to the GPU's own.
-    """
+    """Return the fat binaries that show whether the file was built for a GPU."""
+    # Kernels that every GPU needs are compiled for each architecture of the build, others only for those that use them.
+    # So it means little that many fat binaries hold nothing for a GPU, or that one holds something. But all kernels of
+    # the first sort are among those built for the newest architecture up to the GPU's own.
     cubins = [image.arch for image in one.images if image.kind is Kind.CUBIN]
     plain = [arch for arch in cubins if not arch.suffix] or cubins
     newest = max((arch.number for arch in plain if arch.number <= gpu.number), default=None)
-    built = {arch for arch in plain if arch.number == newest}
-    decisive = [
-        binary for binary in one.binaries if any(image.kind is Kind.CUBIN and image.arch in built for image in binary)
-    ]
+    built = {(Kind.CUBIN, arch) for arch in plain if arch.number == newest}
+    decisive = [binary for binary in one.binaries if any((image.kind, image.arch) in built for image in binary)]
     return decisive or list(one.binaries)
 
 
@@ -257,14 +229,13 @@ def _extensions(files: Files, vllm: Vllm) -> Iterator[tuple[str, IO[bytes]]]:
     found = read_record(files, vllm)
     rows = found.rows if found else ()
     for path in sorted(row.path for row in rows if row.path.startswith("vllm/") and row.path.endswith(".so")):
-        file = files.open(f"{vllm.root}/{path}")
-        if file is not None:
+        if (file := files.open(f"{vllm.root}/{path}")) is not None:
             with closing(file):
                 yield path, file
 
 
 def _read(name: str, file: IO[bytes]) -> Extension:
-    try:
+    try:  # a damaged file matters only if an architecture is required
         return Extension(name, *fatbin.read(name, file))
     except Failure as failure:
         return Extension(name, problem=failure.problems[0])
@@ -273,10 +244,7 @@ def _read(name: str, file: IO[bytes]) -> Extension:
 def _torch(metadata: str) -> str:
     """Return the one release of torch that a METADATA file requires, or the range."""
     for line in HeaderParser().parsestr(metadata).get_all("Requires-Dist", ()):
-        try:
-            wanted = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if wanted.name == "torch" and not wanted.marker:
-            return str(wanted.specifier).removeprefix("==")
+        with suppress(InvalidRequirement):
+            if (wanted := Requirement(line)).name == "torch" and not wanted.marker:
+                return str(wanted.specifier).removeprefix("==")
     return ""

@@ -1,7 +1,7 @@
 """Check the files of an image, or import modules, with the image's own interpreter.
 
-    python -c "$(cat checks.py)" files '{"root": "/...", "dist_info": "vllm-....dist-info", "provenance": "..."}'
-    python -c "$(cat checks.py)" imports '["vllm.config", ...]'
+    python -c "$(cat guest.py)" files '{"root": "/...", "dist_info": "vllm-....dist-info", "provenance": "..."}'
+    python -c "$(cat guest.py)" imports '["vllm.config", ...]'
 
 `files` compares the files in `root`, the folder that holds `vllm/`, with the provenance, and prints one line of JSON,
 `[[name, ok, because], ...]`. vpatch also calls `check_tree` itself, on files that it reads from a registry.
@@ -33,7 +33,6 @@ COMPILED = re.compile(r"vllm\.(?:.*\.)?_\w*C(?:_\w+)?")  # `vllm._C` and the lik
 
 _PYC_HEADER = 16  # bytes
 
-
 Read = Callable[[str], bytes | None]
 Names = Callable[[str], Sequence[str]]
 
@@ -58,10 +57,9 @@ def list_names(folder: str) -> Sequence[str]:
 def check_tree(
     root: str, dist_info: str, provenance: str, read: Read = read_file, names: Names = list_names
 ) -> Iterator[tuple[str, bool | None, str]]:
-    """Compare the folder that holds `vllm/` with its provenance.
+    """Compare the folder that holds `vllm/` with its provenance; `read` and `names` get paths that start with `root`.
 
-    Yield each check's name, its answer (None: undecided) and the reason. `read` and `names` get paths that start with
-    `root`, and return what `read_file` and `list_names` do.
+    Yield each check's name, its answer (None: undecided) and the reason.
     """
     files: dict[str, Any] = json.loads(provenance)["files"]
     own, record = f"{dist_info}/vpatch-image.json", f"{dist_info}/RECORD"
@@ -157,10 +155,8 @@ def _is_compiled_from(content: bytes, source: bytes, path: str, name: str) -> bo
 
 
 def lacking(error: BaseException | None) -> str | None:
-    """Return the missing module or library that made an import fail, None if it failed by itself.
-
-    Libraries wrap the errors of their own imports, and raise another ImportError.
-    """
+    """Return the missing module or library that made an import fail, None if it failed by itself."""
+    # Libraries wrap the errors of their own imports, and raise another ImportError.
     while isinstance(error, ImportError | OSError):
         if library := LIBRARY.search(str(error)):  # ctypes raises an OSError
             return library[1]
@@ -203,12 +199,9 @@ def check_files(question: Any) -> None:
     warnings.simplefilter("ignore")
     # As a server is started: without the current folder.
     sys.path[:] = [path for path in sys.path if path]
-    provenance = question["provenance"]
+    root, provenance = question["root"], question["provenance"]
     modules = [path for path in json.loads(provenance)["files"] if path.endswith(".py")]
-    answers = [
-        *check_tree(question["root"], question["dist_info"], provenance),
-        check_interpreter(question["root"], modules),
-    ]
+    answers = [*check_tree(root, question["dist_info"], provenance), check_interpreter(root, modules)]
     sys.stdout.write(json.dumps(answers) + "\n")
 
 

@@ -1,1 +1,0 @@
-"""The GPU architectures that an image's compiled extensions are built for."""
