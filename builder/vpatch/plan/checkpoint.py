@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import weights
-from vpatch.plan.architectures import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model
+from vpatch.plan import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, weights
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_of, kv_cache_of, quantization_of
 

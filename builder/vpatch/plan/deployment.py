@@ -7,17 +7,17 @@ here the release decides, by `releases.toml`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB, table
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model, inherited, table
 
+STOCK = "vllm/vllm-openai"
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
 
@@ -175,8 +175,8 @@ class Preset:
     model: str
     gpu: str
     vllm: Version
-    revision: str | None
     options: Mapping[str, Any]
+    revision: str | None = None
 
     def deployment(self, gpu: Gpu, given: Mapping[str, Any]) -> Deployment:
         """Return the deployment on a GPU; `given` fields override the preset's."""
@@ -191,16 +191,15 @@ class Preset:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Return every preset of `presets.toml`."""
-    entries: dict[str, dict[str, Any]] = {}
-    for entry in table("presets.toml")["preset"]:
-        entries[entry["name"]] = {"revision": None} | entries.get(entry.pop("like", ""), {}) | entry
-    return tuple(map(_preset, entries.values()))
-
-
-def _preset(entry: Mapping[str, Any]) -> Preset:
-    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    own = {key: options.pop(key) for key in ("name", "summary", "source", "model", "gpu", "revision")}
-    return Preset(**own, vllm=Version(options.pop("vllm")), options=options)
+    own = [field.name for field in fields(Preset)]
+    found = []
+    for row in inherited(table("presets.toml")["preset"], "name"):
+        options: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
+        named = {key: options.pop(key) for key in own if key in options}
+        found.append(Preset(**named | {"vllm": Version(row["vllm"])}, options=options))
+    return tuple(found)
 
 
 def preset(name: str) -> Preset:
@@ -211,3 +210,37 @@ def preset(name: str) -> Preset:
     near = difflib.get_close_matches(name, named, 3, 0.5) or [one for one in named if name in one][:3]
     cause = f"do you mean {', '.join(near)}?" if near else "`vpatch plan --list` prints those that there are"
     raise Failure(Problem("no such preset", name, cause))
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image with `overlays`, and its base without any; `built` if you must build it first."""
+
+    base: str
+    name: str
+    overlays: tuple[str, ...] = ()
+    built: bool = False
+
+
+@cache
+def defined() -> tuple[Image, ...]:
+    """Return the patched images that are published, or will be."""
+    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in table("images.toml")["image"])
+
+
+def published() -> tuple[Image, ...]:
+    """Return the patched images that a registry has."""
+    return defined() if table("images.toml")["published"] else ()
+
+
+def image(deployment: Deployment, overlays: Collection[str], there: Sequence[Image] | None = None) -> Image:
+    """Return the image to run, with at least these overlays: vLLM's, one that is `there` or published, or a new one."""
+    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
+    base = f"{STOCK}:{tag}"
+    if not overlays:
+        return Image(base, base)
+    for one in published() if there is None else there:
+        if one.base == base and set(overlays) <= set(one.overlays):
+            return one
+    # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
+    return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)

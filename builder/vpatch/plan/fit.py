@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from vpatch.errors import Failure
-from vpatch.plan.architectures import Model, Weights
+from vpatch.plan import Model, Weights
 from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, arithmetic_of
 from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
 from vpatch.plan.memory import CONTEXT, Memory, account

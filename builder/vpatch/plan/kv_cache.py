@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan.architectures import FULL, LINEAR, Attention, GatedDeltaNet, Model
+from vpatch.plan import FULL, LINEAR, Attention, GatedDeltaNet, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -36,10 +36,10 @@ class Layout:
 
     block_size: int
     page_bytes: int
-    state_bytes: int
     groups: tuple[int, ...]
     attention_groups: int
     bytes_per_block: tuple[int, ...]
+    state_bytes: int = 0
     state_blocks: int = 0
 
 
@@ -63,8 +63,21 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
     # The layers of multi-token prediction come after all others, on the last stage.
     stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
-    if not model.hybrid:
-        return _dense(model, deployment, attention, per_token, stages)
+    layers = range(stages[-1].stop)
+    if not model.hybrid:  # one group, whose pages may differ
+        skipped = skipped_layers(model, deployment)
+        aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
+        # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
+        block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
+        unquantized = _token_bytes(attention, "auto", model.dtype)
+        sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
+        return Layout(
+            block_size=block_size,
+            page_bytes=block_size * per_token,
+            groups=(len(layers),),
+            attention_groups=1,
+            bytes_per_block=tuple(block_size * size for size in sizes),
+        )
 
     assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
     state = _state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
@@ -72,42 +85,21 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     kernel_block = 64 if exports else KERNEL_BLOCK
     block_size = kernel_block * ceil(state / (kernel_block * per_token))
     fixed = [index for index, kind in enumerate(model.layers) if kind == LINEAR]
-    growing = [index for index in range(stages[-1].stop) if index not in fixed]
+    growing = [index for index in layers if index not in fixed]
     # A group has as many layers as the rarer kind, unless the other kind has less than half as many more.
     least, most = sorted((len(growing), len(fixed)))
     size = most if most < least * 1.5 else least
     counts = [(kind, ceil(len(kind) / size)) for kind in (growing, fixed)]
     groups = [kind[first::count] for kind, count in counts for first in range(count)]
+    sizes = [max(sum(index in stage for index in group) for group in groups) for stage in stages]
     return Layout(
         block_size=block_size,
         page_bytes=block_size * per_token,
         state_bytes=state,
         groups=tuple(map(len, groups)),
         attention_groups=counts[0][1],
-        bytes_per_block=tuple(
-            block_size * per_token * max(sum(index in stage for index in group) for group in groups) for stage in stages
-        ),
+        bytes_per_block=tuple(block_size * per_token * size for size in sizes),
         state_blocks=1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens,
-    )
-
-
-def _dense(
-    model: Model, deployment: Deployment, attention: Attention, per_token: int, stages: Sequence[range]
-) -> Layout:
-    """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
-    skipped, block_size = skipped_layers(model, deployment), KERNEL_BLOCK
-    unquantized = _token_bytes(attention, "auto", model.dtype)
-    if skipped and arithmetic_of(deployment.vllm).aligns_skipped:
-        block_size *= DTYPE_BYTES[model.dtype]  # against one byte of a packed cache
-    return Layout(
-        block_size=block_size,
-        page_bytes=block_size * per_token,
-        state_bytes=0,
-        groups=(stages[-1].stop,),
-        attention_groups=1,
-        bytes_per_block=tuple(
-            block_size * sum(unquantized if index in skipped else per_token for index in stage) for stage in stages
-        ),
     )
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB, checkpoint, weights
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model, checkpoint, weights
 from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, load_json, parse_json, tensor_sizes
 
 FOLDER = Path(__file__).with_name("recorded")

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from vpatch.plan import GIB, MIB
-from vpatch.plan.architectures import LINEAR, Model, Weights
+from vpatch.plan import GIB, LINEAR, MIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 

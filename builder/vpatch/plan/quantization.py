@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from vpatch.plan.architectures import Head
+from vpatch.plan import Head
 from vpatch.plan.checkpoint_files import Fields
 
 HEAD_NAMES = ("lm_head", "language_model.lm_head")  # in a language model, and in a multimodal one

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB
-from vpatch.plan.architectures import FULL, VISION_DEFAULTS, Architecture, GatedDeltaNet, Model, Weights
+from vpatch.plan import FULL, GIB, VISION_DEFAULTS, Architecture, GatedDeltaNet, Model, Weights
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
