@@ -34,10 +34,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class GatedDeltaNet:
-    """The shape of each linear-attention layer (Gated DeltaNet), before tensor parallelism.
+    """The shape of each linear-attention layer, before tensor parallelism.
 
-    In each of them a request has a state of [value heads, value head size, key head size] in `state_dtype`, and the
-    last `conv_kernel` - 1 inputs of the convolution in the model's dtype.
+    For a request, it keeps a state of [value heads, value head size, key head size] in `state_dtype`, and the last
+    `conv_kernel` - 1 inputs of the convolution in the model's dtype.
     """
 
     key_heads: int
@@ -59,11 +59,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Head:
-    """How the output projection (`lm_head`) is quantized.
-
-    `scheme` is "fp8-block", "fp8-channel", "fp8-tensor", or the name of another format; `target` is the entry of the
-    checkpoint's config that names it.
-    """
+    """How the output projection (`lm_head`) is quantized: its scheme ("fp8-block"), and the `target` that names it."""
 
     scheme: str
     target: str
@@ -74,9 +70,8 @@ class Weights:
     """Bytes of a checkpoint's tensors, as stored, before any parallelism.
 
     `layers` has one number per decoder layer. `draft` is multi-token prediction, which vLLM loads for speculative
-    decoding only; `vision` is the vision tower, `other` what each pipeline stage holds besides. `source` names where
-    the numbers come from. `exact`: they are sizes of tensors. `summed`: their sum is known, even if the parts are
-    estimates.
+    decoding only; each pipeline stage holds `other`. `source` names where the numbers come from. `exact`: they are
+    sizes of tensors. `summed`: their sum is known, even if the parts are estimates.
     """
 
     layers: tuple[int, ...]
@@ -135,12 +130,11 @@ class Model:
 class Architecture:
     """How to read a config of one architecture.
 
-    `defaults` holds for keys that are left out; without one for `num_key_value_heads` there are as many as heads,
-    without one for `head_dim` it is hidden size / heads, and 0 means that vLLM requires the key. `window` is the
-    default of `sliding_window`, which counts only with `use_sliding_window` where that is `switched`. `draft` is the
-    key that counts layers of multi-token prediction. `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`; else
-    it is the model's. `gated`: queries have an output gate of their size. `shared` is the key for the width, or the
-    number, of shared experts.
+    `defaults` holds for keys that are left out. Without one, there are as many KV heads as heads, and `head_dim` is
+    hidden size / heads; 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts
+    only with `use_sliding_window` if `switched`. `draft` is the key that counts layers of multi-token prediction.
+    `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`, not the model's. `gated`: queries have an output gate
+    of their size. `shared` is the key for the width, or the number, of shared experts.
     """
 
     names: Sequence[str]

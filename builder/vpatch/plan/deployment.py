@@ -7,6 +7,7 @@ here the release decides, by `releases.toml`.
 from __future__ import annotations
 
 import difflib
+from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -24,34 +25,24 @@ TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "tu
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The traits of a release.
-
-    `prints_slots`: it logs blocks // groups * block size as the size of the KV cache; later ones log concurrency times
-    length. `default_utilization` is the default of `--gpu-memory-utilization`. `counts_graphs`: it takes the estimate
-    for CUDA graphs from the KV cache's memory. `caches_hybrid_prefixes`: prefix caching is on by default for hybrid
-    models, too. `batch_holds_block`: with prefix caching, it refuses to start if a block is larger than a batch.
-    `admits_all_groups`: to decide whether a request fits, it counts the blocks of all groups of layers, not of one.
-    `aligns_skipped`: if a dense model keeps some layers unquantized, the block size makes their pages as large as those
-    of the others, were they not packed. `keeps_null_block`: to decide whether a request fits, it takes one block off.
-    `block_per_request`: with CUDA graphs, it refuses to start if a model whose layers keep states has fewer blocks than
-    a batch has requests. `exports_states`: kernels that export states during a prefill need one more block, and blocks
-    of 64 tokens. `decode_buffers`: TurboQuant's decode has its own buffers in each layer. `large_batch` is the default
-    of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
-    """
+    """The traits of a release."""
 
     kv_cache_dtypes: Sequence[str] = ("auto", "bfloat16", "float16", *FP8)
-    prints_slots: bool = True
+    prints_slots: bool = True  # logs the KV cache as blocks // groups * block size, not as concurrency times length
     default_utilization: float = 0.9
-    counts_graphs: bool = False
-    caches_hybrid_prefixes: bool = False
-    batch_holds_block: bool = True
+    counts_graphs: bool = False  # takes the estimate for CUDA graphs from the KV cache's memory
+    caches_hybrid_prefixes: bool = False  # by default
+    batch_holds_block: bool = True  # with prefix caching, refuses blocks that are larger than a batch
+    # To decide whether a request fits, the release counts the blocks of all groups of layers, not of one, and one more.
     admits_all_groups: bool = False
-    aligns_skipped: bool = False
     keeps_null_block: bool = False
-    decode_buffers: bool = False
-    block_per_request: bool = False
-    exports_states: bool = False
-    large_batch: int = 8192
+    # If a dense model keeps some layers unquantized, the block size makes their pages as large as those of the others,
+    # were they not packed.
+    aligns_skipped: bool = False
+    decode_buffers: bool = False  # in each layer, for TurboQuant
+    block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
+    exports_states: bool = False  # during a prefill, by kernels that need one more block, and blocks of 64 tokens
+    large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 
 
 _RELEASES = table("releases.toml")
@@ -62,13 +53,11 @@ def arithmetic_of(vllm: Version) -> Arithmetic:
     """Return the traits of a release or of a build of it (rc, dev, local); raise `Failure` if they are not known."""
     release = Version(vllm.base_version)
     if not OLDEST <= release <= NEWEST:
-        cause = f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known"
-        raise Failure(Problem("unknown release", f"vLLM {vllm}", cause))
-    found = Arithmetic()
-    for since, traits in _RELEASES["since"].items():
-        if release >= Version(since):
-            found = replace(found, **traits)
-    return found
+        raise Failure(
+            Problem("unknown release", f"vLLM {vllm}", f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known")
+        )
+    changes = [traits for since, traits in _RELEASES["since"].items() if release >= Version(since)]
+    return Arithmetic(**ChainMap(*reversed(changes)))
 
 
 @dataclass(frozen=True)
@@ -89,10 +78,7 @@ LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches:
 
 
 def gpu(name: str | None, memory: int | None = None) -> Gpu:
-    """Return a GPU by its name, in any case and without spaces, hyphens or "RTX"; `memory` overrides its size in bytes.
-
-    A GPU that the table does not have needs `memory`, or it is a `Failure`.
-    """
+    """Return a GPU by its name, however it is spelled; `memory` is its size in bytes, which an unknown one needs."""
     if name is None:
         return Gpu("GPU", memory or 0, None, "--gpu-memory-gib")
     known = {_key(one.name): one for one in GPUS}
@@ -116,10 +102,10 @@ def _key(name: str) -> str:
 class Deployment:
     """How a model is served: the options of `vllm serve` that memory depends on, under their names there.
 
-    `vllm` is the release. `kv_cache_memory_bytes` sets the size of the KV cache, so that `gpu_memory_utilization` has
-    no effect on it. `speculative_tokens` are those of multi-token prediction, 0 for none. `longest` is
-    `--max-model-len auto`: vLLM takes the longest that fits, at most `max_model_len`. `cuda` is the suffix of the
-    image, if it has one ("cu130"). `environment` has variables as NAME=VALUE, `extra` more arguments of the command.
+    Given `kv_cache_memory_bytes`, the KV cache does not depend on `gpu_memory_utilization`. `speculative_tokens` are
+    those of multi-token prediction. `longest` is `--max-model-len auto`: the longest that fits, at most
+    `max_model_len`. `cuda` is the suffix of the image, as in "cu130". `environment` has variables as NAME=VALUE,
+    `extra` more arguments of the command.
     """
 
     vllm: Version

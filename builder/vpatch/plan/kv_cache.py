@@ -29,9 +29,9 @@ class Layout:
     """The layout of a deployment's KV cache, per GPU.
 
     A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
-    linear-attention layer `state_bytes` (0 without any), padded to a page. `groups` has the number of layers of each
-    group, those of attention first; `attention_groups` of them grow with the context, each other takes `state_blocks`
-    for a request. `bytes_per_block` has the size of a block on a GPU of each pipeline stage.
+    linear-attention layer `state_bytes`, padded to a page. `groups` has the number of layers of each group:
+    `attention_groups` come first and grow with the context, each other takes `state_blocks` for a request.
+    `bytes_per_block` is the size of a block on a GPU of each pipeline stage.
     """
 
     block_size: int
@@ -104,7 +104,7 @@ def layout(model: Model, deployment: Deployment) -> Layout:
 
 
 def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
-    """Bytes of one token in one layer, keys and values, with one GPU's part of `attention` and the model's dtype."""
+    """Bytes of one token's keys and values in one layer, on one GPU."""
     if kv_cache_dtype in TURBOQUANT:
         return attention.kv_heads * turboquant_slot(kv_cache_dtype, attention.head_size)
     stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
@@ -184,12 +184,12 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
 
 
 def _check(model: Model, deployment: Deployment) -> None:
-    traits = arithmetic_of(deployment.vllm)
+    dtypes = arithmetic_of(deployment.vllm).kv_cache_dtypes
     ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     problems = []
-    if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
-        where, cause = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}", ", ".join(traits.kv_cache_dtypes)
-        problems.append(Problem("no such KV cache", where, f"plan knows {cause}"))
+    if deployment.kv_cache_dtype not in dtypes:
+        where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
+        problems.append(Problem("no such KV cache", where, f"plan knows {', '.join(dtypes)}"))
     divided = {"attention heads": model.attention.heads}
     if model.attention.kv_heads > ranks:
         divided["KV heads"] = model.attention.kv_heads

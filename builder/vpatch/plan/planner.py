@@ -26,22 +26,19 @@ REFUSES = "vLLM refuses to start"
 
 @dataclass(frozen=True)
 class Needed:
-    """Whether a deployment needs an overlay (None: unknown), the overlay's state in the release, and the reason.
-
-    `uncovered` is why the overlay does not make the deployment work, "" if it does.
-    """
+    """Whether a deployment needs an overlay (None: unknown), the overlay's state in the release, and the reason."""
 
     id: str
     needed: bool | None
     because: str
     state: State | None = None
     opt_in: bool = False
-    uncovered: str = ""
+    uncovered: str = ""  # why the overlay does not make the deployment work
 
 
 @dataclass(frozen=True)
 class Caution:
-    """A known pitfall: `name` is for scripts, `because` for people, `source` where it is from."""
+    """A known pitfall, with a name for scripts and its source."""
 
     name: str
     because: str
@@ -144,7 +141,6 @@ def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
 
 
 def _declared(overlay: Overlay, vllm: Version) -> tuple[State | None, str]:
-    """Return the state that an overlay declares for a release, and the reason."""
     for span, declared in overlay.releases.items():
         if SpecifierSet(span, prereleases=True).contains(vllm.base_version):
             word, _, why = declared.partition(":")
@@ -180,13 +176,11 @@ def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterato
 
 
 def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
-    """Yield options whose layout a release refuses, or has otherwise than plan, each with the reason.
-
-    `tests/plan/test_agreement.py` draws cases of each rule, and of those below, for the releases' own code.
-    """
+    # `tests/plan/test_agreement.py` draws cases of each rule, and of those below, for the releases' own code.
     vllm, stages = deployment.vllm.release, deployment.pipeline_parallel_size
     pipeline, capability = f"--pipeline-parallel-size {stages}", deployment.gpu.capability or UNKNOWN
-    mixed = _mixes_turboquant(model, deployment)
+    skips_some = len(skipped_layers(model, deployment)) < len(model.layers)
+    mixed = not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and skips_some
     if vllm >= (0, 28) and mixed and stages > 1:
         cause = "TurboQuant on a dense model gives stages different block sizes"
         yield pipeline, f"{cause}: refused, or from 0.29 on many times as large"
@@ -199,12 +193,6 @@ def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str
     if vllm >= (0, 20) and model.hybrid and any(FULL not in part for part in parts):
         cause = "a stage would have no attention layer"
         yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
-
-
-def _mixes_turboquant(model: Model, deployment: Deployment) -> bool:
-    """Whether TurboQuant skips some layers of a dense model, but not all."""
-    skipped = skipped_layers(model, deployment)
-    return not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and len(skipped) < len(model.layers)
 
 
 def _dtype_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
@@ -224,8 +212,9 @@ def _does_not_fit(model: Model, weights: Weights, fit: Fit) -> Problem:
         why = f"CUDA graphs want a block for each of {fit.states:,} requests, there are {fit.likely.blocks:,}"
         return Problem(REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
     have, need, share = (size / GIB for size in (memory.kv_cache.likely, fit.request, memory.requested))
-    missing = -memory.left.likely / GIB if fit.overflows else need - have
+    missing = need - have
     if fit.overflows:
+        missing = -memory.left.likely / GIB
         why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
     elif have <= 0:
         why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
@@ -244,12 +233,10 @@ def _block_exceeds_batch(model: Model, fit: Fit) -> bool:
 
 def cautions(model: Model, fit: Fit, *, slow_link: bool = False) -> tuple[Caution, ...]:
     """Return all cautions that apply to a deployment."""
-    groups = (_quality(model, fit), _memory(fit), _starting(model, fit), _parallel(model, fit, slow_link=slow_link))
-    return tuple(caution for group in groups for caution in group)
+    return (*_quality(model, fit), *_memory(fit), *_starting(model, fit), *(_parallel(model, fit) if slow_link else ()))
 
 
 def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
-    """Pitfalls that change answers."""
     deployment = fit.deployment
     if deployment.kv_cache_dtype in FP8 and model.hybrid:
         yield Caution(
@@ -275,7 +262,6 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
 
 
 def _memory(fit: Fit) -> Iterator[Caution]:
-    """Memory that may run out."""
     deployment, memory = fit.deployment, fit.memory
     outside = memory.total - memory.requested
     if deployment.desktop and outside < DESKTOP and not memory.kv_cache.exact:
@@ -291,9 +277,8 @@ def _memory(fit: Fit) -> Iterator[Caution]:
     loose = [item.name for item in memory.items if not item.counted and item is not CONTEXT]
     if (memory.kv_cache.exact or loose) and memory.left.least < taken:
         sure = "will" if memory.left.most < taken else "may"
-        on_top = "vLLM's share does not bound a KV cache of a given size"
-        if loose:
-            on_top = f"{', '.join(loose)} come on top of vLLM's share"
+        unbounded = "vLLM's share does not bound a KV cache of a given size"
+        on_top = f"{', '.join(loose)} come on top of vLLM's share" if loose else unbounded
         option = "--kv-cache-memory-bytes" if memory.kv_cache.exact else "--gpu-memory-utilization"
         yield Caution(
             "uncounted",
@@ -304,7 +289,6 @@ def _memory(fit: Fit) -> Iterator[Caution]:
 
 
 def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
-    """What the release does when it starts."""
     deployment = fit.deployment
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
@@ -331,11 +315,10 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
         )
 
 
-def _parallel(model: Model, fit: Fit, *, slow_link: bool) -> Iterator[Caution]:
-    """Traffic between GPUs."""
+def _parallel(model: Model, fit: Fit) -> Iterator[Caution]:
     hidden = model.hidden_size * DTYPE_BYTES[model.dtype]
     reduced = 2 * len(model.layers) // fit.deployment.pipeline_parallel_size * hidden
-    if slow_link and fit.deployment.tensor_parallel_size > 1:
+    if fit.deployment.tensor_parallel_size > 1:
         yield Caution(
             "slow-link",
             f"tensor parallelism sums {reduced / 1024:,.0f} KiB per token over all GPUs of a group, twice in each"

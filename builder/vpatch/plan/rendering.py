@@ -37,7 +37,7 @@ Rows = Sequence[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Command:
-    """A command; each of its `lines` has the arguments that stand on one line when it is shown."""
+    """A command, by the arguments on each line that is shown."""
 
     lines: Lines
 
@@ -166,7 +166,6 @@ def _in_container(model: Model) -> tuple[str, bool]:
 
 
 def _options(name: str, model: Model, deployment: Deployment) -> Lines:
-    """Return the arguments of `vllm serve`: the name, and each option that is not the default everywhere."""
     ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     draft = {"method": "mtp", "num_speculative_tokens": deployment.speculative_tokens}
     values = {
@@ -271,9 +270,9 @@ def _sized(size: Estimate) -> str:
 
 def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     fit, length = plan.fit, plan.deployment.max_model_len
-    layout, holds = fit.layout, fit.likely
-    groups = f"{len(layout.groups)} groups of layers" if len(layout.groups) > 1 else "one group of layers"
-    yield "blocks", f"{holds.blocks:,} of {layout.block_size:,} tokens, shared by {groups}"
+    holds, count = fit.likely, len(fit.layout.groups)
+    groups = f"{count} groups of layers" if count > 1 else "one group of layers"
+    yield "blocks", f"{holds.blocks:,} of {fit.layout.block_size:,} tokens, shared by {groups}"
     yield "a request", f"of {length:,} tokens takes {holds.blocks_per_request:,} blocks"
     bounds = f" ({fit.least.concurrency:.2f} to {fit.most.concurrency:.2f})" if fit.least != fit.most else ""
     yield "concurrency", f"{holds.concurrency:.2f} requests of that length{bounds}"
