@@ -94,9 +94,8 @@ class Weights:
 class Model:
     """A model as its config.json describes it, as far as memory and overlays depend on it.
 
-    `layers` has the kind of each decoder layer. `unknown` lists what plan does not model; if it is not empty, each
-    layer counts as full attention, which takes the most memory. `kv_cache_dtype` is what `--kv-cache-dtype auto`
-    resolves to, if the checkpoint has scales for a KV cache.
+    `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention, which
+    takes the most memory. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
     """
 
     name: str

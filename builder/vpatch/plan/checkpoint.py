@@ -69,15 +69,9 @@ def model_of(
     estimated = weights.estimate(fields, text, model, known, quantization)
     fields.raise_problems()
     head = head_scheme(quantization, multimodal=model.vision)
-    return replace(
-        model,
-        weights=estimated,
-        revision=revision,
-        dtype=dtype,
-        quantization=quantization.method if quantization else None,
-        head=Head(head[1].name, head[0]) if head else None,
-        kv_cache_dtype=kv_cache_dtype,
-    )
+    model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+    method = quantization.method if quantization else None
+    return replace(model, quantization=method, head=Head(head[1].name, head[0]) if head else None)
 
 
 def _text_config(fields: Fields) -> Fields:

@@ -150,10 +150,7 @@ def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A tested configuration: a model, a GPU's name, a release, and other fields of `Deployment` in `options`.
-
-    `source` is the title and the section of a document.
-    """
+    """A tested configuration from a document: a model, a GPU's name, a release, and other fields of `Deployment`."""
 
     name: str
     summary: str
@@ -180,9 +177,7 @@ def presets() -> tuple[Preset, ...]:
     own = [field.name for field in fields(Preset)]
     found = []
     for row in inherited(table("presets.toml")["preset"], "name"):
-        options: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
-        }
+        options: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in row.items()}
         named = {key: options.pop(key) for key in own if key in options}
         found.append(Preset(**named | {"vllm": Version(row["vllm"])}, options=options))
     return tuple(found)

@@ -71,13 +71,8 @@ def layout(model: Model, deployment: Deployment) -> Layout:
         block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
         unquantized = _token_bytes(attention, "auto", model.dtype)
         sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
-        return Layout(
-            block_size=block_size,
-            page_bytes=block_size * per_token,
-            groups=(len(layers),),
-            attention_groups=1,
-            bytes_per_block=tuple(block_size * size for size in sizes),
-        )
+        blocks = tuple(block_size * size for size in sizes)
+        return Layout(block_size, block_size * per_token, (len(layers),), attention_groups=1, bytes_per_block=blocks)
 
     assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
     state = _state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
@@ -112,21 +107,15 @@ def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
 
 
 def turboquant_slot(kv_cache_dtype: str, head_size: int) -> int:
-    """Bytes of one token in one KV head: packed keys with their norm (2), packed values with scale and zero (4).
-
-    Source: `TurboQuantConfig.slot_size_aligned`.
-    """
+    """Bytes of one token in one KV head, by `TurboQuantConfig.slot_size_aligned`."""
     key_bits, value_bits = TURBOQUANT_BITS[kv_cache_dtype]
-    keys = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2
-    values = ceil(head_size * value_bits / 8) + 4
+    keys = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2  # packed, with a norm
+    values = ceil(head_size * value_bits / 8) + 4  # packed, with scale and zero
     return keys + values + (keys + values) % 2
 
 
 def _state_bytes(linear: GatedDeltaNet, dtype: str, ranks: int, speculative_tokens: int) -> int:
-    """Bytes of a request's state in one layer on one of `ranks` GPUs: the recurrent state and the convolution's.
-
-    Source: `MambaStateShapeCalculator.gated_delta_net_state_shape`.
-    """
+    """Bytes of a request's state in one layer on a GPU, by `MambaStateShapeCalculator.gated_delta_net_state_shape`."""
     channels = 2 * linear.key_heads * linear.key_head_size + linear.value_heads * linear.value_head_size
     convolution = channels // ranks * (linear.conv_kernel - 1 + speculative_tokens) * DTYPE_BYTES[dtype]
     recurrent = linear.value_heads // ranks * linear.value_head_size * linear.key_head_size
@@ -198,11 +187,10 @@ def _check(model: Model, deployment: Deployment) -> None:
         problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if model.linear:
         divided |= {"key heads": model.linear.key_heads, "value heads": model.linear.value_heads}
-    problems += [
-        Problem("cannot divide the model", f"{ranks} GPUs", f"its {count} {what} are not divisible by {ranks}")
-        for what, count in divided.items()
-        if count % ranks
-    ]
+    for what, count in divided.items():
+        if count % ranks:
+            cause = f"its {count} {what} are not divisible by {ranks}"
+            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
     if FULL not in model.layers:

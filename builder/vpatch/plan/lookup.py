@@ -32,10 +32,7 @@ _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
 
 def load(model: str, revision: str | None = None, *, weights_gib: float | None = None, download: bool = False) -> Model:
-    """Return the model that `--model` names; raise `Failure` if there is none, or its config cannot be used.
-
-    That is an existing path, or a name in the local cache, on the hub (only with `download`), or recorded.
-    """
+    """Return the model at a path, or with a name in the local cache, on the hub (only with `download`), or recorded."""
     path, exists = Path(model), False
     with suppress(OSError, ValueError):  # too long for a path, or in a folder that must not be read
         exists = bool(model) and path.exists()
@@ -64,10 +61,7 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
 
 @dataclass(frozen=True)
 class Recorded:
-    """A checkpoint whose config ships with vpatch: a small config.json, and the size of the weights if it is known.
-
-    `source` names the origin of each number, and which ones are ours.
-    """
+    """A checkpoint whose config ships with vpatch, with the sources of its numbers, and the size of its weights."""
 
     name: str
     revision: str
@@ -100,10 +94,7 @@ def _recorded_model(one: Recorded, weights_gib: float | None) -> Model:
 
 
 def cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return a snapshot's folder in the local cache; None if it, or a config.json in it, is missing.
-
-    `revision` is a branch, a tag or a commit; by default, `main` as of the last download.
-    """
+    """Return a snapshot's folder in the local cache, by default of `main`; None if it or its config is missing."""
     revision = revision or DEFAULT_REVISION
     if not _NAME.fullmatch(name) or not _REVISION.fullmatch(revision):
         return None

@@ -70,11 +70,7 @@ class Plan:
 def plan(
     model: Model, deployment: Deployment, installed: Sequence[Catalogued], *, requests: int = 1, slow_link: bool = False
 ) -> Plan:
-    """Plan a deployment of a model with the installed overlays.
-
-    Raises:
-        Failure: vLLM has no such KV cache, the model cannot be divided so, or the size of its weights is not known.
-    """
+    """Plan a deployment with the installed overlays; raise `Failure` as `fit` does, and if no weights are known."""
     if model.weights is None:
         unknown = (Problem("cannot know", model.name, what) for what in model.unknown)
         raise Failure(*unknown, Problem("unknown weights", model.name, "give their size by --weights-gib"))
@@ -92,10 +88,7 @@ def plan(
 
 
 def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued]) -> tuple[Needed, ...]:
-    """Return whether the deployment needs each installed overlay; raise `Failure` if an overlay raised.
-
-    The states are those that the overlays declare for a pristine vLLM of the release. `vpatch status` reads a tree's.
-    """
+    """Return whether the deployment needs each overlay, by the states that overlays declare for the release."""
     use = Use(
         hybrid=model.hybrid,
         kv_cache_dtype=deployment.kv_cache_dtype,

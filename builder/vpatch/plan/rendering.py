@@ -52,12 +52,8 @@ class Command:
 
 def commands(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, str]:
     """Return the commands to paste into a shell, by name, in the order in which to run them."""
-    written = {
-        "apply": apply(overlays),
-        "serve": serve(model, deployment),
-        "build": build(deployment, overlays),
-        "docker": docker(model, deployment, overlays),
-    }
+    written = {"apply": apply(overlays), "serve": serve(model, deployment), "build": build(deployment, overlays)}
+    written["docker"] = docker(model, deployment, overlays)
     return {name: str(command) for name, command in written.items() if command}
 
 
@@ -120,6 +116,9 @@ def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -
     inside, mounted = _in_container(model)
     bind = {"type": "bind", "source": model.name, "target": inside, "read_only": True}
     volumes = [{"type": "volume", "source": name, "target": target} for name, target in (CACHE, HUB)]
+    test = ["CMD", "python3", "-c", HEALTH_CHECK]
+    # The first start downloads the weights; each one loads them, compiles and captures graphs.
+    health = {"test": test, "interval": "30s", "timeout": "10s", "retries": 3, "start_period": "1h"}
     device = {"driver": "nvidia", "count": deployment.gpus, "capabilities": ["gpu"]}
     service = {
         "image": wanted.name,
@@ -130,14 +129,7 @@ def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -
         "volumes": [*volumes, *([bind] if mounted else [])],
         "ipc": "host",
         "deploy": {"resources": {"reservations": {"devices": [device]}}},
-        "healthcheck": {
-            "test": ["CMD", "python3", "-c", HEALTH_CHECK],
-            "interval": "30s",
-            "timeout": "10s",
-            "retries": 3,
-            # The first start downloads the weights; each one loads them, compiles and captures graphs.
-            "start_period": "1h",
-        },
+        "healthcheck": health,
         "restart": "unless-stopped",
     }
     # Under their own names, so that `docker run` and every project share the downloads.

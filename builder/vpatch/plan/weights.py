@@ -40,10 +40,7 @@ def with_total(model: Model, gib: float) -> Model:
 
 
 def from_files(model: Model, folder: Path) -> Model:
-    """Return the model with the weights of the safetensors files in a folder; unchanged without any.
-
-    As in vLLM, these are the files that the index names; without an index, all of them.
-    """
+    """Return the model with the weights of a folder: the files that its index names, else all of them, as in vLLM."""
     path = folder / INDEX
     index = Fields(load_json(path, INDEX_BYTES), str(path)) if path.exists() else None
     names = shards(index) if index else sorted(path.name for path in folder.glob("*.safetensors"))
