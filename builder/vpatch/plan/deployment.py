@@ -36,8 +36,7 @@ class Arithmetic:
     # To decide whether a request fits, the release counts the blocks of all groups of layers, not of one, and one more.
     admits_all_groups: bool = False
     keeps_null_block: bool = False
-    # If a dense model keeps some layers unquantized, the block size makes their pages as large as those of the others,
-    # were they not packed.
+    # If a dense model keeps layers unquantized, the block size makes all pages equal, were they not packed.
     aligns_skipped: bool = False
     decode_buffers: bool = False  # in each layer, for TurboQuant
     block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
@@ -70,10 +69,8 @@ class Gpu:
     source: str = ""
 
 
-GPUS = tuple(
-    Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"])
-    for name, row in table("gpus.toml").items()
-)
+_GPUS = table("gpus.toml").items()
+GPUS = tuple(Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"]) for name, row in _GPUS)
 LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`
 
 

@@ -87,15 +87,9 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     counts = [(kind, ceil(len(kind) / size)) for kind in (growing, fixed)]
     groups = [kind[first::count] for kind, count in counts for first in range(count)]
     sizes = [max(sum(index in stage for index in group) for group in groups) for stage in stages]
-    return Layout(
-        block_size=block_size,
-        page_bytes=block_size * per_token,
-        state_bytes=state,
-        groups=tuple(map(len, groups)),
-        attention_groups=counts[0][1],
-        bytes_per_block=tuple(block_size * per_token * size for size in sizes),
-        state_blocks=1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens,
-    )
+    blocks, group_sizes = tuple(block_size * per_token * size for size in sizes), tuple(map(len, groups))
+    state_blocks = 1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens
+    return Layout(block_size, block_size * per_token, group_sizes, counts[0][1], blocks, state, state_blocks)
 
 
 def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:

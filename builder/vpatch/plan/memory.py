@@ -148,9 +148,9 @@ def _activations(model: Model, deployment: Deployment) -> Item:
 
 
 def _decoder(model: Model, deployment: Deployment) -> int:
-    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results, all twice.
+    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results.
 
-    The factor was measured at 8,192 tokens of text, with Qwen3.6-35B-A3B (2.0 times) and 27B (2.0 times).
+    All twice, as measured at 8,192 tokens of text, with Qwen3.6-35B-A3B and 27B.
     """
     mixers = [(2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size]
     if LINEAR in model.layers and model.linear:

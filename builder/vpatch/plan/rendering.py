@@ -230,8 +230,7 @@ def _facts(plan: Plan) -> dict[str, Rows]:
 
 
 def _bar(plan: Plan, width: int) -> Iterator[str]:
-    """Draw the memory of a GPU: items, KV cache, and what is free; then yield the key."""
-    memory = plan.fit.memory
+    memory = plan.fit.memory  # drawn as one line, with the key below
     columns = max(20, min(width, 100))
     sizes = [(item.name, item.size.likely) for item in memory.items if item.counted]
     sizes.append(("KV cache", max(0, memory.kv_cache.likely)))

@@ -159,17 +159,11 @@ def estimate(
     head = head_scheme(quantization, multimodal=model.vision)
     tower = _vision(fields.inside("vision_config")) if model.vision else 0
     note = "" if quantization is None or quantization.certain else f"; {quantization.method} taken for two bytes each"
-    return Weights(
-        tuple(layers),
-        embedding=round(table * BF16.size),
-        head=0 if model.tied else round(table * (head[1] if head else BF16).size),
-        other=round(model.hidden_size * BF16.size),
-        vision=round(tower * BF16.size),
-        draft=sum(map(draft_layer, range(model.draft_layers))),
-        source="estimated from the shapes in the config" + note,
-        exact=False,
-        summed=False,
-    )
+    embedding, other, vision = (round(count * BF16.size) for count in (table, model.hidden_size, tower))
+    output = 0 if model.tied else round(table * (head[1] if head else BF16).size)
+    draft = sum(map(draft_layer, range(model.draft_layers)))
+    source = f"estimated from the shapes in the config{note}"
+    return Weights(tuple(layers), embedding, output, other, vision, draft, source, exact=False, summed=False)
 
 
 def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
