@@ -63,24 +63,15 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
     # The layers of multi-token prediction come after all others, on the last stage.
     stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
-    layers = range(stages[-1].stop)
-    if not model.hybrid:  # one group, whose pages may differ
-        skipped = skipped_layers(model, deployment)
-        aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
-        # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
-        block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
-        unquantized = _token_bytes(attention, "auto", model.dtype)
-        sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
-        blocks = tuple(block_size * size for size in sizes)
-        return Layout(block_size, block_size * per_token, (len(layers),), attention_groups=1, bytes_per_block=blocks)
-
+    if not model.hybrid:
+        return _dense(model, deployment, per_token, stages)
     assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
     state = _state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
     exports = _exports_states(model.linear, deployment)
     kernel_block = 64 if exports else KERNEL_BLOCK
     block_size = kernel_block * ceil(state / (kernel_block * per_token))
     fixed = [index for index, kind in enumerate(model.layers) if kind == LINEAR]
-    growing = [index for index in layers if index not in fixed]
+    growing = [index for index in range(stages[-1].stop) if index not in fixed]
     # A group has as many layers as the rarer kind, unless the other kind has less than half as many more.
     least, most = sorted((len(growing), len(fixed)))
     size = most if most < least * 1.5 else least
@@ -90,6 +81,18 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     blocks, group_sizes = tuple(block_size * per_token * size for size in sizes), tuple(map(len, groups))
     state_blocks = 1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens
     return Layout(block_size, block_size * per_token, group_sizes, counts[0][1], blocks, state, state_blocks)
+
+
+def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
+    """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
+    skipped, attention = skipped_layers(model, deployment), model.attention.shard(deployment.tensor_parallel_size)
+    aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
+    # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
+    block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
+    unquantized = _token_bytes(attention, "auto", model.dtype)
+    sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
+    blocks = tuple(block_size * size for size in sizes)
+    return Layout(block_size, block_size * per_token, (stages[-1].stop,), attention_groups=1, bytes_per_block=blocks)
 
 
 def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
