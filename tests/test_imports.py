@@ -58,7 +58,7 @@ EXTRAS = {
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.lookup"},
-    "ruamel": {"plan.commands"},
+    "ruamel": {"plan.rendering"},
 }
 OUTSIDE = {
     "click",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan.architectures import ARCHITECTURES, Architecture
+from vpatch.plan import ARCHITECTURES, Architecture
 
 FULL, LINEAR = "full_attention", "linear_attention"
 

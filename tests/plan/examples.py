@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.version import Version
-from vpatch.plan import GIB
-from vpatch.plan.architectures import FULL, Attention, Model, Weights
+from vpatch.plan import FULL, GIB, Attention, Model, Weights
 from vpatch.plan.deployment import Deployment, Gpu, Preset, gpu
 from vpatch.plan.lookup import load
 

@@ -18,7 +18,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan.architectures import FULL
+from vpatch.plan import FULL
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 from vpatch.core.catalogue import discover
-from vpatch.plan import GIB
-from vpatch.plan.architectures import Attention, Model
+from vpatch.plan import GIB, Attention, Model
 from vpatch.plan.deployment import Deployment, arithmetic_of
 from vpatch.plan.fit import advise, fit
 from vpatch.plan.planner import plan

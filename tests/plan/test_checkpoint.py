@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan.architectures import FULL, LINEAR, Attention
+from vpatch.plan import FULL, LINEAR, Attention
 from vpatch.plan.checkpoint import model_of, read
 
 from tests.plan.configs import CONFIGS, named

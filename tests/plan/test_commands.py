@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from vpatch.cli.main import program
 from vpatch.core.catalogue import discover
 from vpatch.image.order import definition_files, read_definitions
-from vpatch.plan.commands import STOCK, Command, Image, apply, build, defined, docker, image, published, serve
-from vpatch.plan.deployment import preset, presets
+from vpatch.plan.deployment import STOCK, Image, defined, image, preset, presets, published
+from vpatch.plan.rendering import Command, apply, build, docker, serve
 
 from tests.conftest import ROOT
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment

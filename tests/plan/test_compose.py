@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from vpatch.errors import Failure
-from vpatch.plan.commands import compose, docker
 from vpatch.plan.deployment import presets
+from vpatch.plan.rendering import compose, docker
 
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
-from vpatch.plan import GIB
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import gpu
 from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
 from vpatch.plan.lookup import load

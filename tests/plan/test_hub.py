@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB, lookup
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model, lookup
 from vpatch.plan.lookup import load
 
 from tests.plan.configs import file, header, named

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan.architectures import FULL, LINEAR, Attention
+from vpatch.plan import FULL, LINEAR, Attention
 from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of, turboquant_slot
 

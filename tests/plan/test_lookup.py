@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan import GIB, lookup
-from vpatch.plan.architectures import FULL, LINEAR, Head
+from vpatch.plan import FULL, GIB, LINEAR, Head, lookup
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.lookup import load
 

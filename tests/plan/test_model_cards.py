@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from vpatch.plan import GIB
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, gpu, preset
 from vpatch.plan.kv_cache import Capacity, Layout, capacity, layout
 from vpatch.plan.lookup import load

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.plan.architectures import Head
+from vpatch.plan import Head
 from vpatch.plan.checkpoint import model_of
 
 from tests.plan.configs import named

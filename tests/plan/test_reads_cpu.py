@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch.plan.architectures import LINEAR, Model
+from vpatch.plan import LINEAR, Model
 from vpatch.plan.checkpoint import read
 from vpatch.plan.weights import from_tensors
 

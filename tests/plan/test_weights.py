@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import GIB
-from vpatch.plan.architectures import Weights
+from vpatch.plan import GIB, Weights
 from vpatch.plan.checkpoint import read
 from vpatch.plan.checkpoint_files import tensor_sizes
 

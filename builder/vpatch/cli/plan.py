@@ -17,13 +17,11 @@ from vpatch.cli.options import reported
 from vpatch.cli.output import Report, on_terminal, tell
 from vpatch.core.catalogue import discover
 from vpatch.errors import naming
-from vpatch.plan import GIB
-from vpatch.plan.architectures import Model
-from vpatch.plan.commands import commands, compose
+from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import GPUS, NEWEST, Deployment, Gpu, Preset, defaults, gpu, preset, presets
 from vpatch.plan.lookup import load
 from vpatch.plan.planner import Plan, plan
-from vpatch.plan.rendering import as_object, lines, page
+from vpatch.plan.rendering import as_object, commands, compose, lines, page
 
 COUNT = click.IntRange(1, 1 << 50)  # more than anything that is counted here, and exact as a float
 

@@ -1,16 +1,172 @@
 """Compute what a model needs on a GPU, from its config alone: overlays, memory, concurrency and the command.
 
-It uses no GPU, loads no weights and imports no vLLM: it repeats vLLM's own arithmetic, release by release.
+It uses no GPU, loads no weights and imports no vLLM: it repeats vLLM's own arithmetic, release by release. Here is a
+model as values, and the architectures whose memory it knows layer by layer.
 """
 
+from __future__ import annotations
+
 import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 GIB = 1 << 30
 MIB = 1 << 20
 
+FULL, LINEAR = "full_attention", "linear_attention"
+"""Kinds of layers, as `layer_types` in a config.json names them."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The shape of each full-attention layer, before tensor parallelism."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+
+    def shard(self, ranks: int) -> Attention:
+        """Return the part of one of `ranks` GPUs; KV heads that are fewer than GPUs are copied."""
+        return Attention(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_size)
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet:
+    """The shape of each linear-attention layer, before tensor parallelism.
+
+    For a request, it keeps a state of [value heads, value head size, key head size] in `state_dtype`, and the last
+    `conv_kernel` - 1 inputs of the convolution in the model's dtype.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_head_size: int
+    value_head_size: int
+    conv_kernel: int
+    state_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Mixture of experts: their number, how many a token is routed to, and the width of each."""
+
+    count: int
+    per_token: int
+    intermediate_size: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """How the output projection (`lm_head`) is quantized: its scheme ("fp8-block"), and the `target` that names it."""
+
+    scheme: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes of a checkpoint's tensors, as stored, before any parallelism.
+
+    `layers` has one number per decoder layer. `draft` is multi-token prediction, which vLLM loads for speculative
+    decoding only; each pipeline stage holds `other`. `source` names where the numbers come from. `exact`: they are
+    sizes of tensors. `summed`: their sum is known, even if the parts are estimates.
+    """
+
+    layers: tuple[int, ...]
+    embedding: int = 0
+    head: int = 0
+    other: int = 0
+    vision: int = 0
+    draft: int = 0
+    source: str = ""
+    exact: bool = True
+    summed: bool = True
+
+    @property
+    def loaded(self) -> int:
+        """Everything but the draft layers."""
+        return sum(self.layers) + self.embedding + self.head + self.other + self.vision
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as its config.json describes it, as far as memory and overlays depend on it.
+
+    `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention, which
+    takes the most memory. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
+    """
+
+    name: str
+    architecture: str
+    layers: tuple[str, ...]
+    attention: Attention
+    hidden_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    linear: GatedDeltaNet | None = None
+    intermediate_size: int = 0
+    experts: Experts | None = None
+    dtype: str = "bfloat16"
+    tied: bool = False
+    vision: bool = False
+    draft_layers: int = 0
+    quantization: str | None = None
+    head: Head | None = None
+    kv_cache_dtype: str | None = None
+    weights: Weights | None = None
+    revision: str | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether it mixes attention with layers that keep a state."""
+        return LINEAR in self.layers
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How to read a config of one architecture.
+
+    `defaults` holds for keys that are left out. Without one, there are as many KV heads as heads, and `head_dim` is
+    hidden size / heads; 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts
+    only with `use_sliding_window` if `switched`. `draft` is the key that counts layers of multi-token prediction.
+    `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`, not the model's. `gated`: queries have an output gate
+    of their size. `shared` is the key for the width, or the number, of shared experts.
+    """
+
+    names: Sequence[str]
+    model_type: str
+    defaults: Mapping[str, int]
+    hybrid: bool = False
+    experts: bool = False
+    tied: bool = False
+    vision: bool = False
+    window: int = 0
+    switched: bool = False
+    draft: str = ""
+    reads_state_dtype: bool = False
+    gated: bool = False
+    shared: str = ""
+
 
 def table(name: str) -> dict[str, Any]:
     """Read a TOML file that ships with plan."""
     return tomllib.loads(files("vpatch.plan").joinpath(name).read_text(encoding="utf-8"))
+
+
+def inherited(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Merge each row of a table over the earlier row that it is `like`, which it names by `key`; tables merge, too."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        base = found.get(row.pop("like", ""), {})
+        merged = {name: base.get(name, {}) | value for name, value in row.items() if isinstance(value, dict)}
+        found[row[key]] = base | row | merged
+    return list(found.values())
+
+
+_TABLE = table("architectures.toml")
+ARCHITECTURES = tuple(Architecture(**row) for row in inherited(_TABLE["architecture"], "model_type"))
+VISION_DEFAULTS: Mapping[str, int] = _TABLE["vision_config"]
+KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import weights
-from vpatch.plan.architectures import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model
+from vpatch.plan import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Head, Model, weights
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
-from vpatch.plan.quantization import head_of, kv_cache_of, quantization_of
+from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
 
+Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
 _LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
@@ -33,10 +33,7 @@ _LENGTH_KEYS = (
 
 
 def read(path: Path, *, name: str | None = None, weights_gib: float | None = None) -> Model:
-    """Read the model of a config.json, or of the folder that has one, called `name` or as the folder.
-
-    `weights_gib` overrides the size of the weights that the files beside the config have. Raises as `model_of`.
-    """
+    """Read the model of a config.json, or of its folder; its weights are `weights_gib`, or those of its files."""
     try:
         folder, file = (path, path / "config.json") if path.is_dir() else (path.parent, path)
         beside = folder / "hf_quant_config.json"
@@ -48,29 +45,21 @@ def read(path: Path, *, name: str | None = None, weights_gib: float | None = Non
 
 
 def model_of(
-    config: Mapping[str, Any],
-    where: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    modelopt: Mapping[str, Any] | None = None,
+    config: Config, where: str, *, name: str, revision: str | None = None, modelopt: Config | None = None
 ) -> Model:
-    """Return the model that a config.json describes, with estimated weights; problems call the file `where`.
+    """Return the model that a config.json (called `where`), and the hf_quant_config.json beside it, describe.
 
-    `modelopt` is the hf_quant_config.json beside it.
-
-    Raises:
-        Failure: the config has impossible values, or lacks what even bounds need.
+    Its weights are estimated. Raises `Failure` for impossible values, and for a config that lacks what bounds need.
     """
     fields = Fields(config, where)
     names = fields.texts("architectures")
-    architecture = next((one for one in names if one in KNOWN), None)
-    known = KNOWN[architecture] if architecture else None
+    architecture = next((one for one in names if one in KNOWN), "")
+    known = KNOWN.get(architecture)
     text = _text_config(fields)
     dtype = _dtype(fields, text)
     beside = Fields(modelopt, where, fields.problems) if modelopt else None
     quantization, kv_cache_dtype = quantization_of(fields, beside), kv_cache_of(fields, beside)
-    if architecture and known:
+    if known:
         model = _known(text, known, name, architecture)
         if LINEAR in model.layers:
             model = replace(model, linear=_linear(text, known, dtype))
@@ -79,19 +68,13 @@ def model_of(
     fields.raise_problems()  # an estimate from absurd values may take forever
     estimated = weights.estimate(fields, text, model, known, quantization)
     fields.raise_problems()
-    return replace(
-        model,
-        weights=estimated,
-        revision=revision,
-        dtype=dtype,
-        quantization=quantization.method if quantization else None,
-        head=head_of(quantization, multimodal=model.vision),
-        kv_cache_dtype=kv_cache_dtype,
-    )
+    head = head_scheme(quantization, multimodal=model.vision)
+    model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+    method = quantization.method if quantization else None
+    return replace(model, quantization=method, head=Head(head[1].name, head[0]) if head else None)
 
 
 def _text_config(fields: Fields) -> Fields:
-    """Return the config of the language model: all of it, or what a multimodal one has inside."""
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         if isinstance(fields.data.get(key), dict):
             return _text_config(fields.inside(key)) if key == "thinker_config" else fields.inside(key)
@@ -122,7 +105,6 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
 
 
 def _not_modeled(text: Fields, known: Architecture) -> tuple[str, ...]:
-    """Return what plan does not model in the config of a known architecture, in words."""
     reasons = []
     default = 0 if text.nulled("sliding_window") else known.window
     window = text.number("sliding_window", default=default, least=0, most=_POSITIONS)
@@ -170,14 +152,9 @@ def _linear(text: Fields, known: Architecture, dtype: str) -> GatedDeltaNet:
     state = text.text("mamba_ssm_dtype") if known.reads_state_dtype else ""
     if state not in ("", "auto", "float32", *DTYPES):
         text.wrong("mamba_ssm_dtype", f"is {state[:40]!r}, not one of float32, {', '.join(DTYPES)}")
-    return GatedDeltaNet(
-        key_heads=keys,
-        value_heads=values,
-        key_head_size=size("linear_key_head_dim"),
-        value_head_size=size("linear_value_head_dim"),
-        conv_kernel=size("linear_conv_kernel_dim"),
-        state_dtype=state if state not in ("", "auto") else dtype,
-    )
+    key_size, value_size = size("linear_key_head_dim"), size("linear_value_head_dim")
+    kernel = size("linear_conv_kernel_dim")
+    return GatedDeltaNet(keys, values, key_size, value_size, kernel, dtype if state in ("", "auto") else state)
 
 
 def _experts(text: Fields, known: Architecture) -> Experts:

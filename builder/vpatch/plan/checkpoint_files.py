@@ -1,7 +1,7 @@
 """Read files of a checkpoint that may be damaged or hostile: JSON objects, and the headers of safetensors files.
 
-huggingface_hub reads headers, too. But it is an extra, it waits for FIFOs, and it does not compare a header with the
-tensors' shapes and the file's size.
+huggingface_hub reads headers, too, but it is an extra, waits for FIFOs, and does not compare a header with the tensors'
+shapes and the file's size.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ _BITS = {
 
 
 def unreadable(path: Path, error: OSError) -> Failure:
-    """Return the failure for a file that the system does not let vpatch read."""
+    """Return the failure for an error of the system."""
     return Failure(Problem(UNREADABLE, str(path), error.strerror or str(error)))
 
 
 @contextmanager
 def _regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, and yield it with its size."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would wait for a writer
         with open(descriptor, "rb") as file:  # noqa: PTH123  # it is open already
@@ -87,10 +86,7 @@ def _kind(value: object) -> str:
 
 @dataclass(frozen=True)
 class Fields:
-    """One JSON object, read key by key with a type and a range; `problems` collects what is wrong with its values.
-
-    A value of null counts as left out; `nulled` tells where it means something else.
-    """
+    """A JSON object, read key by key with a type and a range; null counts as left out. `problems` collects errors."""
 
     data: Mapping[str, Any]
     where: str
@@ -118,10 +114,11 @@ class Fields:
         """Read a whole number under the first of `keys` that is there; one without a default must be."""
         key = next(filter(self.has, keys), keys[0])
         value = self.data.get(key)
+        if value is None and default is not None:
+            return default
         if value is None:
-            if default is None:
-                self.problems.append(Problem("missing key", self.where, f"{self.scope}{' or '.join(keys)}"))
-            return least if default is None else default
+            self.problems.append(Problem("missing key", self.where, f"{self.scope}{' or '.join(keys)}"))
+            return least
         if type(value) is not int:  # bool is an int
             self.wrong(key, f"is {_kind(value)}, not a whole number" if type(value) is not float else f"is {value}")
         elif not least <= value <= most:
@@ -142,10 +139,10 @@ class Fields:
     def texts(self, key: str) -> tuple[str, ...]:
         """Read a list of strings, empty if left out."""
         listed: list[Any] = self._typed(key, [], "a list of strings")
-        if not all(isinstance(one, str) for one in listed):
-            self.wrong(key, "is not a list of strings")
-            return ()
-        return tuple(listed)
+        if all(isinstance(one, str) for one in listed):
+            return tuple(listed)
+        self.wrong(key, "is not a list of strings")
+        return ()
 
     def inside(self, key: str) -> Fields:
         """Read an object in this one, empty if left out."""
@@ -161,7 +158,7 @@ class Fields:
 
 
 def tensor_sizes_of(path: Path) -> dict[str, int]:
-    """Read the bytes of every tensor in a safetensors file; raise `Failure` as `tensor_sizes` and `load_json` do."""
+    """Read the bytes of each tensor in a safetensors file, as `tensor_sizes` does."""
     with _regular(path) as (file, size):
 
         def read(start: int, count: int) -> bytes:
@@ -172,16 +169,11 @@ def tensor_sizes_of(path: Path) -> dict[str, int]:
 
 
 def tensor_sizes(read: Read, size: int, where: str) -> dict[str, int]:
-    """Read the bytes of each tensor in a safetensors file of `size` bytes, by name, from its header alone.
-
-    Raises:
-        Failure: the header contradicts itself or the file's size.
-    """
+    """Read the bytes of each tensor from the header of a safetensors file; raise `Failure` if it contradicts itself."""
     length = int.from_bytes(read(0, 8), "little")
     if size < 8 or length > size - 8:
-        raise Failure(
-            Problem(WRONG_HEADER, where, f"the file is cut short: {size:,} bytes with a header of {length:,}")
-        )
+        cause = f"the file is cut short: {size:,} bytes with a header of {length:,}"
+        raise Failure(Problem(WRONG_HEADER, where, cause))
     if length > HEADER_BYTES:
         raise Failure(Problem(WRONG_HEADER, where, f"it is {length:,} bytes long"))
     text = read(8, length)

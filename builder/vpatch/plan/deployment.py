@@ -7,51 +7,41 @@ here the release decides, by `releases.toml`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import ChainMap
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB, table
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model, inherited, table
 
+STOCK = "vllm/vllm-openai"
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The traits of a release.
-
-    `prints_slots`: it logs blocks // groups * block size as the size of the KV cache; later ones log concurrency times
-    length. `default_utilization` is the default of `--gpu-memory-utilization`. `counts_graphs`: it takes the estimate
-    for CUDA graphs from the KV cache's memory. `caches_hybrid_prefixes`: prefix caching is on by default for hybrid
-    models, too. `batch_holds_block`: with prefix caching, it refuses to start if a block is larger than a batch.
-    `admits_all_groups`: to decide whether a request fits, it counts the blocks of all groups of layers, not of one.
-    `aligns_skipped`: if a dense model keeps some layers unquantized, the block size makes their pages as large as those
-    of the others, were they not packed. `keeps_null_block`: to decide whether a request fits, it takes one block off.
-    `block_per_request`: with CUDA graphs, it refuses to start if a model whose layers keep states has fewer blocks than
-    a batch has requests. `exports_states`: kernels that export states during a prefill need one more block, and blocks
-    of 64 tokens. `decode_buffers`: TurboQuant's decode has its own buffers in each layer. `large_batch` is the default
-    of `--max-num-batched-tokens` on GPUs of 160 GiB and more.
-    """
+    """The traits of a release."""
 
     kv_cache_dtypes: Sequence[str] = ("auto", "bfloat16", "float16", *FP8)
-    prints_slots: bool = True
+    prints_slots: bool = True  # logs the KV cache as blocks // groups * block size, not as concurrency times length
     default_utilization: float = 0.9
-    counts_graphs: bool = False
-    caches_hybrid_prefixes: bool = False
-    batch_holds_block: bool = True
+    counts_graphs: bool = False  # takes the estimate for CUDA graphs from the KV cache's memory
+    caches_hybrid_prefixes: bool = False  # by default
+    batch_holds_block: bool = True  # with prefix caching, refuses blocks that are larger than a batch
+    # To decide whether a request fits, the release counts the blocks of all groups of layers, not of one, and one more.
     admits_all_groups: bool = False
-    aligns_skipped: bool = False
     keeps_null_block: bool = False
-    decode_buffers: bool = False
-    block_per_request: bool = False
-    exports_states: bool = False
-    large_batch: int = 8192
+    # If a dense model keeps layers unquantized, the block size makes all pages equal, were they not packed.
+    aligns_skipped: bool = False
+    decode_buffers: bool = False  # in each layer, for TurboQuant
+    block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
+    exports_states: bool = False  # during a prefill, by kernels that need one more block, and blocks of 64 tokens
+    large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 
 
 _RELEASES = table("releases.toml")
@@ -62,13 +52,11 @@ def arithmetic_of(vllm: Version) -> Arithmetic:
     """Return the traits of a release or of a build of it (rc, dev, local); raise `Failure` if they are not known."""
     release = Version(vllm.base_version)
     if not OLDEST <= release <= NEWEST:
-        cause = f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known"
-        raise Failure(Problem("unknown release", f"vLLM {vllm}", cause))
-    found = Arithmetic()
-    for since, traits in _RELEASES["since"].items():
-        if release >= Version(since):
-            found = replace(found, **traits)
-    return found
+        raise Failure(
+            Problem("unknown release", f"vLLM {vllm}", f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known")
+        )
+    changes = [traits for since, traits in _RELEASES["since"].items() if release >= Version(since)]
+    return Arithmetic(**ChainMap(*reversed(changes)))
 
 
 @dataclass(frozen=True)
@@ -81,18 +69,13 @@ class Gpu:
     source: str = ""
 
 
-GPUS = tuple(
-    Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"])
-    for name, row in table("gpus.toml").items()
-)
+_GPUS = table("gpus.toml").items()
+GPUS = tuple(Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"]) for name, row in _GPUS)
 LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`
 
 
 def gpu(name: str | None, memory: int | None = None) -> Gpu:
-    """Return a GPU by its name, in any case and without spaces, hyphens or "RTX"; `memory` overrides its size in bytes.
-
-    A GPU that the table does not have needs `memory`, or it is a `Failure`.
-    """
+    """Return a GPU by its name, however it is spelled; `memory` is its size in bytes, which an unknown one needs."""
     if name is None:
         return Gpu("GPU", memory or 0, None, "--gpu-memory-gib")
     known = {_key(one.name): one for one in GPUS}
@@ -116,10 +99,10 @@ def _key(name: str) -> str:
 class Deployment:
     """How a model is served: the options of `vllm serve` that memory depends on, under their names there.
 
-    `vllm` is the release. `kv_cache_memory_bytes` sets the size of the KV cache, so that `gpu_memory_utilization` has
-    no effect on it. `speculative_tokens` are those of multi-token prediction, 0 for none. `longest` is
-    `--max-model-len auto`: vLLM takes the longest that fits, at most `max_model_len`. `cuda` is the suffix of the
-    image, if it has one ("cu130"). `environment` has variables as NAME=VALUE, `extra` more arguments of the command.
+    Given `kv_cache_memory_bytes`, the KV cache does not depend on `gpu_memory_utilization`. `speculative_tokens` are
+    those of multi-token prediction. `longest` is `--max-model-len auto`: the longest that fits, at most
+    `max_model_len`. `cuda` is the suffix of the image, as in "cu130". `environment` has variables as NAME=VALUE,
+    `extra` more arguments of the command.
     """
 
     vllm: Version
@@ -164,10 +147,7 @@ def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A tested configuration: a model, a GPU's name, a release, and other fields of `Deployment` in `options`.
-
-    `source` is the title and the section of a document.
-    """
+    """A tested configuration from a document: a model, a GPU's name, a release, and other fields of `Deployment`."""
 
     name: str
     summary: str
@@ -175,8 +155,8 @@ class Preset:
     model: str
     gpu: str
     vllm: Version
-    revision: str | None
     options: Mapping[str, Any]
+    revision: str | None = None
 
     def deployment(self, gpu: Gpu, given: Mapping[str, Any]) -> Deployment:
         """Return the deployment on a GPU; `given` fields override the preset's."""
@@ -191,16 +171,13 @@ class Preset:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Return every preset of `presets.toml`."""
-    entries: dict[str, dict[str, Any]] = {}
-    for entry in table("presets.toml")["preset"]:
-        entries[entry["name"]] = {"revision": None} | entries.get(entry.pop("like", ""), {}) | entry
-    return tuple(map(_preset, entries.values()))
-
-
-def _preset(entry: Mapping[str, Any]) -> Preset:
-    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    own = {key: options.pop(key) for key in ("name", "summary", "source", "model", "gpu", "revision")}
-    return Preset(**own, vllm=Version(options.pop("vllm")), options=options)
+    own = [field.name for field in fields(Preset)]
+    found = []
+    for row in inherited(table("presets.toml")["preset"], "name"):
+        options: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in row.items()}
+        named = {key: options.pop(key) for key in own if key in options}
+        found.append(Preset(**named | {"vllm": Version(row["vllm"])}, options=options))
+    return tuple(found)
 
 
 def preset(name: str) -> Preset:
@@ -211,3 +188,37 @@ def preset(name: str) -> Preset:
     near = difflib.get_close_matches(name, named, 3, 0.5) or [one for one in named if name in one][:3]
     cause = f"do you mean {', '.join(near)}?" if near else "`vpatch plan --list` prints those that there are"
     raise Failure(Problem("no such preset", name, cause))
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image with `overlays`, and its base without any; `built` if you must build it first."""
+
+    base: str
+    name: str
+    overlays: tuple[str, ...] = ()
+    built: bool = False
+
+
+@cache
+def defined() -> tuple[Image, ...]:
+    """Return the patched images that are published, or will be."""
+    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in table("images.toml")["image"])
+
+
+def published() -> tuple[Image, ...]:
+    """Return the patched images that a registry has."""
+    return defined() if table("images.toml")["published"] else ()
+
+
+def image(deployment: Deployment, overlays: Collection[str], there: Sequence[Image] | None = None) -> Image:
+    """Return the image to run, with at least these overlays: vLLM's, one that is `there` or published, or a new one."""
+    tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
+    base = f"{STOCK}:{tag}"
+    if not overlays:
+        return Image(base, base)
+    for one in published() if there is None else there:
+        if one.base == base and set(overlays) <= set(one.overlays):
+            return one
+    # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
+    return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)

@@ -10,8 +10,8 @@ from math import ceil
 from typing import Any
 
 from vpatch.errors import Failure
-from vpatch.plan.architectures import Model, Weights
-from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan import Model, Weights
+from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
 from vpatch.plan.memory import CONTEXT, Memory, account
 
@@ -20,7 +20,7 @@ SEQUENCES = 1024  # the most requests at once that advice considers: vLLM's larg
 
 @dataclass(frozen=True)
 class Fit:
-    """A deployment on its GPUs: most likely, at least and at most. `memory` is of the GPU with the least room."""
+    """A deployment on its GPUs. `memory` is of the GPU with the least room, `longest` the longest request."""
 
     deployment: Deployment
     layout: Layout
@@ -82,60 +82,46 @@ def fit(model: Model, weights: Weights, deployment: Deployment) -> Fit:
     """Compute how a deployment fits its GPUs; raise `Failure` as `layout` does."""
     laid_out = layout(model, deployment)
     stages = account(model, weights, deployment)
-    likely, least, most = (
-        capacity(laid_out, deployment, [getattr(stage.kv_cache, bound) for stage in stages])
-        for bound in ("likely", "least", "most")
-    )
-    tightest, _ = min(
-        zip(stages, laid_out.bytes_per_block, strict=True),
-        key=lambda stage: (stage[0].kv_cache.likely / stage[1], stage[0].left.likely),
-    )
+    likely = capacity(laid_out, deployment, [stage.kv_cache.likely for stage in stages])
+    least = capacity(laid_out, deployment, [stage.kv_cache.least for stage in stages])
+    most = capacity(laid_out, deployment, [stage.kv_cache.most for stage in stages])
+    room = [
+        (stage.kv_cache.likely / block, stage.left.likely)
+        for stage, block in zip(stages, laid_out.bytes_per_block, strict=True)
+    ]
+    tightest = stages[room.index(min(room))]
     return Fit(deployment, laid_out, tightest, likely, least, most, longest(laid_out, deployment, likely.blocks))
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The most likely bounds of a deployment if one option changes; None where nothing fits.
-
-    `max_model_len` is the longest request, `max_num_seqs` the largest batch that leaves room for a request of full
-    length, `gpu_memory_utilization` the smallest share that serves `requests` of full length at once.
-    """
+    """The most likely bounds of a deployment if one option changes; None where nothing fits."""
 
     max_model_len: int | None
-    max_num_seqs: int | None
-    gpu_memory_utilization: float | None
+    max_num_seqs: int | None  # that leave room for a request of full length
+    gpu_memory_utilization: float | None  # that serves `requests` of full length at once
     requests: int = 1
 
 
 def advise(model: Model, weights: Weights, deployment: Deployment, requests: int = 1) -> Advice:
     """Find the bounds of a deployment that is to serve `requests` of full length at once."""
 
-    def serves(changed: Deployment) -> bool:
-        found = fit(model, weights, changed)
+    def serves(left: int) -> bool:
+        found = fit(model, weights, replace(deployment, gpu_memory_utilization=(1000 - left) / 1000))
         return found.fits and found.likely.concurrency >= requests
 
     length = fit(model, weights, deployment).longest
     share = None
     if deployment.kv_cache_memory_bytes is None:
         free = ceil(1000 * CONTEXT.size.least / deployment.gpu.memory)  # the share can be no more than what is free
-        thousandths = _last(lambda n: serves(replace(deployment, gpu_memory_utilization=(1000 - n) / 1000)), free, 990)
-        share = None if thousandths is None else (1000 - thousandths) / 1000
+        left = _last(serves, free, 990)
+        share = None if left is None else (1000 - left) / 1000
     sequences = _most_requests(model, weights, deployment, SEQUENCES)
     return Advice(min(length, model.max_position_embeddings) or None, sequences, share, requests)
 
 
 def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
     """Yield options that would each make a deployment fit, the smallest change of each kind."""
-    offered: set[str] = set()
-    for option, value, changed in _changes(model, weights, deployment):
-        with suppress(Failure):  # the model cannot be divided so
-            if option not in offered and fit(model, weights, changed).fits:
-                offered.add(option)
-                yield f"{option} {value}"
-
-
-def _changes(model: Model, weights: Weights, deployment: Deployment) -> Iterator[tuple[str, Any, Deployment]]:
-    """Yield changes to try: an option, its value, and the changed deployment."""
     dtypes = [one for one in ("fp8", *TURBOQUANT[:2]) if one in arithmetic_of(deployment.vllm).kv_cache_dtypes]
     shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
     length = min(fit(model, weights, deployment).longest, model.max_position_embeddings)
@@ -147,12 +133,14 @@ def _changes(model: Model, weights: Weights, deployment: Deployment) -> Iterator
         "kv_cache_dtype": [dtype for dtype in dtypes if dtype != deployment.kv_cache_dtype],
         "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
     }
+    values["gpu"] = [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory]
     for name, found in values.items():
         for value in filter(None, found):
-            yield f"--{name.replace('_', '-')}", value, replace(deployment, **{name: value})
-    for gpu in GPUS:
-        if gpu.memory > deployment.gpu.memory:
-            yield "--gpu", f"'{gpu.name}'", replace(deployment, gpu=gpu)
+            with suppress(Failure):  # the model cannot be divided so
+                if fit(model, weights, replace(deployment, **{name: value})).fits:
+                    shown = f"'{value.name}'" if isinstance(value, Gpu) else value
+                    yield f"--{name.replace('_', '-')} {shown}"
+                    break
 
 
 def _most_requests(model: Model, weights: Weights, deployment: Deployment, most: int) -> int | None:

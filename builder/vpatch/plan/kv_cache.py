@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan.architectures import FULL, LINEAR, Attention, GatedDeltaNet, Model
+from vpatch.plan import FULL, LINEAR, Attention, GatedDeltaNet, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -29,17 +29,17 @@ class Layout:
     """The layout of a deployment's KV cache, per GPU.
 
     A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
-    linear-attention layer `state_bytes` (0 without any), padded to a page. `groups` has the number of layers of each
-    group, those of attention first; `attention_groups` of them grow with the context, each other takes `state_blocks`
-    for a request. `bytes_per_block` has the size of a block on a GPU of each pipeline stage.
+    linear-attention layer `state_bytes`, padded to a page. `groups` has the number of layers of each group:
+    `attention_groups` come first and grow with the context, each other takes `state_blocks` for a request.
+    `bytes_per_block` is the size of a block on a GPU of each pipeline stage.
     """
 
     block_size: int
     page_bytes: int
-    state_bytes: int
     groups: tuple[int, ...]
     attention_groups: int
     bytes_per_block: tuple[int, ...]
+    state_bytes: int = 0
     state_blocks: int = 0
 
 
@@ -64,8 +64,7 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     # The layers of multi-token prediction come after all others, on the last stage.
     stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
     if not model.hybrid:
-        return _dense(model, deployment, attention, per_token, stages)
-
+        return _dense(model, deployment, per_token, stages)
     assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
     state = _state_bytes(model.linear, model.dtype, deployment.tensor_parallel_size, deployment.speculative_tokens)
     exports = _exports_states(model.linear, deployment)
@@ -78,41 +77,26 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     size = most if most < least * 1.5 else least
     counts = [(kind, ceil(len(kind) / size)) for kind in (growing, fixed)]
     groups = [kind[first::count] for kind, count in counts for first in range(count)]
-    return Layout(
-        block_size=block_size,
-        page_bytes=block_size * per_token,
-        state_bytes=state,
-        groups=tuple(map(len, groups)),
-        attention_groups=counts[0][1],
-        bytes_per_block=tuple(
-            block_size * per_token * max(sum(index in stage for index in group) for group in groups) for stage in stages
-        ),
-        state_blocks=1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens,
-    )
+    sizes = [max(sum(index in stage for index in group) for group in groups) for stage in stages]
+    blocks, group_sizes = tuple(block_size * per_token * size for size in sizes), tuple(map(len, groups))
+    state_blocks = 1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens
+    return Layout(block_size, block_size * per_token, group_sizes, counts[0][1], blocks, state, state_blocks)
 
 
-def _dense(
-    model: Model, deployment: Deployment, attention: Attention, per_token: int, stages: Sequence[range]
-) -> Layout:
+def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
     """Lay out a model whose layers are all attention: in one group, whose pages may differ."""
-    skipped, block_size = skipped_layers(model, deployment), KERNEL_BLOCK
+    skipped, attention = skipped_layers(model, deployment), model.attention.shard(deployment.tensor_parallel_size)
+    aligned = skipped and arithmetic_of(deployment.vllm).aligns_skipped
+    # An unquantized element takes as many bytes as its type, one of a packed cache takes one.
+    block_size = KERNEL_BLOCK * (DTYPE_BYTES[model.dtype] if aligned else 1)
     unquantized = _token_bytes(attention, "auto", model.dtype)
-    if skipped and arithmetic_of(deployment.vllm).aligns_skipped:
-        block_size *= DTYPE_BYTES[model.dtype]  # against one byte of a packed cache
-    return Layout(
-        block_size=block_size,
-        page_bytes=block_size * per_token,
-        state_bytes=0,
-        groups=(stages[-1].stop,),
-        attention_groups=1,
-        bytes_per_block=tuple(
-            block_size * sum(unquantized if index in skipped else per_token for index in stage) for stage in stages
-        ),
-    )
+    sizes = [sum(unquantized if index in skipped else per_token for index in stage) for stage in stages]
+    blocks = tuple(block_size * size for size in sizes)
+    return Layout(block_size, block_size * per_token, (stages[-1].stop,), attention_groups=1, bytes_per_block=blocks)
 
 
 def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
-    """Bytes of one token in one layer, keys and values, with one GPU's part of `attention` and the model's dtype."""
+    """Bytes of one token's keys and values in one layer, on one GPU."""
     if kv_cache_dtype in TURBOQUANT:
         return attention.kv_heads * turboquant_slot(kv_cache_dtype, attention.head_size)
     stored = "fp8" if kv_cache_dtype in FP8 else dtype if kv_cache_dtype == "auto" else kv_cache_dtype
@@ -120,21 +104,15 @@ def _token_bytes(attention: Attention, kv_cache_dtype: str, dtype: str) -> int:
 
 
 def turboquant_slot(kv_cache_dtype: str, head_size: int) -> int:
-    """Bytes of one token in one KV head: packed keys with their norm (2), packed values with scale and zero (4).
-
-    Source: `TurboQuantConfig.slot_size_aligned`.
-    """
+    """Bytes of one token in one KV head, by `TurboQuantConfig.slot_size_aligned`."""
     key_bits, value_bits = TURBOQUANT_BITS[kv_cache_dtype]
-    keys = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2
-    values = ceil(head_size * value_bits / 8) + 4
+    keys = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2  # packed, with a norm
+    values = ceil(head_size * value_bits / 8) + 4  # packed, with scale and zero
     return keys + values + (keys + values) % 2
 
 
 def _state_bytes(linear: GatedDeltaNet, dtype: str, ranks: int, speculative_tokens: int) -> int:
-    """Bytes of a request's state in one layer on one of `ranks` GPUs: the recurrent state and the convolution's.
-
-    Source: `MambaStateShapeCalculator.gated_delta_net_state_shape`.
-    """
+    """Bytes of a request's state in one layer on a GPU, by `MambaStateShapeCalculator.gated_delta_net_state_shape`."""
     channels = 2 * linear.key_heads * linear.key_head_size + linear.value_heads * linear.value_head_size
     convolution = channels // ranks * (linear.conv_kernel - 1 + speculative_tokens) * DTYPE_BYTES[dtype]
     recurrent = linear.value_heads // ranks * linear.value_head_size * linear.key_head_size
@@ -192,12 +170,12 @@ def skipped_layers(model: Model, deployment: Deployment) -> frozenset[int]:
 
 
 def _check(model: Model, deployment: Deployment) -> None:
-    traits = arithmetic_of(deployment.vllm)
+    dtypes = arithmetic_of(deployment.vllm).kv_cache_dtypes
     ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     problems = []
-    if deployment.kv_cache_dtype not in traits.kv_cache_dtypes:
-        where, cause = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}", ", ".join(traits.kv_cache_dtypes)
-        problems.append(Problem("no such KV cache", where, f"plan knows {cause}"))
+    if deployment.kv_cache_dtype not in dtypes:
+        where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
+        problems.append(Problem("no such KV cache", where, f"plan knows {', '.join(dtypes)}"))
     divided = {"attention heads": model.attention.heads}
     if model.attention.kv_heads > ranks:
         divided["KV heads"] = model.attention.kv_heads
@@ -206,11 +184,10 @@ def _check(model: Model, deployment: Deployment) -> None:
         problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if model.linear:
         divided |= {"key heads": model.linear.key_heads, "value heads": model.linear.value_heads}
-    problems += [
-        Problem("cannot divide the model", f"{ranks} GPUs", f"its {count} {what} are not divisible by {ranks}")
-        for what, count in divided.items()
-        if count % ranks
-    ]
+    for what, count in divided.items():
+        if count % ranks:
+            cause = f"its {count} {what} are not divisible by {ranks}"
+            problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
     if FULL not in model.layers:

@@ -1,8 +1,8 @@
 """Find the model that `--model` names: at a path, in the local Hugging Face cache, on the hub, or among the recorded.
 
 huggingface_hub is an extra, so this module reads the cache itself. For the hub, it takes the address, the token and the
-session from huggingface_hub, but not its metadata functions: these send more requests, store files, read an answer of
-any length into memory, and do not check which range of which commit came.
+session from it, but not its metadata functions: these send more requests, store files, read an answer of any length,
+and do not check which range of which commit came.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB, checkpoint, weights
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, Model, checkpoint, weights
 from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, load_json, parse_json, tensor_sizes
 
 FOLDER = Path(__file__).with_name("recorded")
@@ -33,10 +32,7 @@ _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
 
 def load(model: str, revision: str | None = None, *, weights_gib: float | None = None, download: bool = False) -> Model:
-    """Return the model that `--model` names; raise `Failure` if there is none, or its config cannot be used.
-
-    That is an existing path, or a name in the local cache, on the hub (only with `download`), or recorded.
-    """
+    """Return the model at a path, or with a name in the local cache, on the hub (only with `download`), or recorded."""
     path, exists = Path(model), False
     with suppress(OSError, ValueError):  # too long for a path, or in a folder that must not be read
         exists = bool(model) and path.exists()
@@ -65,10 +61,7 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
 
 @dataclass(frozen=True)
 class Recorded:
-    """A checkpoint whose config ships with vpatch: a small config.json, and the size of the weights if it is known.
-
-    `source` names the origin of each number, and which ones are ours.
-    """
+    """A checkpoint whose config ships with vpatch, with the sources of its numbers, and the size of its weights."""
 
     name: str
     revision: str
@@ -85,7 +78,7 @@ def recorded() -> tuple[Recorded, ...]:
 
 
 def recorded_revisions(name: str) -> tuple[Recorded, ...]:
-    """Return the recorded revisions of `ORGANIZATION/NAME` or of a unique `NAME`, in any case, the default first."""
+    """Return the recorded revisions of `ORGANIZATION/NAME` or a unique `NAME`, in any case; the default first."""
     wanted = name.casefold()
     found = [one for one in recorded() if wanted in (one.name.casefold(), one.name.casefold().rpartition("/")[2])]
     return tuple(found) if len({one.name for one in found}) == 1 else ()
@@ -94,19 +87,14 @@ def recorded_revisions(name: str) -> tuple[Recorded, ...]:
 def _recorded_model(one: Recorded, weights_gib: float | None) -> Model:
     where = f"the recorded config of {one.name} ({one.revision})"
     model = checkpoint.model_of(one.config, where, name=one.name, revision=one.revision)
-    if weights_gib is not None:
-        return weights.with_total(model, weights_gib)
-    if one.weights_gib is None:
-        return model
+    if weights_gib is not None or one.weights_gib is None:
+        return model if weights_gib is None else weights.with_total(model, weights_gib)
     source = f"{one.weights_gib} GiB as recorded, split by the shapes in the config"
     return replace(model, weights=weights.scaled(model.weights, model, round(one.weights_gib * GIB), source))
 
 
 def cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return a snapshot's folder in the local cache; None if it, or a config.json in it, is missing.
-
-    `revision` is a branch, a tag or a commit; by default, `main` as of the last download.
-    """
+    """Return a snapshot's folder in the local cache, by default of `main`; None if it or its config is missing."""
     revision = revision or DEFAULT_REVISION
     if not _NAME.fullmatch(name) or not _REVISION.fullmatch(revision):
         return None
@@ -134,8 +122,7 @@ def _download(name: str, revision: str | None, weights_gib: float | None) -> Mod
     if not _NAME.fullmatch(name):
         raise Failure(Problem(FAILED, name[:200], "the hub has names of the form ORGANISATION/NAME only"))
     at = revision or DEFAULT_REVISION
-    config = _get(name, at, "config.json", CONFIG_BYTES)
-    if config is None:
+    if (config := _get(name, at, "config.json", CONFIG_BYTES)) is None:
         raise Failure(Problem(FAILED, f"{name} ({at})", "it has no config.json"))
     commit = config.commit or at  # everything else from the same commit, even if a push comes in between
     beside = _get(name, commit, "hf_quant_config.json", CONFIG_BYTES)
@@ -146,25 +133,21 @@ def _download(name: str, revision: str | None, weights_gib: float | None) -> Mod
 
 
 def _weighed(model: Model, name: str, at: str) -> Model:
-    listed = _get(name, at, weights.INDEX, weights.INDEX_BYTES)
-    if listed is None:
+    if (listed := _get(name, at, weights.INDEX, weights.INDEX_BYTES)) is None:
         single = _tensor_sizes(name, at, "model.safetensors")
         return model if single is None else weights.from_tensors(model, single, "the headers of 1 files on the hub")
 
     def read(file: str) -> Mapping[str, int]:
-        sizes = _tensor_sizes(name, at, file)
-        if sizes is None:
+        if (sizes := _tensor_sizes(name, at, file)) is None:
             raise Failure(Problem(FAILED, f"{file} of {name}", "the index names it, and it is not there"))
         return sizes
 
     files = weights.shards(Fields(parse_json(listed.data, listed.where), f"{weights.INDEX} of {name}"))
-    sizes = weights.gathered(read, files)
-    return weights.from_tensors(model, sizes, f"the headers of {len(files)} files on the hub")
+    return weights.from_tensors(model, weights.gathered(read, files), f"the headers of {len(files)} files on the hub")
 
 
 def _tensor_sizes(name: str, at: str, file: str) -> Mapping[str, int] | None:
-    first = _get(name, at, file, FIRST, start=0)
-    if first is None:
+    if (first := _get(name, at, file, FIRST, start=0)) is None:
         return None
     if first.size is None:
         raise Failure(Problem(FAILED, f"{file} of {name}", "the hub does not say how long it is"))
@@ -228,10 +211,10 @@ def _get(name: str, at: str, file: str, most: int, start: int | None = None) -> 
 def _checked_size(status: int, headers: Mapping[str, str], at: str, start: int, where: str) -> int | None:
     """Return the length of the whole file, None if it is not stated; raise `Failure` for any other answer."""
     code = headers.get("X-Error-Code", "")
-    size = re.fullmatch(r"(\d{1,18})", headers.get("Content-Length", ""))
+    size = re.fullmatch(r"\d{1,18}", headers.get("Content-Length", ""))
     part = _RANGE.fullmatch(headers.get("Content-Range", ""))
     if status == 200 and not start:
-        return int(size[1]) if size else None
+        return int(size[0]) if size else None
     if status == 206 and part and int(part[1]) == start:
         return int(part[2])
     if status in (200, 206):

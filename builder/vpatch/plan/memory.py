@@ -1,19 +1,17 @@
 """A GPU's memory by item: exact where it can be computed, else an estimate with bounds.
 
 vLLM takes `gpu_memory_utilization` of the whole card, runs the model once at its largest batch, and gives the rest of
-its share to the KV cache. Weights and KV cache are arithmetic. What that run takes is estimated: from what vLLM 0.20.2
-counted on an H200 (docs/gpu, `python -m tests.validation.gpu.planned`). The estimates hold for an RTX 5090 whose
-weights and KV cache are printed (tests/plan/test_fit.py).
+its share to the KV cache. Weights and KV cache are arithmetic. That run is estimated from what vLLM 0.20.2 counted on
+an H200 (docs/gpu, `python -m tests.validation.gpu.planned`), and holds for an RTX 5090 (tests/plan/test_fit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from vpatch.plan import GIB, MIB
-from vpatch.plan.architectures import LINEAR, Model, Weights
+from vpatch.plan import GIB, LINEAR, MIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 
@@ -73,11 +71,7 @@ CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.6), "taken before vLLM begins
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of a GPU, in bytes. `total` is the card's, `requested` vLLM's share of it.
-
-    `items` take memory besides the KV cache; those not `counted` come on top of the share. `kv_cache` is what is left
-    of the share for it, and may be negative.
-    """
+    """The bytes of a GPU: `total`, `requested` as vLLM's share, and what is left of it for the KV cache, if any."""
 
     total: int
     requested: int
@@ -133,8 +127,7 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
 
 
 def _libraries(deployment: Deployment) -> Item:
-    """The libraries' handles and workspaces, and those of NCCL between several GPUs."""
-    size, because = within(0.26, 0.15, 0.6), "libraries"
+    size, because = within(0.26, 0.15, 0.6), "libraries"  # their handles and workspaces
     if deployment.tensor_parallel_size > 1:
         size, because = size + within(0.35, 0.15, 0.8), f"{because}, buffers of NCCL and of all-reduce"
     if deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != (9, 0):  # Hopper has FlashAttention 3
@@ -155,9 +148,9 @@ def _activations(model: Model, deployment: Deployment) -> Item:
 
 
 def _decoder(model: Model, deployment: Deployment) -> int:
-    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results, all twice.
+    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results.
 
-    The factor was measured at 8,192 tokens of text, with Qwen3.6-35B-A3B (2.0 times) and 27B (2.0 times).
+    All twice, as measured at 8,192 tokens of text, with Qwen3.6-35B-A3B and 27B.
     """
     mixers = [(2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size]
     if LINEAR in model.layers and model.linear:
@@ -187,26 +180,25 @@ def counts_graphs(deployment: Deployment) -> bool:
     return bool(int(variables.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))
 
 
-def _turboquant(model: Model, deployment: Deployment, layers: int) -> tuple[Item, ...]:
+def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[Item]:
     """What TurboQuant's attention takes besides its KV cache, by the shapes of its buffers, in so many layers.
 
     Source: `Attention._init_turboquant_buffers` (0.20), `TurboQuantMetadataBuilder._reserve_workspace` (0.24 on) and
-    `TurboQuantAttentionImpl._continuation_prefill`. A continuation is a prompt that the cache has a part of already: it
-    dequantizes that part at once, at full length.
+    `TurboQuantAttentionImpl._continuation_prefill`, which dequantizes at once what the cache has of a prompt already.
     """
     if deployment.kv_cache_dtype not in TURBOQUANT:
-        return ()
+        return
     attention = model.attention.shard(deployment.tensor_parallel_size)
     decode = deployment.max_num_seqs * attention.heads * (SPLITS + 1) * (attention.head_size + 1) * FLOAT
     context = ceil((deployment.max_model_len - 1) / KERNEL_BLOCK) * KERNEL_BLOCK
     half = attention.kv_heads * context * attention.head_size * HALF
     reserved = max(decode, 2 * half)
     # With experts, the workspace is the memory of theirs, which is counted.
-    size = Estimate(reserved, 0 if model.experts else reserved, reserved)
+    workspace = Estimate(reserved, 0 if model.experts else reserved, reserved)
+    copies = Estimate(TRANSIENTS * half, 0, int(TRANSIENTS * KEPT * half))
+    if arithmetic_of(deployment.vllm).decode_buffers:
+        yield Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
     because = f"keys and values of {context:,} tokens dequantised; reserved after the KV cache is sized"
-    workspace = Item("TurboQuant workspace", size, because, counted=False)
-    size = Estimate(TRANSIENTS * half, 0, int(TRANSIENTS * KEPT * half))
+    yield Item("TurboQuant workspace", workspace, because, counted=False)
     because = f"copies of them while a prompt of {context:,} tokens goes on"
-    copies = Item("TurboQuant continuation", size, because, counted=False)
-    buffers = Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
-    return (*((buffers,) if arithmetic_of(deployment.vllm).decode_buffers else ()), workspace, copies)
+    yield Item("TurboQuant continuation", copies, because, counted=False)

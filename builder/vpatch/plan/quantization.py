@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from vpatch.plan.architectures import Head
 from vpatch.plan.checkpoint_files import Fields
 
 HEAD_NAMES = ("lm_head", "language_model.lm_head")  # in a language model, and in a multimodal one
@@ -34,9 +33,9 @@ BF16 = Scheme("bfloat16", 2.0)
 class Quantization:
     """A method, and its targets in order, each with its scheme (None: not quantized).
 
-    It skips modules that are named in `ignore`, have a part between dots in `within`, or match one of `patterns`.
-    `head` is whether the method quantizes an output head at all; None: where a target names it, as in
-    compressed-tensors. `certain` is False where the config does not determine sizes.
+    It skips modules that are named in `ignore`, have a part between dots in `within`, or match one of `patterns`. It
+    quantizes an output head if `head`, or if that is None where a target names it, as in compressed-tensors. `certain`
+    is False if the config does not determine sizes.
     """
 
     method: str
@@ -78,18 +77,10 @@ def head_scheme(quantization: Quantization | None, *, multimodal: bool = False) 
         return None
     kind = LINEAR_CLASS if quantization.head else HEAD_CLASS
     own, other = reversed(HEAD_NAMES) if multimodal else HEAD_NAMES
-    found = None
     # compressed-tensors names the head by either spelling, and a target of the model's own wins over an expression
     # that ignores only the other one.
-    if quantization.method == COMPRESSED and other not in quantization.ignore:
-        found = quantization.scheme((own,), kind)
-    return found or quantization.scheme(HEAD_NAMES, kind)
-
-
-def head_of(quantization: Quantization | None, *, multimodal: bool = False) -> Head | None:
-    """Return how the output head is quantized; None if it is not."""
-    found = head_scheme(quantization, multimodal=multimodal)
-    return Head(found[1].name, found[0]) if found else None
+    by_own_name = quantization.method == COMPRESSED and other not in quantization.ignore
+    return (by_own_name and quantization.scheme((own,), kind)) or quantization.scheme(HEAD_NAMES, kind)
 
 
 def kv_cache_of(config: Fields, modelopt: Fields | None = None) -> str | None:

@@ -1,20 +1,189 @@
-"""A plan as lines for a pipe, as a page for a terminal with a bar of the card's memory, and as the contract's JSON."""
+"""A plan as commands and a compose file to deploy it, as lines for a pipe, as a page for a terminal, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+import csv
+import io
+import json
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any
 
-from vpatch.plan import GIB
-from vpatch.plan.deployment import arithmetic_of
+from vpatch.errors import Failure, Problem
+from vpatch.plan import GIB, Model
+from vpatch.plan.deployment import Deployment, arithmetic_of, image
 from vpatch.plan.memory import Estimate
 from vpatch.plan.planner import Plan
+
+PORT = "127.0.0.1:8000:8000"
+# Volumes, and where vLLM's images expect them: downloaded files, and compiled ones.
+HUB = ("huggingface", "/root/.cache/huggingface")
+CACHE = ("vllm-cache", "/root/.cache")
+# Every image of vLLM has Python; `http.client` ignores the proxies that the container may be told to use.
+HEALTH_CHECK = (
+    "import http.client; server = http.client.HTTPConnection('127.0.0.1', 8000, timeout=5); "
+    "server.request('GET', '/health'); raise SystemExit(server.getresponse().status != 200)"
+)
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
 _NEEDED = {True: "needed", False: "not needed", None: "unknown"}
 
+Lines = tuple[tuple[str, ...], ...]
 Rows = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, by the arguments on each line that is shown."""
+
+    lines: Lines
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments to execute."""
+        return tuple(chain(*self.lines))
+
+    def __str__(self) -> str:
+        return " \\\n  ".join(map(shlex.join, self.lines))
+
+
+def commands(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, str]:
+    """Return the commands to paste into a shell, by name, in the order in which to run them."""
+    written = {"apply": apply(overlays), "serve": serve(model, deployment), "build": build(deployment, overlays)}
+    written["docker"] = docker(model, deployment, overlays)
+    return {name: str(command) for name, command in written.items() if command}
+
+
+def apply(overlays: Collection[str]) -> Command | None:
+    """Return `vpatch apply` of these overlays to the installed vLLM; None without any."""
+    return Command((("vpatch", "apply"), *_named(overlays))) if overlays else None
+
+
+def serve(model: Model, deployment: Deployment) -> Command:
+    """Return `vllm serve`."""
+    variables = ("env", *deployment.environment) if deployment.environment else ()
+    first, *rest = _options(model.name, model, deployment)
+    return Command(((*variables, "vllm", "serve", *first), *rest))
+
+
+def build(deployment: Deployment, overlays: Collection[str]) -> Command | None:
+    """Return `vpatch build` of the image that `docker` and `compose` run; None if it exists already."""
+    wanted = image(deployment, overlays)
+    lines = (("vpatch", "build"), ("--base", wanted.base), *_named(wanted.overlays), ("--tag", wanted.name))
+    return Command(lines) if wanted.built else None
+
+
+def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> Command:
+    """Return `docker run` of the image with these overlays, published on the loopback address."""
+    name, mounted = _in_container(model)
+    bind = io.StringIO()  # docker reads fields as CSV: quoted if there is a comma in them
+    csv.writer(bind, lineterminator="").writerow(("type=bind", f"source={model.name}", f"target={name}", "readonly"))
+    lines = (
+        *(("docker", "run", "--rm"), ("--gpus", str(deployment.gpus)), ("--ipc=host",)),
+        *(("-e", variable) for variable in ("HF_TOKEN", *deployment.environment)),
+        *(("-v", ":".join(volume)) for volume in (CACHE, HUB)),
+        *((("--mount", bind.getvalue()),) if mounted else ()),
+        ("-p", PORT),
+        (image(deployment, overlays).name,),
+        *_options(name, model, deployment),
+    )
+    return Command(lines)
+
+
+def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> str:
+    """Return the text of a compose file for the image with these overlays; raise `Failure` without the YAML library."""
+    try:
+        from ruamel.yaml import YAML
+    except ImportError as error:
+        cause = f"{error}; install it with: pip install 'vpatch[plan]'"
+        raise Failure(Problem("cannot write a compose file", "ruamel.yaml", cause)) from error
+    yaml = YAML()
+    yaml.width = 1 << 30  # else long strings are folded
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    text = io.StringIO()
+    yaml.dump(_quoted(_services(model, deployment, overlays)), text)
+    first = build(deployment, overlays)
+    notes = ["HF_TOKEN is passed on where it is set; only private models need it."]
+    notes += ["The image is made by:", *(f"  {line}" for line in str(first).splitlines())] if first else []
+    return "".join(f"# {note}\n" for note in notes) + text.getvalue()
+
+
+def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, Any]:
+    wanted = image(deployment, overlays)
+    inside, mounted = _in_container(model)
+    bind = {"type": "bind", "source": model.name, "target": inside, "read_only": True}
+    volumes = [{"type": "volume", "source": name, "target": target} for name, target in (CACHE, HUB)]
+    test = ["CMD", "python3", "-c", HEALTH_CHECK]
+    # The first start downloads the weights; each one loads them, compiles and captures graphs.
+    health = {"test": test, "interval": "30s", "timeout": "10s", "retries": 3, "start_period": "1h"}
+    device = {"driver": "nvidia", "count": deployment.gpus, "capabilities": ["gpu"]}
+    service = {
+        "image": wanted.name,
+        **({"pull_policy": "never"} if wanted.built else {}),
+        "command": list(chain(*_options(inside, model, deployment))),
+        "environment": ["HF_TOKEN", *deployment.environment],
+        "ports": [PORT],
+        "volumes": [*volumes, *([bind] if mounted else [])],
+        "ipc": "host",
+        "deploy": {"resources": {"reservations": {"devices": [device]}}},
+        "healthcheck": health,
+        "restart": "unless-stopped",
+    }
+    # Under their own names, so that `docker run` and every project share the downloads.
+    return {"services": {"vllm": service}, "volumes": {name: {"name": name} for name, _ in (CACHE, HUB)}}
+
+
+def _quoted(value: Any) -> Any:
+    """Make YAML and compose read back each string unchanged: in quotes, and without variables."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, dict):
+        return {key: _quoted(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_quoted(item) for item in value]
+    return DoubleQuotedScalarString(value.replace("$", "$$")) if isinstance(value, str) else value
+
+
+def _named(overlays: Collection[str]) -> Lines:
+    return tuple(("--overlay", one) for one in sorted(overlays))
+
+
+def _in_container(model: Model) -> tuple[str, bool]:
+    """Return a model's name inside a container, and whether it is a folder to mount there."""
+    mounted = model.name.startswith("/")
+    return (f"/models/{PurePosixPath(model.name).name}" if mounted else model.name), mounted
+
+
+def _options(name: str, model: Model, deployment: Deployment) -> Lines:
+    ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
+    draft = {"method": "mtp", "num_speculative_tokens": deployment.speculative_tokens}
+    values = {
+        "--revision": model.revision or None,
+        "--tensor-parallel-size": ranks if ranks > 1 else None,
+        "--pipeline-parallel-size": stages if stages > 1 else None,
+        "--kv-cache-dtype": None if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype,
+        "--max-model-len": "auto" if deployment.longest else deployment.max_model_len,
+        "--max-num-seqs": deployment.max_num_seqs,
+        "--max-num-batched-tokens": deployment.max_num_batched_tokens,
+        "--gpu-memory-utilization": deployment.gpu_memory_utilization,
+        "--kv-cache-memory-bytes": deployment.kv_cache_memory_bytes,
+        "--enable-prefix-caching" if deployment.enable_prefix_caching else "--no-enable-prefix-caching": True,
+        "--speculative-config": json.dumps(draft) if deployment.speculative_tokens else None,
+        "--enforce-eager": deployment.enforce_eager or None,
+        "--language-model-only": deployment.language_model_only or None,
+    }
+    options: list[tuple[str, ...]] = [(name,)]
+    for option, value in values.items():
+        if value is not None:
+            options.append((option,) if value is True else (option, str(value)))
+    for argument in deployment.extra:
+        if argument.startswith("--"):
+            options.append(())
+        options[-1] = (*options[-1], argument)
+    return tuple(options)
 
 
 def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
@@ -24,8 +193,7 @@ def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
         for row in rows:
             yield ": ".join(({"overlays": "overlay"}.get(what, what.lower()), *row))
     for name, command in commands.items():
-        yield f"# {name}"
-        yield from command.split("\n")
+        yield from (f"# {name}", *command.split("\n"))
 
 
 def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
@@ -42,9 +210,7 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
             yield "  " + "  ".join([*cells, row[-1]])
     for name, command in commands.items():
-        yield ""
-        yield f"{name}:"
-        yield from command.split("\n")
+        yield from ("", f"{name}:", *command.split("\n"))
 
 
 def _title(plan: Plan) -> str:
@@ -55,7 +221,6 @@ def _title(plan: Plan) -> str:
 
 
 def _facts(plan: Plan) -> dict[str, Rows]:
-    """Return the rows of each part of a plan, by its heading."""
     return {
         "overlays": [(need.id, _NEEDED[need.needed], need.because) for need in plan.needs],
         "memory": list(_sizes(plan)),
@@ -65,8 +230,7 @@ def _facts(plan: Plan) -> dict[str, Rows]:
 
 
 def _bar(plan: Plan, width: int) -> Iterator[str]:
-    """Draw the memory of a GPU: items, KV cache, and what is free; then yield the key."""
-    memory = plan.fit.memory
+    memory = plan.fit.memory  # drawn as one line, with the key below
     columns = max(20, min(width, 100))
     sizes = [(item.name, item.size.likely) for item in memory.items if item.counted]
     sizes.append(("KV cache", max(0, memory.kv_cache.likely)))
@@ -97,19 +261,16 @@ def _sized(size: Estimate) -> str:
 
 def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     fit, length = plan.fit, plan.deployment.max_model_len
-    layout, holds = fit.layout, fit.likely
-    groups = f"{len(layout.groups)} groups of layers" if len(layout.groups) > 1 else "one group of layers"
-    yield "blocks", f"{holds.blocks:,} of {layout.block_size:,} tokens, shared by {groups}"
+    holds, count = fit.likely, len(fit.layout.groups)
+    groups = f"{count} groups of layers" if count > 1 else "one group of layers"
+    yield "blocks", f"{holds.blocks:,} of {fit.layout.block_size:,} tokens, shared by {groups}"
     yield "a request", f"of {length:,} tokens takes {holds.blocks_per_request:,} blocks"
     bounds = f" ({fit.least.concurrency:.2f} to {fit.most.concurrency:.2f})" if fit.least != fit.most else ""
     yield "concurrency", f"{holds.concurrency:.2f} requests of that length{bounds}"
-    slots, tokens = f"{holds.slots:,} (blocks // groups * block size)", f"{holds.tokens:,} (concurrency x length)"
-    for name, figure in (("slots", slots), ("tokens", tokens)):
-        yield name, f"{figure}; this vLLM prints it" if name == _printed(plan) else figure
-
-
-def _printed(plan: Plan) -> str:
-    return "slots" if arithmetic_of(plan.deployment.vllm).prints_slots else "tokens"
+    prints_slots = arithmetic_of(plan.deployment.vllm).prints_slots
+    printed = "; this vLLM prints it"
+    yield "slots", f"{holds.slots:,} (blocks // groups * block size){printed if prints_slots else ''}"
+    yield "tokens", f"{holds.tokens:,} (concurrency x length){'' if prints_slots else printed}"
 
 
 def _advice(plan: Plan) -> Iterator[str]:
@@ -118,10 +279,9 @@ def _advice(plan: Plan) -> Iterator[str]:
         yield f"--max-model-len {advice.max_model_len} is the longest that fits"
     if advice.max_num_seqs:
         yield f"--max-num-seqs {advice.max_num_seqs} is the most that leaves room for a request of full length"
-    if advice.gpu_memory_utilization:
+    if share := advice.gpu_memory_utilization:
         served = f"{advice.requests} requests" if advice.requests > 1 else "a request"
-        share = f"--gpu-memory-utilization {advice.gpu_memory_utilization}"
-        yield f"{share} is the least that serves {served} of full length"
+        yield f"--gpu-memory-utilization {share} is the least that serves {served} of full length"
 
 
 def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
@@ -140,7 +300,7 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
             **_only(layout, "block_size", "page_bytes", "state_bytes"),
             "groups": len(layout.groups),
             **_only(fit.likely, "blocks", "blocks_per_request", "slots", "tokens"),
-            "prints": _printed(plan),
+            "prints": "slots" if arithmetic_of(deployment.vllm).prints_slots else "tokens",
             "concurrency": round(fit.likely.concurrency, 4),
             "least_concurrency": round(fit.least.concurrency, 4),
             "max_model_len": deployment.max_model_len,

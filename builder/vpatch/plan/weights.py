@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.plan import GIB
-from vpatch.plan.architectures import FULL, VISION_DEFAULTS, Architecture, GatedDeltaNet, Model, Weights
+from vpatch.plan import FULL, GIB, VISION_DEFAULTS, Architecture, Model, Weights
 from vpatch.plan.checkpoint_files import LARGEST, Fields, load_json, tensor_sizes_of
 from vpatch.plan.quantization import BF16, Quantization, head_scheme
 
@@ -40,10 +40,7 @@ def with_total(model: Model, gib: float) -> Model:
 
 
 def from_files(model: Model, folder: Path) -> Model:
-    """Return the model with the weights of the safetensors files in a folder; unchanged without any.
-
-    As in vLLM, these are the files that the index names; without an index, all of them.
-    """
+    """Return the model with the weights of a folder: the files that its index names, else all of them, as in vLLM."""
     path = folder / INDEX
     index = Fields(load_json(path, INDEX_BYTES), str(path)) if path.exists() else None
     names = shards(index) if index else sorted(path.name for path in folder.glob("*.safetensors"))
@@ -81,12 +78,11 @@ def shards(index: Fields) -> list[str]:
 
 def _from_index(model: Model, index: Fields, because: str) -> Model:
     """Split the total in the index by the shapes; `because` is why the sizes of the tensors are not known."""
-    total = index.inside("metadata").data.get("total_size")
-    if isinstance(total, float) and total.is_integer():  # older writers
-        total = int(total)
+    total, key = index.inside("metadata").data.get("total_size"), "metadata.total_size"
     if total is None:
         return model
-    key = "metadata.total_size"
+    if isinstance(total, float) and total.is_integer():  # older writers
+        total = int(total)
     size = Fields({key: total}, index.where, index.problems).number(key, most=LARGEST)
     index.raise_problems()
     estimated = model.weights
@@ -98,22 +94,23 @@ def _from_index(model: Model, index: Fields, because: str) -> Model:
 
 def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
     """Return the model with weights from the bytes of its tensors by name; without a tied head's copy, as in vLLM."""
-    layers, embedding, head, other, vision, draft = [0] * len(model.layers), 0, 0, 0, 0, 0
+    layers = [0] * len(model.layers)
+    parts = Counter[str]()
     for name, size in sizes.items():
         found = _LAYER.match(name)
         if _VISION.match(name):
-            vision += size
+            parts["vision"] += size
         elif _DRAFT.match(name) or (found and (len(found[1]) > 9 or int(found[1]) >= len(layers))):
-            draft += size  # some checkpoints keep layers of multi-token prediction behind the decoder's
+            parts["draft"] += size  # some checkpoints keep layers of multi-token prediction behind the decoder's
         elif found:
             layers[int(found[1])] += size
         elif _HEAD.search(name):
-            head += 0 if model.tied else size
-        elif _EMBEDDING.search(name):
-            embedding += size
+            parts["head"] += 0 if model.tied else size
         else:
-            other += size
-    return replace(model, weights=Weights(tuple(layers), embedding, head, other, vision, draft, source))
+            parts["embedding" if _EMBEDDING.search(name) else "other"] += size
+    embedding, head, other = parts["embedding"], parts["head"], parts["other"]
+    read = Weights(tuple(layers), embedding, head, other, parts["vision"], parts["draft"], source)
+    return replace(model, weights=read)
 
 
 def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
@@ -156,31 +153,24 @@ def estimate(
         joining = _Part("fc", 2 * model.hidden_size * model.hidden_size)
         return layer(len(model.layers) + index, FULL, names) + stored(joining, names)
 
-    layers = tuple(
-        layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in enumerate(model.layers)
-    )
+    kinds = enumerate(model.layers)
+    layers = [layer(index, kind, [f"{name}.{index}" for name in LAYER_NAMES]) for index, kind in kinds]
     table = model.vocab_size * model.hidden_size
     head = head_scheme(quantization, multimodal=model.vision)
     tower = _vision(fields.inside("vision_config")) if model.vision else 0
     note = "" if quantization is None or quantization.certain else f"; {quantization.method} taken for two bytes each"
-    return Weights(
-        layers,
-        embedding=round(table * BF16.size),
-        head=0 if model.tied else round(table * (head[1] if head else BF16).size),
-        other=round(model.hidden_size * BF16.size),
-        vision=round(tower * BF16.size),
-        draft=sum(map(draft_layer, range(model.draft_layers))),
-        source="estimated from the shapes in the config" + note,
-        exact=False,
-        summed=False,
-    )
+    embedding, other, vision = (round(count * BF16.size) for count in (table, model.hidden_size, tower))
+    output = 0 if model.tied else round(table * (head[1] if head else BF16).size)
+    draft = sum(map(draft_layer, range(model.draft_layers)))
+    source = f"estimated from the shapes in the config{note}"
+    return Weights(tuple(layers), embedding, output, other, vision, draft, source, exact=False, summed=False)
 
 
 def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:
     """Yield the matrices of a decoder layer, `index` from 0, by their names in it."""
     hidden, experts = model.hidden_size, model.experts
     yield _Part("norms", 2 * hidden, linear=False)
-    yield from _attention(model, known) if kind == FULL or model.linear is None else _delta(model.linear, hidden)
+    yield from _mixer(model, known, kind)
     if experts is None or _is_dense(text, known, index):
         yield from _mlp("mlp", hidden, model.intermediate_size)
         return
@@ -202,19 +192,18 @@ def _is_dense(text: Fields, known: Architecture, index: int) -> bool:
     return index < first or (isinstance(listed, list) and index in listed) or (index + 1) % step != 0
 
 
-def _attention(model: Model, known: Architecture) -> Iterator[_Part]:
-    attention = model.attention
-    queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
-    widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
-    return (_Part(f"self_attn.{name}", model.hidden_size * width) for name, width in widths.items())
-
-
-def _delta(linear: GatedDeltaNet, hidden: int) -> Iterator[_Part]:
-    keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
-    widths = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "out_proj": values}
-    widths |= {"in_proj_b": linear.value_heads, "in_proj_a": linear.value_heads}
-    yield from (_Part(f"linear_attn.{name}", hidden * width) for name, width in widths.items())
-    yield _Part("linear_attn.conv1d", linear.conv_kernel * (2 * keys + values), linear=False)
+def _mixer(model: Model, known: Architecture, kind: str) -> Iterator[_Part]:
+    if kind == FULL or model.linear is None:
+        attention, name = model.attention, "self_attn"
+        queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+        widths = {"q_proj": queries * (2 if known.gated else 1), "k_proj": keys, "v_proj": keys, "o_proj": queries}
+    else:
+        linear, name = model.linear, "linear_attn"
+        keys, values = linear.key_heads * linear.key_head_size, linear.value_heads * linear.value_head_size
+        widths = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "out_proj": values}
+        widths |= {"in_proj_b": linear.value_heads, "in_proj_a": linear.value_heads}
+        yield _Part("linear_attn.conv1d", linear.conv_kernel * (2 * keys + values), linear=False)
+    yield from (_Part(f"{name}.{one}", model.hidden_size * width) for one, width in widths.items())
 
 
 def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
@@ -222,7 +211,6 @@ def _mlp(name: str, hidden: int, width: int, count: int = 1) -> Iterator[_Part]:
 
 
 def _vision(text: Fields) -> int:
-    """Count the parameters of a Qwen3.5's vision tower."""
     depth, hidden, mlp, channels, patch, frames, merge, positions, out = (
         text.number(key, default=default, most=1 << 16) for key, default in VISION_DEFAULTS.items()
     )

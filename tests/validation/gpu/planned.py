@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
-from vpatch.plan import GIB, MIB
-from vpatch.plan.architectures import Model
+from vpatch.plan import GIB, MIB, Model
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.lookup import load
