@@ -1,4 +1,4 @@
-"""Helpers for tests of the engine and the edits: made-up modules, and overlays applied to them."""
+"""Helpers for tests of the engine and the edits: made-up modules, overlays of one part, and assertions on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Files = Mapping[str, bytes]
 
 @pytest.fixture(autouse=True)
 def names_of_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Define the names that made-up modules read as builtins, so that code fragments can be tested alone."""
+    """Make builtins of the names that fragments of code read, so that they need no definitions."""
     for name in (*string.ascii_letters, "clamp", "log", "new"):
         monkeypatch.setattr(builtins, name, None, raising=False)
 
@@ -37,7 +37,7 @@ def overlay(
     merged: Predicate | None = None,
     absent: Predicate | None = None,
 ) -> Catalogued:
-    """Make an overlay with one part and one shape."""
+    """Return an overlay of one part with one shape."""
     part = Part("part", (Shape("1.0", edits, when),), merged, absent)
     return Catalogued(name, Overlay(f"The overlay {name}.", (part,), ("o/r#1",)), "")
 
@@ -48,7 +48,7 @@ def make(files: Files, *items: Catalogued) -> Changeset:
 
 
 def applied(files: Files, *items: Catalogued) -> Files:
-    """Apply overlays to a tree and return the result; assert that a second run changes nothing."""
+    """Apply overlays to a tree; assert that a second run changes nothing."""
     changeset = make(files, *items)
     assert not changeset.problems, "\n".join(map(str, changeset.problems))
     assert all(verdict.state is State.APPLIED for verdict in changeset.after)
@@ -62,7 +62,7 @@ def applied(files: Files, *items: Catalogued) -> Files:
 
 
 def verdict(files: Files, item: Catalogued) -> Verdict:
-    """Return an overlay's verdict on a tree."""
+    """Judge a tree by one overlay."""
     return Engine([item]).status(files.get)[0]
 
 
@@ -77,15 +77,15 @@ def becomes(before: str, edit: Edit, after: str) -> None:
 
 
 def unmarked(files: Files) -> Files:
-    """Remove all marks from a tree."""
+    """Remove the marks from a tree."""
     return {file: re.sub(rb" *# vpatch: [a-z-]+", b"", data) for file, data in files.items()}
 
 
-def drifts(source: str | Files, edit: Edit, says: str) -> None:
-    """Assert that an edit is `drifted`, with `says` among the problems, and writes nothing."""
+def drifts(source: str | Files, edit: Edit, message: str) -> None:
+    """Assert that an edit is `drifted` for this reason."""
     files = module(source) if isinstance(source, str) else source
     changeset = make(files, overlay(edit))
     assert changeset.before[0].state is State.DRIFTED, changeset.before[0].because
     assert changeset.files == {}
-    told = "\n".join(map(str, changeset.problems))
-    assert says in told, told
+    problems = "\n".join(map(str, changeset.problems))
+    assert message in problems, problems

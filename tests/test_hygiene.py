@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from radon.complexity import cc_visit
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
@@ -47,6 +48,19 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert re.search(r"<!-- tests -->\n```sh\n.*pytest.*\n```", readme, re.DOTALL)
     assert "<!-- tests -->" in (ROOT / ".ci/run").read_text()
     assert all(".ci/run" in (ROOT / path).read_text() for path in WORKFLOWS if path.endswith("ci.yml"))
+
+
+@pytest.mark.parametrize("folder", ["builder", "patches"])
+def test_no_function_is_complex(folder: str) -> None:
+    """McCabe's complexity, as radon counts it, is at most 20."""
+    found = {
+        f"{path.relative_to(ROOT)}:{block.lineno} {block.name}": block.complexity
+        for path in (ROOT / folder).rglob("*.py")
+        for block in cc_visit(path.read_text())
+    }
+
+    assert found
+    assert {where: count for where, count in found.items() if count > 20} == {}
 
 
 def test_no_source_file_is_long() -> None:

@@ -1,4 +1,4 @@
-"""`vpatch.testing.check` fails if a case does not hold."""
+"""`vpatch.testing.check` fails if an expectation of a case is wrong, or if vpatch does something wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_case_that_holds(slim: Trees, patched: Trees, tmp_path: Path) -> None:
     assert (applied / INTERFACE).read_bytes() == (patched("0.20.2", HYBRID) / INTERFACE).read_bytes()
 
 
-def test_the_release_is_not_changed(slim: Trees, tmp_path: Path, contents: Callable[[Path], Contents]) -> None:
+def test_the_release_does_not_change(slim: Trees, tmp_path: Path, contents: Callable[[Path], Contents]) -> None:
     before = contents(slim("0.20.2"))
 
     run(Case("0.20.2", State.DRIFTED, replace={CONFIG: ("import math", "import cmath as math (")}), slim, tmp_path)
@@ -53,7 +53,7 @@ def test_the_release_is_not_changed(slim: Trees, tmp_path: Path, contents: Calla
     assert contents(slim("0.20.2")) == before
 
 
-def test_nothing_is_applied_where_nothing_is_pending(slim: Trees, tmp_path: Path) -> None:
+def test_only_a_pending_overlay_is_applied(slim: Trees, tmp_path: Path) -> None:
     left = run(Case("0.21.0", State.MERGED, says="#39931"), slim, tmp_path)
 
     assert not (left / "vllm/_vpatch").exists()
@@ -78,17 +78,17 @@ def test_a_case_that_does_not_hold(slim: Trees, tmp_path: Path, case: Case, comp
 
 
 def spoil(root: Path, file: str = "vllm/__init__.py") -> None:
-    """Replace a file, which may be a link, with other bytes."""
+    """Change a file, which may be a hard link."""
     data = (root / file).read_bytes()
     (root / file).unlink()
     (root / file).write_bytes(data + b"# spoilt\n")
 
 
 class Faults:
-    """Faults of vpatch that `check` must detect; each method injects one."""
+    """Each makes vpatch do one thing wrong, which `check` must detect."""
 
     @staticmethod
-    def writes_without_reporting_it(monkeypatch: pytest.MonkeyPatch) -> Case:
+    def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
         def apply(store: SitePackages, overlays: object) -> object:
             spoil(store.tree.root)
             return changing.apply(store, overlays)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ class Faults:
 
 
 COMPLAINTS: Mapping[str, str] = {
-    "writes_without_reporting_it": "it says that it wrote nothing, and it did",
+    "writes_and_says_nothing": "it says that it wrote nothing, and it did",
     "writes_where_nothing_is_pending": "merged, and yet it wrote ('vllm/__init__.py',)",
     "writes_each_time": "the second run wrote something",
     "leaves_the_state": f"{HYBRID} is pending after it was applied",
@@ -169,7 +169,7 @@ COMPLAINTS: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("fault", COMPLAINTS)
-def test_check_detects_a_faulty_vpatch(
+def test_faults_of_vpatch_fail_the_case(
     slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     case = getattr(Faults, fault)(monkeypatch)
@@ -180,7 +180,7 @@ def test_check_detects_a_faulty_vpatch(
     assert COMPLAINTS[fault] in str(failure.value)
 
 
-def test_check_copies_where_links_are_refused(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(source: str, target: str) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -190,7 +190,7 @@ def test_check_copies_where_links_are_refused(slim: Trees, tmp_path: Path, monke
 
 
 def test_fingerprint(tmp_path: Path) -> None:
-    """A fingerprint depends on the syntax alone, not on layout or comments."""
+    """Layout and comments do not count."""
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n")
     other.write_text("class A:\n    def f(self):  # a comment\n        return (\n            1\n        )\n")
@@ -201,15 +201,15 @@ def test_fingerprint(tmp_path: Path) -> None:
         fingerprint_of(one, "A.h")
 
 
-def test_a_case_names_itself() -> None:
+def test_the_name_of_a_case() -> None:
     assert str(Case("0.20.2", State.DRIFTED, says="what it says of it, and at great length")) == (
         "0.20.2-drifted-what_it_says_of_it,_and_at_gre"
     )
     assert str(PENDING) == "0.20.2-pending"
 
 
-def test_the_state_is_read_from_the_tree(slim: Trees, tmp_path: Path) -> None:
-    """A check on the tests above: what remains of a pending case is applied, and parses."""
+def test_the_applied_tree_is_returned(slim: Trees, tmp_path: Path) -> None:
+    """A check of the checks above: the overlay is applied in the returned tree."""
     applied = run(PENDING, slim, tmp_path)
 
     (verdict,) = Engine(select(discover(), (HYBRID,))).status(locate(applied).read)

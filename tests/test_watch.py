@@ -112,12 +112,17 @@ def maimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = copy / "turboquant_workspace.py"
     code = module.read_text()
     tree = ast.parse(code)
-    shapes = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Shape"]
-    (shape,) = (one for one in shapes if "name='0.20'" in map(ast.unparse, one.keywords))
+    named = (
+        pair
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for pair in zip(node.keys, node.values, strict=True)
+    )
+    (shape,) = (value for key, value in named if isinstance(key, ast.Constant) and key.value == "0.20")
     text = ast.get_source_segment(code, shape)
     assert text
-    assert code.count(f"{text},") == 1
-    module.write_text(code.replace(f"{text},", ""))
+    assert code.count(f'"0.20": {text},') == 1
+    module.write_text(code.replace(f'"0.20": {text},', ""))
     return top
 
 

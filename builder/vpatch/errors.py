@@ -1,4 +1,4 @@
-"""What can go wrong, told as `what: where: cause`."""
+"""What can go wrong, reported as `what: where: cause`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that a person must look at.
+    """One failure that needs attention.
 
-    `what` is the short lower-case failure, `where` the file, folder or address that it concerns, `cause` the reason,
-    `scope` the qualified name inside the file, where there is one.
+    `what` is the failure in a few lower-case words, `where` its file, folder or address, `cause` the reason, and
+    `scope` the qualified name inside the file, "" if none.
     """
 
     what: str
@@ -24,7 +24,7 @@ class Problem:
     scope: str = ""
 
     def as_json(self) -> dict[str, str | None]:
-        """Return the problem as the JSON object of the command line's contract."""
+        """Return the JSON object of the command line's contract."""
         return {"what": self.what, "file": self.where, "scope": self.scope or None, "cause": self.cause}
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Problem:
 
 
 class Failure(Exception):
-    """A run that did not do what was asked; carries every problem at once. The command line exits with 1."""
+    """A run failed, with every problem at once. The command line exits with 1."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -41,13 +41,13 @@ class Failure(Exception):
 
 
 def cause(error: OSError) -> str:
-    """Return the system's reason, in lower case."""
+    """Return the reason of the operating system, in lower case."""
     return (error.strerror or str(error)).lower()
 
 
 @contextmanager
 def naming(what: str, where: str, more: str = "") -> Iterator[None]:
-    """Turn an error of the system into a failure that names the file, with `more` after the cause.
+    """Turn an OSError into a failure that names the file, with `more` after the cause.
 
     Raises:
         Failure: the block raised an OSError.

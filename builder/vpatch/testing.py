@@ -1,9 +1,9 @@
-"""What the author of an overlay tests it with: a table of cases over real releases, and one function that runs a case.
+"""Tests for overlays: a table of cases over real releases, and one function that runs a case.
 
 CASES = (
     Case("0.20.2", State.PENDING),
     Case("0.21.0", State.MERGED),
-    Case("0.20.2", State.DRIFTED, replace={FILE: ("old text", "new text")}, says="what it must complain of"),
+    Case("0.20.2", State.DRIFTED, replace={FILE: ("old text", "new text")}, says="a part of the message"),
 )
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -38,12 +38,14 @@ __all__ = ["Case", "State", "check", "fingerprint_of", "release"]
 
 @dataclass(frozen=True)
 class Case:
-    """What an overlay must be and do on one tree.
+    """The expected state and result of an overlay on one tree.
 
-    `release` says which tree, for the caller's own use. `replace` changes it first: in each file the one occurrence
-    of a text gives way to another. `before` is the state that the overlay then has; where that is pending, it is
-    applied. `result` is the expected source of files afterwards, compared as syntax trees. `says` must stand in the
-    reason or in a problem.
+    Attributes:
+        release: names the tree; only the caller uses it.
+        before: the overlay's state. If it is pending, `check` applies the overlay.
+        replace: changes to the tree before that: in each file, a text that occurs once and its replacement.
+        result: the expected source of files after it is applied, compared as syntax trees.
+        says: a part of the reason or of a problem.
     """
 
     release: str
@@ -57,22 +59,22 @@ class Case:
 
 
 def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
-    """Run a case; give the folder, below `scratch`, in which the overlay is applied if it ever was.
+    """Run a case; return the tree's copy below `scratch`, with the overlay applied if it is pending.
 
-    It holds the state before, all or nothing, the expected result, that every changed file compiles, that a second run
-    writes nothing, the state after, that what is applied verifies, and that `revert` gives every byte back.
+    `check` asserts the state before, the expected result, the state after, that a second run writes nothing, that the
+    applied tree verifies, and that `revert` restores every byte. If the overlay is not pending, nothing may change.
 
     Args:
         case: the case.
         overlay: the id of an installed overlay.
-        tree: a folder that holds the release's `vllm/` and dist-info. It is not changed.
+        tree: a folder with the release's `vllm/` and dist-info; it does not change.
         scratch: an empty folder.
 
     Raises:
-        AssertionError: something does not hold.
+        AssertionError: an assertion fails.
     """
     root, pristine = scratch / "tree", scratch / "pristine"
-    # Hard links: vpatch never writes into a file, and a test that finds otherwise has found a bug.
+    # With hard links, a write into a file instead of a new one would show up as a difference.
     shutil.copytree(tree, root, copy_function=_link)
     for file, (old, new) in case.replace.items():
         text = (root / file).read_bytes().decode()
@@ -108,14 +110,14 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
 
 
 def release(version: str, folder: Path | None = None) -> Path:
-    """Return a folder with the pristine sources of a release, fetched when first asked for. Do not change it.
+    """Return a folder with the pristine sources of a release, fetched on first use. Do not change it.
 
     Args:
         version: a release of vLLM.
         folder: where releases are kept. Default: `vpatch/releases` in the user's cache folder.
 
     Raises:
-        Failure: it cannot be fetched.
+        Failure: the release cannot be fetched.
     """
     from vpatch.release.fetch import fetch
 
@@ -130,10 +132,10 @@ def release(version: str, folder: Path | None = None) -> Path:
 
 
 def fingerprint_of(module: Path, scope: str) -> str:
-    """Give the form of the function or class `scope` of a module's file, as `ReplaceFunction` takes it.
+    """Return the fingerprint of the function or class `scope` in a file, for `ReplaceFunction`.
 
     Raises:
-        Lost: it is not there.
+        Lost: the file does not define it.
     """
     found = scopes(Workspace(lambda _: module.read_bytes()).source(module.name), scope)
     return fingerprint(found[0].node)
@@ -147,7 +149,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _differences(one: Path, other: Path) -> list[str]:
-    """Give the files that differ between two folders, or are in one only."""
+    """List the files that differ between two folders, or are in one only."""
     files = {p.relative_to(top) for top in (one, other) for p in top.rglob("*") if p.is_file()}
     return sorted(
         str(f)
@@ -156,6 +158,6 @@ def _differences(one: Path, other: Path) -> list[str]:
     )
 
 
-def _hold(fact: bool, message: str) -> None:  # noqa: FBT001 - it reads as `assert`, which `python -O` would drop
+def _hold(fact: bool, message: str) -> None:  # noqa: FBT001 - like `assert`, which `python -O` would drop
     if not fact:
         raise AssertionError(message)

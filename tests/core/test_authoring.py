@@ -1,6 +1,11 @@
-"""The words of authors build exactly the edits and predicates that one would write out."""
+"""The shorthands for authors build the edits and predicates that one would write out, and probes as scripts."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from vpatch import (
@@ -20,12 +25,14 @@ from vpatch import (
     InsertBefore,
     Lists,
     Part,
+    Probe,
     ReplaceExpr,
     ReplaceFunction,
     ReplaceStatements,
     Sets,
     Shape,
     Takes,
+    probe,
 )
 
 PATH = "vllm/a.py"
@@ -63,11 +70,11 @@ SAME = [
 
 
 @pytest.mark.parametrize(("short", "long"), SAME, ids=[str(long) for _, long in SAME])
-def test_each_word_is_an_edit_or_a_predicate(short: object, long: object) -> None:
+def test_each_shorthand_is_an_edit_or_a_predicate(short: object, long: object) -> None:
     assert short == long
 
 
-def test_a_companion_comes_with_its_import_and_once() -> None:
+def test_an_import_adds_the_companion_once() -> None:
     companion = Companion("vpatch.errors")
     shape = Shape(
         "1", [companion.import_into(file, "Problem, Failure", "Problem as P"), [companion.files, companion.files]]
@@ -81,7 +88,7 @@ def test_a_companion_comes_with_its_import_and_once() -> None:
     )
 
 
-def test_companions_that_import_each_other_come_together() -> None:
+def test_companions_that_import_each_other_are_added_together() -> None:
     companion = Companion("vpatch.errors", along=("testing", "errors"))
 
     assert [edit.file for edit in companion.files] == ["vllm/_vpatch/testing.py", "vllm/_vpatch/errors.py"]
@@ -95,6 +102,85 @@ def test_shapes_by_name_or_in_a_row() -> None:
     assert named.files == (PATH,)
 
 
-def test_a_definition_is_replaced_whole() -> None:
+def test_a_definition_is_replaced_as_a_whole() -> None:
     with pytest.raises(ValueError, match="within"):
         Block(PATH, "f", ("if x",)).replace("def f(): ...", known="f00")
+
+
+MODULES = {
+    "__init__": "",
+    "common": """
+from __future__ import annotations
+from some_probes.deeper import VALUE
+
+QUOTED = 'it\\'s "{VALUE}"\\n'
+""",
+    "deeper": "VALUE = 3\n",
+    "alone": """
+if __name__ == "__main__":
+    print("alone")
+""",
+    "both": """
+from __future__ import annotations
+from some_probes.common import QUOTED
+from some_probes.deeper import VALUE
+
+if __name__ == "__main__":
+    print(repr(QUOTED), VALUE)
+""",
+    "wrong": """
+from some_probes.common import VALUE
+
+def main():
+    assert VALUE == 4, "not 4"
+
+main()
+""",
+}
+
+Made = Callable[[str], Probe]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Return a function that makes the probe of a module of a package that only the test has."""
+    package = "some_probes"
+    (tmp_path / package).mkdir()
+    for name, text in MODULES.items():
+        (tmp_path / package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    return lambda name: probe(package, name, gpu=name == "alone")
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-c", script]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_probe_runs_as_main(made: Made, tmp_path: Path) -> None:
+    one = made("alone")
+
+    assert (one.name, one.gpu) == ("alone", True)
+    assert run(one.script, tmp_path / "some_probes").stdout == "alone\n"
+
+
+def test_a_probe_contains_what_it_imports_from_its_package(made: Made, tmp_path: Path) -> None:
+    one = made("both")
+    ran = run(one.script, tmp_path / "some_probes")
+
+    assert not one.gpu
+    assert (ran.stdout, ran.stderr) == ("'it\\'s \"{VALUE}\"\\n' 3\n", "")
+
+
+def test_a_traceback_names_the_module(made: Made, tmp_path: Path) -> None:
+    ran = run(made("wrong").script, tmp_path / "some_probes")
+
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == "AssertionError: not 4"
+    assert '  File "wrong.py", line 5, in main' in ran.stderr
+
+
+def test_a_missing_module(made: Made) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"):
+        made("absent")

@@ -1,4 +1,4 @@
-"""Discovery: what an entry point may name, what it may not; and that each of our overlays has its table of cases."""
+"""Discovery: what an entry point may name, and that each of our overlays has a table of cases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ overlay = Overlay(summary="What.", parts=(Part("part", (Shape("shape", (FILE,)),
 
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a distribution that ships these modules, by these entry points."""
+    """Install a distribution with these modules and entry points."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -58,7 +58,7 @@ def refusal() -> list[str]:
 
 
 def test_a_package_and_a_module(distribution: Install, tmp_path: Path) -> None:
-    """What lies in packages further down, or in a module with an underscore first, is the package's own business."""
+    """Subpackages and modules with a leading underscore are not overlays."""
     fine = FINE.replace("OPT", "False")
     files = {
         "__init__.py": "",
@@ -101,7 +101,7 @@ def test_a_package_and_a_module(distribution: Install, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_module_that_is_no_overlay(distribution: Install, source: str, cause: str) -> None:
+def test_a_module_without_an_overlay(distribution: Install, source: str, cause: str) -> None:
     distribution("broken", "b = broken", {"broken.py": source})
 
     assert refusal() == [f"cannot load overlay: broken: {cause}"]
@@ -111,8 +111,8 @@ def test_a_module_that_is_no_overlay(distribution: Install, source: str, cause: 
 def test_a_name_that_no_mark_can_have(distribution: Install, name: str) -> None:
     distribution("broken", f"b = {name}", {f"{name}.py": FINE.replace("OPT", "False")})
 
-    (told,) = refusal()
-    assert told.startswith(f"cannot load overlay: {name}: ValueError: its id would be '{name.replace('_', '-')}': ")
+    (message,) = refusal()
+    assert message.startswith(f"cannot load overlay: {name}: ValueError: its id would be '{name.replace('_', '-')}': ")
 
 
 def test_all_failures_at_once(distribution: Install) -> None:
@@ -146,13 +146,13 @@ def test_an_unknown_id() -> None:
     )
 
 
-def test_the_facts_are_of_our_overlays() -> None:
+def test_the_facts_name_our_overlays() -> None:
     assert FACTS.keys() == {item.id for item in OURS}
 
 
 @pytest.mark.parametrize("item", OURS, ids=lambda item: item.id)
 def test_our_overlays_have_their_cases(item: Catalogued) -> None:
-    """A table with a case that is pending, one that is drifted, and, where a release has it, one that is merged."""
+    """Each table has a pending and a drifted case and, if a release is merged, a merged one."""
     file = OVERLAYS / f"test_{item.id.replace('-', '_')}.py"
     assert file.is_file(), f"{item.id} has no test"
     spec = importlib.util.spec_from_file_location(f"cases_of_{file.stem}", file)
@@ -165,19 +165,19 @@ def test_our_overlays_have_their_cases(item: Catalogued) -> None:
     wanted = {State.PENDING, State.DRIFTED}
     wanted |= {State(fact(item.id, release)) for release in RELEASES} & {State.MERGED, State.NOT_APPLICABLE}
     assert {case.before for case in cases} >= wanted, f"{file.name}: CASES lack some of {sorted(wanted)}"
-    # A case that is drifted proves nothing on a release that would be so anyway.
+    # A drifted case proves nothing on a release that is drifted without it.
     assert all(case.replace or case.says for case in cases if case.before is State.DRIFTED)
 
 
 @pytest.mark.parametrize("item", OURS, ids=lambda item: item.id)
-def test_our_overlays_explain_themselves(item: Catalogued) -> None:
+def test_our_overlays_have_explanations(item: Catalogued) -> None:
     overlay, why = item.overlay, item.why
 
     assert overlay.summary.endswith(".")
     assert why
     for release in RELEASES:
-        (told,) = said(overlay.releases, release)
-        state, _, because = told.partition(": ")
+        (message,) = said(overlay.releases, release)
+        state, _, because = message.partition(": ")
         assert State(state)
         assert because
     assert all("#" in link and link.count("/") == 1 for link in overlay.upstream)

@@ -51,7 +51,7 @@ def two(one: Edit, other: Edit) -> tuple[Catalogued, Catalogued]:
         (AddFile("vllm/_vpatch/x.py", "1"), AddFile("vllm/_vpatch/x.py", "2")),
     ],
 )
-def test_two_overlays_that_want_the_same_code_are_in_conflict(one: Edit, other: Edit) -> None:
+def test_two_overlays_that_change_the_same_code_are_in_conflict(one: Edit, other: Edit) -> None:
     changeset = make(module(SOURCE), *two(one, other))
 
     assert [v.state for v in changeset.before] == [State.CONFLICT, State.CONFLICT]
@@ -74,7 +74,7 @@ def test_two_overlays_that_want_the_same_code_are_in_conflict(one: Edit, other: 
         (AddFunction(FILE, "", "def g(): 1"), AddFunction(FILE, "f", "def g(): 1")),
     ],
 )
-def test_two_overlays_in_one_function_get_along_in_any_order(one: Edit, other: Edit) -> None:
+def test_two_overlays_change_one_function_in_any_order(one: Edit, other: Edit) -> None:
     items = two(one, other)
     together = applied(module(SOURCE), *items)
 
@@ -93,7 +93,7 @@ def test_an_edit_in_code_that_another_overlay_made_is_a_conflict() -> None:
     assert [v.state for v in make(tree, one, other).before] == [State.CONFLICT, State.CONFLICT]
 
 
-def test_overlays_that_only_together_break_their_word_are_in_conflict() -> None:
+def test_overlays_that_fail_only_together_are_in_conflict() -> None:
     one, other = two(InsertAfter(FILE, "f", "c()", "x(2)"), ReplaceExpr(FILE, "f", "2", "y"))
 
     changeset = make(module(SOURCE), one, other)
@@ -107,7 +107,7 @@ def test_overlays_that_only_together_break_their_word_are_in_conflict() -> None:
     )
 
 
-def test_one_problem_and_nothing_changes_but_all_are_told() -> None:
+def test_one_problem_stops_everything_and_all_are_reported() -> None:
     good = overlay(ReplaceExpr(FILE, "f", "2", "3"), name="good")
     bad = overlay(ReplaceExpr(FILE, "f", "9", "3"), ReplaceExpr("gone.py", "", "9", "3"), name="bad")
 
@@ -123,7 +123,7 @@ def test_one_problem_and_nothing_changes_but_all_are_told() -> None:
 
 @dataclass(frozen=True)
 class Faulty:
-    """An edit whose postcondition does not come true."""
+    """An edit whose postcondition never holds."""
 
     edit: ReplaceExpr
     gives: bytes
@@ -142,7 +142,7 @@ class Faulty:
 
 
 @pytest.mark.parametrize("gives", [b"x = (", b"y = 1\n", b"x = b\n"])
-def test_an_edit_that_breaks_its_word_is_a_bug(gives: bytes) -> None:
+def test_an_edit_without_its_postcondition_is_a_bug(gives: bytes) -> None:
     faulty = overlay(Faulty(ReplaceExpr(FILE, "", "a", "b"), gives), name="faulty")
     good = overlay(AddFile("vllm/_vpatch/x.py", "1"), name="good")
 
@@ -156,18 +156,18 @@ def test_two_edits_of_one_overlay_that_exclude_each_other_are_a_bug() -> None:
         make(module("x = a\n"), overlay(ReplaceExpr(FILE, "", "a", "b"), ReplaceExpr(FILE, "", "a", "c")))
 
 
-def test_a_part_that_is_done_does_not_hide_one_that_is_not() -> None:
+def test_an_applied_part_does_not_hide_a_pending_one() -> None:
     done = Part("done", (Shape("1.0", (ReplaceExpr(FILE, "f", "2", "3"),)),))
     todo = Part("todo", (Shape("1.0", (ReplaceExpr(FILE, "f", "1", "4"),)),))
     both = Catalogued("demo", Overlay("Two parts.", (done, todo)), "")
     half = applied(module(SOURCE), Catalogued("demo", Overlay("One part.", (done,)), ""))
 
-    # The mark of the whole is on one statement, and yet each part is judged by its own code.
+    # One statement has the only mark, but each part is judged by its own code.
     assert [p.state for p in make(half, both).before[0].parts] == [State.APPLIED, State.PENDING]
     assert applied(half, both)[FILE] == b"def f():\n    a(b(4), 3)  # vpatch: demo\n    c()\n    d()\n"
 
 
-def test_what_is_settled_changes_nothing() -> None:
+def test_an_overlay_that_is_not_pending_changes_nothing() -> None:
     item = overlay(ReplaceExpr(FILE, "f", "2", "3"))
     changeset = make(module(SOURCE.replace("2", "3")), item)
 
@@ -189,7 +189,7 @@ REAL = {
 }
 
 
-def test_a_real_plan_reads_what_it_needs_and_is_the_same_each_time(pristine: Callable[[str], Path]) -> None:
+def test_a_real_plan_reads_only_its_files_and_is_deterministic(pristine: Callable[[str], Path]) -> None:
     root, asked = pristine("0.20.2"), set[str]()
 
     def read(file: str) -> bytes | None:
@@ -210,7 +210,7 @@ def test_a_real_plan_reads_what_it_needs_and_is_the_same_each_time(pristine: Cal
     assert "vllm/config/cache.py" in asked
 
 
-def test_the_order_of_the_overlays_makes_no_difference() -> None:
+def test_the_order_of_overlays_does_not_matter() -> None:
     items = [overlay(AddFunction(FILE, "", f"def g{n}(): {n}"), name=f"o{n}") for n in range(6)]
     first = make(module(SOURCE), *items)
 
@@ -233,7 +233,7 @@ def test_a_conflict_is_that_of_the_part() -> None:
     assert mine.because == "parts and z change the same code"
 
 
-def test_the_reasons_of_several_parts_are_told_with_their_names() -> None:
+def test_different_reasons_name_their_parts() -> None:
     item = parts(first=ReplaceExpr(FILE, "f", "q1", "3"), second=ReplaceExpr(FILE, "g", "1", "4"))
 
     (found,) = make(module(SOURCE), item).before

@@ -1,4 +1,4 @@
-"""Which names may be bound before a statement, path by path."""
+"""The names that may be bound before a statement, path by path."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_a_condition_that_is_not_constant(test: str, value: bool | None) -> None
     assert truth(ast.parse(test, mode="eval").body) is value
 
 
-def test_what_python_binds_by_then_the_analysis_has() -> None:
-    """Run a module that enters every kind of block, and compare with what is bound in fact at each step."""
+def test_the_analysis_has_every_name_that_python_binds() -> None:
+    """Run a module with every kind of block, and compare the analysis with the bound names at each step."""
     code = dedent(PROGRAM)
     found = flow(ast.parse(code).body)
     ran = subprocess.run([sys.executable, "-c", TRACER, code], capture_output=True, text=True, check=True)
     seen = [line.split() for line in ran.stdout.splitlines()]
-    twice = ast.For | ast.While | ast.With  # Python comes back to these lines behind their blocks
+    twice = ast.For | ast.While | ast.With  # Python returns to these lines behind their blocks
     reached = [node for node in found.before if isinstance(node, ast.stmt) and not isinstance(node, twice)]
     by_line = {stmt.lineno: bound_before(stmt, found) for stmt in reached}
 

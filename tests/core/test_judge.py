@@ -1,4 +1,4 @@
-"""The state of a part, question by question."""
+"""The states of a part, in their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HAS, LACKS, UNKNOWN = Defines(FILE, "f"), Defines(FILE, "q"), Defines("gone.py",
 
 
 @pytest.mark.parametrize(
-    ("source", "merged", "absent", "state", "says"),
+    ("source", "merged", "absent", "state", "message"),
     [
         (OLD, None, None, State.PENDING, "upstream's code is as in 1.0; 1 of 1 changes to make"),
         (OLD, LACKS, HAS, State.PENDING, "1 of 1"),
@@ -43,16 +43,16 @@ HAS, LACKS, UNKNOWN = Defines(FILE, "f"), Defines(FILE, "q"), Defines("gone.py",
         ("def f(): a(1)\n", Not(LACKS), None, State.DRIFTED, "and yet"),
     ],
 )
-def test_the_state(source: str, merged: Predicate | None, absent: Predicate | None, state: State, says: str) -> None:
+def test_the_state(source: str, merged: Predicate | None, absent: Predicate | None, state: State, message: str) -> None:
     found = verdict(module(source), overlay(EDIT, merged=merged, absent=absent))
 
     assert found.state is state
-    assert says in found.because
+    assert message in found.because
     assert bool(found.problems) is (state is State.DRIFTED)
 
 
 @pytest.mark.parametrize("data", [None, b"def f(:\n", b"'\xff'\n"])
-def test_a_broken_tree_is_drifted_and_every_file_is_named(data: bytes | None) -> None:
+def test_a_broken_tree_is_drifted_and_names_every_file(data: bytes | None) -> None:
     item = overlay(EDIT, merged=Defines(FILE, "f"), absent=Not(Defines(FILE, "f")))
     found = verdict({} if data is None else {FILE: data}, item)
 
@@ -62,7 +62,7 @@ def test_a_broken_tree_is_drifted_and_every_file_is_named(data: bytes | None) ->
     assert found.problems[0].cause.startswith(("no such file", "not valid Python", "not readable as text"))
 
 
-def test_a_file_that_is_missing_is_no_reason_to_do_nothing() -> None:
+def test_a_missing_file_is_drift() -> None:
     item = overlay(EDIT, merged=Contains("gone.py", "f", "b(1)"), absent=Not(Contains("gone.py", "f", "a(1)")))
 
     found = verdict(module("def f(): c\n"), item)
@@ -71,7 +71,7 @@ def test_a_file_that_is_missing_is_no_reason_to_do_nothing() -> None:
     assert [(p.where, p.cause) for p in found.problems[1:]] == [("gone.py", "no such file")]
 
 
-def test_a_shape_counts_only_when_its_condition_holds() -> None:
+def test_a_shape_matches_only_if_its_condition_holds() -> None:
     no = verdict(module(OLD), overlay(EDIT, when=LACKS))
 
     assert no.state is State.DRIFTED
@@ -84,7 +84,7 @@ def shaped(*shapes: Shape, upstream: tuple[str, ...] = ()) -> Catalogued:
     return Catalogued("demo", Overlay("Shapes.", (Part("part", shapes),), upstream), "")
 
 
-def test_the_first_shape_that_fits_is_taken() -> None:
+def test_the_first_matching_shape_wins() -> None:
     item = shaped(Shape("2.0", (ReplaceExpr(FILE, "", "y", "z"),)), Shape("1.0", (ReplaceExpr(FILE, "", "a", "z"),)))
 
     (part,) = verdict(module("x = a\n"), item).parts
@@ -102,7 +102,7 @@ def test_shapes_that_disagree_are_drift() -> None:
     assert "and yet it looks as in 1.0" in verdict(module("x = z\nw = a\n"), item).because
 
 
-def test_the_nearest_shape_is_told() -> None:
+def test_the_nearest_shape_is_reported() -> None:
     near = Shape("1.0", (ReplaceExpr(FILE, "", "y", "z"), ReplaceExpr(FILE, "", "v", "w")))
     far = Shape("2.0", (ReplaceExpr(FILE, "", "p", "q"), ReplaceExpr(FILE, "", "r", "s")))
 
@@ -111,7 +111,7 @@ def test_the_nearest_shape_is_told() -> None:
     assert found.because == "vllm/m.py: `v` is not there"
 
 
-def test_a_run_that_was_cut_short_heals() -> None:
+def test_an_interrupted_run_completes() -> None:
     item = overlay(EDIT, HELPER, merged=HAS)
     whole = applied(module(OLD), overlay(EDIT, HELPER))
 
@@ -125,22 +125,22 @@ def test_a_run_that_was_cut_short_heals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         (OLD + "old_hook()  # vpatch: demo\n", "1 of 1 marks `# vpatch: demo` stand on code"),
         (NEW.replace("b(1)", "b(1)  # vpatch: demo") + "old_hook()  # vpatch: demo\n", "1 of 2 marks"),
         ("def f():\n    return b(2)  # vpatch: demo\n", "1 of 1 marks"),
     ],
 )
-def test_what_another_version_made_is_not_overlooked(source: str, says: str) -> None:
+def test_marks_of_another_version_are_drift(source: str, message: str) -> None:
     found = verdict(module(source), overlay(EDIT, merged=HAS, absent=HAS))
 
     assert found.state is State.DRIFTED
-    assert says in found.because
+    assert message in found.because
     assert "revert with the version that made it" in found.because
 
 
-def test_a_deletion_without_marks_is_no_proof() -> None:
+def test_a_deletion_without_marks_proves_nothing() -> None:
     edits: tuple[Edit, ...] = (EnsureImport(FILE, "import a"), DeleteStatements(FILE, "", "old()"))
 
     assert verdict(module("import a\nold(1)\n"), overlay(*edits)).state is State.DRIFTED
@@ -152,7 +152,7 @@ def test_a_deletion_without_marks_is_no_proof() -> None:
 
 @dataclass(frozen=True)
 class Broken:
-    """An edit, or a predicate, that raises."""
+    """An edit and predicate that raises."""
 
     error: Exception
     file: str = FILE
@@ -188,12 +188,12 @@ BROKEN = Broken(KeyError("x"))
         overlay(ReplaceExpr(FILE, "f", "no", "b"), absent=BROKEN),
     ],
 )
-def test_an_overlay_that_raises_is_named(item: Catalogued) -> None:
+def test_a_failure_names_the_overlay_that_raised(item: Catalogued) -> None:
     with pytest.raises(Failure, match=r"overlay failed: demo.*Broken raised KeyError: 'x'"):
         make(module(OLD), item)
 
 
-def test_a_failure_is_passed_on_as_it_is() -> None:
+def test_a_failure_is_passed_on_unchanged() -> None:
     failure = Failure(Problem("cannot read", "there", "why"))
 
     with pytest.raises(Failure) as raised:
@@ -203,7 +203,7 @@ def test_a_failure_is_passed_on_as_it_is() -> None:
 
 @dataclass(frozen=True)
 class Counting:
-    """An edit that finds nothing, and notes that it looked."""
+    """An edit that finds nothing and counts its calls."""
 
     looked: Counted
     file: str = FILE
@@ -223,7 +223,7 @@ class Counted:
     times: int = 0
 
 
-def test_the_same_code_is_asked_about_once() -> None:
+def test_an_edit_looks_once_at_the_same_code() -> None:
     counted = Counted()
     engine = Engine([overlay(Counting(counted))])
     first = engine.status(module(OLD).get)
@@ -235,8 +235,8 @@ def test_the_same_code_is_asked_about_once() -> None:
     assert counted.times > asked
 
 
-def test_what_was_found_keeps_no_code_alive() -> None:
-    """Syntax trees go with their last name, though the collector of cycles is switched off."""
+def test_findings_keep_no_code_alive() -> None:
+    """Syntax trees are freed with their last reference, without the cycle collector."""
     engine = Engine([overlay(Counting(Counted()))])
     engine.status(module(OLD).get)
     (parsed,) = engine._cache._known.values()

@@ -1,4 +1,4 @@
-"""Inserted code that would be applied and not do what it says is refused, naming what hides or replaces what."""
+"""Inserted code that would not work is refused; the message names what hides or replaces it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class A(B):
 """
 
 
-def says(source: str, *edits: Edit) -> str:
-    """Hold that the edits are refused with nothing to write, before and after they were made; return why."""
+def refusal(source: str, *edits: Edit) -> str:
+    """Assert that the edits are refused, before and after they are made; return the reasons."""
     files = module(source)
     changeset = make(files, overlay(*edits))
     assert changeset.before[0].state is State.DRIFTED, changeset.before[0].because
@@ -75,7 +75,7 @@ def test_code_lands_where_its_names_are_bound() -> None:
     ],
 )
 def test_a_name_that_nothing_binds(new: str, name: str) -> None:
-    assert f"reads `{name}`, which nothing binds there" in says(CLASS, InsertAfter(FILE, "A.f", "anchor()", new))
+    assert f"reads `{name}`, which nothing binds there" in refusal(CLASS, InsertAfter(FILE, "A.f", "anchor()", new))
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_a_name_that_is_bound(new: str) -> None:
         ("import name\ndef f():\n    anchor()\n    name = 1\n", False),
     ],
 )
-def test_where_a_name_comes_from(source: str, bound: bool) -> None:  # noqa: FBT001
+def test_the_origin_of_a_name(source: str, bound: bool) -> None:  # noqa: FBT001
     edit = InsertAfter(FILE, "f", "anchor()", "print(name)")
 
     if bound:
         assert applied(module(source), overlay(edit))
     else:
-        assert "reads `name`" in says(source, edit)
+        assert "reads `name`" in refusal(source, edit)
 
 
 def test_a_name_that_an_enclosing_function_binds_later() -> None:
@@ -135,16 +135,16 @@ def test_code_that_runs_during_import_sees_what_was_bound_before() -> None:
     source = "class A:\n    x = 1\nname = 1\n"
     edit = InsertAfter(FILE, "A", "x = 1", "y = name")
 
-    assert "`y = name` reads `name`" in says(source, edit)
+    assert "`y = name` reads `name`" in refusal(source, edit)
     assert applied(module("name = 1\n" + source), overlay(edit))
 
 
 def test_annotations_are_evaluated_unless_the_module_defers_them() -> None:
     edit = AddFunction(FILE, "", "def g(x: Unknown) -> Unknown: return x")
 
-    assert "reads `Unknown`" in says("import os\n", edit)
+    assert "reads `Unknown`" in refusal("import os\n", edit)
     assert applied(module("from __future__ import annotations\nimport os\n"), overlay(edit))
-    assert "reads `Unknown`" in says("def f(a): ...\n", AddParameter(FILE, "f", "n: Unknown", after="a"))
+    assert "reads `Unknown`" in refusal("def f(a): ...\n", AddParameter(FILE, "f", "n: Unknown", after="a"))
 
 
 @pytest.mark.parametrize(
@@ -158,19 +158,19 @@ def test_annotations_are_evaluated_unless_the_module_defers_them() -> None:
     ],
     ids=lambda edit: type(edit).__name__,
 )
-def test_every_edit_is_judged(edit: Edit) -> None:
-    assert "`unknown`" in says("def f(a):\n    anchor(1)\n", edit)
+def test_every_edit_is_checked(edit: Edit) -> None:
+    assert "`unknown`" in refusal("def f(a):\n    anchor(1)\n", edit)
 
 
-def test_a_replaced_function_is_judged_as_a_whole() -> None:
+def test_a_replaced_function_is_checked_as_a_whole() -> None:
     source = "def f(a):\n    return a\n"
     form = fingerprint(Workspace(module(source).get).source(FILE).module.body[0])
 
-    assert "reads `b`" in says(source, ReplaceFunction(FILE, "f", (form,), "def f(a): return b"))
+    assert "reads `b`" in refusal(source, ReplaceFunction(FILE, "f", (form,), "def f(a): return b"))
     assert applied(module(source), overlay(ReplaceFunction(FILE, "f", (form,), "@print\ndef f(a): return a + 1")))
 
 
-def test_of_a_statement_only_the_replaced_expression_is_judged() -> None:
+def test_only_the_replaced_expression_of_a_statement_is_checked() -> None:
     edit = ReplaceExpr(FILE, "f", "b", "[a, *(x for x in a)]")
 
     assert applied(module("def f(a, b):\n    return unknown(b)\n"), overlay(edit))
@@ -179,13 +179,13 @@ def test_of_a_statement_only_the_replaced_expression_is_judged() -> None:
     )
 
 
-def test_a_variable_that_is_set_for_code_that_no_longer_reads_it() -> None:
+def test_a_variable_that_nothing_reads() -> None:
     edit = InsertAfter(FILE, "f", "page = 1", "page = 2")
     source = "def f():\n    page = 1\n    return page\n"
 
     assert applied(module(source), overlay(edit))
     anchored = InsertAfter(FILE, "f", "anchor()", "page = 2")
-    assert "`page = 2` sets `page`, which nothing in `f` reads" in says("def f():\n    anchor()\n", anchored)
+    assert "`page = 2` sets `page`, which nothing in `f` reads" in refusal("def f():\n    anchor()\n", anchored)
 
 
 USES = """
@@ -209,10 +209,10 @@ def test_attributes_that_the_code_relies_on(name: str, there: bool) -> None:  # 
     if there:
         assert applied(module(USES), overlay(edit))
     else:
-        assert f"relies on `self.{name}`, which A does not set" in says(USES, edit)
+        assert f"relies on `self.{name}`, which A does not set" in refusal(USES, edit)
 
 
-def test_names_are_judged_with_all_overlays_applied() -> None:
+def test_names_are_checked_with_all_overlays_applied() -> None:
     one = overlay(AddFunction(FILE, "", "def made(): return 1"), name="one")
     two = overlay(InsertAfter(FILE, "A.f", "anchor()", "made()"), name="two")
 
@@ -221,7 +221,7 @@ def test_names_are_judged_with_all_overlays_applied() -> None:
     assert changeset.before[0].state is State.DRIFTED
 
 
-def test_code_that_is_applied_is_judged_too() -> None:
+def test_applied_code_is_checked_too() -> None:
     item = overlay(HELP, CALL)
     (tree,) = [applied(module(CLASS), item)]
 
@@ -230,7 +230,7 @@ def test_code_that_is_applied_is_judged_too() -> None:
         assert verdict(mutated, item).state is State.DRIFTED
 
 
-def test_a_variable_of_upstreams_statement_need_not_be_read() -> None:
+def test_a_variable_of_upstream_may_be_unread() -> None:
     edit = ReplaceExpr(FILE, "f", "1", "2")
 
     assert applied(module("def f():\n    page = 1\n"), overlay(edit))

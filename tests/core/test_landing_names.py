@@ -1,4 +1,4 @@
-"""Names in inserted code are looked up as Python does it, and those of the code around stay bound."""
+"""Names in inserted code follow Python's scoping rules, and names in the code around it stay bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from vpatch import DeleteStatements, EnsureImport, InsertAfter, ReplaceExpr, ReplaceStatements
 from vpatch.core.overlay import Edit
 
-from tests.core.test_landing import says
+from tests.core.test_landing import refusal
 from tests.snippets import FILE, applied, module, overlay
 
 
@@ -27,7 +27,7 @@ from tests.snippets import FILE, applied, module, overlay
     ],
 )
 def test_names_of_inner_scopes_bind_nothing_around_them(source: str, edit: Edit, name: str) -> None:
-    assert f"reads `{name}`, which nothing binds there" in says(f"import os\n{source}", edit)
+    assert f"reads `{name}`, which nothing binds there" in refusal(f"import os\n{source}", edit)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_two_functions_import_the_same_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "statement", "told"),
+    ("source", "statement", "message"),
     [
         ("try:\n    from .helpers import a\nexcept E: ...\n", "from helpers import a", "overrides the import of `a`"),
         ("try:\n    from . import a\nexcept E: ...\n", "import a", "overrides the import of `a`"),
@@ -71,10 +71,10 @@ def test_two_functions_import_the_same_name() -> None:
         ("def f(os):\n    anchor()\n", "import os.path", "a parameter of `f` hides the import of `os`"),
     ],
 )
-def test_an_import_that_means_something_else(source: str, statement: str, told: str) -> None:
+def test_an_import_that_means_something_else(source: str, statement: str, message: str) -> None:
     uses = [InsertAfter(FILE, "f", "anchor()", "print(os)")] if "anchor" in source else []
 
-    assert told in says(source, EnsureImport(FILE, statement), *uses)
+    assert message in refusal(source, EnsureImport(FILE, statement), *uses)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_an_import_that_means_something_else(source: str, statement: str, told: 
         ("def g():\n        return page\n    page = 1\n    return g", DeleteStatements(FILE, "f", "page = 1"), "page"),
     ],
 )
-def test_a_name_that_upstreams_code_reads_stays_bound(body: str, edit: Edit, name: str) -> None:
-    told = says(f"import os\ndef f():\n    unknown()\n    {body}\n", edit)
+def test_names_that_upstream_reads_stay_bound(body: str, edit: Edit, name: str) -> None:
+    message = refusal(f"import os\ndef f():\n    unknown()\n    {body}\n", edit)
 
-    assert f"reads `{name}`, which nothing binds there any more" in told
-    assert "unknown" not in told
+    assert f"reads `{name}`, which nothing binds there any more" in message
+    assert "unknown" not in message
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_classes_whose_bases_lead_in_a_circle(classes: str) -> None:
     source = f"from x import A\n{classes}\n    def f(self):\n        anchor()\n"
     edit = InsertAfter(FILE, "A.f", "anchor()", "print(self.q)", uses=("self.q",))
 
-    assert "the new code relies on `self.q`, which A does not set" in says(source, edit)
+    assert "the new code relies on `self.q`, which A does not set" in refusal(source, edit)

@@ -1,4 +1,4 @@
-"""What replaces, hides or cuts off the code that an overlay changes is named, and the overlay refused."""
+"""An overlay is refused if something replaces, hides or cuts off the code that it changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vpatch import DeleteStatements, InsertAfter, ReplaceExpr
 from vpatch.core.overlay import Catalogued, Overlay, Part, Shape
 from vpatch.core.verdict import State
 
-from tests.core.test_landing import CALL, CLASS, HELP, says
+from tests.core.test_landing import CALL, CLASS, HELP, refusal
 from tests.snippets import FILE, applied, make, module, overlay
 
 IN_THE_WAY = {
@@ -37,11 +37,11 @@ IN_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize(("behind", "told"), IN_THE_WAY.values(), ids=IN_THE_WAY)
-def test_what_replaces_the_patched_code(behind: str, told: str) -> None:
+@pytest.mark.parametrize(("behind", "message"), IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_code_that_replaces_the_patched_code(behind: str, message: str) -> None:
     source = dedent(CLASS).lstrip("\n") + behind
 
-    assert told in says(source, HELP, CALL)
+    assert message in refusal(source, HELP, CALL)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_what_replaces_the_patched_code(behind: str, told: str) -> None:
         "from helpers import help_it\n",
     ],
 )
-def test_what_does_not_replace_it(behind: str) -> None:
+def test_definitions_that_replace_nothing(behind: str) -> None:
     assert applied(module(dedent(CLASS).lstrip("\n") + behind), overlay(HELP, CALL))
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("(self, size, help_it):\n        anchor()", "a parameter of `A.f` hides the import of `help_it`"),
         ("(self, size):\n        help_it = 1\n        anchor()", "`help_it = 1`, hides the import of `help_it`"),
@@ -78,15 +78,15 @@ def test_what_does_not_replace_it(behind: str) -> None:
         ("(self, size):\n        while True: ...\n        anchor()", "`help_it(size)` never runs"),
     ],
 )
-def test_what_hides_an_import_or_keeps_the_code_from_running(body: str, told: str) -> None:
-    assert told in says(f"class A:\n    def f{body}\n", HELP, CALL)
+def test_hidden_imports_and_code_that_never_runs(body: str, message: str) -> None:
+    assert message in refusal(f"class A:\n    def f{body}\n", HELP, CALL)
 
 
 @pytest.mark.parametrize("head", ["if False:", "if TYPE_CHECKING:", "if not True:"])
 def test_a_definition_that_never_runs(head: str) -> None:
     source = f"{head}\n    class A:\n        def f(self, size):\n            anchor()\n"
 
-    assert "`A` is defined only where it never runs" in says(source, HELP, CALL)
+    assert "`A` is defined only where it never runs" in refusal(source, HELP, CALL)
 
 
 @pytest.mark.parametrize(
@@ -109,32 +109,32 @@ def test_decorators(decorator: str, kept: bool) -> None:  # noqa: FBT001
     if kept:
         assert applied(module(source), overlay(HELP, CALL))
     else:
-        assert f"line 6: `@{decorator}` may replace `A.f` by something else" in says(source, HELP, CALL)
+        assert f"line 6: `@{decorator}` may replace `A.f` by something else" in refusal(source, HELP, CALL)
 
 
 @pytest.mark.parametrize("head", ["@property\n    def f(self): return 1\n", "f = property(print)\n"])
 @pytest.mark.parametrize(
-    ("behind", "told"),
+    ("behind", "message"),
     [
         ("@f.deleter\n    def f(self): ...\n", ""),
         ("@f.setter\n    def f(self, size): ...\n", "`@f.setter`, overrides `A.f`"),
         ("f = property(print)\n", "`f = property(print)`, overrides `A.f`"),
     ],
 )
-def test_accessors_of_a_property_belong_together(head: str, behind: str, told: str) -> None:
+def test_accessors_of_a_property_belong_together(head: str, behind: str, message: str) -> None:
     source = f"class A:\n    {head}    @f.setter\n    def f(self, size):\n        anchor()\n    {behind}"
     edit = InsertAfter(FILE, "A.f.setter", "anchor()", "help_it(size)")
 
-    if told:
-        assert told in says(source, HELP, edit)
+    if message:
+        assert message in refusal(source, HELP, edit)
     else:
         assert applied(module(source), overlay(HELP, edit))
 
 
-def test_a_getter_replaces_what_the_property_was_made_of() -> None:
+def test_a_getter_replaces_the_property() -> None:
     source = "class A:\n    @property\n    def f(self):\n        anchor()\n    @f.getter\n    def f(self): ...\n"
 
-    assert "`@f.getter`, overrides `A.f` of line 3" in says(source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
+    assert "`@f.getter`, overrides `A.f` of line 3" in refusal(source, InsertAfter(FILE, "A.f", "anchor()", "print()"))
 
 
 def test_a_method_may_be_called_setter() -> None:
@@ -161,18 +161,18 @@ def test_a_definition_beside_the_one_that_is_changed(first: str, second: str) ->
     source = EITHER.format(first, second)
     one = InsertAfter(FILE, "f", "anchor()", "print(2)")
 
-    assert "`def f():`, overrides `f` of line" in says(source, one)
+    assert "`def f():`, overrides `f` of line" in refusal(source, one)
     assert applied(module(source), overlay(one, LOG))
 
 
-def test_of_two_definitions_both_are_changed_by_a_deletion() -> None:
+def test_a_deletion_changes_both_of_two_definitions() -> None:
     source = EITHER.format("anchor()", "anchor()")
 
     assert applied(module(source), overlay(DeleteStatements(FILE, "f", "anchor()", count=2)))
 
 
 @pytest.mark.parametrize(
-    ("scope", "source", "told"),
+    ("scope", "source", "message"),
     [
         ("A", "class A:\n    @drop\n    def g(self): return 1\n", "`@drop` may replace `A.g`"),
         ("A", "class A:\n    def g(self): return 1\nA.g = other\n", "line 3 overrides `A.g` of line 2"),
@@ -184,18 +184,18 @@ def test_of_two_definitions_both_are_changed_by_a_deletion() -> None:
         ("f", "def f(): ...\n@drop\ndef f(): return 1\n", "`@drop` may replace `f`"),
     ],
 )
-def test_definitions_below_the_scope_of_an_edit(scope: str, source: str, told: str) -> None:
-    assert told in says(source, ReplaceExpr(FILE, scope, "1", "11"))
+def test_definitions_below_the_scope_of_an_edit(scope: str, source: str, message: str) -> None:
+    assert message in refusal(source, ReplaceExpr(FILE, scope, "1", "11"))
 
 
-def test_lines_are_those_of_the_file_as_it_is() -> None:
+def test_lines_are_those_on_disk() -> None:
     source = dedent(CLASS).lstrip("\n") + "A.f = other\n"
     (line,) = [n for n, text in enumerate(source.splitlines(), 1) if text == "A.f = other"]
 
-    assert f"line {line} overrides `A.f` of line 4" in says(source, HELP, CALL)
+    assert f"line {line} overrides `A.f` of line 4" in refusal(source, HELP, CALL)
 
 
-def test_what_another_part_imports_is_not_to_be_hidden_either() -> None:
+def test_an_import_of_another_part_must_not_be_hidden() -> None:
     parts = tuple(Part(name, (Shape("1.0", (edit,)),)) for name, edit in (("import", HELP), ("call", CALL)))
     item = Catalogued("demo", Overlay("Demo.", parts), "")
     source = "class A:\n    def f(self, size):\n        help_it = 1\n        anchor()\n"
@@ -206,7 +206,7 @@ def test_what_another_part_imports_is_not_to_be_hidden_either() -> None:
     assert "hides the import of `help_it`" in found.because
 
 
-def test_a_class_decorator_that_is_not_known_is_noted() -> None:
+def test_an_unknown_class_decorator_is_noted() -> None:
     source = dedent(CLASS).replace("class A", "@dataclass\n@vp.register('a')\n@changes(x)\nclass A")
 
     (found,) = make(module(source), overlay(HELP, CALL)).after

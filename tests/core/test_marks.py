@@ -83,7 +83,7 @@ def test_the_nearest_statement_carries_the_mark(code: str, name: str, carries: s
     assert marks_on(with_mark(node, "demo")) == ["demo"]
 
 
-def test_what_is_no_statement_has_no_mark() -> None:
+def test_only_statements_have_marks() -> None:
     module = cst.parse_module("a\n")
 
     with pytest.raises(LookupError):

@@ -1,4 +1,4 @@
-"""Code that nests too deeply is refused before libcst, which would die of it, sees it."""
+"""Code that nests too deeply is refused before libcst parses it and crashes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ DEEP: dict[str, Callable[[int], str]] = {
 def test_too_deep(kind: str, before: str) -> None:
     data = f"import a\n{before}\nx = 1\n{DEEP[kind](5000)}\n".encode()
 
-    # Of these, behind code that no Python takes, libcst's tokenizer and ours see the first few only.
+    # Behind code that no Python accepts, libcst's tokenizer and ours reach only the first few of these.
     for reach in ((), ("",)) if not before or kind not in {"indents", "formats"} else ():
         with pytest.raises(nesting.TooDeep, match=r"(nest|too many levels).* \(line \d+\)$"):
             elided(data, reach)
@@ -64,7 +64,7 @@ def test_too_deep(kind: str, before: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parentheses", "not", "and", "sums", "lambdas"])
-def test_the_line_is_named(kind: str) -> None:
+def test_the_message_names_the_line(kind: str) -> None:
     data = f"a = (1,\n2)\n\n{DEEP[kind](5000)}\nb = 3\n".encode()
 
     with pytest.raises(nesting.TooDeep, match=r"\(line 4\)"):
@@ -100,8 +100,8 @@ def test_long_and_flat_in_a_newer_python(kind: str) -> None:
         nesting.parse(data.decode())
 
 
-def test_an_encoding_hides_nothing() -> None:
-    """Bytes that are few words may be much code: UTF-7 writes any text as letters."""
+def test_limits_apply_to_decoded_text() -> None:
+    """UTF-7 writes any code as few words."""
     code = base64.b64encode("\n".join(["", "a = " + DEEP["and"](5000), ""]).encode("utf-16-be")).rstrip(b"=")
     data = b"# coding: utf-7\n+" + code + b"-\n"
     assert DEEP["and"](5000) in data.decode("utf-7")
@@ -123,7 +123,7 @@ def test_encodings_that_are_read(cookie: str) -> None:
 
 @pytest.mark.parametrize("cookie", ["latin-1", "utf-8"])
 def test_columns_count_in_any_encoding(cookie: str) -> None:
-    """Python counts columns in UTF-8, whatever the file is in."""
+    """Python counts columns in UTF-8, in files of any encoding."""
     data = f"# coding: {cookie}\nx = '{'é' * 40_000}'; y = {DEEP['and'](5000)}\n".encode(cookie)
 
     with pytest.raises(nesting.TooDeep, match=r"nested too deeply \(line 2\)$"):
@@ -144,13 +144,13 @@ MUCH = {
 
 @pytest.mark.parametrize("kind", MUCH)
 def test_too_much_code(kind: str) -> None:
-    """A megabyte of the shortest statements takes a gigabyte to parse, and libcst four more."""
-    says = f"too large: more than {nesting.TOKENS:,} tokens, the most that vpatch parses of a module"
+    """A megabyte of the shortest statements needs a gigabyte to parse, and four more for libcst."""
+    message = f"too large: more than {nesting.TOKENS:,} tokens, the most that vpatch parses of a module"
     tracemalloc.start()
     data = MUCH[kind].encode()
     before, _ = tracemalloc.get_traced_memory()
 
-    with pytest.raises(Lost, match=f"^{says}$"):
+    with pytest.raises(Lost, match=f"^{message}$"):
         Workspace({FILE: data}.get).source(FILE)
 
     _, peak = tracemalloc.get_traced_memory()
@@ -159,7 +159,9 @@ def test_too_much_code(kind: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_module_of_a_release_has_room(release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_module_of_a_release_is_within_the_limits(
+    release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nesting, "TOKENS", nesting.TOKENS // 4)
 
     for module in pristine(release).rglob("*.py"):
@@ -168,7 +170,7 @@ def test_every_module_of_a_release_has_room(release: str, pristine: Trees, monke
 
 
 def test_memory_at_the_limit() -> None:
-    """The worst code known, in a process of its own: its address space is limited."""
+    """The worst known code, in a process with limited address space."""
     script = f"""
 import resource
 from vpatch.core.workspace import Workspace
@@ -178,8 +180,8 @@ Workspace({{"a.py": b"a\\n" * {nesting.TOKENS // 2}}}.get).source("a.py")
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_libcst_bears_the_limits() -> None:
-    """In a process of its own: it would die."""
+def test_libcst_parses_code_at_the_limits() -> None:
+    """In a process of its own, which might crash."""
     script = """
 import libcst
 for text in (" and ".join("a" * 1000), "(" * 199 + "1" + ")" * 199, "not " * 2500 + "1", "lambda: " * 900 + "1"):
@@ -188,8 +190,8 @@ for text in (" and ".join("a" * 1000), "(" * 199 + "1" + ")" * 199, "not " * 250
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_what_cannot_be_written_is_no_bug_of_ours() -> None:
-    """Deep enough for Python's limit of recursion, not for the parsers'."""
+def test_code_too_deep_to_write_is_a_failure() -> None:
+    """Too deep for Python's recursion limit, but not for the parsers."""
     deep = f"import a\nx = {'not ' * 700}1\n\x0c\n".encode()
     with pytest.raises(Lost, match="not valid Python: nested too deeply"):
         Workspace({FILE: deep}.get).source(FILE)

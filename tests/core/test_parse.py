@@ -1,4 +1,4 @@
-"""What is left out before parsing comes back byte by byte, and nothing that is looked at is left out."""
+"""Elided code comes back byte for byte, and code in reach is never elided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpatch.core.parse import elide, restore
 
 
 def elided(data: bytes, reach: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
-    """Elide a module as the parser does: one that Python cannot parse stays whole."""
+    """Elide a module as the parser does; a module that Python cannot parse stays whole."""
     try:
         tree = nesting.parse(nesting.decode(data)[0])
     except (SyntaxError, ValueError, LookupError):
@@ -81,7 +81,7 @@ CASES = {
     ("first",): ('"""One."""',),
     ("first.inner",): ('"""One."""',),
     ("Outer",): ("attribute = 1", "return inner", "return await self.it", "def deep", "return 3"),
-    # A method that begins on the line of its header stays where its class is read; so does a class's last member.
+    # In a class in reach, a method that begins on the line of its header stays, and so does the last member.
     ("Outer.run",): ("return await self.it",),
     ("Outer.Inner.deep",): ("def deep", "return 3"),
     ("Outer.name", "conditional"): ("return inner", "return 4", "return 5", "return 6"),
@@ -91,7 +91,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("reach", "there"), CASES.items())
-def test_only_what_is_read_stays(reach: tuple[str, ...], there: tuple[str, ...]) -> None:
+def test_only_code_in_reach_stays(reach: tuple[str, ...], there: tuple[str, ...]) -> None:
     rest, bodies = elided(MODULE.encode(), reach)
 
     assert tuple(piece for piece in PIECES if piece in rest.decode()) == there
@@ -167,7 +167,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("data", WHOLE.values(), ids=WHOLE)
-def test_what_cannot_be_left_out_safely_stays(data: bytes) -> None:
+def test_code_that_cannot_be_elided_safely_stays(data: bytes) -> None:
     assert elided(data, ()) == (data, ())
 
 

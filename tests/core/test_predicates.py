@@ -1,10 +1,10 @@
-"""Every question has three answers, and a file that is not there or not Python gives none."""
+"""Every predicate has three answers; for a file that is missing or not Python, it is unknown."""
 
 from __future__ import annotations
 
 import pytest
 from vpatch import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
-from vpatch.core.engine import _reach  # what a predicate is given to see
+from vpatch.core.engine import _reach  # the code that a predicate reads
 from vpatch.core.overlay import Predicate
 from vpatch.core.parse import Cache
 from vpatch.core.workspace import Workspace
@@ -106,7 +106,7 @@ def test_operators_combine_predicates() -> None:
 
 @pytest.mark.parametrize("data", [None, b"def (", b"x = '\xff'\n"])
 @pytest.mark.parametrize("predicate", [p for p, _ in ANSWERS if getattr(p, "file", "")], ids=str)
-def test_no_file_no_answer(predicate: Predicate, data: bytes | None) -> None:
+def test_a_missing_file_is_unknown(predicate: Predicate, data: bytes | None) -> None:
     files = {} if data is None else {FILE: data}
     answer = predicate.ask(workspace(files, predicate))
 
@@ -125,7 +125,7 @@ class A(Near, Other):
 
 
 @pytest.mark.parametrize(
-    ("source", "attributes", "holds", "says"),
+    ("source", "attributes", "holds", "message"),
     [
         (SETTING, ("x", "y", "z", "far", "__init__"), True, "A sets what the new code relies on"),
         (SETTING, ("x", "other"), False, "A does not set `self.other`"),
@@ -134,10 +134,10 @@ class A(Near, Other):
         (None, ("x",), None, "no such file"),
     ],
 )
-def test_sets(source: str | None, attributes: tuple[str, ...], holds: bool | None, says: str) -> None:  # noqa: FBT001
+def test_sets(source: str | None, attributes: tuple[str, ...], holds: bool | None, message: str) -> None:  # noqa: FBT001
     files = Workspace(lambda _: None if source is None else source.encode())
 
     answer = Sets(FILE, "A", attributes).ask(files)
 
     assert answer.holds is holds
-    assert says in answer.because
+    assert message in answer.because

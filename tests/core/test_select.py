@@ -1,4 +1,4 @@
-"""Scopes, statements and expressions, found where they are."""
+"""Find scopes, statements and expressions."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ def test_every_definition_has_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "says"),
+    ("scope", "message"),
     [("B.pp", "no 'B.pp' here; nearest: 'B.p'"), ("zzzz", "no 'zzzz' here"), ("B.o.x", "no 'B.o.x' here")],
 )
-def test_a_name_that_is_not_there(scope: str, says: str) -> None:
+def test_a_missing_name(scope: str, message: str) -> None:
     with pytest.raises(Lost) as lost:
         scopes(source(CODE), scope)
-    assert str(lost.value).startswith(says)
+    assert str(lost.value).startswith(message)
 
 
-def test_a_header_may_be_free() -> None:
+def test_a_header_may_have_a_hole() -> None:
     found = source("def f():\n    if g(1, 2) and x:\n        a\n    elif h(3):\n        b\n")
 
     assert len(scopes(found, "f", ["if g(...) and x"])) == 1
@@ -127,14 +127,14 @@ def test_a_block_of_code_keeps_the_comments_above_it() -> None:
     assert [cst.Module([]).code_for_node(statement) for statement in (first, second)] == ["# one\na\n", "# two\nb\n"]
 
 
-def test_runs_stand_directly_in_a_block() -> None:
+def test_runs_are_directly_in_a_block() -> None:
     root = Spot((), source("a\nb\nif x:\n    a\n    b\na; b\na\nb\n").module)
 
     assert [run[0].path for run in runs(root, block("a\nb"))] == [(("body", 0),), (("body", 4),)]
     assert runs(Spot((), source("if x: a\n").module.body[0]), block("a")) == []
 
 
-def test_expressions_are_not_looked_for_in_themselves() -> None:
+def test_matches_inside_a_match_do_not_count() -> None:
     root = Spot((), source("f(f(1))\ng(f(1))\n").module)
 
     assert len(expressions(root, expression("f(...)"), exactly=False)) == 2

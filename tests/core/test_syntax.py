@@ -53,7 +53,7 @@ def test_layout_does_not_count(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), OTHER)
-def test_everything_else_counts(a: str, b: str) -> None:
+def test_all_else_makes_a_difference(a: str, b: str) -> None:
     assert not same(one(a), one(b))
     assert not same(one(b), one(a))
     assert fingerprint(one(a)) != fingerprint(one(b))
@@ -79,15 +79,15 @@ def test_everything_else_counts(a: str, b: str) -> None:
         ("...", "...", True),
     ],
 )
-def test_a_hole_stands_for_any_run(pattern: str, found: str, *, holds: bool) -> None:
+def test_a_hole_matches_any_run(pattern: str, found: str, *, holds: bool) -> None:
     assert matches(one(pattern), one(found)) is holds
 
 
-def test_a_hole_is_free_only_in_a_pattern() -> None:
+def test_a_hole_matches_only_in_a_pattern() -> None:
     assert not same(one("f(...)"), one("f(a)"))
 
 
-def test_a_long_block_is_no_deep_recursion() -> None:
+def test_a_long_block_needs_no_deep_recursion() -> None:
     code = "if a:\n" + "    b\n" * 3000
 
     assert same(one(code), one(code))
@@ -120,14 +120,14 @@ blocks = st.recursive(
 
 @STEADY
 @given(blocks, blocks)
-def test_a_fingerprint_tells_as_much_as_a_comparison(a: str, b: str) -> None:
+def test_a_fingerprint_distinguishes_as_much_as_a_comparison(a: str, b: str) -> None:
     assert (fingerprint(one(a)) == fingerprint(one(b))) == same(one(a), one(b))
     assert same(one(a), one(a))
 
 
 @STEADY
 @given(blocks, st.data())
-def test_what_is_spliced_stands_at_its_path(code: str, data: st.DataObject) -> None:
+def test_spliced_nodes_are_at_their_path(code: str, data: st.DataObject) -> None:
     module = cst.parse_module(code)
     spots = [s for s in walk_expressions(Spot((), module)) if isinstance(s.node, cst.BaseExpression)]
     spot = data.draw(st.sampled_from(spots))
@@ -147,7 +147,7 @@ def test_a_walk_meets_every_node_outermost_first() -> None:
     assert [s.node.value for s in spots if isinstance(s.node, cst.Name)] == ["a", "b", "c"]
 
 
-def test_a_walk_over_expressions_leaves_out_what_is_only_a_name() -> None:
+def test_a_walk_over_expressions_leaves_out_bound_names() -> None:
     code = "from m import n as o\ndef d(p, q: a = b): c.e(f=g)\nx = 's' 't'\n"
     found = [s.node for s in walk_expressions(Spot((), cst.parse_module(code)))]
 

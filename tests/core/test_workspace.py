@@ -1,4 +1,4 @@
-"""Files as bytes and as syntax: what is read, what is parsed, what survives."""
+"""Files as bytes and as syntax trees: reading, parsing, changing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["names_of_fragments"]
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (None, "no such file"),
         (b"x = (\n", "not valid Python"),
@@ -31,11 +31,11 @@ __all__ = ["names_of_fragments"]
         (b"\\\nx\n", "has whitespace"),
     ],
 )
-def test_a_file_that_cannot_be_used(data: bytes | None, says: str) -> None:
+def test_a_file_that_cannot_be_used(data: bytes | None, message: str) -> None:
     files = Workspace({FILE: data}.get)
 
     for _ in range(2):
-        with pytest.raises(Lost, match=says):
+        with pytest.raises(Lost, match=message):
             files.source(FILE)
 
 
@@ -58,7 +58,7 @@ def test_equal_bytes_are_parsed_and_read_once() -> None:
     assert one.analyzed(FILE) is two.analyzed(FILE)
 
 
-def test_changes_are_what_differs() -> None:
+def test_changes_are_the_files_that_differ() -> None:
     files = Workspace({FILE: b"x\n", "same.py": b"y\n"}.get)
     source = files.source(FILE)
     files.read("same.py")
@@ -136,7 +136,7 @@ def test_every_byte_outside_the_edited_code_survives(data: bytes) -> None:
     assert new.endswith(b"\n") is data.endswith(b"\n")
 
 
-def test_code_that_the_files_encoding_lacks() -> None:
+def test_a_character_that_the_encoding_lacks() -> None:
     item = overlay(ReplaceExpr(FILE, "", old="a", new="'\u0394'"))
 
     with pytest.raises(Failure, match="cannot encode"):

@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from vpatch.cli.options import chosen, overlay_option, reported, unwinding, verbose_option
-from vpatch.cli.output import Report, as_json, tell
-from vpatch.cli.progress import bar
+from vpatch.cli.output import Report, bar, tell
 from vpatch.errors import Failure
 from vpatch.image.checks import failed
 from vpatch.image.config import Base, extra_required
@@ -146,7 +145,7 @@ def _together(reports: Sequence[Report]) -> Report:
     return Report(
         "build",
         problems=[problem for report in reports for problem in report.problems],
-        extra={"builds": [json.loads(as_json(report)) for report in reports]},
+        extra={"builds": [json.loads(report.as_json()) for report in reports]},
         lines=[line for report in reports for line in report.lines or ()],
         failed=any(report.failed for report in reports),
     )

@@ -19,7 +19,7 @@ import click
 from vpatch.cli.output import tell
 
 _COMMANDS = {
-    "fetch": "fetch",
+    "fetch": "releases",
     "status": "tree",
     "diff": "tree",
     "apply": "tree",
@@ -29,7 +29,7 @@ _COMMANDS = {
     "show": "catalogue",
     "new": "new",
     "matrix": "matrix",
-    "cache": "cache",
+    "cache": "releases",
     "plan": "plan",
     "build": "image",
     "test": "image",
@@ -39,7 +39,7 @@ _COMMANDS = {
 
 
 class _Program(click.Group):
-    """Commands by name, each imported when it is called: what one needs would slow all the others down."""
+    """Commands by name. A command is imported when it is called, since its imports would slow down the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

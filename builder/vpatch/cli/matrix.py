@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 from vpatch.cli.options import overlay_option, reported, unwinding
-from vpatch.cli.output import Report, tell
-from vpatch.cli.progress import share
+from vpatch.cli.output import Report, share, tell
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.baseline import Kind, changes

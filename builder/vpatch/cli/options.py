@@ -1,4 +1,4 @@
-"""What the commands have in common: arguments, options, and the way from a result to the exit code."""
+"""What commands share: arguments, options, and the way from a report to the exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-    """Give the overlay ids that begin with what was typed, for the shell's completion."""
+    """Complete an overlay id for the shell."""
     try:
         return [item.id for item in discover() if item.id.startswith(typed)]
     except Failure:
@@ -33,7 +33,7 @@ def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed
 
 
 def overlay_option(default: str = "every one that is not opt-in") -> Callable[[Command], Command]:
-    """Add `--overlay`; `default` says what is selected without it."""
+    """Add `--overlay`; `default` describes the selection without it."""
     return click.option(
         "--overlay",
         "ids",
@@ -61,7 +61,7 @@ def tree_options(command: Command) -> Command:
 
 
 def verbose_option(command: Command) -> Command:
-    """Add `-v`: print what the package's modules log, such as the servers that get the user's credentials."""
+    """Add `-v`: print what vpatch logs, such as the servers that get the user's credentials."""
 
     def listen(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:  # noqa: FBT001 - click's
         if verbose:
@@ -86,7 +86,7 @@ def _logged() -> Iterator[None]:
 
 
 def reported(command: Callable[..., Report]) -> Callable[..., int]:
-    """Add `--json`, show the report that the command returns, and give the exit code. A `Failure` is a report too."""
+    """Add `--json`; print the report that the command returns, or its `Failure`, and return the exit code."""
 
     @click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")
     @functools.wraps(command)
@@ -101,10 +101,10 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
         try:
             show(report, as_object=as_object)
         except BrokenPipeError:
-            raise  # click ends quietly: nobody reads any more
+            raise  # click ends quietly: the reader is gone
         except OSError as error:
             if sys.stdout:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more, at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again at exit
             tell(str(Problem("cannot write", "standard output", cause(error))))
             return 1
         return report.exit_code
@@ -113,17 +113,21 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
 
 
 def unwinding() -> None:
-    """Let SIGTERM end the run as SIGINT does, so that what it made or started goes, however it ends."""
+    """Let SIGTERM end the run as SIGINT does, so that containers and temporary files are removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def tree_of(tree: Path | None, python: Path | None) -> Tree:
-    """Find the vLLM that TREE or `--python` names."""
+    """Find the vLLM that TREE or `--python` names.
+
+    Raises:
+        click.UsageError: both are given.
+    """
     if tree and python:
         raise click.UsageError("TREE and --python name two trees: leave one out")
     return locate(tree, python)
 
 
 def chosen(ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
-    """Give the overlays that `--overlay` names, or the default ones."""
+    """Return the overlays that `--overlay` names, or the default ones."""
     return select(discover(), ids)

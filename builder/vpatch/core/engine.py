@@ -1,7 +1,4 @@
-"""The engine: from the bytes of a tree to verdicts, and to the new bytes of every file that changes.
-
-It writes nothing.
-"""
+"""The engine: from the bytes of a tree to verdicts, and to the new bytes of files. It writes nothing."""
 
 from __future__ import annotations
 
@@ -20,18 +17,14 @@ from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem
 
 Read = Callable[[str], bytes | None]
-"""Returns the bytes of a file of a tree by its POSIX path, None if there is no such file."""
+"""Returns the bytes of a file of a tree by its POSIX path, None if the tree lacks it."""
 
 _Part = tuple[str, str]
 """The ids of an overlay and of a part of it."""
 
 
 class Engine:
-    """Judges trees by a fixed set of overlays. It parses equal bytes of a file once, however often it is asked.
-
-    Args:
-        overlays: the overlays that questions may be about.
-    """
+    """Judges trees by a fixed set of overlays, and parses equal bytes of a file once."""
 
     def __init__(self, overlays: Iterable[Catalogued]) -> None:
         self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
@@ -53,14 +46,9 @@ class Engine:
         return tuple(dict.fromkeys((*self._reach, *(file for part in parts for file in part.files))))
 
     def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
-        """Judge a tree.
+        """Judge a tree by some of the engine's overlays, by default all, in the order of their ids.
 
-        Args:
-            read: the tree.
-            overlays: some of the engine's; only these can be in conflict with each other. Default: all.
-
-        Returns:
-            The verdicts in the order of the overlays' ids.
+        Only overlays that are judged together can be in conflict.
 
         Raises:
             Failure: an edit or a predicate raised an exception.
@@ -68,13 +56,12 @@ class Engine:
         return self._status(Workspace(read, self._cache), overlays)
 
     def plan(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> Changeset:
-        """Compute the whole change that applies overlays to a tree.
+        """Compute the whole change that applies overlays, by default all, to a tree.
 
-        If any of them is `drifted` or in `conflict`, nothing changes, and the changeset has every problem. The
-        arguments are those of `status`.
+        If any of them is `drifted` or in `conflict`, nothing changes, and the changeset has every problem.
 
         Raises:
-            RuntimeError: a postcondition does not hold once the result is parsed again: a bug of an overlay or an edit.
+            RuntimeError: a postcondition does not hold in the parsed result, which is a bug in an overlay or an edit.
             Failure: an edit or a predicate raised an exception.
         """
         chosen = self.overlays if overlays is None else tuple(overlays)
@@ -95,12 +82,12 @@ class Engine:
         raise RuntimeError("\n".join(map(str, broken)))
 
     def forget(self, but: Collection[bytes] = ()) -> None:
-        """Forget what was parsed, but for files with these contents."""
+        """Drop all parsed modules, except those with these bytes."""
         self._cache.forget(but)
         self._landed.clear()
 
     def _status(self, files: Workspace, overlays: Iterable[Catalogued] | None) -> tuple[Verdict, ...]:
-        """Judge the overlays, apply the pending ones to `files`, and judge the code where it landed."""
+        """Judge the overlays, apply the pending ones to `files`, and check their code there."""
         chosen = self.overlays if overlays is None else sorted(overlays, key=lambda item: item.id)
         judged = [judge(item, files) for item in chosen]
         conflicts = _conflicts(judged)
@@ -111,16 +98,16 @@ class Engine:
         wrong: dict[_Part, list[Problem]] = {}
         notes: dict[_Part, tuple[str, ...]] = {}
         for one in judged:
-            problems, told = self._landing(one, files)
+            problems, remarks = self._landing(one, files)
             wrong |= {(one.verdict.id, part): found for part, found in problems.items()}
-            notes |= {(one.verdict.id, part): found for part, found in told.items()}
+            notes |= {(one.verdict.id, part): found for part, found in remarks.items()}
         judged = [_with_problems(one, wrong, State.DRIFTED) for one in judged]
         return tuple(_with_notes(one.verdict, notes) for one in judged)
 
     def _landing(
         self, judgement: Judgement, files: Workspace
     ) -> tuple[dict[str, list[Problem]], dict[str, tuple[str, ...]]]:
-        """Return what is wrong with inserted code, and remarks on it, by part. Equal code is judged once."""
+        """Return the problems and notes on inserted code, by part. Equal code is checked once."""
         found = dict(_landed(judgement, files))
         pairs = [pair for findings in found.values() for pair in findings]
         key = (tuple(pairs), tuple(files.read(file) for file in dict.fromkeys(edit.file for edit, _ in pairs)))
@@ -135,7 +122,7 @@ class Engine:
 
 
 def _reach(overlays: Iterable[Catalogued]) -> dict[str, frozenset[str]]:
-    """Return the code that overlays read in each file, as qualified names."""
+    """Return the qualified names that overlays read in each file."""
     found: dict[str, set[str]] = {}
     for part in (part for item in overlays for part in item.overlay.parts):
         edits = (edit.reach for shape in part.shapes for edit in shape.edits)
@@ -150,7 +137,7 @@ def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
 
 
 def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
-    """Yield the parts that the edits left in another state than intended."""
+    """Yield a problem for each part that the edits left in an unexpected state."""
     for was, part in zip(old.parts, new.parts, strict=True):
         expected = State.APPLIED if was.state is State.PENDING else was.state
         if part.state is not expected:
@@ -159,7 +146,7 @@ def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:
 
 
 def _conflicts(judged: Sequence[Judgement]) -> dict[_Part, list[Problem]]:
-    """Return, by part, the code that it changes and a part of another overlay changes, too."""
+    """Return the conflicts of each part with parts of other overlays."""
     claims = [
         (one.verdict.id, part.verdict.name, edit, finding)
         for one in judged
@@ -192,7 +179,7 @@ def _apply(judgement: Judgement, files: Workspace) -> None:
 
 
 def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, check.Findings]]:
-    """Yield the parts that are applied by now, each with the findings of its edits."""
+    """Yield the parts that are applied in `files`, each with the findings of its edits."""
     name, states = judgement.verdict.id, {State.APPLIED}
     if judgement.verdict.state is State.PENDING:
         states.add(State.PENDING)
@@ -202,8 +189,6 @@ def _landed(judgement: Judgement, files: Workspace) -> Iterator[tuple[str, check
 
 
 def _with_problems(judgement: Judgement, problems: Mapping[_Part, list[Problem]], state: State) -> Judgement:
-    """Put the parts that have problems into a state."""
-
     def revised(part: PartVerdict) -> PartVerdict:
         found = tuple(dict.fromkeys(problems.get((judgement.verdict.id, part.name), ())))
         if not found:

@@ -15,6 +15,7 @@ from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
 
 Findings: TypeAlias = tuple[tuple[Edit, Finding], ...]
+Shapes: TypeAlias = Sequence[tuple[Shape, Findings]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ def judge(item: Catalogued, files: Workspace) -> Judgement:
     Raises:
         Failure: an edit or a predicate raised an exception.
     """
-    looked = [[(shape, _look(shape, files, item.id)) for shape in part.shapes] for part in item.overlay.parts]
+    looked = [
+        [(shape, tuple((edit, find(edit, files, item.id)) for edit in shape.edits)) for shape in part.shapes]
+        for part in item.overlay.parts
+    ]
     stray = _stray(item.id, [finding for shapes in looked for _, finding in shapes], files)
     parts = [
         _judge_part(part, shapes, item, files, stray) for part, shapes in zip(item.overlay.parts, looked, strict=True)
@@ -83,10 +87,6 @@ def _ask(predicate: Predicate | None, files: Workspace, overlay: str) -> Answer:
         return predicate.ask(files)
 
 
-def _look(shape: Shape, files: Workspace, overlay: str) -> Findings:
-    return tuple((edit, find(edit, files, overlay)) for edit in shape.edits)
-
-
 def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[Problem, ...]:
     """Find marks of the overlay that no edit accounts for.
 
@@ -107,38 +107,42 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
     return tuple(problems)
 
 
+def _marks_upstream(shapes: Shapes) -> bool:
+    # The path of a file that the overlay added is empty.
+    return any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
+
+
 def _found(findings: Findings) -> set[Found]:
     return {finding.found for _, finding in findings}
 
 
+def _matched(shapes: Shapes, files: Workspace, overlay: str, *, ours: bool) -> Shapes:
+    return [
+        (shape, findings)
+        for shape, findings in shapes
+        if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, overlay).holds)
+    ]
+
+
 def _judge_part(
-    part: Part,
-    shapes: Sequence[tuple[Shape, Findings]],
-    item: Catalogued,
-    files: Workspace,
-    stray: tuple[Problem, ...],
+    part: Part, shapes: Shapes, item: Catalogued, files: Workspace, stray: tuple[Problem, ...]
 ) -> JudgedPart:
     verdict = PartVerdict(part.name, State.DRIFTED, "", part.files)
     if stray:
         return JudgedPart(replace(verdict, because=stray[0].cause, problems=stray), ())
 
     whole = [(shape, findings) for shape, findings in shapes if _found(findings) == {Found.AFTER}]
-    for shape, findings in whole:
-        if any(finding.marked for _, finding in findings):
-            reason = "every change of the overlay is there, with its marks"
-            return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
+    applied = [pair for pair in whole if any(finding.marked for _, finding in pair[1])]
+    if applied:
+        shape, findings = applied[0]
+        reason = "every change of the overlay is there, with its marks"
+        return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
-    # Marks on upstream's code; the mark of a file that the overlay added has the empty path.
-    ours = any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
-    ready = [
-        (shape, findings)
-        for shape, findings in shapes
-        if Found.LOST not in _found(findings) and (ours or shape.when is None or _ask(shape.when, files, item.id).holds)
-    ]
+    ours = _marks_upstream(shapes)
+    ready = _matched(shapes, files, item.id, ours=ours)
     merged = _ask(None if ours else part.merged, files, item.id)
     if merged.holds or whole:
-        links = ", ".join(part.upstream or item.overlay.upstream)
-        return JudgedPart(_merged(verdict, merged, ready, links), ())
+        return JudgedPart(_merged(verdict, merged, ready, part.upstream or item.overlay.upstream), ())
 
     if ready:
         shape, findings = ready[0]
@@ -153,8 +157,9 @@ def _judge_part(
     return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
 
 
-def _merged(verdict: PartVerdict, merged: Answer, ready: Sequence[tuple[Shape, Findings]], links: str) -> PartVerdict:
+def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple[str, ...]) -> PartVerdict:
     """Return the verdict for code that upstream changed, drifted if a shape still matches the code before."""
+    links = ", ".join(upstream)
     undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
     if undone:
         proof = merged.because or "one shape is as the overlay would make it"
@@ -165,12 +170,7 @@ def _merged(verdict: PartVerdict, merged: Answer, ready: Sequence[tuple[Shape, F
     return replace(verdict, state=State.MERGED, because=reason)
 
 
-def _drifted(
-    verdict: PartVerdict,
-    shapes: Sequence[tuple[Shape, Findings]],
-    when: dict[str, Answer],
-    unsure: Sequence[Answer],
-) -> PartVerdict:
+def _drifted(verdict: PartVerdict, shapes: Shapes, when: dict[str, Answer], unsure: Sequence[Answer]) -> PartVerdict:
     """Return the verdict with what the closest shape expected and what stands there instead."""
     shape, findings = min(shapes, key=lambda pair: sum(finding.found is Found.LOST for _, finding in pair[1]))
     problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]

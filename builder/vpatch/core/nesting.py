@@ -1,10 +1,10 @@
-"""Keep code from the parsers that nests too deeply, of which libcst would die, or that would take too much memory.
+"""Refuse code that nests too deeply or is too large for the parsers.
 
-libcst 1.8 dies at about 2,000 nested brackets, 6,000 lambdas or 10,000 `and`s on a stack of 8 MiB. Python's own parser
-has limits below most of these, which differ between its versions, and is ten times as fast, so it looks first. `elide`
-needs its result anyway. The deepest syntax tree of a released vLLM has 28 levels.
+On a stack of 8 MiB, libcst 1.8 crashes at about 2,000 nested brackets, 6,000 lambdas or 10,000 `and`s. Python's own
+parser has lower limits for most of these, which differ between its versions, and is ten times as fast, so it runs
+first. The deepest syntax tree of a released vLLM has 28 levels.
 
-What is measured is the decoded text, which is what libcst parses: a codec may make much code of few bytes.
+The limits apply to the decoded text: a codec may expand few bytes to much code.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from itertools import accumulate, islice
 from typing import Any
 
 LIMIT = 1000
-"""Levels at most. libcst bears six times as many."""
+"""The most levels; libcst parses six times as many."""
 TOKENS = 250_000
-"""Words, signs and line ends of one module at most: four times as many as in the largest of a released vLLM."""
-_TOLD = ("nested", "too many levels of indentation")
+"""The most words, signs and line ends in a module: four times as many as in the largest of a released vLLM."""
+_NESTING_MESSAGES = ("nested", "too many levels of indentation")
 _TOKEN = re.compile(r"\w+|[^\w\s]|[\r\n]")
-# Text in these comes back byte for byte. UTF-7, for one, has many spellings of the same text.
+# These encode a text in one way only; UTF-7, for example, has several.
 _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "ascii", "iso8859-1"})
 
 
 class Refused(Exception):
-    """A module that libcst must not see; the text says why."""
+    """A module that libcst must not parse; the text says why."""
 
 
 class TooDeep(Refused):
-    """Code that nests too deeply; says how, and in which line."""
+    """Code that nests too deeply, with the kind of nesting and the line."""
 
     def __init__(self, line: int, how: str = "nested too deeply") -> None:
         super().__init__(f"not valid Python: {how} (line {line})")
@@ -45,8 +45,8 @@ def decode(data: bytes) -> tuple[str, str]:
 
     Raises:
         Refused: the encoding is not UTF-8, ASCII or Latin-1.
-        SyntaxError: there is no such encoding.
-        UnicodeDecodeError: the bytes are not in that encoding.
+        SyntaxError: the encoding does not exist.
+        UnicodeDecodeError: the bytes do not have that encoding.
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     if codecs.lookup(encoding).name not in _ENCODINGS:
@@ -55,25 +55,23 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def bound(text: str) -> None:
-    """Refuse a module whose syntax tree could take more than a gigabyte: libcst's has up to 4,200 bytes a token.
+    """Refuse a module whose syntax tree could take more than a gigabyte, at libcst's 4,200 bytes a token.
 
-    Bytes would be a poor measure: a token of vLLM's largest module has six, one of the shortest code has one.
+    The size in bytes would mislead: a token takes six in vLLM's largest module and can take one.
 
     Raises:
-        Refused: it has more tokens than `TOKENS`.
+        Refused: the module has more than `TOKENS` tokens.
     """
     if len(text) > TOKENS and next(islice(_TOKEN.finditer(text), TOKENS, None), None):
         raise Refused(f"too large: more than {TOKENS:,} tokens, the most that vpatch parses of a module")
 
 
 def parse(text: str) -> ast.Module:
-    """Parse a module, decoded, by Python's own parser.
+    """Parse a decoded module with Python's own parser.
 
     Raises:
-        Refused: it is too large.
-        TooDeep: libcst must not see it.
-        SyntaxError: Python cannot parse it, and libcst may try: it may be of a newer Python.
-        ValueError: as SyntaxError.
+        Refused: the module is too large, or nests too deeply (`TooDeep`).
+        SyntaxError, ValueError: Python cannot parse it. libcst may try: the code may be for a newer Python.
     """
     bound(text)
     try:
@@ -81,9 +79,9 @@ def parse(text: str) -> ast.Module:
     except (MemoryError, RecursionError) as error:
         raise TooDeep(max(_levels(text), default=(0, 1))[1]) from error
     except (SyntaxError, ValueError) as error:
-        told = str(getattr(error, "msg", ""))
-        if any(words in told for words in _TOLD):
-            raise TooDeep(getattr(error, "lineno", None) or 1, told) from error
+        message = str(getattr(error, "msg", ""))
+        if any(words in message for words in _NESTING_MESSAGES):
+            raise TooDeep(getattr(error, "lineno", None) or 1, message) from error
         _check(text)
         raise
     data = text.encode()  # Python counts columns in UTF-8
@@ -97,15 +95,11 @@ def parse(text: str) -> ast.Module:
 
 
 def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield where statements, or the headers of compound ones, begin and end that could nest too deeply, in bytes.
+    """Yield the bytes, begin and end, of statements or headers whose expressions could nest too deeply.
 
     Raises:
-        TooDeep: statements nest too deeply, as those of an `elif` do below the one before.
+        TooDeep: statements nest too deeply; an `elif` is below the one before.
     """
-
-    def at(line: int, column: int) -> int:
-        return starts[line - 1] + column
-
     left: list[tuple[Any, int]] = [(node, 1) for node in tree.body]
     while left:
         node, level = left.pop()
@@ -115,35 +109,34 @@ def _long_statements(tree: ast.Module, starts: list[int]) -> Iterator[tuple[int,
         for name in names:
             left += [(child, level + 1) for child in getattr(node, name)]
         if isinstance(node, ast.match_case) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-            continue  # the first has no place of its own, and is looked at with its `match`; the second is a text
+            continue  # the first has no position and belongs to its `match`; the second is a string
         if node.end_lineno == node.lineno and node.end_col_offset - node.col_offset <= LIMIT:
             continue
         top = node if not getattr(node, "decorator_list", ()) else node.decorator_list[0]
-        first = at(top.lineno, top.col_offset)
+        first = starts[top.lineno - 1] + top.col_offset
         body = node.body[0] if "body" in names else None
-        last = at(body.lineno, body.col_offset) if body else at(node.end_lineno, node.end_col_offset)
+        end = (body.lineno, body.col_offset) if body else (node.end_lineno, node.end_col_offset)
+        last = starts[end[0] - 1] + end[1]
         if last - first > LIMIT:
             yield first, last
 
 
 @cache
 def _blocks(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the fields of a kind of statement that hold statements."""
     return tuple(name for name in ("body", "handlers", "orelse", "finalbody", "cases") if name in kind._fields)
 
 
 def _check(text: str, before: int = 0) -> None:
-    """Raise TooDeep if the tokens of `text`, which `before` lines precede, could nest too deeply."""
     for levels, line in _levels(text):
         if levels > LIMIT:
             raise TooDeep(before + line)
 
 
 def _levels(code: str) -> Iterator[tuple[int, int]]:
-    """Yield an upper bound of the levels at each token, and its line, as far as `code` has tokens.
+    """Yield an upper bound of the levels at each token, with its line, up to the first error.
 
-    A level takes a token of its own. What stands before a comma or a new line is beside, and not above, what follows.
-    An `elif` is below the one before.
+    Each level takes a token. Code before a comma or a new line does not contain the code behind it. An `elif` is below
+    the one before.
     """
     counts, branches = [0], 0
     try:

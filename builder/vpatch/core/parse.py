@@ -1,7 +1,7 @@
 """Parse a module for the edits, without the code that no overlay reads.
 
-Parsing is most of a run's time, and an overlay reads two or three functions of a file of thousands of lines. All other
-functions and class bodies are replaced by string placeholders with as many lines, and come back byte for byte.
+Parsing takes most of a run's time, and an overlay reads few functions of a long file. String placeholders with as many
+lines replace all other functions and class bodies, which come back byte for byte.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from vpatch.core.syntax import Path, along, splice
 from vpatch.core.verdict import Finding
 
 _LABEL = "vpatch:elided:"
-# A number, and how many statements it stands for.
+# A number, and the number of statements that it replaces.
 _PLACEHOLDER = re.compile(rf'"""{_LABEL}(\d+):(\d+)[\r\n]*"""')
 _MARK = "# vpatch:"
 # Whitespace that libcst drops: form feeds, lone carriage returns, lines of nothing but a backslash.
 _ODD = re.compile(rb"\f|\r(?!\n)|^[ \t]*\\\r?\n", re.MULTILINE)
 
 Scopes = Collection[str]
-"""Qualified names of the code that is read, with everything below them; "" is the whole module."""
+"""Qualified names of the code to parse, with everything below them; "" is the whole module."""
 
 
 class Lost(Exception):
-    """An edit does not find its code as declared; the message describes what stands there instead.
+    """An edit does not find its code; the message describes what it finds instead.
 
-    The end of the message, `hint`, is computed when the message is read: it is slow and rarely needed.
+    `hint` returns the end of the message. It is called only to format the message, since it is slow.
     """
 
     def __init__(self, because: str, hint: Callable[[], str] = str) -> None:
@@ -43,7 +43,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """One parsed module of the tree; `elided` holds the code behind the placeholders."""
+    """One parsed module; `elided` is the code that placeholders replace."""
 
     file: str
     module: cst.Module
@@ -64,7 +64,7 @@ class Source:
         return line if len(line) <= 80 else line[:77] + "..."
 
     def line(self, path: Path) -> int:
-        """Return the line on which the statement at or around `path` begins. Slow: for error messages."""
+        """Return the first line of the statement at or around `path`. Slow: for error messages."""
         nodes = along(self.module, path)
         depth = next(depth for depth in range(len(path), 0, -1) if hasattr(nodes[depth], "leading_lines"))
         here = cst.EmptyLine(comment=cst.Comment("# \0"))
@@ -76,7 +76,7 @@ class Source:
 
 @dataclass
 class Parsed:
-    """A module's bytes, parsed when first asked for, with what edits found in them."""
+    """A module's bytes, parsed lazily, with the findings of edits in them."""
 
     file: str
     data: bytes
@@ -90,7 +90,7 @@ class Parsed:
         """Return Python's own syntax tree.
 
         Raises:
-            Lost: the module is too large or too deeply nested to be parsed.
+            Lost: the module is too large or nests too deeply.
             SyntaxError, ValueError, LookupError: Python cannot parse it.
         """
         if self._tree is None:
@@ -105,7 +105,7 @@ class Parsed:
         return self._tree
 
     def analyzed(self) -> Module:
-        """Return what the module's names mean.
+        """Return the module's scopes.
 
         Raises:
             Lost: the module cannot be parsed.
@@ -123,7 +123,7 @@ class Parsed:
         """Return libcst's syntax tree, with placeholders for the code outside `reach`.
 
         Raises:
-            Lost: the module cannot be parsed, or libcst would not write it back as it is.
+            Lost: libcst cannot parse the module, or would not write it back unchanged.
         """
         if self._source is None:
             try:
@@ -155,9 +155,9 @@ class Parsed:
 
 
 class Cache:
-    """The modules that one engine has parsed; equal bytes of a file are parsed once.
+    """The modules that one engine has parsed, each once for equal bytes.
 
-    `reach` maps each file to the qualified names that overlays read in it. A file that it lacks is parsed whole.
+    `reach` maps each file to the qualified names that overlays read in it. Other files are parsed whole.
     """
 
     def __init__(self, reach: dict[str, frozenset[str]] | None = None) -> None:
@@ -177,14 +177,14 @@ class Cache:
 
 
 def elide(data: bytes, tree: ast.Module, scopes: Scopes) -> tuple[bytes, tuple[str, ...]]:
-    """Return a module with placeholders for the code outside `scopes`, and the code that they stand for.
+    """Return a module with placeholders for the code outside `scopes`, and the replaced code.
 
-    Line numbers stay. Module-level statements and the headers of module-level definitions stay, too.
+    Line numbers, module-level statements and the headers of module-level definitions stay.
 
     Args:
         data: the module's bytes, which `nesting.decode` accepts.
         tree: its syntax tree.
-        scopes: the code that is read.
+        scopes: the code to parse.
     """
     text, encoding = nesting.decode(data)
     # Python's line numbers must be those of split("\n").
@@ -207,7 +207,7 @@ def elide(data: bytes, tree: ast.Module, scopes: Scopes) -> tuple[bytes, tuple[s
 
 
 def restore(data: bytes, bodies: Sequence[str], encoding: str) -> bytes:
-    """Replace the placeholders by the code that `elide` returned."""
+    """Replace the placeholders by the code that `elide` replaced."""
     if not bodies:
         return data
     text = data.decode(encoding)
@@ -215,7 +215,7 @@ def restore(data: bytes, bodies: Sequence[str], encoding: str) -> bytes:
 
 
 def width(node: cst.CSTNode) -> int:
-    """Return how many statements of Python's syntax tree a line of libcst's tree stands for."""
+    """Return the number of statements in Python's syntax tree for a line of libcst's tree."""
     match node:
         case cst.SimpleStatementLine(body=[cst.Expr(value=cst.SimpleString(value=text))]):
             found = _PLACEHOLDER.fullmatch(text)
@@ -237,7 +237,7 @@ class _Elision:
         self._scopes = [tuple(scope.split(".")) for scope in scopes]
 
     def module(self, block: Sequence[ast.AST], owner: _Name = ()) -> Iterator[_Span]:
-        """Yield the bodies of definitions in a block; everything else in it stays."""
+        """Yield the bodies of definitions in a block."""
         for node in block:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from self._definition(node, (*owner, node.name))
@@ -254,9 +254,10 @@ class _Elision:
             yield span
 
     def _members(self, block: Sequence[ast.stmt], owner: _Name) -> Iterator[_Span]:
-        """Yield runs of members of a class that lead to no scope.
+        """Yield runs of members of a class that contain no scope.
 
-        The last member stays: comments behind it belong to its block. A marked definition stays: edits sort by it.
+        The last member stays, since comments behind it belong to its block. Marked definitions stay, since edits sort
+        by them.
         """
         run: list[ast.stmt] = []
         for node in block[:-1]:
@@ -291,7 +292,7 @@ class _Elision:
         return any(scope[: len(name)] == name for scope in self._scopes)
 
     def _span(self, block: Sequence[ast.stmt]) -> _Span | None:
-        """Return the lines of statements, None if they begin on the line of the header or of another statement."""
+        """Return the lines of statements, None if the first shares its line with the code before it."""
         head = block[0]
         first = min([head.lineno, *(decorator.lineno for decorator in getattr(head, "decorator_list", ()))]) - 1
         before = self._lines[first].encode()[: head.col_offset]

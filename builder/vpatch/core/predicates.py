@@ -40,8 +40,8 @@ class _OfModule(_Combinable, ABC):
 
     @property
     def reach(self) -> Reach:
-        """The code outside functions."""
-        return ((self.file, None),)
+        """The scope that it reads."""
+        return ((self.file, self._reads()),)
 
     def ask(self, files: Workspace) -> Answer:
         """Answer from the module's code; unknown if the module or its scope cannot be read."""
@@ -50,13 +50,11 @@ class _OfModule(_Combinable, ABC):
         except Lost as lost:
             return Answer(None, f"{self.file}: {lost}")
 
+    def _reads(self) -> str | None:
+        return None  # the code outside functions
+
     @abstractmethod
     def _answer(self, files: Workspace) -> Answer: ...
-
-
-def _around(name: str) -> str | None:
-    """Return what must be parsed to see a definition: nothing inside functions at module level."""
-    return name if "." in name else None
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,8 @@ class Defines(_OfModule):
     file: str
     name: str
 
-    @property
-    def reach(self) -> Reach:
-        """The definitions around it."""
-        return ((self.file, _around(self.name)),)
+    def _reads(self) -> str | None:
+        return self.name if "." in self.name else None
 
     def _answer(self, files: Workspace) -> Answer:
         root = Spot((), files.source(self.file).module)
@@ -89,10 +85,8 @@ class Takes(_OfModule):
     parameter: str
     first: bool = False
 
-    @property
-    def reach(self) -> Reach:
-        """The definitions around the function."""
-        return ((self.file, _around(self.function)),)
+    def _reads(self) -> str | None:
+        return self.function if "." in self.function else None
 
     def _answer(self, files: Workspace) -> Answer:
         try:
@@ -129,8 +123,8 @@ class Sets(_OfModule):
         except (SyntaxError, ValueError, LookupError) as error:
             raise Lost(f"there is not one class {self.owner!r}") from error
         missing = sorted(set(self.attributes) - set(module.attributes(module.scope.inner(owner))))
-        told = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
-        return Answer(not missing, f"{self.file}: {self.owner} {told}")
+        outcome = f"does not set `self.{missing[0]}`" if missing else "sets what the new code relies on"
+        return Answer(not missing, f"{self.file}: {self.owner} {outcome}")
 
 
 @dataclass(frozen=True)
@@ -141,10 +135,8 @@ class Contains(_OfModule):
     scope: str
     code: str
 
-    @property
-    def reach(self) -> Reach:
-        """The scope."""
-        return ((self.file, self.scope),)
+    def _reads(self) -> str | None:
+        return self.scope
 
     def _answer(self, files: Workspace) -> Answer:
         owners = scopes(files.source(self.file), self.scope)
@@ -205,10 +197,8 @@ class Imports(_OfModule):
     name: str
     scope: str = ""
 
-    @property
-    def reach(self) -> Reach:
-        """The function, or the module's code outside functions."""
-        return ((self.file, self.scope or None),)
+    def _reads(self) -> str | None:
+        return self.scope or None
 
     def _answer(self, files: Workspace) -> Answer:
         owners = scopes(files.source(self.file), self.scope)

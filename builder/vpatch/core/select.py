@@ -1,4 +1,4 @@
-"""Where an edit works: scopes by qualified name, statements and expressions by their syntax."""
+"""Find the code of edits: scopes by qualified name, statements and expressions by their syntax."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def block(code: str) -> tuple[cst.BaseStatement, ...]:
 
 
 def headline(code: str) -> str:
-    """Give the first line of an edit's code, as it is quoted in messages."""
+    """Return the first line of an edit's code, for messages."""
     return code.strip().splitlines()[0]
 
 
 def _bound_name(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
-    """Give the qualified name's steps that a definition answers to; none for an `@overload` stub.
+    """Return the steps that a definition adds to a qualified name, none for an `@overload` stub.
 
-    A property's accessors are told apart as `name`, `name.setter` and `name.deleter`.
+    The accessors of a property are `name`, `name.setter` and `name.deleter`.
     """
     name = node.name.value
     for decorator in node.decorators:
@@ -47,7 +47,7 @@ def _bound_name(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
 
 
 def definitions(owner: Spot) -> Iterator[Spot]:
-    """Give the functions and classes that are defined in `owner`, also in its `if`, `try`, `with` and other blocks."""
+    """Yield the functions and classes defined in `owner`, its `if`, `try`, `with` and other blocks included."""
     for step, child in steps(owner.node, BLOCKS):
         if type(child) in _definitions():
             yield Spot((*owner.path, step), child)
@@ -66,7 +66,7 @@ def _simple() -> frozenset[type]:
 
 
 def names(owner: Spot, prefix: str = "") -> Iterator[tuple[str, Spot]]:
-    """Give every definition below `owner` with its qualified name."""
+    """Yield every definition below `owner` with its qualified name."""
     for spot in definitions(owner):
         if bound := _bound_name(spot.node):  # type: ignore[arg-type]
             name = prefix + ".".join(bound)
@@ -88,7 +88,6 @@ _BRANCHES = {"else": "orelse", "elif": "orelse", "except": "handlers", "finally"
 
 
 def _header(code: str) -> cst.CSTNode:
-    """Parse the header of a block, written without its colon."""
     match code.partition(" ")[0]:
         case "try":
             return block("try: ...\nfinally: ...")[0]
@@ -98,7 +97,7 @@ def _header(code: str) -> cst.CSTNode:
 
 
 def _branches(owner: Spot, header: str) -> Iterator[Spot]:
-    """Give the branches of `owner` itself, not of what is in it, that begin with `header`."""
+    """Yield the branches of the statement `owner` that begin with `header`."""
     word = header.partition(" ")[0]
     for step, child in steps(owner.node, [_BRANCHES[word]]):
         spot = Spot((*owner.path, step), child)
@@ -112,7 +111,6 @@ def _branches(owner: Spot, header: str) -> Iterator[Spot]:
 
 
 def _inner(owner: Spot, header: str) -> Iterator[Spot]:
-    """Give the blocks directly in `owner` that begin with `header`."""
     if header.partition(" ")[0] in _BRANCHES:
         yield from _branches(owner, header)
         return
@@ -123,10 +121,10 @@ def _inner(owner: Spot, header: str) -> Iterator[Spot]:
 
 
 def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]:
-    """Give the blocks that a qualified name, and then the headers in `within`, lead to.
+    """Resolve a qualified name, and then the headers in `within`, to blocks.
 
     Raises:
-        Lost: there is none; the message names the nearest qualified name, or the header that is missing.
+        Lost: nothing has the name; the message has the nearest one. Or a header is missing.
     """
     root = Spot((), source.module)
     found = list(_resolve(root, scope.split(".") if scope else ()))
@@ -143,13 +141,13 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
 def _nearest_name(source: Source, scope: str) -> str:
     import difflib
 
-    whole = cst.parse_module(source.bytes)  # names may hide behind placeholders
+    whole = cst.parse_module(source.bytes)  # without placeholders
     near = difflib.get_close_matches(scope, [name for name, _ in names(Spot((), whole))], 1, 0.6)
     return f"; nearest: {near[0]!r}" if near else ""
 
 
 def lines(owner: Spot) -> list[Spot]:
-    """Give the statements that stand directly in a block, one a line or compound; none for a one-line suite."""
+    """List the lines and compound statements directly in a block; none for a one-line suite."""
     path, node = owner.path, owner.node
     if not isinstance(node, cst.Module):
         path, node = (*path, ("body", -1)), getattr(node, "body", node)
@@ -159,7 +157,7 @@ def lines(owner: Spot) -> list[Spot]:
 
 
 def runs(owner: Spot, pattern: Sequence[cst.CSTNode], *, exactly: bool = False) -> list[list[Spot]]:
-    """Give the runs of consecutive statements directly in `owner` that match `pattern`, or are it `exactly`."""
+    """List the runs of statements directly in `owner` that match `pattern`, or equal it if `exactly`."""
     agree = same if exactly else matches
     here, size, found = lines(owner), len(pattern), list[list[Spot]]()
     start = 0
@@ -178,7 +176,7 @@ def expressions(
     exactly: bool = True,
     seen: Callable[[cst.CSTNode], cst.CSTNode] = lambda node: node,
 ) -> list[Spot]:
-    """Give the places at or below `owner` that are `pattern` once `seen` is done to them, not looking inside one."""
+    """List the outermost expressions in `owner` that match `pattern`, or equal it; `seen` changes them first."""
     agree, strings = (same if exactly else matches), {cst.SimpleString, cst.ConcatenatedString}
     kinds = strings if type(pattern) in strings else {type(pattern)}
     found: list[Spot] = []
@@ -189,12 +187,12 @@ def expressions(
 
 
 def inside(path: Path, other: Path) -> bool:
-    """Tell whether `path` is `other` or lies below it."""
+    """Whether `path` is `other` or lies below it."""
     return path[: len(other)] == other
 
 
 def _bare(node: cst.CSTNode) -> cst.CSTNode:
-    """Give a statement without comments above it and, where it is compound, without its blocks."""
+    """Return a statement without comments above it and without its blocks."""
     if isinstance(node, cst.Try):
         return _header("try")
     changes: dict[str, object] = {"leading_lines": ()} if hasattr(node, "leading_lines") else {}
@@ -206,7 +204,7 @@ def _bare(node: cst.CSTNode) -> cst.CSTNode:
 
 
 def nearest(source: Source, owners: Sequence[Spot], pattern: cst.CSTNode | Sequence[cst.CSTNode]) -> Callable[[], str]:
-    """Give, as a `Lost.hint`, the piece of code below `owners` that looks most like `pattern`."""
+    """Return the hint of a `Lost`: the code below `owners` that is most similar to `pattern`."""
 
     def hint() -> str:
         import difflib

@@ -1,7 +1,7 @@
-"""Syntax trees compared, walked and changed: whitespace, comments and redundant parentheses never count.
+"""Compare, walk and change libcst's trees. Whitespace, comments and redundant parentheses never count.
 
-A place in a tree is a path of (field, index) steps from its root, index -1 where the field holds one node. A change
-rebuilds only the nodes along the path; a visitor over the whole file would cost as much as parsing it.
+A path leads from the root to a node by steps of a field and an index, -1 if the field holds one node. A change rebuilds
+only the nodes along the path: a visitor would take as long as parsing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vpatch.core import cst
 Step: TypeAlias = tuple[str, int]
 Path: TypeAlias = tuple[Step, ...]
 
-# Fields that only lay code out; the ones that libcst names whitespace_* come on top.
+# Fields of layout, beside those that begin with whitespace_.
 _LAYOUT = frozenset(
     (
         *("leading_lines", "lines_after_decorators", "trailing_whitespace", "header", "footer", "indent"),
@@ -37,7 +37,7 @@ class Spot:
 # The fields that hold blocks, in the order of the source.
 BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 
-# Fields whose names are no expressions: of attributes, keyword arguments, parameters, definitions and imports.
+# Fields that hold a name but no expression: of attributes, keywords, parameters, definitions and imports.
 _NAMES = frozenset({"attr", "keyword", "module", "name"})
 
 
@@ -45,7 +45,7 @@ _node_classes: dict[type, bool] = {}
 
 
 def is_node(value: object) -> TypeGuard[cst.CSTNode]:
-    """Tell whether a value is a node. (Nodes have an abstract base class: `isinstance` costs much more than this.)"""
+    """Whether a value is a node. `isinstance` is much slower, since nodes have an abstract base class."""
     known = _node_classes.get(type(value))
     if known is None:
         known = _node_classes[type(value)] = isinstance(value, cst.CSTNode)
@@ -64,13 +64,13 @@ def _blocks() -> frozenset[type]:
 
 @cache
 def significant(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    """Give the fields of a node class that carry meaning."""
+    """Return the fields of a node class that carry meaning."""
     names = (f.name for f in fields(kind))
     return tuple(n for n in names if n not in _LAYOUT and not n.startswith(("whitespace", "_")))
 
 
 def statements(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
-    """Give a block's statements one by one, however they were laid out on lines."""
+    """Return a block's statements, whether or not they share lines."""
     flat: list[cst.CSTNode] = []
     for line in getattr(block, "body", ()):
         flat.extend(line.body if type(line) is cst.SimpleStatementLine else (line,))
@@ -78,7 +78,7 @@ def statements(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
 
 
 def evaluated(node: object) -> str | bytes | None:
-    """Give the value of a string literal, implicit concatenation included; None for anything else."""
+    """Return the value of a string literal, concatenated or not; None for anything else."""
     return node.evaluated_value if isinstance(node, cst.SimpleString | cst.ConcatenatedString) else None
 
 
@@ -120,20 +120,17 @@ def _same(pattern: object, found: object, *, holes: bool) -> bool:
 
 
 def same(pattern: cst.CSTNode | Sequence[cst.CSTNode], found: cst.CSTNode | Sequence[cst.CSTNode]) -> bool:
-    """Tell whether two pieces of code mean the same to Python's parser."""
+    """Whether two pieces of code are the same to Python's parser."""
     return _same(pattern, found, holes=False)
 
 
 def matches(pattern: cst.CSTNode | Sequence[cst.CSTNode], found: cst.CSTNode | Sequence[cst.CSTNode]) -> bool:
-    """Tell whether `found` is an instance of `pattern`.
-
-    As in Semgrep, `...` in the pattern stands for any expression, any run of arguments or any run of statements.
-    """
+    """Whether `found` matches `pattern`; as in Semgrep, `...` is any expression, run of arguments or of statements."""
     return _same(pattern, found, holes=True)
 
 
 def fingerprint(node: cst.CSTNode) -> str:
-    """Give 16 hexadecimal digits that two nodes share if, and in practice only if, they are the `same`."""
+    """Return 16 hexadecimal digits that are equal if and, in practice, only if two nodes are the `same`."""
 
     def spell(value: object) -> str:
         if is_node(value):
@@ -153,7 +150,7 @@ def fingerprint(node: cst.CSTNode) -> str:
 
 
 def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tuple[Step, cst.CSTNode]]:
-    """Give the children of `node` in the fields `names`, or all the meaningful ones, each with the step to it."""
+    """Yield the children of `node` in the fields `names`, by default all significant ones, each with its step."""
     for name in significant(type(node)) if names is None else names:
         value = getattr(node, name, None)
         if is_node(value):
@@ -165,7 +162,7 @@ def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tup
 
 
 def walk(spot: Spot) -> Iterator[Spot]:
-    """Give `spot` and every meaningful node below it, outermost first."""
+    """Yield `spot` and every significant node below it, outermost first."""
     todo = [spot]
     while todo:
         here = todo.pop()
@@ -174,7 +171,7 @@ def walk(spot: Spot) -> Iterator[Spot]:
 
 
 def walk_expressions(spot: Spot) -> Iterator[Spot]:
-    """Walk, but not into what is spelt like an expression and is none: a name that is bound, a piece of a string."""
+    """Walk, but not into what only looks like an expression: a bound name, a piece of a string."""
     todo = [spot]
     while todo:
         here = todo.pop()
@@ -189,7 +186,7 @@ def walk_expressions(spot: Spot) -> Iterator[Spot]:
 
 
 def along(root: cst.CSTNode, path: Path) -> list[cst.CSTNode]:
-    """Give the nodes that `path` passes, `root` first and its target last."""
+    """Return the nodes along `path`, the root first."""
     nodes = [root]
     for name, index in path:
         value = getattr(nodes[-1], name)
@@ -198,7 +195,7 @@ def along(root: cst.CSTNode, path: Path) -> list[cst.CSTNode]:
 
 
 def splice(root: cst.Module, path: Path, new: Sequence[cst.CSTNode]) -> cst.Module:
-    """Put `new` in the place of the node at `path`: any number of nodes in a sequence, exactly one elsewhere."""
+    """Replace the node at `path` by `new`: any number of nodes in a sequence, exactly one elsewhere."""
     nodes = along(root, path)
     fresh = list(new)
     for parent, (name, index) in zip(reversed(nodes[:-1]), reversed(path), strict=True):

@@ -1,4 +1,4 @@
-"""The files of a tree as bytes and as syntax. Changes stay in memory."""
+"""The files of a tree as bytes and as syntax trees. Changes stay in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Workspace:
-    """What the edits read and change.
+    """The files that edits read and change.
 
     Args:
         read: returns a file's bytes in the tree, None if the tree lacks it.

@@ -1,4 +1,4 @@
-"""Fragments of code are tested here, whose names nobody binds."""
+"""Let these tests use fragments of code whose names nothing binds."""
 
 from tests.snippets import names_of_fragments
 

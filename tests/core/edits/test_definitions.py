@@ -1,11 +1,11 @@
-"""AddFunction and ReplaceFunction: states, results, and what makes them drift."""
+"""AddFunction, ReplaceFunction and AddFile: results and drift."""
 
 from __future__ import annotations
 
 from itertools import permutations
 
 import pytest
-from vpatch import AddFunction, ReplaceFunction
+from vpatch import AddFile, AddFunction, Companion, ReplaceFunction
 from vpatch.core.overlay import Edit
 from vpatch.core.parse import Source
 from vpatch.core.select import scopes
@@ -13,7 +13,7 @@ from vpatch.core.syntax import fingerprint
 from vpatch.core.verdict import State
 from vpatch.core.workspace import Workspace
 
-from tests.snippets import FILE, Files, applied, becomes, drifts, make, module, overlay
+from tests.snippets import FILE, Files, applied, becomes, drifts, make, module, overlay, verdict
 
 NEW = "def g(self):\n    return 1"
 
@@ -48,7 +48,7 @@ def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "scope", "says"),
+    ("source", "scope", "message"),
     [
         ("class A:\n    def g(self): ...\n", "A", "'g' is defined already, and is another one"),
         ("class A: ...\n", "A", "its block is on the line of its header"),
@@ -56,11 +56,11 @@ def test_a_function_is_added(before: str, edit: Edit, after: str) -> None:
         ("class B:\n    x\n", "A", "no 'A' here"),
     ],
 )
-def test_adding_drifts(source: str, scope: str, says: str) -> None:
-    drifts(source, AddFunction(FILE, scope, NEW), says)
+def test_adding_drifts(source: str, scope: str, message: str) -> None:
+    drifts(source, AddFunction(FILE, scope, NEW), message)
 
 
-def test_the_order_of_two_overlays_leaves_no_trace() -> None:
+def test_the_order_of_overlays_does_not_matter() -> None:
     items = [overlay(AddFunction(FILE, "A", f"def {name}(self): ..."), name=name) for name in ("one", "two", "three")]
     start = module("class A:\n    x = 1\n")
     together = applied(start, *items)
@@ -125,26 +125,68 @@ def form(source: str, scope: str) -> str:
         ("A.a.inner", "            def inner(): return 1\n", "def inner(): return 2"),
     ],
 )
-def test_a_function_of_a_known_form_is_replaced(scope: str, old: str, new: str) -> None:
+def test_a_function_with_a_known_fingerprint_is_replaced(scope: str, old: str, new: str) -> None:
     edit = ReplaceFunction(FILE, scope, forms=("0" * 16, form(CLASS, scope)), new=new)
     indent = " " * (len(old) - len(old.lstrip()))
     made = "".join(f"{indent}{line}\n" for line in f"{new}  # vpatch: demo".splitlines())
     becomes(CLASS, edit, CLASS.replace(old, made))
 
 
-def test_layout_and_comments_are_no_form() -> None:
+def test_a_fingerprint_ignores_layout_and_comments() -> None:
     spread = CLASS.replace("return x", "return (  # why\n            x\n        )")
 
     assert form(spread, "A.o") == form(CLASS, "A.o")
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("x\ndef f(): return 2\n", "is none of the known: 0123 (line 2)"),
         ("if a:\n    def f(): return 2\nelse:\n    def f(): return 3\n", "is defined 2 times, 1 expected"),
         ("class f:\n    def f2(): ...\n", "is none of the known"),
     ],
 )
-def test_replacing_drifts(source: str, says: str) -> None:
-    drifts(source, ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1"), says)
+def test_replacing_drifts(source: str, message: str) -> None:
+    drifts(source, ReplaceFunction(FILE, "f", forms=("0123",), new="def f(): return 1"), message)
+
+
+COMPANION = "vllm/_vpatch/new.py"
+ADD = AddFile(COMPANION, "x = 'é'\n")
+
+
+def test_a_file_is_added_with_the_mark_first() -> None:
+    assert applied({}, overlay(ADD)) == {COMPANION: "# vpatch: demo\nx = 'é'\n".encode()}
+
+
+@pytest.mark.parametrize(
+    "data", [b"x = 1\n", b"# vpatch: demo\nx = 2\n", "# vpatch: demo\r\nx = 'é'\r\n".encode(), b""]
+)
+def test_another_file_of_that_name_drifts(data: bytes) -> None:
+    drifts({COMPANION: data}, ADD, "other contents" if b"vpatch" not in data else "another version"[:0] or "drifted")
+
+
+def test_marks_in_the_text_of_a_companion_do_not_count() -> None:
+    item = overlay(AddFile(COMPANION, "# vpatch: demo\n# vpatch: demo\n"))
+
+    assert verdict(applied({}, item), item).state is State.APPLIED
+
+
+def test_two_overlays_cannot_add_one_file() -> None:
+    changeset = make({}, overlay(ADD, name="one"), overlay(ADD, name="two"))
+
+    assert [v.state for v in changeset.before] == [State.CONFLICT] * 2
+
+
+@pytest.mark.parametrize("file", ["vllm/new.py", "/vllm/_vpatch/x.py", "../vllm/_vpatch/x.py"])
+def test_added_files_have_their_own_folder(file: str) -> None:
+    with pytest.raises(ValueError, match="is not below vllm/_vpatch/"):
+        AddFile(file, "")
+
+
+def test_a_companion_adds_a_module_of_a_package() -> None:
+    (edit,) = Companion("vpatch.errors").files
+
+    assert edit.file == "vllm/_vpatch/errors.py"
+    assert edit.text.startswith('"""What can go wrong')
+    files: Files = applied({}, overlay(edit))
+    assert list(files) == [edit.file]

@@ -1,11 +1,122 @@
-"""AddKeyword and AddParameter: layouts, states, and what makes them drift."""
+"""ReplaceExpr, AddKeyword and AddParameter: results, layouts and drift."""
 
 from __future__ import annotations
 
 import pytest
-from vpatch import AddKeyword, AddParameter
+from vpatch import AddKeyword, AddParameter, ReplaceExpr
+from vpatch.core.edits import classify
+from vpatch.core.parse import Lost
+from vpatch.core.verdict import Found, Landed, State
 
-from tests.snippets import FILE, becomes, drifts
+from tests.snippets import FILE, applied, becomes, drifts, module, overlay, verdict
+
+REPLACED = {
+    "name": ("x = a\n", "a", "b", "x = b  # vpatch: demo\n"),
+    "in a header": ("if a:\n    pass\n", "a", "b", "if b:  # vpatch: demo\n    pass\n"),
+    "in an elif": ("if a:\n    x\nelif c:\n    y\n", "c", "b", "if a:\n    x\nelif b:  # vpatch: demo\n    y\n"),
+    "in an except": ("try:\n    x\nexcept A:\n    y\n", "A", "B", "try:\n    x\nexcept B:  # vpatch: demo\n    y\n"),
+    "in a match": (
+        "match a:\n    case 1:\n        x\n",
+        "a",
+        "b",
+        "match b:  # vpatch: demo\n    case 1:\n        x\n",
+    ),
+    "in a case": (
+        "match z:\n    case 1 if a:\n        x\n",
+        "a",
+        "b",
+        "match z:\n    case 1 if b:  # vpatch: demo\n        x\n",
+    ),
+    "in a decorator": ("@a\ndef f(): pass\n", "a", "staticmethod", "@staticmethod\ndef f(): pass  # vpatch: demo\n"),
+    "in a one-line suite": ("if x: y(a)\n", "a", "b", "if x: y(b)  # vpatch: demo\n"),
+    "behind a comment": ("x = a  # why\n", "a", "b", "x = b  # why  # vpatch: demo\n"),
+    "new contains old": ("x = f(1)\n", "f(1)", "g(f(1))", "x = g(f(1))  # vpatch: demo\n"),
+    "old contains new": ("x = g(f(1))\n", "g(f(1))", "f(1)", "x = f(1)  # vpatch: demo\n"),
+    "over lines": ("x = f(\n    1,  # one\n    2,\n)\n", "f(1, 2)", "g(2)", "x = g(2)  # vpatch: demo\n"),
+    "parentheses kept": ("x = (\n    a  # why\n)\n", "a", "b or c", "x = (\n    b or c  # why\n)  # vpatch: demo\n"),
+    "parentheses added": ("x = a.y\n", "a", "b or c", "x = (b or c).y  # vpatch: demo\n"),
+    "parentheses not needed": ("x = f(a)\n", "a", "b or c", "x = f(b or c)  # vpatch: demo\n"),
+    "a starred argument": ("x = f(*a)\n", "a", "b or c", "x = f(*(b or c))  # vpatch: demo\n"),
+    "an attribute of a number": ("x = a.real\n", "a", "1", "x = (1).real  # vpatch: demo\n"),
+    "own parentheses": ("x = a + 1\n", "a", "(b - c)", "x = (b - c) + 1  # vpatch: demo\n"),
+    "no space before a string": ('def f():\n    return"a"\n', '"a"', "b", "def f():\n    return(b)  # vpatch: demo\n"),
+    "implicit concatenation": ('x = f("a" "b")\n', '"ab"', '"c"', 'x = f(("c"))  # vpatch: demo\n'),
+    "not an attribute": ("x = a\ny.a = f(a=1)\n", "a", "b", "x = b  # vpatch: demo\ny.a = f(a=1)\n"),
+    "not part of a string": ('x = "a" "b"\ny("a")\n', '"a"', "b", 'x = "a" "b"\ny((b))  # vpatch: demo\n'),
+    "in an f-string": ('x = f"{a}"\n', "a", "b", 'x = f"{b}"  # vpatch: demo\n'),
+}
+
+
+@pytest.mark.parametrize(("before", "old", "new", "after"), REPLACED.values(), ids=REPLACED)
+def test_an_expression_is_replaced(before: str, old: str, new: str, after: str) -> None:
+    becomes(before, ReplaceExpr(FILE, "", old=old, new=new), after)
+
+
+def test_as_many_expressions_as_declared_are_replaced() -> None:
+    becomes(
+        "def f():\n    a(1)\n    if x:\n        a(1)\n",
+        ReplaceExpr(FILE, "f", old="a(1)", new="b(1)", count=2),
+        "def f():\n    b(1)  # vpatch: demo\n    if x:\n        b(1)  # vpatch: demo\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "count", "message"),
+    [
+        ("x = 1\n", 1, "`f(1)` is not there"),
+        ("x = f(2)\n", 1, "nearest, line 1: `f(2)`"),
+        ("x = f(1)\ny = f(1)\n", 1, "`f(1)` is there 2 times, 1 expected"),
+        ("x = f(1)\n", 2, "`f(1)` is there 1 times, 2 expected"),
+        ("x = f(1)\ny = f(1)\nz = g(1)\n", 1, "is there 2 times, 1 expected, what replaces it 1 times"),
+        ("x = f(1)\ny = g(1)  # vpatch: demo\n", 1, "stand on code that this version does not make"),
+    ],
+)
+def test_another_number_drifts(source: str, count: int, message: str) -> None:
+    drifts(source, ReplaceExpr(FILE, "", old="f(1)", new="g(1)", count=count), message)
+
+
+def test_equal_code_of_upstream_elsewhere_stays() -> None:
+    item = overlay(ReplaceExpr(FILE, "", old="f(1)", new="g(1)"))
+
+    assert applied(module("x = f(1)\ny = g(1)\n"), item)[FILE] == b"x = g(1)  # vpatch: demo\ny = g(1)\n"
+    assert verdict(module("x = g(1)\ny = g(1)\n"), item).state is State.DRIFTED
+
+
+ONE, TWO = ((("body", 0),), (("body", 1),))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ours", "count", "found"),
+    [
+        ([[ONE]], [], (), 1, Found.BEFORE),
+        ([[ONE]], [[TWO]], (), 1, Found.BEFORE),
+        ([[ONE], [TWO]], [], (), 2, Found.BEFORE),
+        ([], [[ONE]], (), 1, Found.AFTER),
+        ([], [[ONE]], (ONE,), 1, Found.AFTER),
+        ([], [], (), 1, None),
+        ([[ONE]], [[TWO]], (TWO,), 1, None),
+        ([[ONE]], [], (), 2, None),
+        ([], [[ONE], [TWO]], (), 1, None),
+    ],
+)
+def test_old_and_new_code_are_counted(
+    old: list[list[tuple[tuple[str, int], ...]]],
+    new: list[list[tuple[tuple[str, int], ...]]],
+    ours: tuple[tuple[tuple[str, int], ...], ...],
+    count: int,
+    found: Found | None,
+) -> None:
+    def found_by() -> Found:
+        return classify(
+            old, new, frozenset(ours), count=count, wanted="`x`", hint=lambda: "; hint", landed=Landed
+        ).found
+
+    if found:
+        assert found_by() is found
+    else:
+        with pytest.raises(Lost, match=r"`x` is .*; hint"):
+            found_by()
+
 
 M = "  # vpatch: demo"
 
@@ -37,7 +148,7 @@ def test_a_keyword_is_added(before: str, after: str) -> None:
     becomes(before, AddKeyword(FILE, "", call="f(...)", keyword="k=1"), after)
 
 
-def test_a_call_need_not_be_free() -> None:
+def test_a_call_without_a_hole() -> None:
     becomes("f(a)\nf(b)\n", AddKeyword(FILE, "", call="f(a)", keyword="k=1"), f"f(a, k=1){M}\nf(b)\n")
 
 
@@ -50,7 +161,7 @@ def test_several_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "count", "says"),
+    ("source", "count", "message"),
     [
         ("f(1)\nf(2)\n", 1, "`f(...)` is there 2 times, 1 expected, with `k=1` 0 times"),
         ("f(1, k=1)\nf(2)\n", 2, "`f(...)` is there 2 times, 2 expected, with `k=1` 1 times"),
@@ -58,8 +169,8 @@ def test_several_calls() -> None:
         ("ff(2)\n", 1, "`f(...)` is not there, with `k=1` 0 times; nearest, line 1: `ff(2)`"),
     ],
 )
-def test_a_keyword_drifts(source: str, count: int, says: str) -> None:
-    drifts(source, AddKeyword(FILE, "", call="f(...)", keyword="k=1", count=count), says)
+def test_a_keyword_drifts(source: str, count: int, message: str) -> None:
+    drifts(source, AddKeyword(FILE, "", call="f(...)", keyword="k=1", count=count), message)
 
 
 PARAMETERS = {
@@ -108,7 +219,7 @@ def test_a_parameter_of_every_variant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("def f(b): ...\n", "no parameter 'a' to put `n: int = 1` behind"),
         ("def f(a, n: str): ...\n", "already has the parameter `n: str`"),
@@ -116,5 +227,5 @@ def test_a_parameter_of_every_variant() -> None:
         ("if x:\n    def f(a): ...\nelse:\n    def f(a): ...\n", "is defined 2 times, 1 expected; 0 have"),
     ],
 )
-def test_a_parameter_drifts(source: str, says: str) -> None:
-    drifts(source, AddParameter(FILE, "f", "n: int = 1", after="a"), says)
+def test_a_parameter_drifts(source: str, message: str) -> None:
+    drifts(source, AddParameter(FILE, "f", "n: int = 1", after="a"), message)

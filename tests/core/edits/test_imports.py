@@ -1,4 +1,4 @@
-"""EnsureImport and EnsureFutureAnnotations: places, what counts as there, and independence of the order."""
+"""EnsureImport and EnsureFutureAnnotations: places, imports of upstream, and any order of overlays."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PLACED: dict[str, tuple[str, Edit, str]] = {
 
 
 @pytest.mark.parametrize(("before", "edit", "after"), PLACED.values(), ids=PLACED)
-def test_the_import_is_put_where_it_belongs(before: str, edit: Edit, after: str) -> None:
+def test_the_place_of_an_import(before: str, edit: Edit, after: str) -> None:
     becomes(before, edit, after)
 
 
@@ -84,12 +84,12 @@ def test_the_import_is_put_where_it_belongs(before: str, edit: Edit, after: str)
         ("from __future__ import division, annotations\n", EnsureFutureAnnotations(FILE)),
     ],
 )
-def test_what_upstream_imports_is_enough(source: str, edit: Edit) -> None:
+def test_an_import_of_upstream_is_enough(source: str, edit: Edit) -> None:
     assert verdict(module(source), overlay(edit)).state is State.MERGED
 
 
 @pytest.mark.parametrize(
-    ("source", "edit", "says"),
+    ("source", "edit", "message"),
     [
         ("from a import b\n", ensure("import b"), "'b' is already bound by `from a import b`"),
         ("from a import c, b as d\n", ensure("from a import d"), "'d' is already bound by `from a import b as d`"),
@@ -102,8 +102,8 @@ def test_what_upstream_imports_is_enough(source: str, edit: Edit) -> None:
         ("from a import *\n", ensure("import b", "f"), "no 'f' here"),
     ],
 )
-def test_it_drifts(source: str, edit: Edit, says: str) -> None:
-    drifts(source, edit, says)
+def test_it_drifts(source: str, edit: Edit, message: str) -> None:
+    drifts(source, edit, message)
 
 
 FIRST = (
@@ -122,7 +122,7 @@ THIRD = (
 
 @pytest.mark.parametrize("source", ["", '"""Doc."""\n', "import os\n\nx = 1\n", "if TYPE_CHECKING:\n    import o\n"])
 @pytest.mark.parametrize("pair", [(FIRST, SECOND), (FIRST, THIRD)], ids=["shared", "typing"])
-def test_the_order_of_two_overlays_leaves_no_trace(source: str, pair: tuple[tuple[Edit, ...], ...]) -> None:
+def test_the_order_of_two_overlays_does_not_matter(source: str, pair: tuple[tuple[Edit, ...], ...]) -> None:
     one, two = (overlay(*edits, name=name) for edits, name in zip(pair, ("one", "two"), strict=True))
     start = module(source)
 

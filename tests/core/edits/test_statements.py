@@ -1,13 +1,13 @@
-"""ReplaceStatements, InsertAfter and InsertBefore: states, results, and what makes them drift."""
+"""ReplaceStatements, InsertAfter, InsertBefore and DeleteStatements: results and drift."""
 
 from __future__ import annotations
 
 import pytest
-from vpatch import InsertAfter, InsertBefore, ReplaceStatements
+from vpatch import Contains, DeleteStatements, InsertAfter, InsertBefore, Not, ReplaceStatements
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 
-from tests.snippets import FILE, applied, becomes, drifts, module, overlay, verdict
+from tests.snippets import FILE, applied, becomes, drifts, module, overlay, unmarked, verdict
 
 REPLACED = {
     "one": ("a()\nb()\n", "a()", "c()", "c()  # vpatch: demo\nb()\n"),
@@ -86,7 +86,7 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
 
 
 @pytest.mark.parametrize(
-    ("within", "says"),
+    ("within", "message"),
     [
         (("if aa",), "no block `if aa:` directly in it; nearest, line 2: `if a: ...`"),
         (("if a", "elif c"), "no block `elif c:` directly in it"),
@@ -95,8 +95,8 @@ def test_headers_lead_to_a_block(within: tuple[str, ...], old: str, line: int) -
         (("if a",), "`w()` is not there; nearest"),
     ],
 )
-def test_a_header_that_is_not_there_is_drift(within: tuple[str, ...], says: str) -> None:
-    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), says)
+def test_a_missing_header_drifts(within: tuple[str, ...], message: str) -> None:
+    drifts(WITHIN, ReplaceStatements(FILE, "f", old="w()", new="v()", within=within), message)
 
 
 INSERTED: dict[str, tuple[str, Edit, str]] = {
@@ -151,7 +151,7 @@ def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "edit", "says"),
+    ("source", "edit", "message"),
     [
         ("b(1)\n", InsertAfter(FILE, "", "b(2)", "c()"), "`b(2)` is not there; nearest, line 1: `b(1)`"),
         ("a()\na()\n", InsertAfter(FILE, "", "a()", "c()"), "`a()` is there 2 times, 1 expected"),
@@ -167,8 +167,8 @@ def test_statements_are_inserted(before: str, edit: Edit, after: str) -> None:
         ("def frob():\n    a()\n", InsertAfter(FILE, "frob_", "a()", "c()"), "no 'frob_' here; nearest: 'frob'"),
     ],
 )
-def test_it_drifts(source: str, edit: Edit, says: str) -> None:
-    drifts(source, edit, says)
+def test_inserting_and_replacing_drift(source: str, edit: Edit, message: str) -> None:
+    drifts(source, edit, message)
 
 
 def test_runs_that_overlap_are_counted_once() -> None:
@@ -177,13 +177,70 @@ def test_runs_that_overlap_are_counted_once() -> None:
     assert applied(module("a()\na()\na()\n"), item)[FILE] == b"b()  # vpatch: demo\na()\n"
 
 
-def test_marked_code_is_ours_though_it_completes_the_old_code_anew() -> None:
+def test_marked_code_does_not_complete_the_old_code_again() -> None:
     item = overlay(ReplaceStatements(FILE, "", old="a()\nb()", new="x()\na()"))
 
     assert applied(module("a()\nb()\nb()\n"), item)[FILE] == b"x()  # vpatch: demo\na()  # vpatch: demo\nb()\n"
 
 
-def test_a_changed_insertion_is_drift() -> None:
+def test_a_changed_insertion_drifts() -> None:
     item = overlay(InsertAfter(FILE, "", "a()", "c()"))
 
     assert verdict(module("a()\nc(1)  # vpatch: demo\n"), item).state is State.DRIFTED
+
+
+DELETED = {
+    "first": ("a()\nb()\n", "a()", "# vpatch: demo\nb()\n"),
+    "comments stay": (
+        "x\n# about a\na()  # gone\n# about b\nb()\n",
+        "a()",
+        "x\n# about a\n# vpatch: demo\n# about b\nb()\n",
+    ),
+    "several": ("a()\nb()\nc()\n", "a()\nb()", "# vpatch: demo\nc()\n"),
+    "compound": ("if a:\n    raise B('b' 'c')\nx\n", 'if a:\n    raise B("bc")', "# vpatch: demo\nx\n"),
+    "last": ("def f():\n    x\n    a()\n", "a()", "def f():\n    x\n    pass  # vpatch: demo\n"),
+    "only": ("def f():\n    a()\n", "a()", "def f():\n    pass  # vpatch: demo\n"),
+    "before a definition": ("a()\n@b\ndef f(): ...\n", "a()", "# vpatch: demo\n@b\ndef f(): ...\n"),
+}
+
+
+@pytest.mark.parametrize(("before", "old", "after"), DELETED.values(), ids=DELETED)
+def test_statements_are_deleted(before: str, old: str, after: str) -> None:
+    scope = "f" if before.startswith("def") else ""
+
+    assert applied(module(before), overlay(DeleteStatements(FILE, scope, old)))[FILE].decode() == after
+
+
+def test_as_many_statements_as_declared_are_deleted() -> None:
+    item = overlay(DeleteStatements(FILE, "", "a()", count=3))
+
+    assert applied(module("a()\na()\nb()\na()\n"), item)[FILE] == (
+        b"# vpatch: demo\n# vpatch: demo\nb()\npass  # vpatch: demo\n"
+    )
+
+
+def test_two_deletions_in_one_block() -> None:
+    item = overlay(DeleteStatements(FILE, "", "a()"), DeleteStatements(FILE, "", "b()"))
+
+    assert applied(module("a()\nx\nb()\ny\n"), item)[FILE] == b"# vpatch: demo\nx\n# vpatch: demo\ny\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a(1)\n", "`a(0)` is not there; nearest, line 1: `a(1)`"),
+        ("a(0)\na(0)\n", "`a(0)` is there 2 times, 1 expected"),
+        ("b\n", "`a(0)` is not there"),
+    ],
+)
+def test_deleting_drifts(source: str, message: str) -> None:
+    drifts(source, DeleteStatements(FILE, "", "a(0)"), message)
+
+
+def test_only_a_predicate_recognizes_a_deletion_by_upstream() -> None:
+    files = module("# vpatch: demo\nb()\n")
+    edit = DeleteStatements(FILE, "", "a()")
+
+    assert verdict(unmarked(files), overlay(edit)).state is State.DRIFTED
+    assert verdict(unmarked(files), overlay(edit, merged=Not(Contains(FILE, "", "a()")))).state is State.MERGED
+    assert verdict(files, overlay(edit)).state is State.APPLIED

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ModuleEdit(ABC):
-    """An `Edit` of a module's syntax tree, from a source to a source."""
+    """An `Edit` of a module's syntax tree."""
 
     file: str
     scope: str
@@ -79,21 +79,12 @@ def classify(
     wanted: str,
     hint: Callable[[], str],
 ) -> Finding:
-    """Classify an edit by how often the old and the new code occur.
+    """Classify an edit by how often the old and the new code occur; `ours` are the marked statements of the new.
 
     Some of each is drift: vpatch writes a file as a whole, so it leaves no edit half made.
 
-    Args:
-        old: the paths of each occurrence of the old code.
-        new: those of the new code.
-        ours: the paths of the marked statements in `new`.
-        landed: describes the code at a path in `new`.
-        count: the expected number of occurrences.
-        wanted: the old code, as quoted in the message.
-        hint: the end of the message.
-
     Raises:
-        Lost: neither occurs as often as expected.
+        Lost: neither occurs `count` times.
     """
     if len(old) == count and not ours:
         return Finding(Found.BEFORE, regions=tuple(path for paths in old for path in paths))

@@ -81,7 +81,7 @@ def _parenthesized(new: cst.BaseExpression, old: cst.CSTNode, parent: cst.CSTNod
     return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
-def _without_comments(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
+def _uncommented(space: cst.ParenthesizedWhitespace) -> cst.ParenthesizedWhitespace:
     return space.with_changes(first_line=cst.TrailingWhitespace(newline=space.first_line.newline), empty_lines=())
 
 
@@ -92,9 +92,7 @@ def _join(
 
     Comments stay on their lines, also one behind the last item.
     """
-    space = (
-        _without_comments(opening) if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
-    )
+    space = _uncommented(opening) if isinstance(opening, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
     if index < len(old):
         return [*old[:index], new.with_changes(comma=cst.Comma(whitespace_after=space)), *old[index:]]
     if not old:
@@ -106,7 +104,7 @@ def _join(
     if isinstance(closing, cst.ParenthesizedWhitespace):
         laid_out = space if isinstance(space, cst.ParenthesizedWhitespace) else closing
         space = laid_out.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
-        closing = _without_comments(closing)
+        closing = _uncommented(closing)
     if isinstance(comma, cst.Comma):
         last = last.with_changes(comma=comma.with_changes(whitespace_after=space))
         return [*old[:-1], last, new.with_changes(comma=comma.with_changes(whitespace_after=closing))]

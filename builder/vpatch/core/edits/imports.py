@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
@@ -61,6 +62,11 @@ def _bindings(node: cst.CSTNode) -> list[tuple[str, cst.CSTNode]]:
             case cst.AnnAssign(target=cst.Name(name), value=cst.BaseExpression()):
                 bound.append((name, small))
     return bound
+
+
+@cache
+def _wanted(statement: str) -> dict[str, cst.CSTNode]:
+    return dict(_bindings(block(statement)[0]))
 
 
 def _place(here: Sequence[Spot], new: cst.CSTNode, source: Source) -> int:
@@ -134,36 +140,46 @@ class EnsureImport(ModuleEdit):
         return [*owners, *guards], target
 
     def _find(self, source: Source, overlay: str) -> Finding:
-        wanted = _bindings(block(self.statement)[0])
+        wanted = _wanted(self.statement)
         owners, target = self._owners(source)
-        landed: dict[Path, set[str]] = {}
-        shared = False
-        for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
-            foreign = bool(marks_on(spot.node)) and not marked(source, spot.path, overlay)
-            names = self._provided(spot, wanted, source)
-            if names and (not foreign or owner is target):
-                landed[spot.path] = names
-                shared |= foreign
+        landed, shared = self._provided(owners, target, source, overlay)
         marks = {path for path in landed if marked(source, path, overlay)}
-        lacking = not dict(wanted).keys() <= set().union(*landed.values()) or (shared and not marks)
-        if marks and target and self.typing_only and marks_on(target.node):  # a guard that an overlay made
+        lacking = not wanted.keys() <= set().union(*landed.values()) or (shared and not marks)
+        if marks and target and self._added_guard(target):
             ours = marked(source, target.path, overlay)
             marks.update([target.path] if ours else ())
             lacking |= not ours
-        binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted)
+        binds = tuple((f"{self.scope}.{name}", fingerprint(import_)) for name, import_ in wanted.items())
         found = Found.BEFORE if lacking else Found.AFTER
         there = () if self.typing_only else tuple(self._landed(path, names) for path, names in landed.items())
         return Finding(found, marked=frozenset(marks), binds=binds, landed=there)
 
-    def _provided(self, spot: Spot, wanted: list[tuple[str, cst.CSTNode]], source: Source) -> set[str]:
-        """Return the names that a statement imports as wanted; it may bind none of the others."""
-        names = set()
+    def _provided(
+        self, owners: Sequence[Spot], target: Spot | None, source: Source, overlay: str
+    ) -> tuple[dict[Path, set[str]], bool]:
+        """Return the names that statements import as wanted, and whether a statement of another overlay does."""
+        landed: dict[Path, set[str]] = {}
+        shared = False
+        for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
+            foreign = bool(marks_on(spot.node)) and not marked(source, spot.path, overlay)
+            names = self._names(spot, source)
+            if names and (not foreign or owner is target):
+                landed[spot.path] = names
+                shared |= foreign
+        return landed, shared
+
+    def _names(self, spot: Spot, source: Source) -> set[str]:
+        """Return the names that a statement imports as wanted; it may bind no other of the wanted names."""
+        wanted, names = _wanted(self.statement), set()
         for name, bound in _bindings(spot.node):
-            if any(same(import_, bound) for _, import_ in wanted):
+            if any(same(import_, bound) for import_ in wanted.values()):
                 names.add(name)
-            elif name in dict(wanted):
+            elif name in wanted:
                 raise Lost(f"`{self.statement}`: {name!r} is already bound by `{source.text(bound)}`")
         return names
+
+    def _added_guard(self, target: Spot) -> bool:
+        return self.typing_only and bool(marks_on(target.node))
 
     def _landed(self, path: Path, names: set[str]) -> Landed:
         bound = () if "__future__" in self.statement else (name.partition(".")[0] for name in names)
@@ -183,7 +199,7 @@ class EnsureImport(ModuleEdit):
             gap = [cst.EmptyLine(indent=False)] if _is_future(line) and index else []
             new = with_mark(line.deep_clone().with_changes(leading_lines=gap), overlay)
             source = insert(source, target, index, new)
-        if self.typing_only and marks_on(target.node):
+        if self._added_guard(target):
             guard = along(source.module, target.path)[-1]
             source = source.put(target.path, with_mark(guard, overlay))
         return source

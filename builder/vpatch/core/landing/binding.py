@@ -1,4 +1,4 @@
-"""Python's scoping rules over one module: what a name refers to, and everything that binds it."""
+"""Python's scoping rules in one module: what a name refers to, and everything that binds it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(frozen=True)
 class Read:
-    """A name that some code reads; `late` where it does so after the statement ran, as the body of a lambda does."""
+    """A name that some code reads; `late`: only after its statement ran, as in the body of a lambda."""
 
     name: str
     late: bool = False
@@ -25,7 +25,7 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """A module, class or function, with the scope around it and the names that it takes from elsewhere."""
+    """A module, class or function, with the scope around it and the names that functions declare global."""
 
     node: ast.Module | Definition
     outer: Scope | None = None
@@ -33,7 +33,7 @@ class Scope:
     _inner: dict[Definition, Scope] = field(default_factory=dict)
 
     def inner(self, node: Definition) -> Scope:
-        """Enter a definition that stands directly in this scope."""
+        """Return the scope of a definition directly in this scope."""
         return self._inner.setdefault(node, Scope(node, self))
 
     @property
@@ -44,7 +44,7 @@ class Scope:
 
     @cached_property
     def parameters(self) -> Names:
-        """The parameters of a function, the names of type parameters included."""
+        """The names of a function's parameters, type parameters included."""
         names = {parameter.name for parameter in getattr(self.node, "type_params", ())}
         if isinstance(self.node, Function):
             names |= _parameters(self.node.args)
@@ -52,7 +52,7 @@ class Scope:
 
     @cached_property
     def flow(self) -> Flow:
-        """What is bound where in it."""
+        """The names that may be bound at each statement."""
         return flow(self.node.body, self.parameters)
 
     @cached_property
@@ -62,7 +62,7 @@ class Scope:
 
     @cached_property
     def own(self) -> Names:
-        """The names that are its own: bound, annotated or deleted anywhere in it."""
+        """The scope's own names: bound, annotated or deleted anywhere in it."""
         bound = frozenset().union(*self._bound.values(), self.parameters)
         if isinstance(self.node, Function):
             bound |= {name for stmt in self._bound for name in (*_deleted_by(stmt), *annotated_by(stmt))}
@@ -74,7 +74,7 @@ class Scope:
         return self.outer.module if self.outer else self
 
     def home(self, name: str) -> Scope | None:
-        """Find the scope whose variable `name` is, read here; None for a builtin, and for what nothing binds."""
+        """Return the scope that owns `name` as read here; None for builtins and unbound names."""
         scope: Scope | None = self
         if self._declared.get(name) == "global":
             scope = self.module
@@ -87,12 +87,9 @@ class Scope:
         return scope
 
     def binds(self, name: str, at: ast.AST, *, late: bool = False) -> bool:
-        """Whether `name` may be bound when code at `at` reads it, or `late`, after that code ran.
+        """Whether `name` may be bound when `at` reads it, or, if `late`, after `at` ran.
 
-        Args:
-            name: the name.
-            at: a statement, an exception handler or a match case, directly in this scope.
-            late: whether it is read only later, as by the body of a lambda.
+        `at` is a statement, an exception handler or a match case directly in this scope.
         """
         home = self.home(name)
         if home is None or home is home.module:
@@ -109,7 +106,7 @@ class Scope:
         return self.flow.binds(name, self.flow.before.get(at)) or name in _bound_on_the_way(at)
 
     def _run_by_import(self, at: ast.AST) -> ast.AST | None:
-        """Find the module's statement that runs `at` during import; None for code of functions, which runs later."""
+        """Return the module's statement that runs `at` during import; None inside functions, which run later."""
         if self.outer is None:
             return at
         return None if isinstance(self.node, Function) else self.outer._run_by_import(self.node)
@@ -128,14 +125,13 @@ class Scope:
         return found
 
     def binders(self, name: str) -> list[ast.stmt]:
-        """List the statements directly in this scope that may bind or delete `name` when it runs."""
+        """List the reachable statements directly in this scope that bind or delete `name`."""
         return self._binders.get(name, [])
 
     def origins(self, name: str) -> frozenset[str]:
-        """Resolve a dotted name, read in this scope, by the imports that bind its first part.
+        """Resolve a dotted name by the imports that bind its first part; "" for each other binding.
 
-        `ft.cache` is `functools.cache` after `import functools as ft`, and `len` is `builtins.len`. What else binds the
-        first part gives `""`.
+        `ft.cache` is `functools.cache` after `import functools as ft`, and `len` is `builtins.len`.
         """
         first, dot, rest = name.partition(".")
         if (home := self.home(first)) is None:
@@ -146,7 +142,7 @@ class Scope:
 
 
 def imported_as(name: str, stmt: ast.stmt) -> str:
-    """Spell what an import binds `name` to, as `module.name`; "" for any other statement."""
+    """Return what an import binds `name` to, as `module.name`; "" for any other statement."""
     for alias in stmt.names if isinstance(stmt, ast.Import | ast.ImportFrom) else ():
         bound = alias.asname or (alias.name.partition(".")[0] if isinstance(stmt, ast.Import) else alias.name)
         if bound == name and isinstance(stmt, ast.ImportFrom):
@@ -157,7 +153,7 @@ def imported_as(name: str, stmt: ast.stmt) -> str:
 
 
 def _bound_in(stmt: ast.stmt) -> Iterator[str]:
-    """Yield what a statement itself binds, with the names of its exception handlers and match cases."""
+    """Yield the names that a statement, its exception handlers and its match cases bind."""
     yield from bound_by(stmt)
     for handler in getattr(stmt, "handlers", ()):
         yield from [handler.name] if handler.name else []
@@ -166,7 +162,7 @@ def _bound_in(stmt: ast.stmt) -> Iterator[str]:
 
 
 def _bound_on_the_way(stmt: ast.AST) -> Iterator[str]:
-    """Yield what a statement's header binds before all of it is evaluated: by `:=` and by the items of a `with`."""
+    """Yield the names that a header binds while it is evaluated: by `:=` and by the items of a `with`."""
     nodes = stmt.items if isinstance(stmt, ast.With | ast.AsyncWith) else header(stmt)
     for node in nodes:
         yield from bound_by(node) if isinstance(node, ast.withitem) else ()
@@ -178,7 +174,7 @@ def _deleted_by(stmt: ast.stmt) -> set[str]:
 
 
 def annotated_by(stmt: ast.stmt) -> set[str]:
-    """Return the name that an annotation declares; with a value it is bound as well."""
+    """Return the name that an annotation declares, bound or not."""
     return {stmt.target.id} if isinstance(stmt, ast.AnnAssign) and isinstance(stmt.target, ast.Name) else set()
 
 
@@ -188,7 +184,7 @@ def _parameters(arguments: ast.arguments) -> set[str]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Spell a name or an attribute of one as `a.b.c`, the arguments of a call left out; "" for anything else."""
+    """Return a name or attribute as `a.b.c`, without the arguments of a call; "" for anything else."""
     match node:
         case ast.Name(id=name):
             return name
@@ -200,12 +196,9 @@ def dotted(node: ast.expr) -> str:
 
 
 def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[Read]:
-    """Yield the names that a statement's header, or an expression, reads in the scope in which it stands.
+    """Yield the names that an expression or a statement's header reads in its scope.
 
-    Args:
-        node: the code; of a definition decorators, defaults and bases are read, not the body.
-        annotations: whether annotations are evaluated; those of local variables never are.
-        late: whether all of it is read only later.
+    The header of a definition has its decorators, defaults and bases. `annotations` are read if they are evaluated.
     """
     match node:
         case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
@@ -222,7 +215,7 @@ def reads(node: ast.AST, *, annotations: bool, late: bool = False) -> Iterator[R
 
 
 def inner_names(node: ast.AST) -> set[str]:
-    """Collect the names that a comprehension, a lambda or a generic definition binds for itself."""
+    """Return the names that a comprehension, a lambda or a generic definition binds inside itself."""
     if isinstance(node, _COMPREHENSIONS):
         return {name for generator in node.generators for name in bound_by(generator.target)}
     if isinstance(node, ast.Lambda):
@@ -231,7 +224,7 @@ def inner_names(node: ast.AST) -> set[str]:
 
 
 def _pieces(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield the parts of a header; True for those of a comprehension or lambda that the scope around it evaluates."""
+    """Yield the parts of a header; True for parts of a comprehension or lambda that the outer scope evaluates."""
     for child in header(node):
         if isinstance(node, _COMPREHENSIONS) and child is node.generators[0]:
             yield node.generators[0].iter, True

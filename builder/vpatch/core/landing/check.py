@@ -85,20 +85,23 @@ def opened(overlay: Findings, files: Workspace) -> Files:
     return cache(lambda name: _file(name, overlay, files))
 
 
+def _by_file(found: Findings, files: Files) -> Iterator[tuple[str, _File, list[tuple[Edit, _Place]]]]:
+    for name in dict.fromkeys(edit.file for edit, _ in found):
+        if (file := files(name)) is not None:
+            yield name, file, list(_places(found, name, file.module, file.source))
+
+
 def problems(found: Findings, files: Files) -> list[Problem]:
     """List what is wrong with the code of one part; `found` are its findings after the edits."""
     causes: dict[Problem, None] = {}
-    for name in dict.fromkeys(edit.file for edit, _ in found):
-        if (file := files(name)) is None:
-            continue
-        told: set[str] = set()
-        places = list(_places(found, name, file.module, file.source))
+    for name, file, places in _by_file(found, files):
+        seen: set[str] = set()
         for edit, place in places:
             for cause in (*_overridden(place, file), *_misplaced(place, file)):
-                if cause not in told:
+                if cause not in seen:
                     causes[Problem("drifted", name, cause, edit.scope)] = None
-                    told.add(cause)
-        changed = {_changed(place): edit for edit, place in places if not told}
+                    seen.add(cause)
+        changed = {_changed(place): edit for edit, place in places if not seen}
         for scope, edit in changed.items():
             causes |= dict.fromkeys(Problem("drifted", name, cause, edit.scope) for cause in _lost(scope, file))
     return list(causes)
@@ -106,16 +109,13 @@ def problems(found: Findings, files: Files) -> list[Problem]:
 
 def notes(found: Findings, files: Files) -> list[str]:
     """List the decorators of classes around the code that may replace its methods. Most do not, so these are notes."""
-    said: dict[str, None] = {}
-    for name in dict.fromkeys(edit.file for edit, _ in found):
-        if (file := files(name)) is None:
-            continue
-        for _, place in _places(found, name, file.module, file.source):
-            for definition, _ in place.around:
-                for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
-                    if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
-                        said[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
-    return list(said)
+    noted: dict[str, None] = {}
+    for name, _, places in _by_file(found, files):
+        for definition in (definition for _, place in places for definition, _ in place.around):
+            for decorator in definition.decorator_list if isinstance(definition, ast.ClassDef) else ():
+                if dotted(decorator).rpartition(".")[2] not in _KEEPING_CLASSES:
+                    noted[f"{name}: class {definition.name} is decorated by `@{ast.unparse(decorator)}`"] = None
+    return list(noted)
 
 
 def _analyzed(name: str, files: Workspace, data: bytes | None = None) -> Module | None:

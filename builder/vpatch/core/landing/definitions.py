@@ -231,8 +231,8 @@ def decorated(definition: Definition, scope: Scope, line: Line) -> Iterator[str]
         full = f"{scope.name}.{definition.name}".strip(".")
         for decorator in definition.decorator_list:
             if not (_accessor(decorator, definition) or _is_one_of(decorator, scope, _KEEPING)):
-                told = f"`@{ast.unparse(decorator)}` may replace `{full}` by something else"
-                yield f"line {line(definition.lineno)}: {told}"
+                cause = f"`@{ast.unparse(decorator)}` may replace `{full}` by something else"
+                yield f"line {line(definition.lineno)}: {cause}"
 
 
 def headline(stmt: ast.stmt) -> str:
@@ -244,7 +244,7 @@ def headline(stmt: ast.stmt) -> str:
 def _replaces(other: ast.stmt, definition: Definition, scope: Scope) -> bool:
     """Whether a statement that binds the same name replaces a definition.
 
-    A further accessor does not replace its property, nor a property the accessors behind it.
+    An accessor does not replace its property, nor does a property replace an accessor behind it.
     """
     mine, theirs = accessor_role(definition), accessor_role(other)
     if theirs:

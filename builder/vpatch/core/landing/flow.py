@@ -1,7 +1,7 @@
-"""Which names may be bound when a statement of a scope begins, and which statements can run at all.
+"""A forward may-analysis of one scope: the names that may be bound before each statement.
 
-A forward may-analysis of Python's syntax tree: a name counts as bound where some path that reaches the statement binds
-it. A statement that no path reaches (behind a `return`, under `if False` or `if TYPE_CHECKING`) is left out.
+A name counts if some path to the statement binds it. Statements that no path reaches (behind a `return`, below `if
+False` or `if TYPE_CHECKING`) are left out.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Try: TypeAlias = ast.Try | ast.TryStar
 
 STAR = "*"
-"""Stands among the bound names for whatever `from module import *` binds."""
+"""Represents the names that `from module import *` binds."""
 
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""The fields that hold statements, or what holds statements."""
+"""The fields that hold statements, handlers or cases."""
 
 Bits: TypeAlias = int
-"""A set of names, one bit for each: a long module has a set before each of its statements."""
+"""A set of names, one bit each; there is one set for each statement of a module."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What may be bound before each statement, handler and case that can run, and behind the last.
+    """The names that may be bound before each reachable statement, handler and case, and at the end.
 
-    `end` is None where the end is never reached. `bits` says which bit stands for a name.
+    `end` is None if the end is unreachable. `bits` maps each name to its bit.
     """
 
     before: Mapping[ast.AST, Bits]
@@ -40,19 +40,19 @@ class Flow:
     bits: Mapping[str, Bits]
 
     def binds(self, name: str, where: Bits | None) -> bool:
-        """Whether `name` may be among the names `where`; a star import may have bound any."""
+        """Whether `name` may be in the set `where`; a star import may have bound it."""
         return bool((where or 0) & (self.bits.get(name, 0) | self.bits.get(STAR, 0)))
 
 
 def flow(body: Sequence[ast.stmt], start: Names = frozenset()) -> Flow:
-    """Follow the statements of one scope, whose names in `start` are bound from the beginning."""
+    """Analyze the statements of one scope; the names in `start` are bound from the beginning."""
     walker = _Walker()
     end = walker.block(body, walker.mask(start))
     return Flow(walker.before, end, walker.bits)
 
 
 def truth(test: ast.expr) -> bool | None:
-    """Evaluate a condition that is constant at run time, `TYPE_CHECKING` included; None for any other."""
+    """Evaluate a condition that is constant at run time, `TYPE_CHECKING` included; None if it is not."""
     match test:
         case ast.Constant(value=value):
             return bool(value)
@@ -68,7 +68,7 @@ def truth(test: ast.expr) -> bool | None:
 
 
 def bound_by(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement's header, or an expression, binds in the scope in which it stands."""
+    """Yield the names that an expression or a statement's header binds in its scope."""
     todo = [node]
     while todo:
         node = todo.pop()
@@ -92,7 +92,7 @@ def bound_by(node: ast.AST) -> Iterator[str]:
 
 
 def header(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what belongs to a node itself: not its blocks, nor the body of a lambda, which runs later."""
+    """Yield the nodes directly below a node, except its blocks and the body of a lambda, which runs later."""
     blocks: tuple[str, ...] = ("body",) if isinstance(node, ast.Lambda) else ()
     if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
         blocks = BLOCKS
@@ -100,7 +100,7 @@ def header(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes directly below a node, without contexts and operators, which have nothing in them."""
+    """Yield the nodes directly below a node, except contexts and operators, which are leaves."""
     yield from _children(node, _without(node._fields, ()))
 
 
@@ -119,7 +119,7 @@ def _without(fields: tuple[str, ...], blocks: tuple[str, ...]) -> tuple[str, ...
 
 
 def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
-    """Yield the blocks of a compound statement in the order of the source; of a definition its body."""
+    """Yield the blocks of a compound statement or definition, in the order of the source."""
     for name in ("body", "handlers", "cases", "orelse", "finalbody"):
         inner = getattr(node, name, None)
         if not isinstance(inner, list):
@@ -131,7 +131,7 @@ def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield every statement of a scope: those of its blocks, not those of the definitions in it."""
+    """Yield every statement of a scope, with those of its blocks and without those of its definitions."""
     for stmt in body:
         yield stmt
         if not isinstance(stmt, Definition):
@@ -155,7 +155,7 @@ class _Walker:
         self.before: dict[ast.AST, Bits] = {}
         self.bits: dict[str, Bits] = {}
         self._loops: list[_Loop] = []
-        self._tries: list[Bits] = []  # the names that may be bound when something in a `try` raises
+        self._tries: list[Bits] = []  # for each `try`: the names that may be bound when its body raises
 
     def mask(self, names: Iterable[str]) -> Bits:
         return reduce(or_, (self.bits.setdefault(name, 1 << len(self.bits)) for name in names), 0)
