@@ -60,24 +60,24 @@ def make_wheel(
 
 
 class IndexServer:
-    """What the server serves, how it misbehaves, and the requests so far."""
+    """Settings of the server (content and faults), and the requests that it received."""
 
     def __init__(self) -> None:
         self.url = ""
         self.page = "html"  # or json, garbage, picture, broken, 404, 403, 500
-        self.ranges = "yes"  # or ignored, a status that refuses them, or one of the lies in `serve_file`
-        self.failures = 0  # answers of `busy` before the first good one
+        self.ranges = "yes"  # or ignored, a status code that refuses ranges, or one of the faults in `serve_file`
+        self.failures = 0  # how many times to answer `busy` before the first success
         self.busy = 503
-        self.cuts = 0  # bodies that end half-way before the first whole one
+        self.cuts = 0  # how many bodies to cut off half-way before the first complete one
         self.etag = '"one"'
         self.login = ""
-        self.stalls = ""  # the beginning of the paths that are never answered
+        self.stalls = ""  # path prefix of requests that never get an answer
         self.projects = {"vllm"}
-        self.only: dict[str, str] = {}  # of a file that one index has alone, the beginning of that index's path
-        self.mark = "#sha256={}"  # how the page says a file's hash
+        self.only: dict[str, str] = {}  # by file that only one index has: the path prefix of that index
+        self.mark = "#sha256={}"  # how the page marks a file's hash
         self.files: dict[str, bytes] = {}
-        self.altered: dict[str, bytes] = {}  # what is sent instead of a file
-        self.stop: Callable[[], None] = lambda: None  # listens no more
+        self.altered: dict[str, bytes] = {}  # bytes to send instead of a file's own
+        self.stop: Callable[[], None] = lambda: None  # stop listening
         self.attributes: dict[str, str] = {}
         self.asked: list[tuple[str, str]] = []  # path and Range of each request
         self.headers: list[dict[str, str]] = []
@@ -85,12 +85,12 @@ class IndexServer:
         self.end = threading.Event()
 
     def publish(self, name: str, data: bytes = b"", attributes: str = "") -> None:
-        """Put a file on the index."""
+        """Add a file to the index."""
         self.files[name] = data
         self.attributes[name] = attributes
 
     def wanted(self) -> dict[str, bytes]:
-        """Return the files of release 1.0 that a fetch must bring."""
+        """Return the files of release 1.0 that a fetch must write."""
         with zipfile.ZipFile(io.BytesIO(self.files[NAME])) as archive:
             names = [name for name in archive.namelist() if not name.endswith(("/", ".so"))]
             return {name: archive.read(name) for name in names}
@@ -102,7 +102,7 @@ class IndexServer:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # 40 ms for each answer otherwise
+    disable_nagle_algorithm = True  # otherwise each answer takes 40 ms
     index: IndexServer
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
