@@ -14,7 +14,9 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import Changeset
-from vpatch.tree import Snapshot, WritePlan, disk
+from vpatch.tree import disk
+from vpatch.tree.apply import Snapshot, WritePlan
+from vpatch.tree.apply import prepare as planned
 from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 
@@ -248,7 +250,7 @@ def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_
     nothing = Changeset((), (), {}, ())
 
     def prepare(seen: Snapshot) -> WritePlan:
-        return seen.prepare(changeset if command == "apply" else nothing, keep=command == "apply")
+        return planned(seen, changeset if command == "apply" else nothing, keep=command == "apply")
 
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}

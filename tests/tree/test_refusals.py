@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree import Tree, backup, record
+from vpatch.tree import backup, record
+from vpatch.tree.locate import Tree
 from vpatch.tree.lock import lock
 from vpatch.tree.write_plan import SitePackages
 

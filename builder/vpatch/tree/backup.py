@@ -24,7 +24,7 @@ from typing import Any
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import Tree
+from vpatch.tree.locate import Tree
 
 SCHEMA = 1
 NAMES = frozenset({"originals", "provenance.json"})

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import DiskSnapshot, Tree, Writes, bytecode, disk, precheck
+from vpatch.tree import bytecode, disk, precheck
+from vpatch.tree.apply import Writes
 from vpatch.tree.backup import STAGED, is_companion, sha256
 from vpatch.tree.disk import Folders
+from vpatch.tree.locate import Reads, Tree
 from vpatch.tree.lock import locked
 from vpatch.tree.transaction import LATER, collecting
 
@@ -34,15 +36,16 @@ class _Git:
     written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
 
 
-class Checkout(DiskSnapshot):
-    """A source checkout; its originals are those of the commit that is checked out.
+class Checkout:
+    """A source checkout, a `vpatch.tree.apply.Snapshot`; its originals are those of the commit that is checked out.
 
     A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
     change, and is never overwritten.
     """
 
     def __init__(self, tree: Tree, repo: Repo) -> None:
-        super().__init__(tree)
+        self.tree = tree
+        self._reads = Reads(tree)
         self.repo = repo
         self._committed: dict[str, bytes | None] = {}
 
@@ -62,6 +65,10 @@ class Checkout(DiskSnapshot):
     def snapshot(self) -> Checkout:
         """Begin another run."""
         return Checkout(self.tree, self.repo)
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; return None if it does not exist."""
+        return self._reads.read(path)
 
     @cached_property
     def git(self) -> _Git:
@@ -102,7 +109,7 @@ class Checkout(DiskSnapshot):
         before = self.git
         del self.git
         self._committed.clear()
-        return super().refresh() or self.git != before
+        return self._reads.refresh() or self.git != before
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
         """Compare the files with `desired`, see `Snapshot.decide`; nothing is kept of `note`."""
@@ -176,7 +183,7 @@ class Checkout(DiskSnapshot):
             with collecting(problems), naming("cannot write" if new is not None else "cannot remove", file):
                 if new is not None:
                     disk.make_folder(folders, str(PurePosixPath(file).parent), "vllm", made)
-                precheck.check(folders, file, self.loaded)
+                precheck.check(folders, file, self._reads.loaded)
                 if new is not None:
                     disk.stage(folders, file, new, ("vllm/__init__.py",))
         for file in todo if not problems else ():

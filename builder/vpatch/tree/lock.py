@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import Tree, backup
+from vpatch.tree import backup
+from vpatch.tree.locate import Tree
 
 _PAUSE = 0.05
 _REMOTE = frozenset({"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"})

@@ -12,8 +12,9 @@ from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG, S_ISVTX
 
 from vpatch.errors import Failure, Problem, cause
-from vpatch.tree import Loaded, Tree, disk, lock
+from vpatch.tree import disk, lock
 from vpatch.tree.disk import Folders
+from vpatch.tree.locate import Loaded, Tree
 
 # linux/fs.h: FS_IOC_GETFLAGS is _IOR('f', 1, long); IMMUTABLE and APPEND are what `chattr +i` and `+a` set.
 _GET_FLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Tree, backup
+from vpatch.tree import backup
+from vpatch.tree.locate import Tree
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 

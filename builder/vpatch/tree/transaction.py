@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import Loaded, Tree, backup, bytecode, disk, precheck
+from vpatch.tree import backup, bytecode, disk, precheck
 from vpatch.tree.disk import Folders
+from vpatch.tree.locate import Loaded, Tree
 
 LATER = "; the next run completes what this one began"
 _COMPANIONS = COMPANIONS.rstrip("/")

@@ -21,9 +21,9 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Tree, backup, bytecode, record
+from vpatch.tree import backup, bytecode, record
 from vpatch.tree.loaded import Changed
-from vpatch.tree.locate import ask, is_checkout
+from vpatch.tree.locate import Tree, ask, is_checkout
 
 # Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
 _FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
