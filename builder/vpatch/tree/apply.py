@@ -25,26 +25,21 @@ from vpatch.errors import Failure, Problem
 _NOTHING = Changeset((), (), {}, ())
 
 
-class Readable(Protocol):
-    """A vLLM whose files can be read; it remembers none of them."""
+class _Readable(Protocol):
+    @property
+    def root(self) -> Path: ...
 
     @property
-    def root(self) -> Path:
-        """The folder that holds `vllm/`."""
+    def version(self) -> str | None: ...
 
-    @property
-    def version(self) -> str | None:
-        """The version of vLLM, for people."""
-
-    def read(self, path: str) -> bytes | None:
-        """Read a file; return None if it does not exist."""
+    def read(self, path: str) -> bytes | None: ...
 
 
 class Snapshot(Protocol):
     """One vLLM that overlays can be applied to, as one run reads it: what was read is remembered until `refresh`."""
 
     @property
-    def tree(self) -> Readable:
+    def tree(self) -> _Readable:
         """The tree, which remembers nothing."""
 
     @property
@@ -67,8 +62,8 @@ class Snapshot(Protocol):
         """Decide what to write so that the tree is as `desired`. Nothing is written and no lock is taken.
 
         Args:
-            desired: the exact bytes of every file that overlays change or add, on disk already or not. Every other
-                file that vpatch changed goes back to what it was.
+            desired: the bytes of every file that overlays change or add, on disk already or not. Every other file that
+                vpatch changed goes back to what it was.
             note: JSON-able, kept beside the tree for people.
             on_edits: `desired` was computed from the files as they are. Without it, a user's edit is a problem.
         """
@@ -161,11 +156,8 @@ def revert(
 ) -> tuple[str, ...]:
     """Revert `overlays`, or all if None; return the paths that were put back.
 
-    What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
-
-    Raises:
-        Failure: a user edited a file after vpatch, an overlay to remove is not applied, one that stays cannot be
-            computed, or marks remain of overlays that are not installed.
+    What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure if a user
+    edited a file after vpatch, if an overlay to remove is not applied, or if marks of unknown overlays remain.
     """
     engine = engine or Engine(installed)
 

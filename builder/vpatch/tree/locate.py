@@ -106,7 +106,9 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
         tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
         python: if `tree` is None, the interpreter that imports the vLLM; by default the current environment's.
     """
-    where = tree or python or _current_interpreter()
+    # The active environment's interpreter may not be the one that runs vpatch (`pipx`, `uv tool`).
+    active = os.environ.get("VIRTUAL_ENV")
+    where = tree or python or (Path(active, "bin", "python") if active else Path(sys.executable))
     with naming("cannot read", str(where)):
         return _named(where) if tree else _imported_by(where)
 
@@ -164,12 +166,6 @@ def _missing(where: Path, cause: str) -> Failure:
 def is_checkout(tree: Tree) -> bool:
     """Whether a tree is a source checkout: git keeps its originals, and it has no RECORD."""
     return (tree.root / ".git").exists()
-
-
-def _current_interpreter() -> Path:
-    """Return the active environment's interpreter, which may not be the one that runs vpatch (`pipx`, `uv tool`)."""
-    active = os.environ.get("VIRTUAL_ENV")
-    return Path(active, "bin", "python") if active else Path(sys.executable)
 
 
 def _imported_by(python: Path) -> Tree:

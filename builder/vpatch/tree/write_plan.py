@@ -15,8 +15,8 @@ from vpatch.errors import Failure, Problem
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.backup import Kept
+from vpatch.tree.guard import lock
 from vpatch.tree.locate import Reads, Tree
-from vpatch.tree.lock import lock
 from vpatch.tree.record import File, Record
 from vpatch.tree.transaction import Steps, carry_out, collecting
 
@@ -107,14 +107,14 @@ class _Decision:
     def listed(
         self, rows: Record, files: Sequence[File], changed: Sequence[File], tracked: Sequence[File], note: object
     ) -> Steps:
-        """Return the steps for a tree that has a RECORD."""
         tree, kept = self.tree, self.kept
         base = record.before(tree, rows, kept.record, files)
-        keep = self.keep(note, tracked, base) if tracked else {}
+        originals = {file.path: file.origin for file in tracked if file.origin is not None}
+        provenance = self.provenance(note, tracked) if tracked else None
+        keep = backup.own_files(tree, originals, base.serialize() if tracked else None, provenance)
         had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
         new = {path: content for path, content in keep.items() if had.get(path) != content}
-        provenance = f"{backup.folder(tree)}/provenance.json"
-        lists = {provenance: new[provenance]} if provenance in new else {}
+        lists = {path: content for path, content in new.items() if path == f"{backup.folder(tree)}/provenance.json"}
         if (content := record.revised(tree, rows, base, files, keep).serialize()) != rows.serialize():
             lists[tree.record] = content
         dropped = tuple(sorted(had.keys() - keep.keys()))
@@ -129,11 +129,6 @@ class _Decision:
             ends=not tracked,
             unclean=kept.unclean,
         )
-
-    def keep(self, note: object, tracked: Sequence[File], base: Record) -> dict[str, bytes]:
-        """Return what is to be kept, by path in the tree."""
-        originals = {file.path: file.origin for file in tracked if file.origin is not None}
-        return backup.own_files(self.tree, originals, base.serialize(), self.provenance(note, tracked))
 
     def files(self, read: Callable[[str], bytes | None]) -> list[File]:
         files: list[File] = []
