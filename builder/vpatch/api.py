@@ -24,9 +24,9 @@ from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Tree, backup
 from vpatch.tree import apply as changing
-from vpatch.tree.locate import is_checkout, locate
+from vpatch.tree import backup
+from vpatch.tree.locate import Tree, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
-from vpatch.tree.lock import lock
 
 if TYPE_CHECKING:
     from tests.conftest import Contents, Process, Program, Trees
@@ -226,7 +226,7 @@ def test_another_vpatch_at_work(
     fast = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
 
     with lock(locate(tree)):
-        monkeypatch.setattr("vpatch.tree.lock.time", fast)
+        monkeypatch.setattr("vpatch.tree.guard.time", fast)
         ran = vpatch(command, tree, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")

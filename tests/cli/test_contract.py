@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.verdict import State
+from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
-from vpatch.tree.lock import lock
 
 from tests.releases import FACTS, fact
 

@@ -15,7 +15,7 @@ from vpatch.core.workspace import Workspace
 from vpatch.matrix import worker
 from vpatch.matrix.verdicts import Cell
 from vpatch.matrix.worker import Together, try_one, try_together, work
-from vpatch.tree import Writes
+from vpatch.tree.apply import Writes
 
 from tests.releases import fact
 from tests.snippets import FILE, Files, module, names_of_fragments, overlay

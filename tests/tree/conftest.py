@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from vpatch.core.verdict import Changeset
 from vpatch.errors import Failure
-from vpatch.tree import Snapshot, Tree, WritePlan, backup
+from vpatch.tree import backup
+from vpatch.tree.apply import Snapshot, WritePlan
+from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
 INFO = "vllm-1.0.dist-info"
@@ -42,7 +44,7 @@ Forked = Callable[..., int]
 
 
 def plan_of(seen: Snapshot, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> WritePlan:
-    """Plan as `Snapshot.prepare` does, with another note."""
+    """Plan as `prepare` does, with another note."""
     nothing = Changeset((), (), {}, ())
     try:
         return WritePlan(seen, nothing, seen.decide(desired, note, on_edits=on_edits))

@@ -10,8 +10,8 @@ from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.tree import Tree
 from vpatch.tree.apply import apply, revert
+from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree import Tree, backup
+from vpatch.tree import backup
+from vpatch.tree.locate import Tree
 
 from tests.tree.conftest import edited
 

@@ -14,14 +14,14 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import Changeset
-from vpatch.tree import Snapshot, WritePlan, disk
+from vpatch.tree.apply import Snapshot, WritePlan
+from vpatch.tree.apply import prepare as planned
 from vpatch.tree.checkout import Checkout
+from vpatch.tree.disk import Folders
 from vpatch.tree.locate import locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from vpatch.tree.disk import Folders
 
     from tests.conftest import Program, Trees
 
@@ -248,7 +248,7 @@ def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_
     nothing = Changeset((), (), {}, ())
 
     def prepare(seen: Snapshot) -> WritePlan:
-        return seen.prepare(changeset if command == "apply" else nothing, keep=command == "apply")
+        return planned(seen, changeset if command == "apply" else nothing, keep=command == "apply")
 
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
@@ -278,14 +278,14 @@ def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_
 
 def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file that cannot be written is named, and nothing is left of the others."""
-    real = disk.stage
+    real = Folders.stage
 
     def full(tree: Folders, path: str, content: bytes, models: Sequence[str]) -> None:
         real(tree, path, content, models)
         if Path(path).name in {"config.py", "interface.py"}:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk, "stage", full)
+    monkeypatch.setattr(Folders, "stage", full)
     ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
@@ -295,7 +295,7 @@ def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["vpatch.json", "interface.py"])
 def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    real = disk.put
+    real = Folders.put
 
     def refused(tree: Folders, path: str) -> None:
         if Path(path).name == name:
@@ -303,7 +303,7 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
         real(tree, path)
 
     with monkeypatch.context() as fault:
-        fault.setattr(disk, "put", refused)
+        fault.setattr(Folders, "put", refused)
         ran = vpatch("apply", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vpatch.tree
 from vpatch.core.catalogue import discover, select
 from vpatch.tree import record
 from vpatch.tree.apply import apply, revert
@@ -38,7 +37,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(io, "open", counting)
     monkeypatch.setattr(builtins, "open", counting)
-    monkeypatch.setattr(vpatch.tree, "_TICK", 0)
+    monkeypatch.setattr("vpatch.tree.locate._TICK", 0)
     return found
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree import Tree
 from vpatch.tree import locate as module
-from vpatch.tree.locate import ask, is_checkout, locate
+from vpatch.tree.locate import Tree, ask, is_checkout, locate
 
 INFO = "vllm-1.0.dist-info"
 PYTHON = f"python3.{sys.version_info.minor}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree import lock as module
-from vpatch.tree.lock import file_system, lock, locked, mount
+from vpatch.tree import guard as module
+from vpatch.tree.guard import file_system, lock, locked, mount
 
 if TYPE_CHECKING:
     from tests.tree.conftest import Forked, Sandbox

@@ -101,7 +101,7 @@ def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.Mon
             raise OSError(25, "Inappropriate ioctl for device")
         return bytes([0x10, *bytes(7)])
 
-    monkeypatch.setattr("vpatch.tree.precheck.ioctl", ioctl)
+    monkeypatch.setattr("vpatch.tree.guard.fcntl.ioctl", ioctl)
     with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is immutable"):
         sandbox.settle(sandbox.first)
 

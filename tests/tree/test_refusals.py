@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree import Tree, backup, record
-from vpatch.tree.lock import lock
+from vpatch.tree import backup, record
+from vpatch.tree.guard import lock
+from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
 from tests.tree.conftest import change, edited, plan_of, settled

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.tree import Tree, record
+from vpatch.tree import record
+from vpatch.tree.locate import Tree
 
 from tests.tree.conftest import change, edited, settled
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.tree.lock import lock
+from vpatch.tree.guard import lock
 
 if TYPE_CHECKING:
     from tests.tree.conftest import Forked, Sandbox

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from vpatch import AddFile, EnsureImport, InsertAfter, InsertBefore, ReplaceExpr
 from vpatch.core.overlay import Edit
-from vpatch.tree import Tree
+from vpatch.tree.locate import Tree
 from vpatch.tree.verify import Verified, verify
 
 from tests.snippets import FILE, applied, overlay

@@ -18,8 +18,7 @@ from vpatch.cli.output import Report, show, tell
 from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem, cause
-from vpatch.tree import Tree
-from vpatch.tree.locate import locate
+from vpatch.tree.locate import Tree, locate
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -13,13 +13,12 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
-from vpatch.tree import Snapshot, Writes
-from vpatch.tree.apply import apply, edited, revert
+from vpatch.tree.apply import Writes, apply, edited, revert
 from vpatch.tree.verify import compiles
 
 
 @dataclass
-class Memory(Snapshot):
+class Memory:
     """A vLLM whose changed files are kept in memory; its tree and its snapshot in one."""
 
     pristine: Read

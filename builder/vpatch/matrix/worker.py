@@ -19,8 +19,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
-from vpatch.tree import Snapshot, Writes
-from vpatch.tree.apply import apply, edited, revert
+from vpatch.tree.apply import Writes, apply, edited, revert
 from vpatch.tree.verify import compiles
 
 
@@ -134,8 +133,8 @@ def _unknown(item: Catalogued, problem: Problem) -> Verdict:
 
 
 @dataclass
-class _MemoryTree(Snapshot):
-    """A vLLM whose changed files are kept in memory: a `vpatch.tree.Writable`, its tree and its snapshot in one."""
+class _MemoryTree:
+    """A vLLM whose changed files are kept in memory: a `Snapshot` that is its own tree."""
 
     pristine: Read
     root: Path = Path("memory")

@@ -1,17 +1,132 @@
-"""Apply and revert: what the engine computes is written to a tree."""
+"""Apply and revert overlays: what the engine computes is written to a tree.
+
+def plan(seen: Snapshot) -> WritePlan:
+    return prepare(seen, engine.plan(seen.read), keep=True)
+
+done = plan(tree.snapshot())  # reads each file once, and decides what to write
+if done.work:
+    done = done.commit(plan)  # locks, reads again, decides anew if something differs, and writes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, State
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Snapshot, WritePlan
 
 _NOTHING = Changeset((), (), {}, ())
+
+
+class _Readable(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+    @property
+    def version(self) -> str | None: ...
+
+    def read(self, path: str) -> bytes | None: ...
+
+
+class Snapshot(Protocol):
+    """One vLLM that overlays can be applied to, as one run reads it: what was read is remembered until `refresh`."""
+
+    @property
+    def tree(self) -> _Readable:
+        """The tree, which remembers nothing."""
+
+    @property
+    def originals(self) -> Mapping[str, bytes | None]:
+        """The pristine bytes of every file that vpatch changed; None for a file that it added."""
+
+    def snapshot(self) -> Snapshot:
+        """Begin another run."""
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; return None if it does not exist."""
+
+    def refresh(self) -> bool:
+        """Read again everything that was read; return whether something differs."""
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other runs of vpatch away during the block."""
+
+    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+        """Decide what to write so that the tree is as `desired`. Nothing is written and no lock is taken.
+
+        Args:
+            desired: the bytes of every file that overlays change or add, on disk already or not. Every other file that
+                vpatch changed goes back to what it was.
+            note: JSON-able, kept beside the tree for people.
+            on_edits: `desired` was computed from the files as they are. Without it, a user's edit is a problem.
+        """
+
+
+@dataclass(frozen=True)
+class Writes:
+    """What a run writes: the paths, sorted, whether there is anything to do at all, and the function that does it."""
+
+    changed: tuple[str, ...] = ()
+    work: bool = False
+    carry_out: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """A changeset, and what has to be written for it, or why it cannot be."""
+
+    snapshot: Snapshot
+    changeset: Changeset
+    writes: Writes = Writes()
+    failure: Failure | None = None
+
+    @property
+    def work(self) -> bool:
+        """Whether `commit` has anything to do."""
+        return self.failure is not None or self.writes.work
+
+    def commit(self, prepare: Callable[[Snapshot], WritePlan]) -> WritePlan:
+        """Write under the lock, and return the plan that was carried out.
+
+        If the tree differs from the snapshot by then, `prepare` decides anew. After a failure, the tree is as it was,
+        unless the failure says that the next run completes it.
+        """
+        with self.snapshot.lock():
+            plan = prepare(self.snapshot) if self.snapshot.refresh() else self
+            if plan.failure is not None:
+                raise plan.failure
+            if plan.writes.work:
+                plan.writes.carry_out()
+        return plan
+
+
+def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool) -> WritePlan:
+    """Decide what to write for a changeset; one with problems changes nothing.
+
+    With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was.
+    """
+    if changeset.problems:
+        return WritePlan(snapshot, changeset)
+    desired = changeset.files
+    if keep:
+        present = {file: (snapshot.read(file), original) for file, original in snapshot.originals.items()}
+        kept = {file: now for file, (now, original) in present.items() if now is not None and now != original}
+        desired = {**kept, **changeset.files}
+    # For people: which overlays are in which files.
+    marks = {file: set(marks_in(data)) for file, data in desired.items()}
+    overlays = sorted(set().union(*marks.values()))
+    note = [{"id": name, "files": sorted(f for f, names in marks.items() if name in names)} for name in overlays]
+    try:
+        return WritePlan(snapshot, changeset, snapshot.decide(desired, note, on_edits=keep))
+    except Failure as failure:
+        return WritePlan(snapshot, changeset, failure=failure)
 
 
 def apply(
@@ -21,18 +136,15 @@ def apply(
 
     `engine` is one that has these overlays, to share what it has parsed. The plan is made before any lock is taken, so
     that a tree on which everything is applied may be read-only.
-
-    Raises:
-        Failure: the tree cannot be read or written.
     """
     engine = engine or Engine(overlays)
 
-    def prepare(seen: Snapshot) -> WritePlan:
-        return seen.prepare(engine.plan(seen.read, overlays), keep=True)
+    def plan(seen: Snapshot) -> WritePlan:
+        return prepare(seen, engine.plan(seen.read, overlays), keep=True)
 
-    done = prepare(tree.snapshot())
+    done = plan(tree.snapshot())
     if done.work:
-        done = done.commit(prepare)
+        done = done.commit(plan)
     return done.changeset, done.writes.changed
 
 
@@ -44,28 +156,25 @@ def revert(
 ) -> tuple[str, ...]:
     """Revert `overlays`, or all if None; return the paths that were put back.
 
-    What stays is computed anew from the pristine bytes, so that nothing is left of what goes.
-
-    Raises:
-        Failure: a user edited a file after vpatch, an overlay to remove is not applied, one that stays cannot be
-            computed, or marks remain of overlays that are not installed.
+    What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure if a user
+    edited a file after vpatch, if an overlay to remove is not applied, or if marks of unknown overlays remain.
     """
     engine = engine or Engine(installed)
 
-    def prepare(seen: Snapshot) -> WritePlan:
+    def plan(seen: Snapshot) -> WritePlan:
         try:
             if overlays is not None and seen.originals:
-                return seen.prepare(_without(seen, installed, overlays, engine), keep=False)
-            plan = seen.prepare(_NOTHING, keep=False)
-            if overlays is not None and plan.work:
+                return prepare(seen, _without(seen, installed, overlays, engine), keep=False)
+            everything = prepare(seen, _NOTHING, keep=False)
+            if overlays is not None and everything.work:
                 raise Failure(*(_not_applied(seen, item.id) for item in overlays))
-            return plan
+            return everything
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
             return WritePlan(seen, _NOTHING, failure=failure)
 
-    done = prepare(tree.snapshot())
+    done = plan(tree.snapshot())
     if done.work:
-        done = done.commit(prepare)
+        done = done.commit(plan)
     changed, read = done.writes.changed, tree.tree.read
     gone = installed if overlays is None else overlays
     left = {(file, item.id) for item in gone for file in edited(item) if item.id in marks_in(read(file) or b"")}
@@ -105,16 +214,9 @@ def edited(item: Catalogued) -> set[str]:
 
 
 def _without(
-    seen: Snapshot,
-    installed: Sequence[Catalogued],
-    overlays: Collection[Catalogued],
-    engine: Engine,
+    seen: Snapshot, installed: Sequence[Catalogued], overlays: Collection[Catalogued], engine: Engine
 ) -> Changeset:
-    """Plan the tree, from its pristine bytes, with the overlays that stay.
-
-    Raises:
-        Failure: an overlay to remove is not applied, or one that stays cannot be computed.
-    """
+    """Plan the tree, from its pristine bytes, with the overlays that stay."""
     originals, going = seen.originals, {item.id for item in overlays}
     marks = {name: file for file in sorted(originals) for name in marks_in(seen.read(file) or b"")}
     # One by one: a conflict between some of them does not matter for what is applied already.

@@ -18,13 +18,13 @@ import pwd
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from errno import ELOOP
+from errno import ELOOP, ENOENT
 from pathlib import Path
 from typing import Any
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import Tree
+from vpatch.tree.locate import Tree
 
 SCHEMA = 1
 NAMES = frozenset({"originals", "provenance.json"})
@@ -129,7 +129,7 @@ def read(tree: Tree) -> Kept:
 
 
 def provenance(overlays: object, before: Mapping[str, str | None], after: Mapping[str, tuple[str, ...]]) -> bytes:
-    """Return provenance as bytes; the arguments are those fields of it, and `overlays` is JSON-able."""
+    """Return provenance as bytes; the arguments are fields of it, and `overlays` is JSON-able."""
     files = {path: {"before": before[path], "after": after[path]} for path in sorted(after)}
     said = {"schema": SCHEMA, "vpatch": _version(), "when": _now(), "who": _who(), "overlays": overlays, "files": files}
     return _json(said)
@@ -182,10 +182,8 @@ def _read(name: str, folder: int) -> bytes | None:
     try:
         with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
             return file.read()
-    except FileNotFoundError:
-        return None  # another run of vpatch removed it
     except OSError as error:
-        if error.errno == ELOOP:
+        if error.errno in (ENOENT, ELOOP):  # another run of vpatch removed it; or it is a symbolic link
             return None
         raise
 

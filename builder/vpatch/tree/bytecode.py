@@ -18,7 +18,7 @@ from pathlib import Path
 
 from vpatch.core import nesting
 from vpatch.errors import Failure, Problem, cause, naming
-from vpatch.tree import Tree
+from vpatch.tree.locate import Tree
 
 _HEADER = 16
 _HASH_BASED, _CHECKED = 0b01, 0b10

@@ -8,16 +8,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import DiskSnapshot, Tree, Writes, bytecode, disk, precheck
+from vpatch.tree import bytecode, disk, guard
+from vpatch.tree.apply import Writes
 from vpatch.tree.backup import STAGED, is_companion, sha256
-from vpatch.tree.disk import Folders
-from vpatch.tree.lock import locked
+from vpatch.tree.disk import Folders, parent
+from vpatch.tree.guard import locked
+from vpatch.tree.locate import Reads, Tree
 from vpatch.tree.transaction import LATER, collecting
 
 if TYPE_CHECKING:
@@ -34,15 +36,16 @@ class _Git:
     written: Mapping[str, list[str]]  # hashes of what vpatch wrote: they decide no state, but tell users' edits apart
 
 
-class Checkout(DiskSnapshot):
-    """A source checkout; its originals are those of the commit that is checked out.
+class Checkout:
+    """A source checkout, a `vpatch.tree.apply.Snapshot`; its originals are those of the commit that is checked out.
 
     A file is vpatch's own work if it has marks and the commit's has none. What else differs from the commit is a user's
     change, and is never overwritten.
     """
 
     def __init__(self, tree: Tree, repo: Repo) -> None:
-        super().__init__(tree)
+        self.tree = tree
+        self._reads = Reads(tree)
         self.repo = repo
         self._committed: dict[str, bytes | None] = {}
 
@@ -62,6 +65,10 @@ class Checkout(DiskSnapshot):
     def snapshot(self) -> Checkout:
         """Begin another run."""
         return Checkout(self.tree, self.repo)
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; return None if it does not exist."""
+        return self._reads.read(path)
 
     @cached_property
     def git(self) -> _Git:
@@ -102,7 +109,7 @@ class Checkout(DiskSnapshot):
         before = self.git
         del self.git
         self._committed.clear()
-        return super().refresh() or self.git != before
+        return self._reads.refresh() or self.git != before
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
         """Compare the files with `desired`, see `Snapshot.decide`; nothing is kept of `note`."""
@@ -137,11 +144,10 @@ class Checkout(DiskSnapshot):
 
     def _note(self, written: Mapping[str, list[str]]) -> None:
         with naming("cannot write", str(self._ledger)), Folders(Path(self.repo.git_dir).resolve()) as folders:
-            disk.stage(folders, self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
-            disk.put(folders, self._ledger.name)
+            folders.stage(self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
+            folders.put(self._ledger.name)
 
     def _carry_out(self, wanted: Mapping[str, bytes | None], todo: Mapping[str, bytes | None]) -> None:
-        """Stage beside the files, then rename one by one, companions first."""
         before = self.git.written
         # The hashes of an edited file stay those from before the edit, so that `revert` goes on refusing it.
         ours = {
@@ -150,24 +156,24 @@ class Checkout(DiskSnapshot):
             if new is not None and marks_in(new)
         }
         with Folders(self.tree.root) as folders:
-            disk.discard(folders, self.git.staged)
+            folders.discard(self.git.staged)
             made: list[str] = []
             try:
                 self._stage(folders, todo, made)
                 # What is being written, and what was: a kill from here on may leave either.
                 self._note({file: [*before.get(file, []), *ours.get(file, [])] for file in {**before, **ours}})
             except BaseException:
-                disk.discard(folders, map(disk.waiting, todo), made)
+                folders.discard(map(disk.waiting, todo), made)
                 with suppress(OSError), Folders(Path(self.repo.git_dir).resolve()) as own:
-                    disk.discard(own, [disk.waiting(self._ledger.name)])
+                    own.discard([disk.waiting(self._ledger.name)])
                 raise
             for file in sorted(todo, key=lambda file: (not is_companion(file), file)):
                 with naming("cannot write", file, LATER):
-                    disk.remove(folders, file) if todo[file] is None else disk.put(folders, file)
-                    disk.remove_bytecode(folders, bytecode.twins(folders.root / file))
-                    disk.sync(folders, str(PurePosixPath(file).parent))
+                    folders.remove(file) if todo[file] is None else folders.put(file)
+                    folders.remove_bytecode(bytecode.twins(folders.root / file))
+                    folders.sync(parent(file))
             with naming("cannot tidy up", COMPANIONS, LATER):
-                disk.prune(folders, COMPANIONS)
+                folders.prune(COMPANIONS)
             self._note(ours)
 
     def _stage(self, folders: Folders, todo: Mapping[str, bytes | None], made: list[str]) -> None:
@@ -175,24 +181,23 @@ class Checkout(DiskSnapshot):
         for file, new in todo.items():
             with collecting(problems), naming("cannot write" if new is not None else "cannot remove", file):
                 if new is not None:
-                    disk.make_folder(folders, str(PurePosixPath(file).parent), "vllm", made)
-                precheck.check(folders, file, self.loaded)
+                    folders.make_folder(parent(file), "vllm", made)
+                guard.check(folders, file, self._reads.loaded)
                 if new is not None:
-                    disk.stage(folders, file, new, ("vllm/__init__.py",))
+                    folders.stage(file, new, ("vllm/__init__.py",))
         for file in todo if not problems else ():
             with naming("cannot remove bytecode of", file):
-                disk.remove_bytecode(folders, bytecode.twins(folders.root / file))
+                folders.remove_bytecode(bytecode.twins(folders.root / file))
         with naming("cannot tidy up", COMPANIONS):
             gone = [file for file, new in todo.items() if new is None]
-            empty = precheck.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)
-            problems += precheck.refusals(folders, empty)
+            empty = guard.emptied(folders, COMPANIONS.rstrip("/"), gone, todo.keys() - gone)
+            problems += guard.refusals(folders, empty)
         if problems:
             raise Failure(*dict.fromkeys(problems))
 
 
 @contextmanager
 def _naming(root: Path) -> Iterator[None]:
-    """Turn an error of git's into a failure."""
     from git import GitError
 
     try:

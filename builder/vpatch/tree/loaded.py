@@ -88,11 +88,7 @@ def instead(module: object, changed: Changed) -> str:
 
 
 def compared(module: object, functions: list[Changed]) -> tuple[dict[str, str], dict[str, str]]:
-    """Compare functions of a module with its file.
-
-    Returns:
-        What is there instead of the functions that are replaced; and why others could not be compared.
-    """
+    """Return what a module has instead of functions of its file, and why others could not be compared."""
     replaced, failed = dict[str, str](), dict[str, str]()
     for changed in functions:
         name = f"{changed[0]}.{changed[1]}".strip(".")

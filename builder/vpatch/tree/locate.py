@@ -1,14 +1,15 @@
-"""Find a vLLM by its folder, by an interpreter, or in the current environment."""
+"""Find a vLLM by its folder, by an interpreter, or in the current environment; read its files."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Any
+import time
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem, cause, naming
-from vpatch.tree import Tree
 
 _PATIENCE = 60
 
@@ -21,6 +22,82 @@ spec = importlib.util.find_spec("vllm")
 print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
 """
 
+# A file system stamps two writes within one tick of its clock (10 ms; on FAT 2 s) with the same time.
+_TICK = 2_000_000_000
+
+
+class Loaded(NamedTuple):
+    """What a file held, and the signature that it keeps until a program changes it.
+
+    The signature is None if the file changed just before it was read: one more change might not show.
+    """
+
+    content: bytes
+    signature: tuple[int, ...] | None
+
+    def is_in(self, file: int) -> bool:
+        """Whether an open file still has the content; the file is read only if the signature differs or is missing."""
+        of = os.fstat(file)
+        if self.signature == _signature(of) or of.st_size != len(self.content):
+            return of.st_size == len(self.content)
+        with os.fdopen(os.dup(file), "rb") as stream:
+            return stream.read() == self.content
+
+
+def _signature(of: os.stat_result) -> tuple[int, ...]:
+    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A folder that holds `vllm/`, and what is known of the release in it."""
+
+    root: Path  # absolute and resolved
+    dist_info: str | None  # the name of the release's `*.dist-info` folder below `root`
+    version: str | None  # for people only: no decision depends on it
+
+    @property
+    def record(self) -> str:
+        """The path of RECORD, relative to `root`."""
+        return f"{self.dist_info}/RECORD"
+
+    def read(self, path: str) -> bytes | None:
+        """Read `path` (POSIX, relative to `root`); return None if there is no such file."""
+        loaded = self.load(path)
+        return None if loaded is None else loaded.content
+
+    def load(self, path: str) -> Loaded | None:
+        """Read `path` as `read` does, with its signature."""
+        with naming("cannot read", path):
+            try:
+                with (self.root / PurePosixPath(path)).open("rb") as file:
+                    of = os.fstat(file.fileno())
+                    old = time.time_ns() - max(of.st_mtime_ns, of.st_ctime_ns) > _TICK
+                    return Loaded(file.read(), _signature(of) if old else None)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+
+class Reads:
+    """What one run read of a tree: each file is read once, until `refresh`."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.loaded: dict[str, Loaded | None] = {}
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None if it does not exist."""
+        if path not in self.loaded:
+            self.loaded[path] = self.tree.load(path)
+        loaded = self.loaded[path]
+        return None if loaded is None else loaded.content
+
+    def refresh(self) -> bool:
+        """Read every file again; return whether the content of one differs."""
+        before = {path: self.read(path) for path in self.loaded}
+        self.loaded.clear()
+        return before != {path: self.read(path) for path in before}
+
 
 def locate(tree: Path | None, python: Path | None = None) -> Tree:
     """Find a vLLM.
@@ -29,7 +106,9 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
         tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
         python: if `tree` is None, the interpreter that imports the vLLM; by default the current environment's.
     """
-    where = tree or python or _current_interpreter()
+    # The active environment's interpreter may not be the one that runs vpatch (`pipx`, `uv tool`).
+    active = os.environ.get("VIRTUAL_ENV")
+    where = tree or python or (Path(active, "bin", "python") if active else Path(sys.executable))
     with naming("cannot read", str(where)):
         return _named(where) if tree else _imported_by(where)
 
@@ -87,12 +166,6 @@ def _missing(where: Path, cause: str) -> Failure:
 def is_checkout(tree: Tree) -> bool:
     """Whether a tree is a source checkout: git keeps its originals, and it has no RECORD."""
     return (tree.root / ".git").exists()
-
-
-def _current_interpreter() -> Path:
-    """Return the active environment's interpreter, which may not be the one that runs vpatch (`pipx`, `uv tool`)."""
-    active = os.environ.get("VIRTUAL_ENV")
-    return Path(active, "bin", "python") if active else Path(sys.executable)
 
 
 def _imported_by(python: Path) -> Tree:

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Tree, backup
+from vpatch.tree import backup
+from vpatch.tree.locate import Tree
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -81,11 +82,7 @@ class File(NamedTuple):
 
 
 def parse(content: bytes) -> Record:
-    """Parse a RECORD.
-
-    Raises:
-        ValueError: it is not a table with a path in each row; the message names the line.
-    """
+    """Parse a RECORD; raise a ValueError that names the line if it is not a table with a path in each row."""
     text = content.decode("utf-8", "surrogateescape")
     lines = list(io.StringIO(text, newline=""))
     if '"' not in text:
@@ -182,7 +179,6 @@ def problems(tree: Tree, paths: Iterable[str]) -> tuple[Problem, ...]:
 
 
 def _ours(tree: Tree, rows: Record) -> list[str]:
-    """List the paths in RECORD of what vpatch keeps."""
     return [row.path for row in rows.rows if row.path.startswith(f"{backup.folder(tree)}/")]
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
-from vpatch.tree import Loaded, Tree, backup, bytecode, disk, precheck
-from vpatch.tree.disk import Folders
+from vpatch.tree import backup, bytecode, disk, guard
+from vpatch.tree.disk import Folders, parent
+from vpatch.tree.locate import Loaded, Tree
 
 LATER = "; the next run completes what this one began"
 _COMPANIONS = COMPANIONS.rstrip("/")
@@ -37,16 +38,15 @@ class Steps:
 
 
 def carry_out(tree: Tree, steps: Steps, expected: Mapping[str, Loaded | None]) -> None:
-    """Write and remove what `steps` has, inside the lock.
+    """Write and remove what `steps` has, inside the lock; if the system refuses a staged file, the tree is as it was.
 
-    `expected` has the files that change, and RECORD, as they were read under the lock. If the system refuses while
-    files are staged, the tree is as it was.
+    `expected` has the files that change, and RECORD, as they were read under the lock.
     """
     if expected:
-        precheck.refuse_links(tree, [*expected, backup.folder(tree), COMPANIONS])
+        guard.refuse_links(tree, [*expected, backup.folder(tree), COMPANIONS])
     with Folders(tree.root) as folders:
         with naming("cannot remove stale bytecode", f"{tree.root}"):
-            disk.remove_bytecode(folders, steps.bytecode)
+            folders.remove_bytecode(steps.bytecode)
         if steps.change:
             _Transaction(tree, steps, expected, folders, backup.folder(tree), tree.dist_info or "").carry_out()
 
@@ -69,7 +69,7 @@ class _Transaction:
                 self.put(group)
             for path in self.steps.removed:
                 with naming("cannot remove", path, LATER):
-                    disk.remove(self.folders, path)
+                    self.folders.remove(path)
             self.sync(self.steps.removed)
             # Once more: an import may have compiled the old source meanwhile.
             self.remove_bytecode(LATER)
@@ -86,13 +86,13 @@ class _Transaction:
         try:
             with naming("cannot write", self.base):
                 if self.steps.unclean:
-                    disk.sweep(self.folders, "vllm")
-                    disk.sweep(self.folders, self.info)
-                disk.make_folder(self.folders, self.base, self.info, made)
-                disk.stage(self.folders, note, self.steps.under_way, (self.tree.record,))
-                disk.put(self.folders, note)
-                disk.sync(self.folders, self.base)
-                disk.sync(self.folders, self.info)
+                    self.folders.sweep("vllm")
+                    self.folders.sweep(self.info)
+                self.folders.make_folder(self.base, self.info, made)
+                self.folders.stage(note, self.steps.under_way, (self.tree.record,))
+                self.folders.put(note)
+                self.folders.sync(self.base)
+                self.folders.sync(self.info)
             self.check_removals()
             # The originals come last: what refuses an original also refuses its module, which the user knows.
             for content in groups:
@@ -102,10 +102,10 @@ class _Transaction:
             begun = True
             yield
         except BaseException:
-            disk.discard(self.folders, map(disk.waiting, targets))
+            self.folders.discard(map(disk.waiting, targets))
             if not begun:
                 # The note of a killed run stays until what that run left is tidied up.
-                disk.discard(self.folders, [] if self.steps.unclean else [note], made)
+                self.folders.discard([] if self.steps.unclean else [note], made)
             raise
 
     def stage(self, content: Mapping[str, bytes], targets: list[str], made: list[str]) -> None:
@@ -115,67 +115,66 @@ class _Transaction:
             # An original is as private as its module; a module that was deleted comes back as private as its original.
             twin = path.removeprefix(originals) if path.startswith(originals) else originals + path
             with collecting(problems), naming("cannot write", path):
-                disk.make_folder(self.folders, _parent(path), self.info, made)
-                precheck.check(self.folders, path, self.expected)
+                self.folders.make_folder(parent(path), self.info, made)
+                guard.check(self.folders, path, self.expected)
                 targets.append(path)
-                disk.stage(self.folders, path, new, (twin, self.tree.record))
+                self.folders.stage(path, new, (twin, self.tree.record))
         if problems:
             raise Failure(*problems)
         for folder in made:
             with naming("cannot write", folder):
-                disk.sync(self.folders, _parent(folder))
+                self.folders.sync(parent(folder))
 
     def check_removals(self) -> None:
         problems: list[Problem] = []
         for path in self.steps.removed:
             with collecting(problems), naming("cannot remove", path):
-                precheck.check(self.folders, path, self.expected)
+                guard.check(self.folders, path, self.expected)
         with collecting(problems), naming("cannot tidy up", self.base):
-            problems += precheck.refusals(self.folders, self.leavings())
+            problems += guard.refusals(self.folders, self.leavings())
         if problems:
             raise Failure(*dict.fromkeys(problems))
 
     def put(self, paths: Iterable[str]) -> None:
         for path in paths:
             with naming("cannot write", path, LATER):
-                disk.put(self.folders, path)
+                self.folders.put(path)
         self.sync(paths)
 
     def sync(self, paths: Iterable[str]) -> None:
-        for folder in sorted({_parent(path) for path in paths}):
+        for folder in sorted({parent(path) for path in paths}):
             with naming("cannot write", folder, LATER):
-                disk.sync(self.folders, folder)
+                self.folders.sync(folder)
 
     def remove_bytecode(self, more: str = "") -> None:
         for path in (*self.steps.files, *self.steps.removed):
             with naming("cannot remove bytecode of", path, more):
-                disk.remove_bytecode(self.folders, bytecode.twins(self.tree.root / path))
+                self.folders.remove_bytecode(bytecode.twins(self.tree.root / path))
 
     def leavings(self) -> list[str]:
-        """List, before anything is changed, the files and folders that `tidy_up` will remove."""
+        # Before anything is changed: the files and folders that `tidy_up` will remove.
         companions = [_COMPANIONS] if self.no_companion_stays(self.steps.removed) else []
         if self.steps.ends:
             return [*companions, self.base]
         dropped, new = self.steps.dropped, self.steps.originals
-        empty = precheck.emptied(self.folders, f"{self.base}/originals", dropped, new)
+        empty = guard.emptied(self.folders, f"{self.base}/originals", dropped, new)
         return [*companions, *dropped, *empty, *self.strays()]
 
     def tidy_up(self) -> None:
-        """Remove what nothing needs once the files are in place."""
         if self.no_companion_stays():
-            disk.remove(self.folders, _COMPANIONS)
+            self.folders.remove(_COMPANIONS)
         for path in (self.base,) if self.steps.ends else self.steps.dropped:
-            disk.remove(self.folders, path)
+            self.folders.remove(path)
         if not self.steps.ends:
-            disk.prune(self.folders, f"{self.base}/originals")
+            self.folders.prune(f"{self.base}/originals")
             for stray in self.strays():
-                disk.remove(self.folders, stray)
-            disk.sync(self.folders, self.base)
-        disk.sync(self.folders, self.info)
+                self.folders.remove(stray)
+            self.folders.sync(self.base)
+        self.folders.sync(self.info)
 
     def strays(self) -> list[str]:
         """List what does not belong in the folder of what is kept, the note included."""
-        return [f"{self.base}/{name}" for name in sorted(disk.names(self.folders, self.base) - backup.NAMES)]
+        return [f"{self.base}/{name}" for name in sorted(self.folders.names(self.base) - backup.NAMES)]
 
     def no_companion_stays(self, removed: Collection[str] = ()) -> bool:
         """Whether the folder of companions will hold nothing but bytecode; a link to a folder is a user's."""
@@ -198,7 +197,3 @@ def collecting(problems: list[Problem]) -> Iterator[None]:
         yield
     except Failure as failure:
         problems += failure.problems
-
-
-def _parent(path: str) -> str:
-    return str(PurePosixPath(path).parent)

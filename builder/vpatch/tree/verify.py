@@ -21,9 +21,9 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
-from vpatch.tree import Tree, backup, bytecode, record
+from vpatch.tree import backup, bytecode, record
 from vpatch.tree.loaded import Changed
-from vpatch.tree.locate import ask, is_checkout
+from vpatch.tree.locate import Tree, ask, is_checkout
 
 # Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
 _FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
@@ -68,11 +68,11 @@ class Verified:
 
 
 def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: Path | None) -> Verified:
-    """Check every overlay that is applied, wholly or in part.
+    """Check every overlay of `overlays` that is applied, wholly or in part.
 
     Args:
-        tree: the tree.
-        overlays: those to check.
+        tree: the vLLM.
+        overlays: the overlays.
         asked: whether they were named one by one; then all of them must be applied.
         python: an interpreter that must import exactly these files, and run their functions that were changed. A module
             that it cannot import is a problem if changed code raised the error. It is a note if the error may come from
@@ -100,12 +100,7 @@ def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: P
     return Verified(verdicts, tuple(problems))
 
 
-def _marked_files(tree: Tree, verdict: Verdict) -> list[str]:
-    return [file for file in verdict.files if verdict.id in marks_in(tree.read(file) or b"")]
-
-
 def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: bool) -> Sequence[Problem]:
-    """List what is wrong with the state of an overlay that has marks in `files`, or that was named."""
     if not files and not asked:
         return ()
     if verdict.state in {State.DRIFTED, State.CONFLICT}:
@@ -117,7 +112,7 @@ def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: boo
 
 
 def _recorded(tree: Tree, read: Collection[str]) -> Sequence[Problem]:
-    """Check what the overlays read, and what vpatch once wrote, which may be gone."""
+    # What vpatch once wrote may be gone.
     try:
         wrote = backup.originals(tree)
     except Failure as failure:
@@ -140,7 +135,6 @@ def compiles(file: str, data: bytes) -> list[Problem]:
 
 
 def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Problem]:
-    """List the files that an interpreter would not import, or not compile. vLLM is not imported for it."""
     names = {_module(file): file for file in files}
     try:
         answers = ask(python, _PROBE, json.dumps(list(names)))
@@ -158,7 +152,6 @@ def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Proble
 
 
 def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Import the changed modules in an interpreter, if it can, and compare their functions with the files."""
     modules = {_module(file): file for file in files if not file.startswith(COMPANIONS)}
     wanted = [(name, changed_functions(tree.read(file) or b"")) for name, file in modules.items()]
     script = (resources("vpatch.tree") / "loaded.py").read_text("utf-8")
@@ -182,10 +175,7 @@ def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Probl
 
 
 def _fault(tree: Tree, python: Path, errors: Sequence[dict[str, Any]]) -> Problem | None:
-    """Find the fault of changed code because of which a module cannot be imported; None if something else is missing.
-
-    `errors` has the error and its causes, as `loaded.errors` describes them.
-    """
+    """Find the fault of changed code that keeps a module from being imported; None if something else is missing."""
     for error in errors:
         real, line = Path(error["file"]).resolve(), error["line"]
         file = real.relative_to(tree.root).as_posix() if real.is_relative_to(tree.root) and real.is_file() else ""
@@ -212,7 +202,7 @@ def _is_fault(tree: Tree, error: dict[str, Any]) -> bool:
 
 
 def _may_have(tree: Tree, name: str, module: str) -> bool:
-    """Whether a module of vLLM has a name, if only on another platform."""
+    # On another platform, perhaps.
     path = module.replace(".", "/")
     data = next(filter(None, map(tree.read, (f"{path}.py", f"{path}/__init__.py"))), b"")
     words = re.findall(rb"\w+", data)

@@ -8,22 +8,34 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Self
 
 from vpatch.core.marks import marks_in
 from vpatch.errors import Failure, Problem
-from vpatch.tree import DiskSnapshot, Tree, Writes, backup, bytecode, record
+from vpatch.tree import backup, bytecode, record
+from vpatch.tree.apply import Writes
 from vpatch.tree.backup import Kept
-from vpatch.tree.lock import lock
+from vpatch.tree.guard import lock
+from vpatch.tree.locate import Reads, Tree
 from vpatch.tree.record import File, Record
 from vpatch.tree.transaction import Steps, carry_out, collecting
 
 
-class SitePackages(DiskSnapshot):
-    """An installed vLLM; see `vpatch.tree.transaction` for what its writer promises."""
+class SitePackages:
+    """An installed vLLM, a `vpatch.tree.apply.Snapshot`; see `vpatch.tree.transaction` for what its writer promises."""
 
     def __init__(self, tree: Tree) -> None:
-        super().__init__(tree)
+        self.tree = tree
+        self._reads = Reads(tree)
         self._stale: dict[str, tuple[Path, ...]] = {}
+
+    def snapshot(self) -> Self:
+        """Begin another run."""
+        return type(self)(self.tree)
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; return None if it does not exist."""
+        return self._reads.read(path)
 
     @cached_property
     def kept(self) -> Kept:
@@ -50,7 +62,7 @@ class SitePackages(DiskSnapshot):
         kept, stale = self.kept, self._stale
         del self.kept
         self._stale = {}
-        differs = super().refresh() or self.kept != kept
+        differs = self._reads.refresh() or self.kept != kept
         return differs or any(self.stale(path) != twins for path, twins in stale.items())
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
@@ -70,7 +82,7 @@ class SitePackages(DiskSnapshot):
     def _carry_out(self, steps: Steps) -> None:
         # Without RECORD, nothing is done but to remove bytecode.
         written = (*steps.files, *steps.removed, self.tree.record) if self.read(self.tree.record) is not None else ()
-        carry_out(self.tree, steps, {path: self.loaded[path] for path in written})
+        carry_out(self.tree, steps, {path: self._reads.loaded[path] for path in written})
 
 
 @dataclass(frozen=True)
@@ -95,14 +107,14 @@ class _Decision:
     def listed(
         self, rows: Record, files: Sequence[File], changed: Sequence[File], tracked: Sequence[File], note: object
     ) -> Steps:
-        """Return the steps for a tree that has a RECORD."""
         tree, kept = self.tree, self.kept
         base = record.before(tree, rows, kept.record, files)
-        keep = self.keep(note, tracked, base) if tracked else {}
+        originals = {file.path: file.origin for file in tracked if file.origin is not None}
+        provenance = self.provenance(note, tracked) if tracked else None
+        keep = backup.own_files(tree, originals, base.serialize() if tracked else None, provenance)
         had = backup.own_files(tree, kept.originals, kept.record, kept.provenance)
         new = {path: content for path, content in keep.items() if had.get(path) != content}
-        provenance = f"{backup.folder(tree)}/provenance.json"
-        lists = {provenance: new[provenance]} if provenance in new else {}
+        lists = {path: content for path, content in new.items() if path == f"{backup.folder(tree)}/provenance.json"}
         if (content := record.revised(tree, rows, base, files, keep).serialize()) != rows.serialize():
             lists[tree.record] = content
         dropped = tuple(sorted(had.keys() - keep.keys()))
@@ -117,11 +129,6 @@ class _Decision:
             ends=not tracked,
             unclean=kept.unclean,
         )
-
-    def keep(self, note: object, tracked: Sequence[File], base: Record) -> dict[str, bytes]:
-        """Return what is to be kept, by path in the tree."""
-        originals = {file.path: file.origin for file in tracked if file.origin is not None}
-        return backup.own_files(self.tree, originals, base.serialize(), self.provenance(note, tracked))
 
     def files(self, read: Callable[[str], bytes | None]) -> list[File]:
         files: list[File] = []
