@@ -13,6 +13,7 @@ from vpatch import (
     AddFile,
     AddFunction,
     AddKeyword,
+    DeleteStatements,
     InsertAfter,
     InsertBefore,
     ReplaceExpr,
@@ -240,3 +241,17 @@ def test_different_reasons_name_their_parts() -> None:
 
     assert found.because == "first: vllm/m.py: `q1` is not there; second: vllm/m.py: no 'g' here"
     assert len(found.problems) == 2
+
+
+def test_code_that_is_fine_where_it_was_applied_is_judged_again_where_it_is_not() -> None:
+    """The applied code reads a name that nothing binds, as upstream's own may; to apply it would break the function."""
+    old = {FILE: b"def f():\n    first = 1\n    second = 2\n    return first, second\n"}
+    edit = DeleteStatements(FILE, "f", "first = 1")
+    item, files = overlay(edit), Workspace(old.get)
+    edit.apply(files, item.id)
+    applied = {FILE: files.read(FILE)}
+    engine = Engine([item])
+
+    assert engine.status(applied.get)[0].state is State.APPLIED
+    assert engine.plan(old.get).before[0].state is State.DRIFTED
+    assert engine.status(applied.get)[0].state is State.APPLIED

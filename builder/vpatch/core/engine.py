@@ -28,7 +28,7 @@ class Engine:
 
     def __init__(self, overlays: Iterable[Catalogued]) -> None:
         self.overlays = tuple(sorted(overlays, key=lambda item: item.id))
-        self._landed: dict[object, dict[str, tuple[str, ...]]] = {}
+        self._landed: dict[object, tuple[object, dict[str, tuple[str, ...]]]] = {}
 
     # Parsing the overlays' own code imports libcst, which a `revert` of everything can do without.
     @cached_property
@@ -110,14 +110,18 @@ class Engine:
         """Return the problems and notes on inserted code, by part. Equal code is checked once."""
         found = dict(_landed(judgement, files))
         pairs = [pair for findings in found.values() for pair in findings]
-        key = (tuple(pairs), tuple(files.read(file) for file in dict.fromkeys(edit.file for edit, _ in pairs)))
-        if (known := self._landed.get(key)) is not None:
-            return {}, known
+        names = tuple(dict.fromkeys(edit.file for edit, _ in pairs))
+        now, before = tuple(map(files.read, names)), tuple(map(files.original, names))
+        key = (tuple(pairs), now)
+        known = self._landed.get(key)
+        # What the code around lost is seen against the file before; there is nothing to lose where nothing changes.
+        if known and before in (now, known[0]):
+            return {}, known[1]
         opened = check.opened(pairs, files)
         problems = {part: check.problems(findings, opened) for part, findings in found.items()}
         notes = {part: tuple(check.notes(findings, opened)) for part, findings in found.items()}
         if not any(problems.values()):
-            self._landed[key] = notes
+            self._landed[key] = (before, notes)
         return problems, notes
 
 
