@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from vpatch.cli.main import program
 from vpatch.core.catalogue import discover
 from vpatch.image.order import definition_files, read_definitions
-from vpatch.plan.deployment import STOCK, Image, defined, image, preset, presets, published
-from vpatch.plan.rendering import Command, apply, build, docker, serve
+from vpatch.plan.deployment import IMAGES, PUBLISHED, STOCK, Image, image, preset, presets
+from vpatch.plan.rendering import Lines, apply, build, docker, serve, shell
 
 from tests.conftest import ROOT
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
@@ -49,11 +50,16 @@ docker run --rm \\
 """
 
 
+def arguments_of(command: Lines) -> tuple[str, ...]:
+    """Return the arguments to execute."""
+    return tuple(chain(*command))
+
+
 def test_the_text_has_one_option_per_line() -> None:
     meant, one = preset_deployment(preset("qwen3.6-35b-5090-262k-fp8head"), speculative_tokens=2)
 
-    assert str(serve(meant, one)) == EXAMPLE
-    assert str(docker(meant, one, OVERLAYS)) == RUN + EXAMPLE.partition("\n")[2]
+    assert shell(serve(meant, one)) == EXAMPLE
+    assert shell(docker(meant, one, OVERLAYS)) == RUN + EXAMPLE.partition("\n")[2]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +78,8 @@ def test_the_text_has_one_option_per_line() -> None:
     ],
 )
 def test_an_option_is_printed_where_it_differs(options: dict[str, Any], line: tuple[str, ...]) -> None:
-    without = serve(bare_model("a/b"), bare_deployment()).lines
-    lines = serve(bare_model("a/b"), bare_deployment(**options)).lines
+    without = serve(bare_model("a/b"), bare_deployment())
+    lines = serve(bare_model("a/b"), bare_deployment(**options))
 
     assert line in lines
     assert line not in without
@@ -84,15 +90,15 @@ def test_the_environment_precedes_the_command_and_is_passed_to_the_container() -
     meant, one = preset_deployment(preset("qwen3.5-35b-pro6000"))
     variable = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1"
 
-    assert serve(meant, one).arguments[:4] == ("env", variable, "vllm", "serve")
-    assert ("-e", variable) in docker(meant, one, ()).lines
+    assert arguments_of(serve(meant, one))[:4] == ("env", variable, "vllm", "serve")
+    assert ("-e", variable) in docker(meant, one, ())
 
 
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_a_container_gets_the_same_arguments(one: Any) -> None:
     meant, deployed = preset_deployment(one, environment=())
-    arguments = serve(meant, deployed).arguments[2:]
-    run = docker(meant, deployed, OVERLAYS).arguments
+    arguments = arguments_of(serve(meant, deployed))[2:]
+    run = arguments_of(docker(meant, deployed, OVERLAYS))
 
     assert run[-len(arguments) :] == arguments
     assert "HF_TOKEN" in run, "by its name, never with a value"
@@ -100,20 +106,20 @@ def test_a_container_gets_the_same_arguments(one: Any) -> None:
 
 
 def test_a_folder_is_mounted_into_the_container() -> None:
-    run = docker(bare_model("/models of mine/qwen, new"), bare_deployment(), ()).arguments
+    run = arguments_of(docker(bare_model("/models of mine/qwen, new"), bare_deployment(), ()))
 
     assert run[run.index("--mount") + 1] == (
         'type=bind,"source=/models of mine/qwen, new","target=/models/qwen, new",readonly'
     )
     assert "/models/qwen, new" in run
-    assert serve(bare_model("/models of mine/qwen"), bare_deployment()).arguments[2] == "/models of mine/qwen"
+    assert arguments_of(serve(bare_model("/models of mine/qwen"), bare_deployment()))[2] == "/models of mine/qwen"
 
 
 @pytest.mark.skipif(not which("docker"), reason="no docker client")
 @pytest.mark.parametrize("name", ["a/b", "/models of mine/qwen, new"])
 def test_the_docker_client_understands_it(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")  # it parses first
-    run = docker(bare_model(name), bare_deployment(environment=("A=1 2",)), ()).arguments
+    run = arguments_of(docker(bare_model(name), bare_deployment(environment=("A=1 2",)), ()))
     wrong = tuple("--ipc-of=host" if argument == "--ipc=host" else argument for argument in run)
 
     ran = [subprocess.run(arguments, capture_output=True, text=True, check=False).stderr for arguments in (run, wrong)]
@@ -124,21 +130,20 @@ def test_the_docker_client_understands_it(name: str, monkeypatch: pytest.MonkeyP
 def test_overlays_are_applied_by_name_in_order() -> None:
     named = ("--overlay", "ct-fp8-lm-head", "--overlay", "turboquant-hybrid", "--overlay", "turboquant-workspace")
 
-    assert apply(()) is None
-    assert (done := apply(OVERLAYS)) is not None
-    assert done.arguments == ("vpatch", "apply", *named)
-    assert build(bare_deployment("0.20.2"), ()) is None, "it is vLLM's own"
-    assert (built := build(bare_deployment("0.21.0"), OVERLAYS)) is not None
+    assert apply(()) == ()
+    assert arguments_of(apply(OVERLAYS)) == ("vpatch", "apply", *named)
+    assert build(bare_deployment("0.20.2"), ()) == (), "it is vLLM's own"
+    built = arguments_of(build(bare_deployment("0.21.0"), OVERLAYS))
     tag = "localhost/vllm-openai:v0.21.0-vpatch"
-    assert built.arguments == ("vpatch", "build", "--base", "vllm/vllm-openai:v0.21.0", *named, "--tag", tag)
-    assert tag in docker(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS).arguments
+    assert built == ("vpatch", "build", "--base", "vllm/vllm-openai:v0.21.0", *named, "--tag", tag)
+    assert tag in arguments_of(docker(bare_model("a/b"), bare_deployment("0.21.0"), OVERLAYS))
 
 
 @pytest.mark.parametrize(
     "command", [apply(OVERLAYS), build(bare_deployment("0.21.0"), OVERLAYS)], ids=["apply", "build"]
 )
-def test_our_own_commands_parse(command: Command) -> None:
-    _, name, *arguments = command.arguments
+def test_our_own_commands_parse(command: Lines) -> None:
+    _, name, *arguments = arguments_of(command)
     parent = click.Context(program, **program.context_settings)  # click keeps the first parent's names of --help
     found = program.get_command(parent, name)
     assert found is not None
@@ -152,11 +157,11 @@ def test_our_own_commands_parse(command: Command) -> None:
 def test_a_shell_reads_the_text_as_the_arguments(extra: list[str], name: str) -> None:
     meant = replace(bare_model("a/b"), name=name, revision=name or None)
     command = serve(meant, bare_deployment(extra=tuple(extra)))
-    assert command.arguments[-len(extra) :] == tuple(extra)
+    assert arguments_of(command)[-len(extra) :] == tuple(extra)
 
-    text = str(command).removeprefix("vllm serve")
+    text = shell(command).removeprefix("vllm serve")
     ran = subprocess.run(["sh", "-c", f"printf '%s\\0' {text}"], capture_output=True, check=True)
-    assert ran.stdout.decode().split("\0")[:-1] == list(command.arguments[2:])
+    assert ran.stdout.decode().split("\0")[:-1] == list(arguments_of(command)[2:])
 
 
 HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
@@ -171,9 +176,9 @@ def test_images_to_publish_are_the_defined_ones() -> None:
         overlays = one.overlays or sorted(name for name in default if release in pending(name))
         wanted |= {Image(base, tag, tuple(overlays)) for tag in one.tags}
 
-    assert set(defined()) == wanted
-    assert len(defined()) == len(wanted)
-    assert published() == (), "README says that none is"
+    assert set(IMAGES) == wanted
+    assert len(IMAGES) == len(wanted)
+    assert not PUBLISHED, "README says that none is"
 
 
 def test_without_overlays_the_image_is_vllms() -> None:
@@ -181,9 +186,10 @@ def test_without_overlays_the_image_is_vllms() -> None:
     assert image(bare_deployment("0.18.0", cuda="cu130"), ()).name == f"{STOCK}:v0.18.0-cu130"
 
 
-def test_the_published_image_with_the_fewest_overlays() -> None:
+def test_the_published_image_with_the_fewest_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vpatch.plan.deployment.PUBLISHED", True)
     names = [
-        image(said, overlays, defined()).name
+        image(said, overlays).name
         for said, overlays in (
             (bare_deployment("0.20.2"), HYBRID),
             (bare_deployment("0.20.2"), HYBRID | {"turboquant-tiles"}),
@@ -193,7 +199,7 @@ def test_the_published_image_with_the_fewest_overlays() -> None:
     assert names == [f"ghcr.io/vpatch/vllm-openai:v0.20.2{suffix}" for suffix in ("", "-tiles", "-cu129")]
 
 
-def test_an_unpublished_image_must_be_built_and_has_no_registry() -> None:
+def test_an_unpublished_image_must_be_built_and_has_no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     none = Image(
         f"{STOCK}:v0.21.0",
         "localhost/vllm-openai:v0.21.0-vpatch",
@@ -201,7 +207,9 @@ def test_an_unpublished_image_must_be_built_and_has_no_registry() -> None:
         built=True,
     )
 
-    assert image(bare_deployment("0.21.0"), {"turboquant-workspace", "turboquant-skip-list"}, defined()) == none
+    with monkeypatch.context() as published:
+        published.setattr("vpatch.plan.deployment.PUBLISHED", True)
+        assert image(bare_deployment("0.21.0"), {"turboquant-workspace", "turboquant-skip-list"}) == none
     assert image(bare_deployment("0.20.2"), HYBRID).name == "localhost/vllm-openai:v0.20.2-vpatch"
     assert image(bare_deployment("0.20.2+cu129"), ()).name == f"{STOCK}:v0.20.2"
     assert image(bare_deployment("0.33.0"), {"ct-fp8-lm-head", "turboquant-tiles"}).built

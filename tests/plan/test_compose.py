@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_the_schema_finds_what_is_wrong(files: list[Path], tmp_path: Path) -> No
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_it_is_the_container_of_docker_run(one: Any) -> None:
     meant, deployed = preset_deployment(one)
-    run = docker(meant, deployed, OVERLAYS).arguments
+    run = tuple(chain(*docker(meant, deployed, OVERLAYS)))
     found = service(compose(meant, deployed, OVERLAYS))
 
     assert [found["image"], *found["command"]] == list(run[-1 - len(found["command"]) :])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def parsed(release: str, pristine: Trees, tmp_path_factory: pytest.TempPathFacto
     """Return what the parser of the release makes of each command, by name."""
     commands = {preset.name: serve(*preset_deployment(preset, environment=())) for preset in presets()}
     commands |= {name: serve(bare_model("someone/model", "main"), one) for name, one in MADE.items()}
-    asked = {name: command.arguments[2:] for name, command in commands.items()}
+    asked = {name: tuple(chain(*command))[2:] for name, command in commands.items()}
     asked |= {name: ("someone/model", *arguments) for name, (arguments, _) in WRONG.items()}
     asked["in MiB"] = ("someone/model", "--kv-cache-memory-bytes", "20600M")
     home = tmp_path_factory.mktemp("serve")

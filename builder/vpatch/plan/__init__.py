@@ -58,14 +58,6 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class Head:
-    """How the output projection (`lm_head`) is quantized: its scheme ("fp8-block"), and the `target` that names it."""
-
-    scheme: str
-    target: str
-
-
-@dataclass(frozen=True)
 class Weights:
     """Bytes of a checkpoint's tensors, as stored, before any parallelism.
 
@@ -95,7 +87,8 @@ class Model:
     """A model as its config.json describes it, as far as memory and overlays depend on it.
 
     `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention, which
-    takes the most memory. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
+    takes the most memory. `head` is the scheme of the output projection ("fp8-block"), None if it is not quantized.
+    `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
     """
 
     name: str
@@ -113,7 +106,7 @@ class Model:
     vision: bool = False
     draft_layers: int = 0
     quantization: str | None = None
-    head: Head | None = None
+    head: str | None = None
     kv_cache_dtype: str | None = None
     weights: Weights | None = None
     revision: str | None = None

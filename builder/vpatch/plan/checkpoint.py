@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Head, Model, weights
+from vpatch.plan import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, weights
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
 
@@ -71,7 +71,7 @@ def model_of(
     head = head_scheme(quantization, multimodal=model.vision)
     model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     method = quantization.method if quantization else None
-    return replace(model, quantization=method, head=Head(head[1].name, head[0]) if head else None)
+    return replace(model, quantization=method, head=head.name if head else None)
 
 
 def _text_config(fields: Fields) -> Fields:

@@ -181,7 +181,7 @@ def presets() -> tuple[Preset, ...]:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset with a name; raise `Failure` with the closest names if there is none."""
+    """Return a preset by its name; raise `Failure` with the closest names if the name is unknown."""
     named = {one.name: one for one in presets()}
     if name in named:
         return named[name]
@@ -200,25 +200,19 @@ class Image:
     built: bool = False
 
 
-@cache
-def defined() -> tuple[Image, ...]:
-    """Return the patched images that are published, or will be."""
-    return tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in table("images.toml")["image"])
+_IMAGES = table("images.toml")
+IMAGES = tuple(Image(one["base"], one["name"], tuple(one["overlays"])) for one in _IMAGES["image"])
+PUBLISHED: bool = _IMAGES["published"]  # whether a registry has them
 
 
-def published() -> tuple[Image, ...]:
-    """Return the patched images that a registry has."""
-    return defined() if table("images.toml")["published"] else ()
-
-
-def image(deployment: Deployment, overlays: Collection[str], there: Sequence[Image] | None = None) -> Image:
-    """Return the image to run, with at least these overlays: vLLM's, one that is `there` or published, or a new one."""
+def image(deployment: Deployment, overlays: Collection[str]) -> Image:
+    """Return the image to run, with at least these overlays: vLLM's, a published one, or one to build."""
     tag = f"v{deployment.vllm.public}{deployment.cuda and '-'}{deployment.cuda}"
     base = f"{STOCK}:{tag}"
     if not overlays:
         return Image(base, base)
-    for one in published() if there is None else there:
-        if one.base == base and set(overlays) <= set(one.overlays):
+    for one in IMAGES:
+        if PUBLISHED and one.base == base and set(overlays) <= set(one.overlays):
             return one
     # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
     return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)

@@ -95,7 +95,7 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
         longest=deployment.max_model_len,
         chunk=deployment.max_num_batched_tokens,
         quantization=model.quantization,
-        head=model.head.scheme if model.head else None,
+        head=model.head,
         architecture=model.architecture,
     )
     found, problems = [], []
@@ -238,7 +238,7 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
             " scales damaged a quantisation; compare answers before you rely on it",
             "ig1/Qwen3.5-35B-A3B-NVFP4, About FP8 KV cache",
         )
-    if model.head and model.head.scheme.startswith("fp8"):
+    if model.head and model.head.startswith("fp8"):
         yield Caution(
             "fp8-head-structured-output",
             "the output head is FP8: for JSON, tool calls, enums and long agent runs prefer one in BF16",

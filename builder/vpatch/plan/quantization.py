@@ -46,8 +46,8 @@ class Quantization:
     head: bool | None = None
     certain: bool = True
 
-    def scheme(self, names: Iterable[str], kind: str = LINEAR_CLASS) -> tuple[str, Scheme] | None:
-        """Return the target and the scheme of a module of class `kind` with any of `names`; None: not quantized.
+    def scheme(self, names: Iterable[str], kind: str = LINEAR_CLASS) -> Scheme | None:
+        """Return the scheme of a module of class `kind` with any of `names`; None: not quantized.
 
         Ignoring wins over targeting, and a target by name over one by class, as in compressed-tensors.
         """
@@ -59,7 +59,7 @@ class Quantization:
         named = (target for target in self.targets if any(_names(target[0], name) for name in names))
         by_class = (target for target in self.targets if _names(target[0], kind) or target[0].lower() in kind.lower())
         found = next(named, None) or next(by_class, None)
-        return (found[0], found[1]) if found and found[1] else None
+        return found[1] if found else None
 
 
 def _runs(name: str) -> Iterator[str]:
@@ -71,8 +71,8 @@ def _names(target: str, name: str) -> bool:
     return bool(re.match(target[3:], name)) if target.startswith("re:") else target == name
 
 
-def head_scheme(quantization: Quantization | None, *, multimodal: bool = False) -> tuple[str, Scheme] | None:
-    """Return the target and the scheme of the output head; None if it is not quantized."""
+def head_scheme(quantization: Quantization | None, *, multimodal: bool = False) -> Scheme | None:
+    """Return the scheme of the output head; None if it is not quantized."""
     if quantization is None or quantization.head is False:
         return None
     kind = LINEAR_CLASS if quantization.head else HEAD_CLASS

@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
@@ -31,57 +31,47 @@ HEALTH_CHECK = (
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
 _NEEDED = {True: "needed", False: "not needed", None: "unknown"}
 
-Lines = tuple[tuple[str, ...], ...]
+Lines = tuple[tuple[str, ...], ...]  # a command: the arguments on each line that is shown
 Rows = Sequence[tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command, by the arguments on each line that is shown."""
-
-    lines: Lines
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The arguments to execute."""
-        return tuple(chain(*self.lines))
-
-    def __str__(self) -> str:
-        return " \\\n  ".join(map(shlex.join, self.lines))
+def shell(command: Lines) -> str:
+    """Return the text of a command to paste into a shell."""
+    return " \\\n  ".join(map(shlex.join, command))
 
 
 def commands(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, str]:
     """Return the commands to paste into a shell, by name, in the order in which to run them."""
     written = {"apply": apply(overlays), "serve": serve(model, deployment), "build": build(deployment, overlays)}
     written["docker"] = docker(model, deployment, overlays)
-    return {name: str(command) for name, command in written.items() if command}
+    return {name: shell(command) for name, command in written.items() if command}
 
 
-def apply(overlays: Collection[str]) -> Command | None:
-    """Return `vpatch apply` of these overlays to the installed vLLM; None without any."""
-    return Command((("vpatch", "apply"), *_named(overlays))) if overlays else None
+def apply(overlays: Collection[str]) -> Lines:
+    """Return `vpatch apply` of these overlays to the installed vLLM; empty without any."""
+    return (("vpatch", "apply"), *_named(overlays)) if overlays else ()
 
 
-def serve(model: Model, deployment: Deployment) -> Command:
+def serve(model: Model, deployment: Deployment) -> Lines:
     """Return `vllm serve`."""
     variables = ("env", *deployment.environment) if deployment.environment else ()
     first, *rest = _options(model.name, model, deployment)
-    return Command(((*variables, "vllm", "serve", *first), *rest))
+    return ((*variables, "vllm", "serve", *first), *rest)
 
 
-def build(deployment: Deployment, overlays: Collection[str]) -> Command | None:
-    """Return `vpatch build` of the image that `docker` and `compose` run; None if it exists already."""
+def build(deployment: Deployment, overlays: Collection[str]) -> Lines:
+    """Return `vpatch build` of the image that `docker` and `compose` run; empty if it exists already."""
     wanted = image(deployment, overlays)
     lines = (("vpatch", "build"), ("--base", wanted.base), *_named(wanted.overlays), ("--tag", wanted.name))
-    return Command(lines) if wanted.built else None
+    return lines if wanted.built else ()
 
 
-def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> Command:
+def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> Lines:
     """Return `docker run` of the image with these overlays, published on the loopback address."""
     name, mounted = _in_container(model)
     bind = io.StringIO()  # docker reads fields as CSV: quoted if there is a comma in them
     csv.writer(bind, lineterminator="").writerow(("type=bind", f"source={model.name}", f"target={name}", "readonly"))
-    lines = (
+    return (
         *(("docker", "run", "--rm"), ("--gpus", str(deployment.gpus)), ("--ipc=host",)),
         *(("-e", variable) for variable in ("HF_TOKEN", *deployment.environment)),
         *(("-v", ":".join(volume)) for volume in (CACHE, HUB)),
@@ -90,7 +80,6 @@ def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> C
         (image(deployment, overlays).name,),
         *_options(name, model, deployment),
     )
-    return Command(lines)
 
 
 def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> str:
@@ -107,7 +96,7 @@ def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> 
     yaml.dump(_quoted(_services(model, deployment, overlays)), text)
     first = build(deployment, overlays)
     notes = ["HF_TOKEN is passed on where it is set; only private models need it."]
-    notes += ["The image is made by:", *(f"  {line}" for line in str(first).splitlines())] if first else []
+    notes += ["The image is made by:", *(f"  {line}" for line in shell(first).splitlines())] if first else []
     return "".join(f"# {note}\n" for note in notes) + text.getvalue()
 
 

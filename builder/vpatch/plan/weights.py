@@ -108,9 +108,7 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
             parts["head"] += 0 if model.tied else size
         else:
             parts["embedding" if _EMBEDDING.search(name) else "other"] += size
-    embedding, head, other = parts["embedding"], parts["head"], parts["other"]
-    read = Weights(tuple(layers), embedding, head, other, parts["vision"], parts["draft"], source)
-    return replace(model, weights=read)
+    return replace(model, weights=Weights(tuple(layers), source=source, exact=True, summed=True, **parts))
 
 
 def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
@@ -143,7 +141,7 @@ def estimate(
     def stored(part: _Part, names: Iterable[str]) -> int:
         names = (f"{name}.{part.name}" for name in names)
         found = quantization.scheme(names) if quantization and part.linear else None
-        return round(part.parameters * (found[1] if found else BF16).size)
+        return round(part.parameters * (found or BF16).size)
 
     def layer(index: int, kind: str, names: Iterable[str]) -> int:
         return sum(stored(part, names) for part in _layer(model, text, known, index, kind))
@@ -160,7 +158,7 @@ def estimate(
     tower = _vision(fields.inside("vision_config")) if model.vision else 0
     note = "" if quantization is None or quantization.certain else f"; {quantization.method} taken for two bytes each"
     embedding, other, vision = (round(count * BF16.size) for count in (table, model.hidden_size, tower))
-    output = 0 if model.tied else round(table * (head[1] if head else BF16).size)
+    output = 0 if model.tied else round(table * (head or BF16).size)
     draft = sum(map(draft_layer, range(model.draft_layers)))
     source = f"estimated from the shapes in the config{note}"
     return Weights(tuple(layers), embedding, output, other, vision, draft, source, exact=False, summed=False)
