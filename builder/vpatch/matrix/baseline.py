@@ -4,17 +4,9 @@ A row is compared with the recorded row of its name, and a row of a new name wit
 project that is not newer: "what changes for me if I bump?" A git revision, a wheel or a folder counts as one of the
 project vllm; without a version, as newer than all releases.
 
-Worse is what needs a person's attention and did not before:
-
-- a part that is drifted or in conflict, and was not, or was the other of the two;
-- a problem of a kind that the overlay did not have: applied in memory, it does not do what it promises;
-- merged -> pending: upstream reverted the change, and whoever dropped the overlay needs it again;
-- a vLLM that cannot be read, or in which overlays conflict for the first time;
-- a row without a row to compare it with, and any problem in it or with a new overlay.
-
-Better is what no longer needs attention, and what upstream merged: that overlay can go. Other changes are listed and no
-more: an overlay is new; the defect appeared or is gone; the code has another known shape. What is as bad as in the
-baseline is listed as such. Rows and overlays that were not asked for this time are no changes.
+Worse is what newly needs attention: a broken part, a problem of a new kind, an unreadable vLLM, a row without a row to
+compare it with; and merged -> pending, since whoever dropped that overlay needs it again. Better is what no longer
+needs attention, and what upstream merged. Rows and overlays that this run leaves out are no changes.
 """
 
 from __future__ import annotations
@@ -143,7 +135,7 @@ def _of_row(row: Row, before: Row | None, kind: Kind, because: str) -> Change:
 
 
 def _urgency(*, before: bool, after: bool) -> Kind | None:
-    """Compare the need for a person's attention; None if there is none before and after."""
+    """Compare whether a cell or row needed attention; None if it did not before and does not now."""
     return {(False, True): Kind.WORSE, (True, False): Kind.BETTER, (True, True): Kind.STILL}.get((before, after))
 
 
@@ -176,7 +168,6 @@ def _bad(cell: Cell, known: Cell | None) -> str:
 
 
 def _changed(was: Cell, cell: Cell) -> tuple[Kind, str] | None:
-    """Judge a cell that needs no attention."""
     before, after = was.verdict.state, cell.verdict.state
     if before is after:
         old, new = ({part.name: _form(part) for part in one.verdict.parts} for one in (was, cell))

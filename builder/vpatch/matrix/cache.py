@@ -20,12 +20,12 @@ from vpatch.errors import Failure, Problem, naming
 SCHEMA = 1  # of the notes
 TRIES = 10  # for folders that another run clears meanwhile
 
+SHA256 = re.compile(r"[0-9a-f]{64}")  # no other text may become a path
 WHEELS, LISTINGS = "wheels", "listings"  # the two kinds of notes
 
 Note = Mapping[str, Any]
 
 _OBJECTS, _NEW = "objects", "new"
-_HASH = re.compile(r"[0-9a-f]{64}")
 # What `clear` may remove: the user may have put other files there.
 _OURS = re.compile("objects/[0-9a-f]{2}/[0-9a-f]{62}|(wheels|listings)/[0-9a-f]{64}|new/[0-9a-f]{32}")
 _OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
@@ -42,11 +42,6 @@ def folder() -> Path:
     except RuntimeError as error:
         cause = "no home folder; set XDG_CACHE_HOME, or use --no-cache"
         raise Failure(Problem("no cache", "~/.cache", cause)) from error
-
-
-def is_hash(text: str | None) -> bool:
-    """Return whether a text is a sha256 as the cache writes it: no other text may become a path."""
-    return bool(text and _HASH.fullmatch(text))
 
 
 class DamagedError(Exception):

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.cache import LISTINGS, Cache, DamagedError, Note, WheelCache, is_hash
+from vpatch.matrix.cache import LISTINGS, SHA256, Cache, DamagedError, WheelCache
 from vpatch.matrix.verdicts import Tree
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
 from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
@@ -41,8 +41,8 @@ class Release:
 
     def read(self, files: Collection[str]) -> Tree:
         """Read those of these files that exist, without any request if all are in the cache."""
-        digest = self.wheel.sha256
-        if self.cache is None or digest is None or not is_hash(digest):
+        digest = self.wheel.sha256 or ""
+        if self.cache is None or not SHA256.fullmatch(digest):
             return self._fetch(files)[0]
         cached = WheelCache(self.cache, digest, self.wheel.filename)
         record, size = cached.record() or (None, 0)
@@ -129,10 +129,7 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
 
     Without `versions`, find every final release since the first that overlays are made for, except the yanked ones; of
     a project that has only pre-releases, all of these. For an index that does not answer, the cache's record of its
-    last answer is used, and the notes say so.
-
-    Raises:
-        Failure: no such project or releases, all of them at once; an index that fails; a cache that cannot be used.
+    last answer is used, and the notes say so. A project or releases that do not exist are one `Failure`.
     """
     memory = None if cache is None else _Memory(cache)
     ask, notes = (memory.ask, memory.notes) if memory else (ask_index, [])
@@ -169,22 +166,18 @@ class _Memory:
         try:
             offers = ask_index(session, index, project)
         except NoAnswerError as error:
-            note = self._recall(key, project, *error.problems)
+            (problem,) = error.problems
+            note = None
+            try:
+                note = self.cache.note(LISTINGS, key)
+            except DamagedError:
+                why = f"the list of its {project} releases is gone"
+                self.notes.append(Problem("damaged in the cache", problem.where, why))
             if note is None:
                 raise
+            why = f"{problem.cause}; {project} releases as of {note['date']}"
+            self.notes.append(Problem("offline", problem.where, why))
             return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
         date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         self.cache.put_note(LISTINGS, key, {"date": date, "offers": list(map(asdict, offers))})
         return offers
-
-    def _recall(self, key: str, project: str, problem: Problem) -> Note | None:
-        try:
-            note = self.cache.note(LISTINGS, key)
-        except DamagedError:
-            cause = f"the list of its {project} releases is gone"
-            self.notes.append(Problem("damaged in the cache", problem.where, cause))
-            return None
-        if note is not None:
-            cause = f"{problem.cause}; {project} releases as of {note['date']}"
-            self.notes.append(Problem("offline", problem.where, cause))
-        return note

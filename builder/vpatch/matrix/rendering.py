@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -105,14 +105,12 @@ def markdown_changes(changes: Sequence[Change]) -> list[str]:
     """Render changes in Markdown: a list for each kind, worse first."""
     text = []
     for kind, heading in _HEADINGS.items():
-        if items := [_item(change) for change in changes if change.kind is kind]:
-            text += [f"### {heading}", "", *items, ""]
+        items = []
+        for change in (change for change in changes if change.kind is kind):
+            where = ", ".join(map(_code, filter(None, (change.vllm, change.overlay))))
+            items.append("- " + ": ".join(filter(None, (where, change.compared(_code), _code(change.because)))))
+        text += [f"### {heading}", "", *items, ""] if items else []
     return text
-
-
-def _item(change: Change) -> str:
-    where = ", ".join(filter(None, (_code(change.vllm), change.overlay and _code(change.overlay))))
-    return "- " + ": ".join(filter(None, (where, change.compared(_code), _code(change.because))))
 
 
 def _code(text: str) -> str:
@@ -136,10 +134,10 @@ class _Reason(NamedTuple):
 def page(matrix: Matrix, *, made: datetime, version: str) -> str:
     """Render the page, with the newest row first. `made` is when the verdicts were computed; `version` is vpatch's."""
     rows = matrix.rows[::-1]
-    numbers: dict[tuple[int, Cell], list[int]] = {}
+    numbers = defaultdict[tuple[int, Cell], list[int]](list)
     for number, row in enumerate(rows):
-        for column, cell in enumerate(row.cells):
-            numbers.setdefault((column, cell), []).append(number)
+        for key in enumerate(row.cells):
+            numbers[key].append(number)
     found = {}
     for number, (column, cell) in enumerate(sorted(numbers, key=lambda key: key[0])):
         item, parts = matrix.overlays[column], Counter(part.state for part in cell.verdict.parts)

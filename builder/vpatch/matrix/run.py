@@ -8,11 +8,10 @@ import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
-from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Semaphore, Thread
 
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
@@ -35,9 +34,7 @@ def run(
     """Compute the matrix of vLLMs, its rows, and overlays, its columns.
 
     The overlays whose ids are in `together` are tried together, too. `progress` accepts the share done, from 0 to 1.
-
-    Raises:
-        Failure: a worker process died.
+    A worker process that dies is a `Failure`.
     """
     with _worker_pool(len(sources)) as pool:
         jobs = _Jobs(pool, {item.id: Engine([item]).files for item in overlays}, frozenset(together))
@@ -56,26 +53,22 @@ def run(
 
 
 def _begin_reading(sources: Sequence[Source], files: Collection[str]) -> list[Future[Row]]:
-    """Start threads that read the sources; return the future rows, without cells."""
+    """Start a thread for each source; return the future rows, without cells."""
+    turn = Semaphore(READERS)
+
+    def read(source: Source, row: Future[Row]) -> None:
+        with turn:
+            try:
+                row.set_result(Row(source.name, source.read(files)))
+            except Failure as failure:
+                row.set_result(Row(source.name, None, problems=failure.problems))
+            except BaseException as error:
+                row.set_exception(error)
+
     rows: list[Future[Row]] = [Future() for _ in sources]
-    queue = SimpleQueue[tuple[Source, Future[Row]]]()
     for pair in zip(sources, rows, strict=True):
-        queue.put(pair)
-
-    def read() -> None:
-        with suppress(Empty):
-            while True:
-                source, row = queue.get_nowait()
-                try:
-                    row.set_result(Row(source.name, source.read(files)))
-                except Failure as failure:
-                    row.set_result(Row(source.name, None, problems=failure.problems))
-                except BaseException as error:
-                    row.set_exception(error)
-
-    for _ in range(min(READERS, len(sources))):
         # After an interrupt, Python would wait for an executor's threads, and a server can be silent for long.
-        Thread(target=read, daemon=True).start()
+        Thread(target=read, args=pair, daemon=True).start()
     return rows
 
 
@@ -121,7 +114,7 @@ class _Jobs:
 
 @contextmanager
 def _worker_pool(rows: int) -> Iterator[Executor]:
-    """Start worker processes; after a failure, nobody waits for jobs that have not begun."""
+    """Start worker processes; after a failure, jobs that have not begun are dropped."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
     with ProcessPoolExecutor(workers, context, initializer=start) as pool:

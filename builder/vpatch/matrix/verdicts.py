@@ -51,11 +51,7 @@ class Source(Protocol):
         ...
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read those of these files that exist. Any thread may call it.
-
-        Raises:
-            Failure: the source cannot be read, or is not what it should be.
-        """
+        """Read those of these files that exist, in any thread; raise `Failure` if the source cannot be read."""
         ...
 
 

@@ -70,7 +70,8 @@ def try_one(read: Read, item: Catalogued, engine: Engine) -> Cell:
     try:
         return Cell(engine.status(read, [item])[0], problems)
     except Failure:  # even its state cannot be computed
-        return Cell(_unknown(item, problems[0]), problems)
+        parts = ((part.name, State.DRIFTED, str(problems[0]), part.files) for part in item.overlay.parts)
+        return Cell(Verdict(item.id, tuple(PartVerdict(*part, problems=problems[:1]) for part in parts)), problems)
 
 
 def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> Together:
@@ -124,12 +125,6 @@ def _revert(tree: _MemoryTree, changes: Changeset, overlays: Sequence[Catalogued
     for file in changes.files:
         if tree.read(file) != tree.pristine(file):
             yield Problem("not reversible", file, "it stays changed")
-
-
-def _unknown(item: Catalogued, problem: Problem) -> Verdict:
-    """Return the verdict of an overlay that raised an exception."""
-    parts = ((part.name, State.DRIFTED, str(problem), part.files) for part in item.overlay.parts)
-    return Verdict(item.id, tuple(PartVerdict(*part, problems=(problem,)) for part in parts))
 
 
 @dataclass

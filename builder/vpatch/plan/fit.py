@@ -85,11 +85,8 @@ def fit(model: Model, weights: Weights, deployment: Deployment) -> Fit:
     likely = capacity(laid_out, deployment, [stage.kv_cache.likely for stage in stages])
     least = capacity(laid_out, deployment, [stage.kv_cache.least for stage in stages])
     most = capacity(laid_out, deployment, [stage.kv_cache.most for stage in stages])
-    room = [
-        (stage.kv_cache.likely / block, stage.left.likely)
-        for stage, block in zip(stages, laid_out.bytes_per_block, strict=True)
-    ]
-    tightest = stages[room.index(min(room))]
+    with_blocks = zip(stages, laid_out.bytes_per_block, strict=True)
+    tightest, _ = min(with_blocks, key=lambda pair: (pair[0].kv_cache.likely / pair[1], pair[0].left.likely))
     return Fit(deployment, laid_out, tightest, likely, least, most, longest(laid_out, deployment, likely.blocks))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +32,7 @@ LAYER_NAMES = ("model.language_model.layers", "language_model.model.layers", "mo
 
 def with_total(model: Model, gib: float) -> Model:
     """Return the model with weights of so many GiB when loaded; raise `Failure` if no model is that large."""
-    if not math.isfinite(gib) or not 0 < gib <= MOST_GIB:
+    if not 0 < gib <= MOST_GIB:
         raise Failure(Problem("wrong value", "--weights-gib", f"{gib} is not above 0, and {MOST_GIB:,} at most"))
     source = f"{gib:g} GiB as given, split by the shapes in the config"
     return replace(model, weights=scaled(model.weights, model, round(gib * GIB), source))

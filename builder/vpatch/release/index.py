@@ -77,13 +77,12 @@ def ask_index(session: requests.Session, index: str, project: str) -> list[Offer
     return [offer for _, offer in best.values()]
 
 
-def find_wheel(version: str, *, project: str = PROJECT) -> Wheel:
-    """Find the wheel of exactly this release: for x86-64 manylinux if possible, with the highest build tag.
+def find_wheel(version: str) -> Wheel:
+    """Find the wheel of exactly this vLLM release: for x86-64 manylinux if possible, with the highest build tag.
 
     The first index that has the release decides: uv's additional ones, the default, pip's additional ones.
     """
-    (offer,) = find_wheels([version], project=project)
-    return offer.wheel
+    return find_wheels([version])[0].wheel
 
 
 def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = ask_index) -> tuple[Offer, ...]:
