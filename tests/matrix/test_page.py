@@ -10,13 +10,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from vpatch.core.verdict import State
 from vpatch.errors import Failure
-from vpatch.matrix.rendering import STATES, on, page, pieces
+from vpatch.matrix import rendering
+from vpatch.matrix.rendering import on, page, pieces
 from vpatch.matrix.verdicts import Matrix
 
 from tests.matrix.pages import HOSTILE, html, saying, wide
 
 README = Path(__file__).parents[2] / "README.md"
+TEMPLATE = Path(rendering.__file__).with_name("page.html")
 
 
 class Elements(HTMLParser):
@@ -86,7 +89,10 @@ def test_no_rows() -> None:
 def test_the_states_are_described_as_in_readme() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", README.read_text(), re.MULTILINE)
 
-    assert [(state, says) for state, says in rows if state in {*STATES}] == [*STATES.items()]
+    described = re.findall(r'^  "(\w+)": "(.*)",$', TEMPLATE.read_text(), re.MULTILINE)
+
+    assert {state for state, _ in described} == {*State}
+    assert [(state, says) for state, says in rows if state in {*State}] == described
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def carry_out() -> None:
             writes.carry_out()
-            self.kept = {file: (data or b"") + b"\n" for file, data in self.kept.items()}
+            self.originals = {file: (data or b"") + b"\n" for file, data in self.originals.items()}
 
         return replace(writes, carry_out=carry_out)
 

@@ -8,9 +8,10 @@ import os
 import re
 import secrets
 from base64 import urlsafe_b64decode
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -24,6 +25,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")  # no other text may become a path
 WHEELS, LISTINGS = "wheels", "listings"  # the two kinds of notes
 
 Note = Mapping[str, Any]
+Damaged = Callable[[], object]  # called when an entry had been changed, after its removal
 
 _OBJECTS, _NEW = "objects", "new"
 # What `clear` may remove: the user may have put other files there.
@@ -42,10 +44,6 @@ def folder() -> Path:
     except RuntimeError as error:
         cause = "no home folder; set XDG_CACHE_HOME, or use --no-cache"
         raise Failure(Problem("no cache", "~/.cache", cause)) from error
-
-
-class DamagedError(Exception):
-    """An entry of the cache had been changed; it was removed."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,13 @@ class Cache:
         trial.unlink(missing_ok=True)
         return cache
 
-    def get(self, sha256: str) -> bytes | None:
-        """Return an object, None if it is not there; raise DamagedError if it was damaged."""
+    def get(self, sha256: str, damaged: Damaged) -> bytes | None:
+        """Return an object, None if it is not there or was damaged."""
         path = self._object(sha256)
         data = self._read(path)
         if data is not None and hashlib.sha256(data).hexdigest() != sha256:
-            self._discard(path)
+            self._discard(path, damaged)
+            return None
         return data
 
     def put(self, data: bytes) -> str:
@@ -88,13 +87,13 @@ class Cache:
         self._write(self._object(sha256), data)
         return sha256
 
-    def note(self, kind: str, key: str) -> Note | None:
-        """Return a note, None if it is not there; raise DamagedError if it was damaged."""
+    def note(self, kind: str, key: str, damaged: Damaged) -> Note | None:
+        """Return a note, None if it is not there or was damaged."""
         path = self.folder / kind / key
         data = self._read(path)
         note = None if data is None else _unsealed(data)
         if data is not None and note is None:
-            self._discard(path)
+            self._discard(path, damaged)
         return note if note and note["schema"] == SCHEMA else None
 
     def put_note(self, kind: str, key: str, note: Note) -> None:
@@ -149,10 +148,10 @@ class Cache:
             return path.read_bytes()
         return None
 
-    def _discard(self, path: Path) -> None:
+    def _discard(self, path: Path, damaged: Damaged) -> None:
         with naming("cannot write the cache", str(path), _ADVICE):
             path.unlink(missing_ok=True)
-        raise DamagedError(str(path))
+        damaged()
 
     def _write(self, path: Path, data: bytes = b"") -> None:
         """Write a file whole or not at all, under a name that no other run uses until then."""
@@ -191,12 +190,9 @@ class WheelCache:
 
     def record(self) -> tuple[bytes, int] | None:
         """Return the wheel's RECORD and its size in bytes, None if the wheel is not in the cache."""
-        try:
-            note = self.cache.note(WHEELS, self.sha256)
-            record = self.cache.get(note["record"]) if note else None
-        except DamagedError:
-            self._note_damage("RECORD")
-            return None
+        damaged = partial(self._note_damage, "RECORD")
+        note = self.cache.note(WHEELS, self.sha256, damaged)
+        record = self.cache.get(note["record"], damaged) if note else None
         return (record, note["size"]) if note and record is not None else None
 
     def files(self, wanted: Collection[str], sums: Mapping[str, tuple[str, str]]) -> dict[str, bytes]:
@@ -204,11 +200,7 @@ class WheelCache:
         found = {}
         for name in sorted({*wanted} & sums.keys()):
             sha256 = _decoded(sums[name][0])
-            try:
-                data = self.cache.get(sha256) if sha256 else None
-            except DamagedError:
-                self._note_damage(name)
-                continue
+            data = self.cache.get(sha256, partial(self._note_damage, name)) if sha256 else None
             if data is not None and str(len(data)) == sums[name][1]:
                 found[name] = data
         return found

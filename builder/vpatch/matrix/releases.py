@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -13,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.cache import LISTINGS, SHA256, Cache, DamagedError, WheelCache
+from vpatch.matrix.cache import LISTINGS, SHA256, Cache, WheelCache
 from vpatch.matrix.verdicts import Tree
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
 from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
@@ -167,12 +168,8 @@ class _Memory:
             offers = ask_index(session, index, project)
         except NoAnswerError as error:
             (problem,) = error.problems
-            note = None
-            try:
-                note = self.cache.note(LISTINGS, key)
-            except DamagedError:
-                why = f"the list of its {project} releases is gone"
-                self.notes.append(Problem("damaged in the cache", problem.where, why))
+            damage = Problem("damaged in the cache", problem.where, f"the list of its {project} releases is gone")
+            note = self.cache.note(LISTINGS, key, partial(self.notes.append, damage))
             if note is None:
                 raise
             why = f"{problem.cause}; {project} releases as of {note['date']}"

@@ -26,16 +26,6 @@ _HEADINGS = {
     Kind.STILL: "As bad as in the baseline",
 }
 
-# In the words and the order of README.
-STATES = {
-    State.PENDING: "the code is one that the overlay knows, and the change is to be made",
-    State.APPLIED: "every change is there, with its marks (`# vpatch: <overlay>`)",
-    State.MERGED: "upstream has it; the reason names the pull request",
-    State.NOT_APPLICABLE: "the feature or the defect is not in this vLLM",
-    State.DRIFTED: "none of these: says what was expected, what was found, and what comes closest. Nothing is written",
-    State.CONFLICT: "two selected overlays want the same code. Nothing is written",
-}
-
 _PIECES = re.compile(r"`([^`]+)`|(?<![\w/.-])([\w.-]+/[\w.-]+#\d+)\b")
 
 
@@ -148,7 +138,6 @@ def page(matrix: Matrix, *, made: datetime, version: str) -> str:
         reasons=tuple(found.values()),
         lines=tuple(tuple(found[key] for key in enumerate(row.cells)) for row in rows),
         states=Counter(cell.verdict.state for row in rows for cell in row.cells),
-        says=STATES,
         made=made.astimezone(UTC),
         version=version,
     )

@@ -135,11 +135,7 @@ class _MemoryTree:
     root: Path = Path("memory")
     version: str | None = None
     now: dict[str, bytes | None] = field(default_factory=dict)
-    kept: dict[str, bytes | None] = field(default_factory=dict)
-
-    @property
-    def originals(self) -> Mapping[str, bytes | None]:
-        return self.kept
+    originals: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
     def tree(self) -> _MemoryTree:
@@ -158,12 +154,12 @@ class _MemoryTree:
         return self.now[path] if path in self.now else self.pristine(path)
 
     def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
-        new = {**self.kept, **desired}
+        new = {**self.originals, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
 
         def carry_out() -> None:
             for file in desired:
-                self.kept.setdefault(file, self.read(file))
+                self.originals.setdefault(file, self.read(file))
             self.now.update(new)
 
         return Writes(changed, bool(changed), carry_out)

@@ -161,5 +161,6 @@ def inherited(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 _TABLE = table("architectures.toml")
 ARCHITECTURES = tuple(Architecture(**row) for row in inherited(_TABLE["architecture"], "model_type"))
+KEYS: Mapping[str, Sequence[str]] = _TABLE["keys"]
 VISION_DEFAULTS: Mapping[str, int] = _TABLE["vision_config"]
 KNOWN = {name: architecture for architecture in ARCHITECTURES for name in architecture.names}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import FULL, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, weights
+from vpatch.plan import FULL, KEYS, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, weights
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
 
@@ -16,20 +16,6 @@ DTYPES = ("bfloat16", "float16")
 _LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
 _DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
-
-# What architectures that plan does not know call these numbers.
-_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-_KV_HEAD_KEYS = (
-    *("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups"),
-    "num_global_key_value_heads",
-)
-_HEAD_SIZE_KEYS = ("head_dim", "global_head_dim", "hidden_size_per_head", "kv_channels", "v_head_dim")
-_HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
-_LENGTH_KEYS = (
-    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
-    *("max_sequence_length", "max_seq_length", "seq_len"),
-)
 
 
 def read(path: Path, *, name: str | None = None, weights_gib: float | None = None) -> Model:
@@ -176,11 +162,11 @@ def _dtype(fields: Fields, text: Fields) -> str:
 
 def _bounds(text: Fields, name: str, architecture: str) -> Model:
     """Return the most that a model of an unknown architecture can take; note in `text` what even that needs."""
-    layers = text.number(*_LAYER_KEYS, most=_LAYERS)
-    heads = text.number(*_HEAD_KEYS, most=_HEADS)
-    hidden = text.number(*_HIDDEN_KEYS)
-    lengths = [text.number(key, most=_POSITIONS) for key in _LENGTH_KEYS if text.has(key)]
-    kv_heads, size = _largest(text, _KV_HEAD_KEYS) or heads, _largest(text, _HEAD_SIZE_KEYS) or -(-hidden // heads)
+    layers = text.number(*KEYS["layers"], most=_LAYERS)
+    heads = text.number(*KEYS["heads"], most=_HEADS)
+    hidden = text.number(*KEYS["hidden_size"])
+    lengths = [text.number(key, most=_POSITIONS) for key in KEYS["length"] if text.has(key)]
+    kv_heads, size = _largest(text, KEYS["kv_heads"]) or heads, _largest(text, KEYS["head_size"]) or -(-hidden // heads)
     called = f"architecture {architecture[:80]!r}" if architecture else "a config that names no architecture"
     return Model(
         name=name,
@@ -196,7 +182,7 @@ def _bounds(text: Fields, name: str, architecture: str) -> Model:
     )
 
 
-def _largest(text: Fields, keys: tuple[str, ...]) -> int:
+def _largest(text: Fields, keys: Sequence[str]) -> int:
     """Read the largest number under any of the keys, each of which may list one for every layer."""
     values = {key: text.data[key] for key in filter(text.has, keys)}
     each = [(key, one) for key, value in values.items() for one in (value if isinstance(value, list) else [value])]
