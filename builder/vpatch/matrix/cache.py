@@ -7,11 +7,9 @@ import json
 import os
 import re
 import secrets
-from base64 import urlsafe_b64decode
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -177,50 +175,3 @@ def _unsealed(data: bytes) -> Note | None:
     seal, _, body = data.partition(b"\n")
     note: Note | None = json.loads(body) if seal == hashlib.sha256(body).hexdigest().encode() else None
     return note
-
-
-@dataclass(frozen=True)
-class WheelCache:
-    """The cached files of the wheel with this sha256 and file name. `notes` list what was damaged."""
-
-    cache: Cache
-    sha256: str
-    wheel: str
-    notes: list[str] = field(default_factory=list)
-
-    def record(self) -> tuple[bytes, int] | None:
-        """Return the wheel's RECORD and its size in bytes, None if the wheel is not in the cache."""
-        damaged = partial(self._note_damage, "RECORD")
-        note = self.cache.note(WHEELS, self.sha256, damaged)
-        record = self.cache.get(note["record"], damaged) if note else None
-        return (record, note["size"]) if note and record is not None else None
-
-    def files(self, wanted: Collection[str], sums: Mapping[str, tuple[str, str]]) -> dict[str, bytes]:
-        """Return those wanted files that are cached, each as `sums`, from RECORD, has it."""
-        found = {}
-        for name in sorted({*wanted} & sums.keys()):
-            sha256 = _decoded(sums[name][0])
-            data = self.cache.get(sha256, partial(self._note_damage, name)) if sha256 else None
-            if data is not None and str(len(data)) == sums[name][1]:
-                found[name] = data
-        return found
-
-    def keep(self, record: bytes, size: int, files: Mapping[str, bytes]) -> None:
-        """Keep checked files of the wheel, whose size is `size` bytes. The note is written last."""
-        for data in files.values():
-            self.cache.put(data)
-        note = {"record": self.cache.put(record), "file": self.wheel, "size": size}
-        self.cache.put_note(WHEELS, self.sha256, note)
-
-    def _note_damage(self, name: str) -> None:
-        self.notes.append(f"damaged in the cache, fetched again: {name} of {self.wheel}")
-
-
-def _decoded(hash_: str) -> str | None:
-    """Convert a hash in RECORD, `sha256=<base64>`, to the cache's hexadecimal; None for any other hash."""
-    algorithm, _, digest = hash_.partition("=")
-    try:
-        raw = urlsafe_b64decode(f"{digest}=")
-    except ValueError:
-        return None
-    return raw.hex() if algorithm == "sha256" and len(raw) == 32 else None

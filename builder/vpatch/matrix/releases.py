@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.matrix.cache import LISTINGS, SHA256, Cache, WheelCache
+from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Damaged
 from vpatch.matrix.verdicts import Tree
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
 from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
@@ -42,27 +43,50 @@ class Release:
 
     def read(self, files: Collection[str]) -> Tree:
         """Read those of these files that exist, without any request if all are in the cache."""
-        digest = self.wheel.sha256 or ""
-        if self.cache is None or not SHA256.fullmatch(digest):
+        cache, wheel, digest = self.cache, self.wheel.filename, self.wheel.sha256 or ""
+        if cache is None or not SHA256.fullmatch(digest):
             return self._fetch(files)[0]
-        cached = WheelCache(self.cache, digest, self.wheel.filename)
-        record, size = cached.record() or (None, 0)
-        sums = sums_in(record) if record is not None else {}
-        held = cached.files(files, sums)
+        notes: list[str] = []
+
+        def damaged(name: str) -> Damaged:
+            return partial(notes.append, f"damaged in the cache, fetched again: {name} of {wheel}")
+
+        note = cache.note(WHEELS, digest, damaged("RECORD"))
+        record = cache.get(note["record"], damaged("RECORD")) if note else None
+        sums = sums_in(record or b"")
+        held = {}
+        for name in sorted({*files} & sums.keys()):
+            key = _hexadecimal(sums[name][0])
+            data = cache.get(key, damaged(name)) if key else None
+            if data is not None and str(len(data)) == sums[name][1]:
+                held[name] = data
         missing = files if record is None else {*files} & sums.keys() - held.keys()
-        if record is not None and not missing:
-            return Tree(held, self.wheel.version, self.wheel.filename, 0, size, tuple(cached.notes))
+        if note and record is not None and not missing:
+            return Tree(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
         if record is not None and members.record != record:
             why = "it is not the one that came before: if that one was wrong, `vpatch cache --clear` forgets it"
-            raise Failure(Problem("wrong bytes", f"{members.path} of {self.wheel.filename}", why))
-        cached.keep(members.record, tree.size, tree.files)
-        return replace(tree, files={**held, **tree.files}, notes=tuple(cached.notes))
+            raise Failure(Problem("wrong bytes", f"{members.path} of {wheel}", why))
+        for data in tree.files.values():
+            cache.put(data)
+        # The note last: whoever reads it finds the rest.
+        cache.put_note(WHEELS, digest, {"record": cache.put(members.record), "file": wheel, "size": tree.size})
+        return replace(tree, files={**held, **tree.files}, notes=tuple(notes))
 
     def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
         with open_wheel(self.wheel) as file:
             members = _read_wheel(file, files)
             return Tree(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
+
+
+def _hexadecimal(hash_: str) -> str | None:
+    """Convert a hash in RECORD, `sha256=<base64>`, to the cache's hexadecimal; None for any other hash."""
+    algorithm, _, digest = hash_.partition("=")
+    try:
+        raw = urlsafe_b64decode(f"{digest}=")
+    except ValueError:
+        return None
+    return raw.hex() if algorithm == "sha256" and len(raw) == 32 else None
 
 
 @dataclass(frozen=True)
@@ -132,8 +156,8 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
     a project that has only pre-releases, all of these. For an index that does not answer, the cache's record of its
     last answer is used, and the notes say so. A project or releases that do not exist are one `Failure`.
     """
-    memory = None if cache is None else _Memory(cache)
-    ask, notes = (memory.ask, memory.notes) if memory else (ask_index, [])
+    notes: list[Problem] = []
+    ask = ask_index if cache is None else partial(_ask_or_remember, cache, notes)
     try:
         offers = find_wheels(versions, project=project, ask=ask) if versions else _default(project, ask)
     except Failure as failure:
@@ -155,26 +179,20 @@ def _default(project: str, ask: Ask) -> Sequence[Offer]:
     return [known[version] for version in chosen]
 
 
-@dataclass(frozen=True)
-class _Memory:
-    """Asks indexes, and answers from the cache for one that does not; `notes` list these."""
-
-    cache: Cache
-    notes: list[Problem] = field(default_factory=list)
-
-    def ask(self, session: Session, index: str, project: str) -> Iterable[Offer]:
-        key = sha256(f"{project}\n{index}".encode()).hexdigest()
-        try:
-            offers = ask_index(session, index, project)
-        except NoAnswerError as error:
-            (problem,) = error.problems
-            damage = Problem("damaged in the cache", problem.where, f"the list of its {project} releases is gone")
-            note = self.cache.note(LISTINGS, key, partial(self.notes.append, damage))
-            if note is None:
-                raise
-            why = f"{problem.cause}; {project} releases as of {note['date']}"
-            self.notes.append(Problem("offline", problem.where, why))
-            return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
-        date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        self.cache.put_note(LISTINGS, key, {"date": date, "offers": list(map(asdict, offers))})
-        return offers
+def _ask_or_remember(cache: Cache, notes: list[Problem], session: Session, index: str, project: str) -> Iterable[Offer]:
+    """Ask an index; answer from the cache, and note it, if the index does not."""
+    key = sha256(f"{project}\n{index}".encode()).hexdigest()
+    try:
+        offers = ask_index(session, index, project)
+    except NoAnswerError as error:
+        (problem,) = error.problems
+        damage = Problem("damaged in the cache", problem.where, f"the list of its {project} releases is gone")
+        note = cache.note(LISTINGS, key, partial(notes.append, damage))
+        if note is None:
+            raise
+        why = f"{problem.cause}; {project} releases as of {note['date']}"
+        notes.append(Problem("offline", problem.where, why))
+        return [Offer(Wheel(**offer["wheel"]), yanked=offer["yanked"]) for offer in note["offers"]]
+    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    cache.put_note(LISTINGS, key, {"date": date, "offers": list(map(asdict, offers))})
+    return offers
