@@ -5,7 +5,7 @@ project that is not newer: "what changes for me if I bump?" A git revision, a wh
 project vllm; without a version, as newer than all releases.
 
 Worse is what newly needs attention: a broken part, a problem of a new kind, an unreadable vLLM, a row without a row to
-compare it with; and merged -> pending, since whoever dropped that overlay needs it again. Better is what no longer
+compare it with; and merged -> pending, since users who dropped that overlay need it again. Better is what no longer
 needs attention, and what upstream merged. Rows and overlays that this run leaves out are no changes.
 """
 

@@ -69,7 +69,7 @@ class Release:
             raise Failure(Problem("wrong bytes", f"{members.path} of {wheel}", why))
         for data in tree.files.values():
             cache.put(data)
-        # The note last: whoever reads it finds the rest.
+        # The note last, so that what it names is there.
         cache.put_note(WHEELS, digest, {"record": cache.put(members.record), "file": wheel, "size": tree.size})
         return replace(tree, files={**held, **tree.files}, notes=tuple(notes))
 

@@ -194,7 +194,6 @@ def _temporary() -> Iterator[Path]:
 
 @contextmanager
 def _naming_git(address: str) -> Iterator[None]:
-    """Turn the errors of git and gitpython into failures."""
     try:
         from git import GitError
     except ImportError as error:

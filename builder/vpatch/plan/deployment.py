@@ -171,11 +171,11 @@ class Preset:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Return every preset of `presets.toml`."""
-    own = [field.name for field in fields(Preset)]
+    own = {field.name for field in fields(Preset)}
     found = []
     for row in inherited(table("presets.toml")["preset"], "name"):
         options: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in row.items()}
-        named = {key: options.pop(key) for key in own if key in options}
+        named = {key: options.pop(key) for key in own & options.keys()}
         found.append(Preset(**named | {"vllm": Version(row["vllm"])}, options=options))
     return tuple(found)
 
