@@ -1,4 +1,9 @@
-"""The kinds of change that an overlay is made of, all frozen dataclasses, and what they share."""
+"""The kinds of change that an overlay is made of, all frozen dataclasses, and what they share.
+
+Their fields in common: `file`, relative to the folder that holds `vllm/`; `scope`, the qualified name of the code to
+change in it, "" for the module; `within`, the headers of blocks that lead from there to the code, without colon;
+`count`, how often the code must occur; `uses`, the attributes, written `self.name`, that the new code relies on.
+"""
 
 from __future__ import annotations
 

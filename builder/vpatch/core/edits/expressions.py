@@ -24,7 +24,7 @@ class ReplaceExpr(ModuleEdit):
     """Replace the expression `old`, which must occur `count` times in `scope`, by `new`.
 
     Layout does not matter. Either may contain the other: you can wrap a call in another. `new` gets parentheses where
-    it needs them. `uses` are the attributes, written `self.name`, that `new` relies on.
+    it needs them.
     """
 
     file: str
@@ -127,8 +127,7 @@ def _finding(
 class AddKeyword(ModuleEdit):
     """Add the keyword argument `keyword`, written `name=value`, to the calls that match `call` (`...` is free in it).
 
-    It goes behind the other arguments, before any `**mapping`. `uses` are the attributes, written `self.name`, that the
-    value relies on.
+    It goes behind the other arguments, before any `**mapping`.
     """
 
     file: str

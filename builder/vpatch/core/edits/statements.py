@@ -44,10 +44,7 @@ def _put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
 
 @dataclass(frozen=True)
 class ReplaceStatements(ModuleEdit):
-    """Replace the consecutive statements `old` by `new`. One may contain the other.
-
-    `uses` are the attributes, written `self.name`, that `new` relies on.
-    """
+    """Replace the consecutive statements `old` by `new`. One may contain the other."""
 
     file: str
     scope: str
@@ -98,7 +95,7 @@ class _Insert(ModuleEdit):
     _after: ClassVar[bool]
 
     def _anchored(self, source: Source) -> tuple[list[Run], list[Run]]:
-        """Return the runs that `anchor` matches, and for each the copy of `new` beside it, empty if there is none.
+        """Return the runs that `anchor` matches, and for each the copy of `new` beside it, empty without one.
 
         `new` may contain `anchor`: matches inside an inserted copy do not count.
         """
@@ -142,20 +139,14 @@ class _Insert(ModuleEdit):
 
 @dataclass(frozen=True)
 class InsertAfter(_Insert):
-    """Insert the statements `new` right after the statements that match `anchor`, in which `...` is free.
-
-    `uses` are the attributes, written `self.name`, that `new` relies on.
-    """
+    """Insert the statements `new` right after the statements that match `anchor`, in which `...` is free."""
 
     _after = True
 
 
 @dataclass(frozen=True)
 class InsertBefore(_Insert):
-    """Insert the statements `new` right before the statements that match `anchor`, in which `...` is free.
-
-    `uses` are the attributes, written `self.name`, that `new` relies on.
-    """
+    """Insert the statements `new` right before the statements that match `anchor`, in which `...` is free."""
 
     _after = False
 
