@@ -207,7 +207,8 @@ def _reads(place: _Place, file: _File) -> Iterator[ReadAt]:
         return
     evaluated = module.evaluates_annotations(place.stmt, place.scope)
     found = code.reads if code.reads is not None else reads(place.stmt, annotations=evaluated)
-    if code.reads is not None and not evaluated and in_annotation(file.source.module, code.path):
+    nodes = along(file.source.module, code.path)
+    if code.reads is not None and not evaluated and any(isinstance(node, cst.Annotation) for node in nodes):
         return
     inner = named_around(file.source.module, code.path)
     yield from ((read, place.at, place.stmt, place.scope) for read in sorted(found, key=str) if read.name not in inner)
@@ -296,8 +297,3 @@ def named_around(module: cst.Module, path: Path) -> frozenset[str]:
         if isinstance(node, cst.Lambda | cst.BaseComp):
             names |= inner_names(ast.parse(f"({module.code_for_node(node)})", mode="eval").body)
     return frozenset(names)
-
-
-def in_annotation(module: cst.Module, path: Path) -> bool:
-    """Whether the expression at `path` belongs to an annotation."""
-    return any(isinstance(node, cst.Annotation) for node in along(module, path))
