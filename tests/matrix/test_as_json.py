@@ -13,7 +13,7 @@ from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Change, Kind, from_objects
 from vpatch.matrix.rendering import markdown_changes
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, read_rows
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, parsed_version, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,3 +189,7 @@ def test_a_change_as_a_problem() -> None:
     assert str(CHANGES[0].problem) == (
         "worse: 0.34.0: an-overlay: merged -> drifted, compared with 0.33.0: a.py: `x` is\n@gone, #1"
     )
+
+
+def test_a_number_that_python_does_not_read_is_no_version() -> None:
+    assert parsed_version("1" * 5000) is None

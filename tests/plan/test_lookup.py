@@ -151,3 +151,15 @@ def test_a_parent_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path / "inner")
 
     assert load("..").name == str(tmp_path.resolve())
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", no_home)
+
+    assert lookup.cached_folder("a/b", None) is None

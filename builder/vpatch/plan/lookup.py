@@ -98,13 +98,13 @@ def cached_folder(name: str, revision: str | None) -> Path | None:
     revision = revision or DEFAULT_REVISION
     if not _NAME.fullmatch(name) or not _REVISION.fullmatch(revision):
         return None
-    folder = cache_home() / f"models--{name.replace('/', '--')}"
     try:
+        folder = cache_home() / f"models--{name.replace('/', '--')}"
         reference = folder / "refs" / revision
         commits = (reference.read_text()[:100].strip() if reference.is_file() else "", revision)
         snapshots = (folder / "snapshots" / commit for commit in commits if _COMMIT.fullmatch(commit))
         return next((one for one in snapshots if (one / "config.json").exists()), None)
-    except (OSError, UnicodeDecodeError):  # not a cache that vpatch can read
+    except (OSError, UnicodeDecodeError, RuntimeError):  # not a cache that vpatch can read, or no home folder
         return None
 
 
