@@ -207,7 +207,6 @@ class RemoteImage:
 
     ref: Reference  # its name as asked for
     repository: Repository = field(repr=False)
-    index: str  # digest of the index that named it, if one did
     manifest: Manifest
     config: Mapping[str, Any] = field(repr=False)
     layers: tuple[Descriptor, ...]  # from the lowest
@@ -229,9 +228,9 @@ def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
     platform = platform or "linux/amd64"
     repository = Repository(ref)
     try:
-        manifest, index = read_manifest(repository, ref.digest or ref.tag or "latest"), ""
+        manifest = read_manifest(repository, ref.digest or ref.tag or "latest")
         if manifest.media_type in _INDEXES:
-            manifest, index = read_manifest(repository, _select(manifest, platform)), manifest.digest
+            manifest = read_manifest(repository, _select(manifest, platform))
         if manifest.media_type not in (DOCKER, OCI):
             old = manifest.body.get("schemaVersion") == 1
             raise ValueError(f"it is {'of schema 1, which is too old' if old else f'no image: {manifest.media_type}'}")
@@ -249,7 +248,7 @@ def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
         diff_ids = tuple(map(str, config["rootfs"]["diff_ids"]))
         if len(diff_ids) != len(layers):
             raise ValueError(f"it has {len(layers)} layers, and its config names {len(diff_ids)}")
-        return RemoteImage(ref, repository, index, manifest, config, layers, diff_ids)
+        return RemoteImage(ref, repository, manifest, config, layers, diff_ids)
     except ValueError as error:
         raise repository.failure(str(error)) from error
     except (LookupError, TypeError, AttributeError) as error:
