@@ -15,7 +15,6 @@ from urllib.parse import urljoin
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import Retry, parse_url
 
 from vpatch.net.error_text import size
@@ -51,14 +50,11 @@ class RefusedError(OSError):
 
 @dataclass
 class Pace:
-    """The bytes a server sent, and the seconds spent waiting for them: a socket's time limit restarts with each byte.
-
-    `granted` are seconds in addition to `LIMITS.grace`.
-    """
+    """The bytes a server sent, and the seconds of waiting for them: a socket's time limit restarts with each byte."""
 
     received: int = 0
     waited: float = 0.0
-    granted: float = 0.0
+    granted: float = 0.0  # seconds in addition to `LIMITS.grace`
 
     def count(self, seconds: float, received: int) -> None:
         """Add received bytes and the wait for them; raise RefusedError if the server is too slow on average."""
@@ -75,7 +71,7 @@ class Session(requests.Session):
     def __init__(self) -> None:
         super().__init__()
         for scheme in ("https://", "http://"):
-            self.mount(scheme, Adapter(max_retries=retries()))
+            self.mount(scheme, Adapter())
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Return the address that a response redirects to, if it does; raise RefusedError if that is a file, say."""
@@ -89,27 +85,17 @@ class Session(requests.Session):
         raise RefusedError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
 
 
-def retries(**options: Any) -> Retry:
-    """Return the rule for busy servers, with `options` of urllib3 added."""
-    return Retry(
-        RETRIES,
-        backoff_factor=BACKOFF,
-        status_forcelist=BUSY,
-        raise_on_status=False,
-        respect_retry_after_header=False,  # it may be an hour: a command line gives up before that
-        **options,
-    )
-
-
 class Adapter(HTTPAdapter):
-    """Counts everything that its servers send, headers included, against one `Pace`.
+    """Counts everything that its servers send, headers included, against one `Pace`, and retries busy ones.
 
-    An answer that is not streamed has at most `LIMITS.answer` bytes.
+    An answer that is not streamed has at most `LIMITS.answer` bytes. `options` are those of urllib3's `Retry`.
     """
 
     def __init__(self, **options: Any) -> None:
         self.pace = Pace()
-        super().__init__(**options)
+        # Not `Retry-After`, which may be an hour: a command line gives up before that.
+        rule: dict[str, Any] = {"backoff_factor": BACKOFF, "status_forcelist": BUSY, "raise_on_status": False}
+        super().__init__(max_retries=Retry(RETRIES, **rule, **options, respect_retry_after_header=False))
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         """Make the pools of connections."""
@@ -131,10 +117,8 @@ class Adapter(HTTPAdapter):
         counted = {"response_class": partial(_counted_response, self.pace)}
         manager.pool_classes_by_scheme = {
             scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(kind.__name__, (kind,), counted)})
-            for scheme, pool, kind in (
-                ("http", HTTPConnectionPool, HTTPConnection),
-                ("https", HTTPSConnectionPool, HTTPSConnection),
-            )
+            for scheme, pool in (("http", HTTPConnectionPool), ("https", HTTPSConnectionPool))
+            for kind in [pool.ConnectionCls]
         }
         return manager
 

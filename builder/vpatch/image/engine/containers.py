@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import requests
 from docker import DockerClient, from_env
@@ -153,8 +153,7 @@ def container(
             raise LeftError(Problem("cannot remove a container", str(made)[:12], message_of(error))) from error
 
 
-@dataclass(frozen=True)
-class ScriptResult:
+class ScriptResult(NamedTuple):
     """How a script ended: its exit code, None if it took too long, and its output."""
 
     code: int | None

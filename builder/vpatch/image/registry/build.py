@@ -35,16 +35,14 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
     image = open_image(parse(order.base), order.platform)
     layers = LayeredFiles(image, partial(is_wanted, compiled=bool(order.architectures)), progress=progress)
     vllm = open_vllm(layers, image.base, order.python)
-    built, found = prepare(order, layers, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
+    built = prepare(order, layers, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
     built = replace(built, extra={**read, **built.extra})
-    return _publish(order, built, image, found.layer, found.provenance, layers) if found.layer else built
+    return _publish(order, built, image, built.layer, layers) if built.layer else built
 
 
-def _publish(
-    order: Order, built: Built, image: RemoteImage, layer: Layer, provenance: str, layers: LayeredFiles
-) -> Built:
-    labels = build_labels(image.base, image.ref.full, provenance)
+def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layers: LayeredFiles) -> Built:
+    labels = build_labels(image.base, image.ref.full, layer.provenance)
     settings = extend_config(image.base, layer.diff_id, labels)
     targets = [parse(name) for name in order.tags]
     sent, names = 0, []
@@ -60,7 +58,7 @@ def _publish(
             open_vllm(files, new.base, order.python)
             tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
     extra = {**built.extra, "bytes_sent": sent}
-    done = replace(built, layer=layer, tests=tuple(dict.fromkeys(tests)), extra=extra)
+    done = replace(built, tests=tuple(dict.fromkeys(tests)), extra=extra)
     if failed(tests):
         return done
     for target in targets if order.set_tags else ():

@@ -76,19 +76,13 @@ class Repository:
         self._session = sessions.Session(ref.host)
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        expect: Collection[int] = (200,),
-        missing: str = "no such image",
-        data: Any = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = "no such image", **body: Any
     ) -> requests.Response:
         """Send a request and return the answer, one of `expect`, for the caller to close.
 
-        `path` is relative to the repository, or an address that the registry gave. `missing` explains a 404. Raises
-        `TransientError` if the server is busy or gone and the request has a body, which the session does not repeat.
+        `path` is relative to the repository, or an address that the registry gave. `missing` explains a 404. `body` has
+        `data` and `headers`. Raises `TransientError` if the server is busy or gone and the request has a body, which
+        the session does not repeat.
         """
         again, stream = method in {"POST", "PUT"}, method == "GET"
         try:
@@ -97,7 +91,7 @@ class Repository:
                 raise self.failure("it sends to what is no address")
             if not is_private(url):
                 raise self.failure(f"it sends to {shown(url)}, which is not https")
-            answer = self._session.request(method, url, data=data, headers=headers, stream=stream)
+            answer = self._session.request(method, url, stream=stream, **body)
         except sessions.DeniedError as error:
             raise self._denied(error.status, str(error)) from None
         except requests.ReadTimeout as error:

@@ -53,17 +53,11 @@ class LayeredFiles(Files):
         self.layers_read: list[Descriptor] = []
         self.listed: frozenset[str] | None = None
         self._image, self._keep, self._progress, self._usage = image, keep, progress, Usage()
-        self._scanned: dict[str, tuple[LayerView, str]] = {}  # by digest: an image may have a layer many times
-        self._matches: dict[Callable[[str], object], tuple[set[int], dict[str, bool]]] = {}
-        numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
-        self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
+        self._matches: dict[Callable[[str], object], tuple[set[str], dict[str, bool]]] = {}
+        self.views = dict(known or {})  # the layers that were read, by digest: an image may have one many times
+        self._diff_ids: dict[str, str] = {}
         self._depth = len(image.layers)  # the lowest layer reached
         self._destinations = destinations(image.config, len(image.layers))
-
-    @property
-    def views(self) -> Mapping[str, LayerView]:
-        """The layers that were read, by digest."""
-        return {self._image.layers[number].digest: view for number, view in self._views.items()}
 
     def descend(self, *folders: str) -> bool:
         """Read the next lower layer that may concern one of the `folders`, if any are given; False at the bottom."""
@@ -83,8 +77,8 @@ class LayeredFiles(Files):
     def matching(self, wanted: Callable[[str], object]) -> list[str]:
         """Return the paths, sorted, of all entries that are wanted. A second call searches new layers only."""
         done, seen = self._matches.setdefault(wanted, (set(), {}))
-        new = {number for number in self._views if number >= self._depth} - done
-        for path in chain.from_iterable(filter(wanted, self._views[number].entries) for number in new):
+        new = {layer.digest for layer in self._image.layers[self._depth :]} & self.views.keys() - done
+        for path in chain.from_iterable(filter(wanted, self.views[digest].entries) for digest in new):
             if path not in seen:
                 seen[path] = self.entry(path) is not None  # no lower layer changes that
             if len(seen) > Limits.RECORDS:
@@ -111,8 +105,9 @@ class LayeredFiles(Files):
 
     def open(self, path: str) -> IO[bytes] | None:
         """Open a file; the caller closes it."""
-        kept = self._kept(path)
-        return BytesIO(kept) if isinstance(kept, bytes) else kept and kept.open()
+        if isinstance(kept := self._kept(path), Copy):
+            return kept.open()
+        return None if kept is None else BytesIO(kept)
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Return the names in a folder, sorted."""
@@ -137,7 +132,7 @@ class LayeredFiles(Files):
 
     def _above(self, path: str) -> Iterator[LayerView]:
         for number in range(len(self._image.layers) - 1, self._depth - 1, -1):
-            if number in self._views or self._may_have(number, path):
+            if self._image.layers[number].digest in self.views or self._may_have(number, path):
                 yield self._view(number)
 
     def _may_have(self, number: int, path: str) -> bool:
@@ -145,18 +140,16 @@ class LayeredFiles(Files):
         return destination is None or self._image.layers[number].size <= SMALL or _overlap(destination, path)
 
     def _view(self, number: int) -> LayerView:
-        if number not in self._views:
-            layer = self._image.layers[number]
-            if layer.digest not in self._scanned:
-                view, diff_id = self._scan(layer, self._keep)
-                if missing := set(view.linked.values()):
-                    again, _ = self._scan(layer, lambda entry: entry.path in missing)
-                    view.resolve_links(again)
-                self._scanned[layer.digest] = view, diff_id
-            self._views[number], diff_id = self._scanned[layer.digest]
-            if diff_id != self._image.diff_ids[number]:
-                raise self.failure(f"the layer {layer.digest} is not what its diffID says")
-        return self._views[number]
+        layer, diff_id = self._image.layers[number], self._image.diff_ids[number]
+        if layer.digest not in self.views:
+            view, self._diff_ids[layer.digest] = self._scan(layer, self._keep)
+            if missing := set(view.linked.values()):
+                found = self._scan(layer, lambda entry: entry.path in missing)[0].contents
+                view.contents |= {path: found[source] for path, source in view.linked.items() if source in found}
+            self.views[layer.digest] = view
+        if self._diff_ids.get(layer.digest, diff_id) != diff_id:
+            raise self.failure(f"the layer {layer.digest} is not what its diffID says")
+        return self.views[layer.digest]
 
     def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
         self._planned += layer.size

@@ -102,11 +102,6 @@ class LayerView:
             path = folder
         return added
 
-    def resolve_links(self, other: LayerView) -> None:
-        """Take the bytes of hard-linked files from another reading of the layer."""
-        links = self.linked.items()
-        self.contents |= {path: other.contents[source] for path, source in links if source in other.contents}
-
     def hides(self, path: str) -> bool:
         """Whether this layer hides what layers below have at `path`."""
         above = _parents(path)
@@ -120,9 +115,7 @@ class LayerView:
 
     def removed_in(self, folder: str) -> set[str]:
         """Return the names that this layer removes from a folder."""
-        start = f"{folder}/" if folder else ""
-        names = {path.removeprefix(start) for path in self.removed if path.startswith(start)}
-        return {name for name in names if "/" not in name}
+        return {name for above, _, name in (path.rpartition("/") for path in self.removed) if above == folder}
 
 
 @lru_cache(maxsize=16)  # many layers are asked for one path
@@ -206,6 +199,7 @@ def _read_members(tar: tarfile.TarFile, stream: _TarStream, keep: Callable[[Entr
     while member := _next(tar, stream):
         path = _relative(member.name)
         folder, _, name = path.rpartition("/")
+        count = len(path)
         if name == _OPAQUE:
             view.opaque.add(folder)
         elif name.startswith(WHITEOUT):
@@ -215,15 +209,13 @@ def _read_members(tar: tarfile.TarFile, stream: _TarStream, keep: Callable[[Entr
             view.removed.add(f"{folder}/{removed}".lstrip("/"))
         elif path:
             entry = _entry(view, path, member)
-            stream.usage.spend("ENTRIES")
-            stream.usage.spend("NAMES", view.add(entry) + len(entry.target))
+            count = view.add(entry) + len(entry.target)
             if entry.kind is not Kind.FOLDER:
                 solid.add(path)
             if entry.kind is Kind.FILE and keep(entry):
                 _keep(view, entry, tar, member, stream.usage)
-        if not path or name.startswith(WHITEOUT):
-            stream.usage.spend("ENTRIES")
-            stream.usage.spend("NAMES", len(path))
+        stream.usage.spend("ENTRIES")
+        stream.usage.spend("NAMES", count)
     if path := min(solid & view.children.keys(), default=""):
         below = min(view.children[path])
         raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below what is no folder")
