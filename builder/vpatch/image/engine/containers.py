@@ -31,7 +31,7 @@ from docker.utils import decode_json_header
 from vpatch.errors import Failure, Problem, naming
 from vpatch.image.engine import discard, engine_errors, message_of
 from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, entry_of
-from vpatch.net.error_text import size
+from vpatch.net.session import size
 
 NAME = "vpatch-"
 """Prefix of our containers' names; the name of their run follows. A label would stay in a committed image."""

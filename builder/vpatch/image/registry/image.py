@@ -16,9 +16,9 @@ from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, read_json, va
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry import session as sessions
 from vpatch.image.registry.reference import DIGEST, Reference, is_address, is_private, login_command
-from vpatch.net import session as of_servers
-from vpatch.net.error_text import answers, cause, shown, size
+from vpatch.net import session as http
 from vpatch.net.ranges import CutError, blocks
+from vpatch.net.session import answers, cause, shown, size
 
 ATTEMPTS = 3  # for each blob
 LARGEST = 4 << 20  # bytes of a manifest or a config: registries take no larger manifest
@@ -104,7 +104,7 @@ class Repository:
         status = answer.status_code
         if status == requests.codes.not_found:
             raise self.failure(missing)
-        busy = status in of_servers.BUSY and status != requests.codes.too_many_requests
+        busy = status in http.BUSY and status != requests.codes.too_many_requests
         raise self._denied(status, answers(answer) + _error_code(answer, stream=stream), again=again and busy)
 
     def failure(self, why: str, *, again: bool = False) -> Failure:
@@ -137,7 +137,7 @@ def retry(action: Callable[[], T]) -> T:
         try:
             return action()
         except TransientError:
-            time.sleep(of_servers.BACKOFF * 2**attempt)
+            time.sleep(http.BACKOFF * 2**attempt)
     return action()
 
 

@@ -15,8 +15,8 @@ from vpatch.image.config import Base
 from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, find_vllm, read_record
 from vpatch.image.registry.image import Descriptor, RemoteImage, read_blob, retry
 from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer
-from vpatch.net.error_text import size
 from vpatch.net.ranges import Progress
+from vpatch.net.session import size
 
 SMALL = 1 << 20  # bytes of a layer that is read rather than skipped
 

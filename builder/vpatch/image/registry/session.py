@@ -21,9 +21,7 @@ from requests.auth import HTTPBasicAuth
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import read_json
 from vpatch.image.registry.reference import host_of, is_address, is_private, origin, registry_url, same_origin
-from vpatch.net import error_text
-from vpatch.net.session import Adapter
-from vpatch.net.session import Session as Redirecting
+from vpatch.net import session as http
 
 log = logging.getLogger(__name__)
 
@@ -161,16 +159,16 @@ def _bearer(token: str, request: requests.PreparedRequest) -> requests.PreparedR
     return request
 
 
-class _TimedAdapter(Adapter):
+class _TimedAdapter(http.Adapter):
     """An adapter with a time limit for every answer; oras sets none."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        options["timeout"] = (error_text.TIMEOUT, timeout(request.method))
-        self.pace.granted += timeout(request.method) - error_text.TIMEOUT
+        options["timeout"] = (http.TIMEOUT, timeout(request.method))
+        self.pace.granted += timeout(request.method) - http.TIMEOUT
         return super().send(request, *arguments, **options)
 
 
-class _SafeSession(Redirecting):
+class _SafeSession(http.Session):
     """A session whose credentials, the user's netrc included, do not follow a redirect to another server."""
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
@@ -180,7 +178,7 @@ class _SafeSession(Redirecting):
 
 def timeout(method: str | None) -> float:
     """Return the seconds of silence after which a registry counts as gone."""
-    return COMMIT if method == "PUT" else error_text.TIMEOUT
+    return COMMIT if method == "PUT" else http.TIMEOUT
 
 
 class Session:
