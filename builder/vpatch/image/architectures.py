@@ -54,7 +54,7 @@ class Extension:
         return names(image for image in self.images if image.kind is Kind.PTX)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the extension as JSON has it."""
+        """Return the JSON object of the command line's contract."""
         lists = {"architectures": list(self.architectures), "ptx": list(self.ptx)}
         problem = self.problem and str(self.problem)
         return {"name": self.name, **lists, "fat_binaries": len(self.binaries), "problem": problem}
@@ -72,7 +72,7 @@ class Survey:
     ptx_driver: str  # driver branches that compile all of the PTX: ">=580"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the survey as JSON has it."""
+        """Return the JSON object of the command line's contract."""
         versions = {key: getattr(self, key) for key in ("cuda", "image_cuda", "torch", "driver", "ptx_driver")}
         return {**versions, "extensions": [one.as_json() for one in self.extensions]}
 

@@ -113,7 +113,7 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
 
 
 def _last_error(stderr: str) -> str:
-    """Return the error of the last traceback, with its indented lines, on one line; "" if there is no traceback."""
+    """Return the error of the last traceback, with its indented lines, on one line; "" without a traceback."""
     lines = stderr.splitlines()
     pairs = enumerate(pairwise(["", *lines]))
     starts = [number for number, (above, line) in pairs if line == _TRACEBACK and not above.startswith(_UNRELATED)]

@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    """The result of an order; if there was nothing to do, `layer` is None, and `notes` has the reason."""
+    """The result of an order; without anything to do, `layer` is None, and `notes` has the reason."""
 
     base: Base
     image: str = ""  # ID, or `repository@digest` once pushed; the base's if there was nothing to do

@@ -113,13 +113,10 @@ def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed:
             info = tarfile.TarInfo(entry.path)
             info.mode, info.uid, info.gid = entry.mode, entry.uid, entry.gid
             info.mtime = mtime + (entry.kind is Kind.FILE and entry.mtime == mtime)
-            if entry.kind is Kind.FOLDER:
-                info.type = tarfile.DIRTYPE
-                archive.addfile(info)
-            else:
-                data = contents.get(entry.path, b"")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+            data = contents.get(entry.path, b"")
+            info.type = tarfile.DIRTYPE if entry.kind is Kind.FOLDER else tarfile.REGTYPE
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
     blob = gzip.compress(tar.getvalue(), mtime=0)
     return Layer(blob, digest_of(blob), digest_of(tar.getvalue()), tuple(sorted(contents)), tuple(sorted(removed)))
 
@@ -149,7 +146,7 @@ def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
-    # That of an earlier layer by vpatch is included.
+    # Includes the provenance of an earlier layer by vpatch.
     path = f"{vllm.root}/{vllm.dist_info}/{_PROVENANCE}"
     content = files.read(path)
     earlier: dict[str, Any] = {} if content is None else _read_provenance(content, f"/{path}")

@@ -1,7 +1,4 @@
-"""The HTTP session of vpatch, which retries busy servers, limits what it accepts, and gives up on servers that drip.
-
-With the texts of addresses, sizes, answers and errors for messages: in one line, without secrets.
-"""
+"""The HTTP session, its limits, and how messages show addresses, sizes, answers and errors: without secrets."""
 
 from __future__ import annotations
 

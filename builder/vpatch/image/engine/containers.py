@@ -120,23 +120,16 @@ def reap(owner: str, images: Iterable[str]) -> None:
 
 @contextmanager
 def container(
-    client: DockerClient,
-    image: str,
-    owner: str,
-    entrypoint: Sequence[str],
-    command: Sequence[str] = (),
-    *,
-    user: str | None = None,
-    memory: int = MEMORY,
-    **settings: Any,
+    client: DockerClient, image: str, owner: str, entrypoint: Sequence[str], command: Sequence[str] = (), **options: Any
 ) -> Iterator[str]:
     """Create a container and yield its ID; remove it at the end, running or not."""
-    # It runs untrusted code: no network, no capabilities beyond those in `settings`, and no way to gain any.
+    # It runs untrusted code: no network, no capabilities beyond those in `options`, and no way to gain any.
+    user, memory = options.pop("user", None), options.pop("memory", MEMORY)
     confined: dict[str, Any] = {"network_mode": "none", "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
     confined |= {"pids_limit": PROCESSES, "mem_limit": memory, "memswap_limit": memory}
     # Its output is read from its log, whatever log driver the engine is set to.
     log = LogConfig(type="json-file", config={"max-size": str(LOG), "max-file": "1"})
-    limits = client.api.create_host_config(**confined, log_config=log, **settings)
+    limits = client.api.create_host_config(**confined, log_config=log, **options)
     name = f"{NAME}{owner}-{uuid.uuid4().hex[:8]}"
     with engine_errors("cannot create a container", image):
         made = client.api.create_container(

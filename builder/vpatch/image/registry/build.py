@@ -57,8 +57,7 @@ def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layer
             files = LayeredFiles(new, is_wanted, known=layers.views)
             open_vllm(files, new.base, order.python)
             tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
-    extra = {**built.extra, "bytes_sent": sent}
-    done = replace(built, tests=tuple(dict.fromkeys(tests)), extra=extra)
+    done = replace(built, tests=tuple(dict.fromkeys(tests)), extra={**built.extra, "bytes_sent": sent})
     if failed(tests):
         return done
     for target in targets if order.set_tags else ():

@@ -80,9 +80,8 @@ class Repository:
     ) -> requests.Response:
         """Send a request and return the answer, one of `expect`, for the caller to close.
 
-        `path` is relative to the repository, or an address that the registry gave. `missing` explains a 404. `body` has
-        `data` and `headers`. Raises `TransientError` if the server is busy or gone and the request has a body, which
-        the session does not repeat.
+        `path` is relative to the repository, or an address that the registry gave; `missing` explains a 404; `body` is
+        `data` and `headers`. POST and PUT are not repeated: if the server is busy or gone, they raise `TransientError`.
         """
         again, stream = method in {"POST", "PUT"}, method == "GET"
         try:
@@ -91,7 +90,7 @@ class Repository:
                 raise self.failure("it sends to what is no address")
             if not is_private(url):
                 raise self.failure(f"it sends to {shown(url)}, which is not https")
-            answer = self._session.request(method, url, stream=stream, **body)
+            answer = self._session.request(url, method, stream=stream, **body)
         except sessions.DeniedError as error:
             raise self._denied(error.status, str(error)) from None
         except requests.ReadTimeout as error:

@@ -27,18 +27,17 @@ _COMPILED = re.compile(r".*/vllm/.*\.so")
 _COPIED = re.compile(
     r"(?:COPY|ADD) .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +(?:COPY|ADD) .* in (?P<classic>/\S*)\s*"
 )
-# Links in every distribution with a merged /usr, which give one folder two names: the only ones reckoned with.
+# Links in every distribution with a merged /usr, which give one folder two names. No other links are considered.
 _MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
 
 class LayeredFiles(Files):
     """The files of `image` in the layers that `descend` and `locate` have reached; lower ones do not exist yet.
 
-    Once `listed` is set, those files are searched in all layers, and so are mode and owner of every folder.
-
-    Only files that `keep` accepts keep their bytes. A layer is read once and as a whole, or twice if a kept file is a
-    hard link to one that was not kept. A layer that was passed over is read as soon as a question concerns it, so no
-    answer is wrong because of it. `known` are layers that were read for another image, by digest.
+    Once `listed` is set, those files are searched in all layers, and so are mode and owner of every folder. Only files
+    that `keep` accepts keep their bytes. A layer is read once and as a whole, or twice if a kept file is a hard link to
+    one that was not kept. A layer that was passed over is read as soon as a question concerns it, so no answer is wrong
+    because of it. `known` are layers that were read for another image, by digest.
     """
 
     def __init__(

@@ -182,21 +182,17 @@ def timeout(method: str | None) -> float:
 
 
 class Session:
-    """Sends requests about one repository to the registry `host`, named as in a `Reference`."""
+    """Sends requests about one repository to the registry `host`, named as in a `Reference`; logs in if asked to."""
 
     def __init__(self, host: str) -> None:
         self.origin = registry_url(host)
-        self._registry = Registry()
-        session = _SafeSession()
-        session.cookies = self._registry.session.cookies  # which takes none
-        self._registry.session = session
+        registry, session = Registry(), _SafeSession()
+        session.cookies = registry.session.cookies  # which takes none
+        registry.session = session
         for scheme in ("https://", "http://"):  # a request with a body is repeated by its caller
             session.mount(scheme, _TimedAdapter(allowed_methods=("GET", "HEAD")))
         session.headers["Accept-Encoding"] = "identity"  # digests are of the plain bytes
         session.trust_env = self.origin.startswith("https:")  # no proxy can reach this machine's loopback
-        self.login = self._registry.auth = Login(session, self.origin, lambda: find_credentials(host))
-
-    def request(self, method: str, url: str, **options: Any) -> requests.Response:
-        """Send a request, logging in if the registry asks for it; raises what requests does, and `DeniedError`."""
-        answer: requests.Response = _do_request(self._registry, url, method, **options)
-        return answer
+        self.login = registry.auth = Login(session, self.origin, lambda: find_credentials(host))
+        # Of an address and a method; raises what requests does, and `DeniedError`.
+        self.request: Callable[..., requests.Response] = partial(_do_request, registry)
