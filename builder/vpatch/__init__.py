@@ -8,7 +8,7 @@ from vpatch.api import Changed, Diff, Refused, Result, apply, diff, revert, stat
 from vpatch.core.authoring import Block, Companion, File, probe
 from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
 from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
-from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
+from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
 from vpatch.core.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
@@ -29,7 +29,6 @@ __all__ = [
     "DeleteStatements",
     "Diff",
     "Edits",
-    "EnsureFutureAnnotations",
     "EnsureImport",
     "Failure",
     "File",

@@ -10,7 +10,6 @@ frozen result and raises `vpatch.Failure`, with every problem, if it could not d
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup
-from vpatch.tree.locate import Tree, is_checkout, locate
+from vpatch.tree.locate import Reads, Tree, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
@@ -107,8 +106,9 @@ def diff(tree: TreeLike = None, overlays: Ids = None) -> Diff:
         Failure: as `status`.
     """
     found, chosen = _tree(tree), _select(overlays)
-    changeset = Engine(chosen).plan(found.read)
-    files = {file: (found.read(file), new) for file, new in changeset.files.items()}
+    seen = Reads(found)
+    changeset = Engine(chosen).plan(seen.read)
+    files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
     problems = (*changeset.problems, *_inapplicable(changeset.before, overlays, found.root))
     notes = _notes(chosen, changeset.before)
     return _checked(Diff(found.root, found.version, changeset.before, problems, notes, files))
@@ -216,6 +216,8 @@ def _checked(result: R) -> R:
 
 
 def _diff(file: str, old: bytes | None, new: bytes) -> list[str]:
+    import difflib
+
     source = f"a/{file}" if old is not None else "/dev/null"
     found: list[str] = []
     for line in difflib.unified_diff(_lines(old or b""), _lines(new), source, f"b/{file}"):

@@ -86,7 +86,7 @@ def test_a_bugs_traceback(monkeypatch: pytest.MonkeyPatch, vpatch: Program) -> N
     def bug(*_: object) -> None:
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("vpatch.cli.catalogue.discover", bug)
+    monkeypatch.setattr("vpatch.cli.overlays.discover", bug)
     ran = vpatch("list")
 
     assert ran.code == 3

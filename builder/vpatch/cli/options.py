@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from vpatch.cli.output import Report, show, tell
-from vpatch.core.catalogue import discover, select
-from vpatch.core.overlay import Catalogued
+from vpatch.core.catalogue import discover
 from vpatch.errors import Failure, Problem, cause
 from vpatch.tree.locate import Tree, locate
 
@@ -125,8 +124,3 @@ def tree_of(tree: Path | None, python: Path | None) -> Tree:
     if tree and python:
         raise click.UsageError("TREE and --python name two trees: leave one out")
     return locate(tree, python)
-
-
-def chosen(ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
-    """Return the overlays that `--overlay` names, or the default ones."""
-    return select(discover(), ids)

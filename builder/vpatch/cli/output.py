@@ -31,35 +31,20 @@ _COLORS = {
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a command.
+    """The result of a command."""
 
-    Attributes:
-        command: its name.
-        tree: the folder that it worked on.
-        vllm: the version there.
-        verdicts: shown unless `lines` is set.
-        changed: paths written or removed.
-        problems: what needs attention; any makes the exit code 1.
-        extra: fields of the JSON object that only this command has.
-        lines: what people see instead of the verdicts.
-        table: what people see on a terminal; the first row has the headings.
-        failed: whether the exit code is 1 without a problem.
-        notes: remarks that change no outcome.
-        exact: whether `lines` are for another program, byte for byte; only a terminal gets them escaped.
-    """
-
-    command: str
-    tree: str | None = None
-    vllm: str | None = None
-    verdicts: Sequence[Verdict] = ()
-    changed: Sequence[str] = ()
-    problems: Sequence[Problem] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    lines: Sequence[str] | None = None
-    table: Sequence[Sequence[str]] = ()
-    failed: bool = False
-    notes: Sequence[str] = ()
-    exact: bool = False
+    command: str  # its name
+    tree: str | None = None  # the folder that it worked on
+    vllm: str | None = None  # the version there
+    verdicts: Sequence[Verdict] = ()  # shown unless `lines` is set
+    changed: Sequence[str] = ()  # paths written or removed
+    problems: Sequence[Problem] = ()  # what needs attention; any makes the exit code 1
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the JSON object that only this command has
+    lines: Sequence[str] | None = None  # what people see instead of the verdicts
+    table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
+    failed: bool = False  # whether the exit code is 1 without a problem
+    notes: Sequence[str] = ()  # remarks that change no outcome
+    exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
 
     @property
     def exit_code(self) -> int:

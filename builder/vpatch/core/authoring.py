@@ -12,7 +12,7 @@ from importlib.resources import files as resources
 
 from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
 from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
-from vpatch.core.edits.imports import EnsureFutureAnnotations, EnsureImport
+from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import COMPANIONS, Edit, Probe
 from vpatch.core.predicates import Contains, Defines, Imports, Lists, Sets, Takes
@@ -38,9 +38,9 @@ class File:
         """Import something at module level; see `EnsureImport`."""
         return EnsureImport(self.path, statement, typing_only=typing_only)
 
-    def defer_annotations(self) -> EnsureFutureAnnotations:
+    def defer_annotations(self) -> EnsureImport:
         """Begin the module with `from __future__ import annotations`."""
-        return EnsureFutureAnnotations(self.path)
+        return EnsureImport(self.path, "from __future__ import annotations")
 
     def add_function(self, new: str) -> AddFunction:
         """Define a function or class at the end of the module."""

@@ -42,8 +42,7 @@ class Engine:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that the overlays read, change or add."""
-        parts = (part for item in self.overlays for part in item.overlay.parts)
-        return tuple(dict.fromkeys((*self._reach, *(file for part in parts for file in part.files))))
+        return tuple(dict.fromkeys((*self._reach, *(file for item in self.overlays for file in item.overlay.files))))
 
     def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
         """Judge a tree by some of the engine's overlays, by default all, in the order of their ids.

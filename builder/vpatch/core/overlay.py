@@ -83,6 +83,11 @@ class Shape:
     def __init__(self, name: str = "", edits: Edits = (), when: Predicate | None = None, note: str = "") -> None:
         _set(self, name=name, edits=_once(_flat(edits)), when=when, note=note)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it changes or adds, each once."""
+        return tuple(dict.fromkeys(edit.file for edit in self.edits))
+
 
 @dataclass(frozen=True, init=False)
 class Part:
@@ -121,7 +126,7 @@ class Part:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that it changes or adds, each once."""
-        return tuple(dict.fromkeys(edit.file for shape in self.shapes for edit in shape.edits))
+        return tuple(dict.fromkeys(file for shape in self.shapes for file in shape.files))
 
 
 def _set(value: object, **fields: object) -> None:
@@ -212,6 +217,11 @@ class Overlay:
     opt_in: bool = False
     probes: tuple[Probe, ...] = ()
     needed: Callable[[Use], Need] | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it changes or adds, each once."""
+        return tuple(dict.fromkeys(file for part in self.parts for file in part.files))
 
 
 @dataclass(frozen=True)

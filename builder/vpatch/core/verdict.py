@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from vpatch.core.landing.binding import Read
+    from vpatch.core.syntax import Path
     from vpatch.errors import Problem
 
 
@@ -39,21 +40,13 @@ class Found(Enum):
 
 @dataclass(frozen=True)
 class Landed:
-    """Code that an edit inserted; `vpatch.core.landing` checks it where it stands.
+    """Code that an edit inserted; `vpatch.core.landing` checks it where it stands."""
 
-    Attributes:
-        path: the inserted statement, or the statement or expression that contains the inserted piece.
-        reads: the names that the piece reads; None if the whole statement is inserted, or its header.
-        header: with `reads` None: only the statement's header is inserted, its blocks are upstream's.
-        binds: the names that an import binds; nothing else may bind them in their scope.
-        uses: attributes, written `self.name`, that the code relies on and its class must set.
-    """
-
-    path: tuple[tuple[str, int], ...]
-    reads: frozenset[Read] | None = None
-    header: bool = False
-    binds: frozenset[str] = frozenset()
-    uses: tuple[str, ...] = ()
+    path: Path  # the inserted statement, or what contains the inserted piece: a statement or an expression
+    reads: frozenset[Read] | None = None  # the names that a piece reads; None for a whole statement or header
+    header: bool = False  # with `reads` None: only the statement's header is inserted, its blocks are upstream's
+    binds: frozenset[str] = frozenset()  # the names that an import binds; nothing else may bind them in their scope
+    uses: tuple[str, ...] = ()  # attributes, written `self.name`, that the code relies on and its class must set
 
     @property
     def whole(self) -> bool:
@@ -63,22 +56,14 @@ class Landed:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one edit finds.
-
-    Attributes:
-        because: for `LOST`, the reason; `str` of it is the message.
-        marked: paths of the marked statements that the edit accounts for (the empty path: the whole file).
-        regions: paths of the code that the edit changes or depends on.
-        binds: qualified names that the edit binds, each with what it binds them to.
-        landed: the edit's own code in the file.
-    """
+    """What one edit finds."""
 
     found: Found
-    because: object = ""
-    marked: frozenset[tuple[tuple[str, int], ...]] = frozenset()
-    regions: tuple[tuple[tuple[str, int], ...], ...] = ()
-    binds: tuple[tuple[str, str], ...] = ()
-    landed: tuple[Landed, ...] = ()
+    because: object = ""  # for `LOST`, the reason; `str` of it is the message
+    marked: frozenset[Path] = frozenset()  # the marked statements that the edit explains; the empty path is the file
+    regions: tuple[Path, ...] = ()  # the code that the edit changes or depends on
+    binds: tuple[tuple[str, str], ...] = ()  # qualified names that the edit binds, each with what it binds them to
+    landed: tuple[Landed, ...] = ()  # the edit's own code in the file
 
 
 @dataclass(frozen=True)

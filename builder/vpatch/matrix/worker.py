@@ -19,7 +19,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import Changeset, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.verdicts import Cell
-from vpatch.tree.apply import Writes, apply, edited, revert
+from vpatch.tree.apply import Writes, apply, revert
 from vpatch.tree.verify import compiles
 
 
@@ -106,7 +106,7 @@ def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Ch
         names = ", ".join(item.id for item in overlays)
         problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
     problems.extend(again.problems)
-    marks = (marks_in(read(file) or b"") for item in overlays for file in edited(item))
+    marks = (marks_in(read(file) or b"") for item in overlays for file in item.overlay.files)
     if not any(marks):  # else the originals are elsewhere
         problems.extend(_revert(tree, changeset, overlays, engine))
     return changeset, (*changeset.problems, *problems)

@@ -177,7 +177,7 @@ def revert(
         done = done.commit(plan)
     changed, read = done.writes.changed, tree.tree.read
     gone = installed if overlays is None else overlays
-    left = {(file, item.id) for item in gone for file in edited(item) if item.id in marks_in(read(file) or b"")}
+    left = {(file, item.id) for item in gone for file in item.overlay.files if item.id in marks_in(read(file) or b"")}
     cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
     problems = [Problem("cannot revert", file, f"{name} is applied, and {cause}") for file, name in sorted(left)]
     if overlays is None:
@@ -199,18 +199,13 @@ def unknown_marks(
     """
     known = {item.id for item in installed}
     found = []
-    for file in sorted(set().union(*map(edited, installed)) - set(changed)):
+    for file in sorted({file for item in installed for file in item.overlay.files}.difference(changed)):
         for number, line in enumerate((read(file) or b"").split(b"\n"), 1):
             for name in dict.fromkeys(marks_in(line)):
                 if name not in known:
                     cause = "no overlay of this name is installed: install its package, or reword a mere comment"
                     found.append(Problem("unknown mark", file, f"line {number} has `# vpatch: {name}`, and {cause}"))
     return found
-
-
-def edited(item: Catalogued) -> set[str]:
-    """Return the files that an overlay changes or adds."""
-    return {file for part in item.overlay.parts for file in part.files}
 
 
 def _without(

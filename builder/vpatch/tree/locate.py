@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem, cause, naming
 
-_PATIENCE = 60
-
 # find_spec of a top-level package imports nothing. `python -c` also searches the current folder, which programs do not.
 _ASK = """
 import sys
@@ -113,21 +111,15 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
         return _named(where) if tree else _imported_by(where)
 
 
-def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
-    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON."""
+def ask(python: Path, script: str, *arguments: str, patience: float = 60) -> Any:
+    """Run a script in an interpreter for at most `patience` seconds; parse its last line as JSON."""
     import json
     import subprocess
 
     command = [str(python), "-c", script, *arguments]
     try:
         ran = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=patience or _PATIENCE,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=patience, check=False
         )
         if ran.returncode == 0:
             return json.loads(ran.stdout.splitlines()[-1])
@@ -135,7 +127,7 @@ def ask(python: Path, script: str, *arguments: str, patience: float | None = Non
     except OSError as error:
         told = cause(error)
     except subprocess.TimeoutExpired:
-        told = f"no answer in {patience or _PATIENCE:g} seconds"
+        told = f"no answer in {patience:g} seconds"
     except (ValueError, IndexError):
         told = "its answer is not that of a Python interpreter"
     raise Failure(Problem("cannot ask the interpreter", str(python), told))

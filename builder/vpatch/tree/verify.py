@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
@@ -23,7 +23,7 @@ from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.loaded import Changed
-from vpatch.tree.locate import Tree, ask, is_checkout
+from vpatch.tree.locate import Reads, Tree, ask, is_checkout
 
 # Errors that code makes. Others, as of libraries, devices and memory, come from the machine.
 _FAULTS = frozenset({"NameError", "AttributeError", "TypeError", "ValueError", "LookupError", "ArithmeticError"})
@@ -78,22 +78,17 @@ def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: P
             that it cannot import is a problem if changed code raised the error. It is a note if the error may come from
             a package, library, device or compiled extension that is missing, or from other code.
     """
-    seen: set[str] = set()
-
-    def read(file: str) -> bytes | None:
-        seen.add(file)
-        return tree.read(file)
-
-    verdicts = Engine(overlays).status(read)
-    touched = [[file for file in one.files if one.id in marks_in(tree.read(file) or b"")] for one in verdicts]
+    seen = Reads(tree)
+    verdicts = Engine(overlays).status(seen.read)
+    touched = [[file for file in one.files if one.id in marks_in(seen.read(file) or b"")] for one in verdicts]
     problems = [
         p for one, files in zip(verdicts, touched, strict=True) for p in _unapplied(tree, one, files, asked=asked)
     ]
     changed = sorted(set().union(*touched))
     if not changed and not problems and not asked:
         problems.append(Problem("nothing to verify", str(tree.root), "no overlay is applied"))
-    problems += [problem for file in changed for problem in compiles(file, tree.read(file) or b"")]
-    problems += _recorded(tree, seen) if changed and not is_checkout(tree) else ()
+    problems += [problem for file in changed for problem in compiles(file, seen.read(file) or b"")]
+    problems += _recorded(seen) if changed and not is_checkout(tree) else ()
     problems += bytecode.problems(tree, changed)
     if python and not (problems := [*problems, *_imported(tree, changed, python)]):
         return Verified(verdicts, *_loaded(tree, changed, python))
@@ -111,13 +106,13 @@ def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: boo
     return [Problem("not applied", str(tree.root), f"{verdict.id} is {half}: {verdict.because}")]
 
 
-def _recorded(tree: Tree, read: Collection[str]) -> Sequence[Problem]:
+def _recorded(seen: Reads) -> Sequence[Problem]:
     # What vpatch once wrote may be gone.
     try:
-        wrote = backup.originals(tree)
+        wrote = backup.originals(seen.tree)
     except Failure as failure:
         return failure.problems
-    return record.problems(tree, {*wrote, *(file for file in read if tree.read(file) is not None)})
+    return record.problems(seen.tree, {*wrote, *(file for file in seen.loaded if seen.read(file) is not None)})
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:

@@ -1,11 +1,11 @@
-"""EnsureImport and EnsureFutureAnnotations: places, imports of upstream, and any order of overlays."""
+"""EnsureImport: places, imports of upstream, and any order of overlays."""
 
 from __future__ import annotations
 
 from itertools import permutations
 
 import pytest
-from vpatch import EnsureFutureAnnotations, EnsureImport
+from vpatch import EnsureImport, File
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 
@@ -16,6 +16,9 @@ M = "# vpatch: demo"
 
 def ensure(statement: str, scope: str = "", *, typing_only: bool = False) -> EnsureImport:
     return EnsureImport(FILE, statement, scope, typing_only=typing_only)
+
+
+FUTURE = File(FILE).defer_annotations()
 
 
 PLACED: dict[str, tuple[str, Edit, str]] = {
@@ -51,10 +54,10 @@ PLACED: dict[str, tuple[str, Edit, str]] = {
         ensure("from a import b, c"),
         f"from a import b\nfrom a import b, c  {M}\n",
     ),
-    "future": ("import a\n", EnsureFutureAnnotations(FILE), f"from __future__ import annotations  {M}\nimport a\n"),
+    "future": ("import a\n", FUTURE, f"from __future__ import annotations  {M}\nimport a\n"),
     "future, docstring": (
         '"""Doc."""\n\nimport a\n',
-        EnsureFutureAnnotations(FILE),
+        FUTURE,
         f'"""Doc."""\n\nfrom __future__ import annotations  {M}\n\nimport a\n',
     ),
     "future as an import": (
@@ -81,7 +84,7 @@ def test_the_place_of_an_import(before: str, edit: Edit, after: str) -> None:
         ("if TYPE_CHECKING:\n    import b\n", ensure("import b", typing_only=True)),
         ("if TYPE_CHECKING:\n    import a\nif TYPE_CHECKING:\n    import b\n", ensure("import b", typing_only=True)),
         ("import b\n", ensure("import b", typing_only=True)),
-        ("from __future__ import division, annotations\n", EnsureFutureAnnotations(FILE)),
+        ("from __future__ import division, annotations\n", FUTURE),
     ],
 )
 def test_an_import_of_upstream_is_enough(source: str, edit: Edit) -> None:
@@ -109,10 +112,10 @@ def test_it_drifts(source: str, edit: Edit, message: str) -> None:
 FIRST = (
     ensure("import b"),
     ensure("from . import z"),
-    EnsureFutureAnnotations(FILE),
+    FUTURE,
     ensure("import t", typing_only=True),
 )
-SECOND = (ensure("import c"), ensure("import b"), EnsureFutureAnnotations(FILE), ensure("import s", typing_only=True))
+SECOND = (ensure("import c"), ensure("import b"), FUTURE, ensure("import s", typing_only=True))
 THIRD = (
     ensure("import a.d"),
     ensure("from Z import y"),

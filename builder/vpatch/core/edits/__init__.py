@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from vpatch.core import cst
 from vpatch.core.landing.binding import Read, reads
 from vpatch.core.marks import carrier, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
-from vpatch.core.syntax import Path, along
+from vpatch.core.select import scopes
+from vpatch.core.syntax import Path, Spot, along
 from vpatch.core.verdict import Finding, Found, Landed
 
 if TYPE_CHECKING:
@@ -44,6 +46,28 @@ class ModuleEdit(ABC):
 
     @abstractmethod
     def _make(self, source: Source, overlay: str) -> Source: ...
+
+
+@dataclass(frozen=True)
+class CodeEdit(ModuleEdit):
+    """An edit of code that stands in a scope.
+
+    Attributes:
+        file: relative to the folder that holds `vllm/`.
+        scope: a qualified name in it; "" is the module.
+        within: the headers, without colon, of the blocks that lead from the scope to the code.
+        count: how often the code must occur.
+        uses: the attributes, written `self.name`, that the new code relies on.
+    """
+
+    file: str
+    scope: str
+    within: tuple[str, ...] = field(default=(), kw_only=True)
+    count: int = field(default=1, kw_only=True)
+    uses: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def _owners(self, source: Source) -> list[Spot]:
+        return scopes(source, self.scope, self.within)
 
 
 def marked(source: Source, path: Path, overlay: str) -> bool:

@@ -36,8 +36,7 @@ def _only(owners: list[Spot]) -> Spot:
 class AddFunction(ModuleEdit):
     """Define `new` (a `def` or a `class`) at the end of the class or function `scope`, or of the module.
 
-    What overlays define at the end of a block is sorted by name. `uses` are the attributes, written `self.name`, that
-    `new` relies on.
+    What overlays define at the end of a block is sorted by name.
     """
 
     file: str
@@ -91,7 +90,7 @@ class ReplaceFunction(ModuleEdit):
 
     The fingerprint covers the whole definition (`vpatch.testing.fingerprint_of` computes it). So a replacement never
     undoes an upstream change that nobody reviewed, and an overlay carries no upstream code. The comments above the
-    definition stay. `uses` are the attributes, written `self.name`, that `new` relies on.
+    definition stay.
     """
 
     file: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
-from vpatch.core.edits import ModuleEdit, classify, marked, names_read_by, occurs, put_marked
+from vpatch.core.edits import CodeEdit, ModuleEdit, classify, marked, names_read_by, occurs, put_marked
 from vpatch.core.marks import carrier
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, expression, expressions, inside, nearest, scopes
@@ -20,23 +20,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReplaceExpr(ModuleEdit):
+class ReplaceExpr(CodeEdit):
     """Replace the expression `old`, which must occur `count` times in `scope`, by `new`.
 
     Layout does not matter. Either may contain the other: you can wrap a call in another. `new` gets parentheses where
-    it needs them. `uses` are the attributes, written `self.name`, that `new` relies on.
+    it needs them.
     """
 
-    file: str
-    scope: str
     old: str
     new: str
-    within: tuple[str, ...] = ()
-    count: int = 1
-    uses: tuple[str, ...] = ()
 
     def _spots(self, source: Source) -> tuple[list[Spot], list[Spot]]:
-        owners = scopes(source, self.scope, self.within)
+        owners = self._owners(source)
         old, new = ([s for o in owners for s in expressions(o, expression(e))] for e in (self.old, self.new))
         if expressions(Spot((), expression(self.new)), expression(self.old)):
             return [s for s in old if not any(inside(s.path, n.path) for n in new)], new
@@ -52,7 +47,7 @@ class ReplaceExpr(ModuleEdit):
             landed=lambda path: Landed(path, reads=names_read_by(self.new), uses=self.uses),
             count=self.count,
             wanted=f"`{self.old}`",
-            hint=nearest(source, scopes(source, self.scope, self.within), expression(self.old)),
+            hint=nearest(source, self._owners(source), expression(self.old)),
         )
 
     def _make(self, source: Source, overlay: str) -> Source:
@@ -124,26 +119,20 @@ def _finding(
 
 
 @dataclass(frozen=True)
-class AddKeyword(ModuleEdit):
+class AddKeyword(CodeEdit):
     """Add the keyword argument `keyword`, written `name=value`, to the calls that match `call` (`...` is free in it).
 
-    It goes behind the other arguments, before any `**mapping`. `uses` are the attributes, written `self.name`, that the
-    value relies on.
+    It goes behind the other arguments, before any `**mapping`.
     """
 
-    file: str
-    scope: str
     call: str
     keyword: str
-    within: tuple[str, ...] = ()
-    count: int = 1
-    uses: tuple[str, ...] = ()
 
     def _argument(self) -> cst.Arg:
         return expression(f"f({self.keyword})").args[0]  # type: ignore[attr-defined,no-any-return]
 
     def _calls(self, source: Source) -> tuple[list[Spot], list[Spot]]:
-        owners = scopes(source, self.scope, self.within)
+        owners = self._owners(source)
         pattern, wanted = expression(self.call), self._argument()
 
         def given(call: cst.CSTNode) -> list[cst.Arg]:

@@ -1,4 +1,4 @@
-"""Ensure that a name is imported, or that annotations are deferred."""
+"""Ensure that names are imported."""
 
 from __future__ import annotations
 
@@ -211,25 +211,3 @@ class EnsureImport(ModuleEdit):
         here = lines(owner)
         flag = max((i for i, spot in enumerate(here, 1) if "TYPE_CHECKING" in dict(_bindings(spot.node))), default=0)
         return insert(source, owner, max(_opening(here), flag), with_mark(guard, overlay))
-
-
-@dataclass(frozen=True)
-class EnsureFutureAnnotations(ModuleEdit):
-    """Ensure that the module begins with `from __future__ import annotations`, behind its docstring."""
-
-    file: str
-    scope: str = ""
-
-    @property
-    def reach(self) -> Reach:
-        """The code outside functions."""
-        return ((self.file, None),)
-
-    def _find(self, source: Source, overlay: str) -> Finding:
-        return self._import()._find(source, overlay)
-
-    def _make(self, source: Source, overlay: str) -> Source:
-        return self._import()._make(source, overlay)
-
-    def _import(self) -> EnsureImport:
-        return EnsureImport(self.file, "from __future__ import annotations")

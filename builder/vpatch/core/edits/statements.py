@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from vpatch.core import cst
-from vpatch.core.edits import ModuleEdit, classify, marked, occurs
+from vpatch.core.edits import CodeEdit, classify, marked, occurs
 from vpatch.core.marks import mark, marks_on, with_mark
 from vpatch.core.parse import Lost, Source
-from vpatch.core.select import block, headline, lines, nearest, runs, scopes
+from vpatch.core.select import block, headline, lines, nearest, runs
 from vpatch.core.syntax import Path, Spot, along, same
 from vpatch.core.verdict import Finding, Found, Landed
 
@@ -43,23 +43,15 @@ def _put_run(source: Source, run: Run, new: list[cst.CSTNode]) -> Source:
 
 
 @dataclass(frozen=True)
-class ReplaceStatements(ModuleEdit):
-    """Replace the consecutive statements `old` by `new`. One may contain the other.
+class ReplaceStatements(CodeEdit):
+    """Replace the consecutive statements `old` by `new`. One may contain the other."""
 
-    `uses` are the attributes, written `self.name`, that `new` relies on.
-    """
-
-    file: str
-    scope: str
     old: str
     new: str
-    within: tuple[str, ...] = ()
-    count: int = 1
-    uses: tuple[str, ...] = ()
 
     def _runs(self, source: Source, overlay: str) -> tuple[list[Run], list[Run], list[Run]]:
         """Return the runs that are `old`, those that are `new`, and the marked ones of these."""
-        owners = scopes(source, self.scope, self.within)
+        owners = self._owners(source)
         old, new = ([r for o in owners for r in runs(o, block(c), exactly=True)] for c in (self.old, self.new))
         ours = [run for run in new if all(marked(source, path, overlay) for path in _paths(run))]
         old = _disjoint(old, ours)
@@ -76,7 +68,7 @@ class ReplaceStatements(ModuleEdit):
             landed=lambda path: Landed(path, uses=self.uses),
             count=self.count,
             wanted=f"`{headline(self.old)}`",
-            hint=nearest(source, scopes(source, self.scope, self.within), block(self.old)),
+            hint=nearest(source, self._owners(source), block(self.old)),
         )
 
     def _make(self, source: Source, overlay: str) -> Source:
@@ -86,26 +78,21 @@ class ReplaceStatements(ModuleEdit):
 
 
 @dataclass(frozen=True)
-class _Insert(ModuleEdit):
-    file: str
-    scope: str
+class _Insert(CodeEdit):
     anchor: str
     new: str
-    within: tuple[str, ...] = ()
-    count: int = 1
-    uses: tuple[str, ...] = ()
 
     _after: ClassVar[bool]
 
     def _anchored(self, source: Source) -> tuple[list[Run], list[Run]]:
-        """Return the runs that `anchor` matches, and for each the copy of `new` beside it, empty if there is none.
+        """Return the runs that `anchor` matches, and for each the copy of `new` beside it, empty without one.
 
         `new` may contain `anchor`: matches inside an inserted copy do not count.
         """
         anchor, new = block(self.anchor), block(self.new)
         anchors: list[Run] = []
         inserted: list[Run] = []
-        for owner in scopes(source, self.scope, self.within):
+        for owner in self._owners(source):
             here = lines(owner)
             taken: set[Path] = set()
             for run in runs(owner, anchor) if self._after else reversed(runs(owner, anchor)):
@@ -123,7 +110,7 @@ class _Insert(ModuleEdit):
         done = sum(map(bool, inserted))
         if len(anchors) != self.count or done not in {0, self.count}:
             told = f", the new code beside it {done} times" if done else ""
-            hint = nearest(source, scopes(source, self.scope, self.within), block(self.anchor))
+            hint = nearest(source, self._owners(source), block(self.anchor))
             raise Lost(f"`{headline(self.anchor)}` {occurs(len(anchors), self.count)}{told}", hint)
         regions = tuple(_paths(*anchors, *inserted))
         ours = frozenset(path for path in _paths(*inserted) if marked(source, path, overlay))
@@ -142,20 +129,14 @@ class _Insert(ModuleEdit):
 
 @dataclass(frozen=True)
 class InsertAfter(_Insert):
-    """Insert the statements `new` right after the statements that match `anchor`, in which `...` is free.
-
-    `uses` are the attributes, written `self.name`, that `new` relies on.
-    """
+    """Insert the statements `new` right after the statements that match `anchor`, in which `...` is free."""
 
     _after = True
 
 
 @dataclass(frozen=True)
 class InsertBefore(_Insert):
-    """Insert the statements `new` right before the statements that match `anchor`, in which `...` is free.
-
-    `uses` are the attributes, written `self.name`, that `new` relies on.
-    """
+    """Insert the statements `new` right before the statements that match `anchor`, in which `...` is free."""
 
     _after = False
 
@@ -174,31 +155,27 @@ def _traces(owner: Spot, overlay: str) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class DeleteStatements(ModuleEdit):
+class DeleteStatements(CodeEdit):
     """Delete the consecutive statements `old` and put the mark in their place. The comments above them stay.
 
     Without the statements and without a mark, upstream may have deleted or merely changed them. Only the part's
     `merged` predicate knows, so a part with deletions needs one.
     """
 
-    file: str
-    scope: str
     old: str
-    within: tuple[str, ...] = ()
-    count: int = 1
 
     def _runs(self, source: Source) -> list[Run]:
-        owners = scopes(source, self.scope, self.within)
+        owners = self._owners(source)
         return [run for owner in owners for run in runs(owner, block(self.old), exactly=True)]
 
     def _find(self, source: Source, overlay: str) -> Finding:
-        found, owners = self._runs(source), scopes(source, self.scope, self.within)
+        found, owners = self._runs(source), self._owners(source)
         if len(found) == self.count:
             return Finding(Found.BEFORE, regions=tuple(_paths(*found)))
         traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
         if traces and not found:
             blocks = {path[:-2] if path[-1][0] == "leading_lines" else path[:-1] for path in traces}
-            landed = tuple(Landed(path, reads=frozenset()) for path in sorted(blocks) if path)
+            landed = tuple(Landed(path, reads=frozenset(), uses=self.uses) for path in sorted(blocks) if path)
             return Finding(Found.AFTER, marked=traces, landed=landed)
         raise Lost(f"`{headline(self.old)}` {occurs(len(found), self.count)}", nearest(source, owners, block(self.old)))
 

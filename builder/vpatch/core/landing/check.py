@@ -34,42 +34,25 @@ Findings = Sequence[tuple[Edit, Finding]]
 
 @dataclass(frozen=True)
 class _Place:
-    """Where code of an edit stands.
+    """Where code of an edit stands."""
 
-    Attributes:
-        code: the edit's description of it.
-        stmt: the statement that is or holds the code.
-        at: the node that reads the code's names: the statement, or one of its handlers or cases.
-        scope: the scope that runs it.
-        around: the definitions that hold it, each with its scope; the last may be `stmt`.
-    """
-
-    code: Landed
-    stmt: ast.stmt
-    at: ast.AST
-    scope: Scope
-    around: tuple[tuple[Definition, Scope], ...]
+    code: Landed  # the edit's description of it
+    stmt: ast.stmt  # the statement that is or holds the code
+    at: ast.AST  # the node that reads the code's names: the statement, or one of its handlers or cases
+    scope: Scope  # the scope that runs it
+    around: tuple[tuple[Definition, Scope], ...]  # what holds it, each with its scope; the last may be `stmt`
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file after the edits.
+    """A file after the edits."""
 
-    Attributes:
-        module: its code.
-        source: its code for libcst.
-        before: returns the code on disk, None if this Python cannot parse it.
-        line: maps its lines to those on disk.
-        changed: the definitions that the overlay changes.
-        imported: the scopes into which the overlay imports, by the imported name.
-    """
-
-    module: Module
-    source: Source
-    before: Callable[[], Module | None]
-    line: Line
-    changed: frozenset[ast.AST]
-    imported: Mapping[str, set[ast.AST]]
+    module: Module  # its code
+    source: Source  # its code for libcst
+    before: Callable[[], Module | None]  # returns the code on disk, None if this Python cannot parse it
+    line: Line  # maps its lines to those on disk
+    changed: frozenset[ast.AST]  # the definitions that the overlay changes
+    imported: Mapping[str, set[ast.AST]]  # the scopes into which the overlay imports, by the imported name
 
 
 Files = Callable[[str], _File | None]
@@ -224,7 +207,8 @@ def _reads(place: _Place, file: _File) -> Iterator[ReadAt]:
         return
     evaluated = module.evaluates_annotations(place.stmt, place.scope)
     found = code.reads if code.reads is not None else reads(place.stmt, annotations=evaluated)
-    if code.reads is not None and not evaluated and in_annotation(file.source.module, code.path):
+    nodes = along(file.source.module, code.path)
+    if code.reads is not None and not evaluated and any(isinstance(node, cst.Annotation) for node in nodes):
         return
     inner = named_around(file.source.module, code.path)
     yield from ((read, place.at, place.stmt, place.scope) for read in sorted(found, key=str) if read.name not in inner)
@@ -313,8 +297,3 @@ def named_around(module: cst.Module, path: Path) -> frozenset[str]:
         if isinstance(node, cst.Lambda | cst.BaseComp):
             names |= inner_names(ast.parse(f"({module.code_for_node(node)})", mode="eval").body)
     return frozenset(names)
-
-
-def in_annotation(module: cst.Module, path: Path) -> bool:
-    """Whether the expression at `path` belongs to an annotation."""
-    return any(isinstance(node, cst.Annotation) for node in along(module, path))

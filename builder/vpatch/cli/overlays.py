@@ -1,4 +1,4 @@
-"""The command that begins an overlay: new."""
+"""The commands that work on overlays: list, show, new."""
 
 from __future__ import annotations
 
@@ -11,12 +11,67 @@ from string import Template
 
 import click
 
-from vpatch.cli.options import reported
+from vpatch.cli.options import complete_overlay, reported
 from vpatch.cli.output import Report
-from vpatch.core.catalogue import GROUP
+from vpatch.core.catalogue import GROUP, discover, select
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem, naming
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def _title(item: Catalogued) -> str:
+    return f"{item.id}{' (opt-in)' if item.overlay.opt_in else ''}: {item.overlay.summary}"
+
+
+def _summary(item: Catalogued) -> dict[str, object]:
+    overlay = item.overlay
+    return {
+        "id": item.id,
+        "summary": overlay.summary,
+        "opt_in": overlay.opt_in,
+        "upstream": list(overlay.upstream),
+        "origin": item.origin,
+    }
+
+
+@click.command("list")
+@reported
+def list_command() -> Report:
+    """List the installed overlays."""
+    installed = discover()
+    return Report("list", extra={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)])
+
+
+@click.command("show")
+@click.argument("overlay", shell_complete=complete_overlay)
+@reported
+def show_command(overlay: str) -> Report:
+    """Tell one overlay in full: why, upstream links, what it does on which release, its parts."""
+    (item,) = select(discover(), (overlay,))
+    parts = [
+        {"name": part.name, "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes]}
+        for part in item.overlay.parts
+    ]
+    links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
+    lines = [
+        _title(item),
+        f"from {item.origin}",
+        "",
+        *item.why.split("\n"),
+        "",
+        *links,
+        "",
+        *(f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items()),
+        *(
+            f"part {part.name}, from {shape.name}: {file}"
+            for part in item.overlay.parts
+            for shape in part.shapes
+            for file in sorted(shape.files)
+        ),
+    ]
+    detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
+    return Report("show", extra={"overlays": [detail]}, lines=lines)
 
 
 @click.command("new")
