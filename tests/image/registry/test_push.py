@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from vpatch.errors import Failure
 from vpatch.image.patch import Layer
 from vpatch.image.registry import session
 from vpatch.image.registry.build import push, tag
-from vpatch.image.registry.image import RemoteImage, open_image
+from vpatch.image.registry.image import RemoteImage, open_image, read_blob
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.reference import Reference, parse
 
@@ -128,13 +128,21 @@ def test_into_the_repository_of_the_base(registry: str, base: Base) -> None:
     assert open_image(replace(ref, tag=None, digest=pushed.digest)).layers
 
 
-def test_copies_the_base_to_another_registry(second_registry: str, base: Base) -> None:
+def test_copies_the_base_to_another_registry(second_registry: str, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
     image = base()
+    sizes: list[int] = []
 
+    def heard(*source: Any) -> Iterator[bytes]:
+        for block in read_blob(*source):
+            sizes.append(len(block))
+            yield block
+
+    monkeypatch.setattr("vpatch.image.registry.build.read_blob", heard)
     pushed, ref = send(image, f"{second_registry}/push/copied:y")
     tag(ref, pushed.digest, "y")
 
-    assert pushed.sent > 400_000
+    assert pushed.sent > sum(sizes) > 400_000
+    assert max(sizes) <= 1 << 16
     new = open_image(ref)
     files = LayeredFiles(new, lambda _: True)
     assert files.locate("big")
