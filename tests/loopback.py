@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from vpatch.net import error_text, session
+from vpatch.net import session
 
 NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
 SOURCES = {
@@ -233,7 +233,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def index(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IndexServer]:
     """Serve an index with one release, 1.0, which is the user's default index."""
     monkeypatch.setattr(session, "BACKOFF", 0)
-    monkeypatch.setattr(error_text, "TIMEOUT", 5.0)
+    monkeypatch.setattr(session, "TIMEOUT", 5.0)
     state = IndexServer()
     with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"index": state})) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

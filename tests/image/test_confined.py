@@ -12,7 +12,7 @@ import pytest
 from vpatch.image.engine import containers
 from vpatch.image.engine.containers import ScriptResult, ScriptRunner
 from vpatch.image.filesystem import Limits
-from vpatch.net.error_text import size
+from vpatch.net.session import size
 
 from tests.image.registry.images import put_image, tar
 from tests.image.standin import SITE

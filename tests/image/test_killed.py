@@ -13,8 +13,8 @@ from typing import Any
 
 import docker
 import pytest
-from vpatch.image.engine import reap
-from vpatch.image.engine.containers import NAME
+from vpatch.image.engine import containers
+from vpatch.image.engine.containers import NAME, REAPER
 
 Left = Callable[[], Any]
 
@@ -72,6 +72,14 @@ def test_killed(under_way: Callable[[str], Any], left: Left, engine: docker.Dock
     assert not engine.api.images("try:never")
 
 
+def reap(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    """Run the second process's script in this one."""
+    monkeypatch.setattr(containers, "_PAUSE", 0)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(told))
+    monkeypatch.setattr(sys, "argv", ["-c", "mine"])
+    exec(REAPER)  # noqa: S102
+
+
 @pytest.mark.parametrize(("told", "left_over"), [("done\n", True), ("", False)])
 def test_containers_are_removed_unless_the_run_is_done(
     engine: docker.DockerClient,
@@ -81,13 +89,11 @@ def test_containers_are_removed_unless_the_run_is_done(
     told: str,
     left_over: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    monkeypatch.setattr(reap, "_PAUSE", 0)
     before = left()
     ours, other = (
         engine.api.create_container(base, ["true"], name=f"{NAME}{owner}-1")["Id"] for owner in ("mine", "theirs")
     )
-    monkeypatch.setattr(sys, "stdin", io.StringIO(told))
-    reap.main("mine")
+    reap(monkeypatch, told)
 
     assert sorted(left()[0]) == sorted([*before[0], other, *([ours] if left_over else [])])
     for container in (other, *([ours] if left_over else [])):
@@ -98,12 +104,10 @@ def test_containers_are_removed_unless_the_run_is_done(
 def test_untagged_images_are_removed(
     engine: docker.DockerClient, base: str, monkeypatch: pytest.MonkeyPatch, tag: str
 ) -> None:
-    monkeypatch.setattr(reap, "_PAUSE", 0)
     made = engine.api.create_container(base, ["true"])["Id"]
     image = engine.api.commit(made, "try" if tag else None, tag or None, changes=["LABEL a=b"])["Id"]
     engine.api.remove_container(made)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{image}\n"))
-    reap.main("mine")
+    reap(monkeypatch, f"{image}\n")
 
     assert (image in {one["Id"] for one in engine.api.images(all=True)}) is bool(tag)
     if tag:

@@ -9,7 +9,7 @@ import sys
 import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, Cache
-from vpatch.net import error_text
+from vpatch.net import session
 
 from tests.loopback import NAME, IndexServer, make_wheel
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
@@ -130,7 +130,7 @@ def test_says_in_one_line_what_the_server_did(
     index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, object], cause: str
 ) -> None:
     release = release_of(cache)
-    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
+    monkeypatch.setattr(session, "TIMEOUT", 0.1)
     for name, value in trouble.items():
         setattr(index, name, value)
 

@@ -9,7 +9,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, WHEELS, Cache
 from vpatch.matrix.releases import releases_of
-from vpatch.net import error_text
+from vpatch.net import session
 
 from tests.loopback import NAME, SOURCES, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
@@ -37,7 +37,7 @@ def test_an_index_that_is_silent_counts_as_offline(
     index: IndexServer, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     online = releases_of("vllm", [], cache)
-    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
+    monkeypatch.setattr(session, "TIMEOUT", 0.1)
     index.stalls = "/simple/"
 
     offline = releases_of("vllm", [], cache)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.net import error_text, ranges
+from vpatch.net import ranges
+from vpatch.net import session as http
 from vpatch.net.ranges import Progress, RemoteFile, open_remote
 from vpatch.net.session import Session
 
@@ -280,7 +281,7 @@ def test_says_what_the_server_answers(index: IndexServer) -> None:
 
 
 def test_says_that_the_server_is_slow(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
+    monkeypatch.setattr(http, "TIMEOUT", 0.1)
     index.stalls = "/files/"
 
     assert failing(index) == "no answer within 0.1 s"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.net import error_text
+from vpatch.net import session
 from vpatch.release.index import find_wheel, listings
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_says_that_an_index_is_down(index: IndexServer, monkeypatch: pytest.Monk
 
 
 def test_says_that_an_index_is_slow(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_text, "TIMEOUT", 0.1)
+    monkeypatch.setattr(session, "TIMEOUT", 0.1)
     index.stalls = "/simple/"
 
     with pytest.raises(Failure) as caught:

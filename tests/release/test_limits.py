@@ -15,9 +15,9 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.releases import WheelFile
 from vpatch.net import session
-from vpatch.net.error_text import size as formatted
 from vpatch.net.ranges import open_remote
 from vpatch.net.session import LIMITS, Pace, RefusedError
+from vpatch.net.session import size as formatted
 from vpatch.release.index import find_wheel
 from vpatch.release.index_config import open_session, read_settings
 

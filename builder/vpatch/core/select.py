@@ -49,20 +49,10 @@ def _bound_name(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
 def definitions(owner: Spot) -> Iterator[Spot]:
     """Yield the functions and classes defined in `owner`, its `if`, `try`, `with` and other blocks included."""
     for step, child in steps(owner.node, BLOCKS):
-        if type(child) in _definitions():
+        if type(child) in (cst.FunctionDef, cst.ClassDef):
             yield Spot((*owner.path, step), child)
-        elif type(child) not in _simple():
+        elif type(child) not in (cst.SimpleStatementLine, cst.SimpleStatementSuite):
             yield from definitions(Spot((*owner.path, step), child))
-
-
-@cache
-def _definitions() -> frozenset[type]:
-    return frozenset({cst.FunctionDef, cst.ClassDef})
-
-
-@cache
-def _simple() -> frozenset[type]:
-    return frozenset({cst.SimpleStatementLine, cst.SimpleStatementSuite})
 
 
 def names(owner: Spot, prefix: str = "") -> Iterator[tuple[str, Spot]]:

@@ -52,14 +52,12 @@ def is_node(value: object) -> TypeGuard[cst.CSTNode]:
     return known
 
 
-@cache
-def _strings() -> frozenset[type]:
-    return frozenset({cst.SimpleString, cst.ConcatenatedString})
+def _is_string(kind: type) -> bool:
+    return kind in (cst.SimpleString, cst.ConcatenatedString)
 
 
-@cache
-def _blocks() -> frozenset[type]:
-    return frozenset({cst.IndentedBlock, cst.SimpleStatementSuite, cst.SimpleStatementLine})
+def _is_block(kind: type) -> bool:
+    return kind in (cst.IndentedBlock, cst.SimpleStatementSuite, cst.SimpleStatementLine)
 
 
 @cache
@@ -108,11 +106,11 @@ def _same(pattern: object, found: object, *, holes: bool) -> bool:
     kind, other = type(pattern), type(found)
     if holes and kind is cst.Ellipsis and isinstance(found, cst.BaseExpression):
         return True
-    if kind in _strings() and other in _strings():
+    if _is_string(kind) and _is_string(other):
         value = evaluated(pattern)
         if value is not None or evaluated(found) is not None:
             return value == evaluated(found)
-    if kind in _blocks() and other in _blocks():
+    if _is_block(kind) and _is_block(other):
         return _same_run(statements(pattern), statements(found), holes=holes)  # type: ignore[arg-type]
     return kind is other and all(
         _same(getattr(pattern, name), getattr(found, name), holes=holes) for name in significant(kind)
@@ -135,9 +133,9 @@ def fingerprint(node: cst.CSTNode) -> str:
     def spell(value: object) -> str:
         if is_node(value):
             kind = type(value)
-            if kind in _strings() and (text := evaluated(value)) is not None:
+            if _is_string(kind) and (text := evaluated(value)) is not None:
                 return repr(text)
-            if kind in _blocks():
+            if _is_block(kind):
                 return spell(statements(value))
             return f"{kind.__name__}({','.join(spell(getattr(value, name)) for name in significant(kind))})"
         if isinstance(value, list | tuple):
@@ -180,7 +178,7 @@ def walk_expressions(spot: Spot) -> Iterator[Spot]:
         below = [
             Spot((*here.path, step), child)
             for step, child in steps(here.node)
-            if step[0] not in _NAMES and not (joined and type(child) in _strings())
+            if step[0] not in _NAMES and not (joined and _is_string(type(child)))
         ]
         todo.extend(reversed(below))
 

@@ -24,7 +24,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from vpatch.errors import Failure, Problem
 from vpatch.image import fatbin
-from vpatch.image.config import Base
+from vpatch.image.config import Base, extra_required
 from vpatch.image.fatbin import Arch, Image, Kind, compiling_driver, names, parse_gpu
 from vpatch.image.filesystem import Files, Vllm, read_record
 
@@ -54,7 +54,7 @@ class Extension:
         return names(image for image in self.images if image.kind is Kind.PTX)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the extension as JSON has it."""
+        """Return the JSON object of the command line's contract."""
         lists = {"architectures": list(self.architectures), "ptx": list(self.ptx)}
         problem = self.problem and str(self.problem)
         return {"name": self.name, **lists, "fat_binaries": len(self.binaries), "problem": problem}
@@ -72,7 +72,7 @@ class Survey:
     ptx_driver: str  # driver branches that compile all of the PTX: ">=580"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the survey as JSON has it."""
+        """Return the JSON object of the command line's contract."""
         versions = {key: getattr(self, key) for key in ("cuda", "image_cuda", "torch", "driver", "ptx_driver")}
         return {**versions, "extensions": [one.as_json() for one in self.extensions]}
 
@@ -129,11 +129,8 @@ def check_names(architectures: Sequence[str]) -> None:
     for name in architectures:
         parse_gpu(name)
     if architectures:
-        try:
+        with extra_required("cannot look"):
             import elftools.common.exceptions  # noqa: F401
-        except ModuleNotFoundError as error:
-            cause = "not installed: pip install 'vpatch[image]'"
-            raise Failure(Problem("cannot look", str(error.name), cause)) from error
 
 
 def check_support(
@@ -203,7 +200,6 @@ def _best(binary: tuple[Image, ...], gpu: Arch) -> Level:
 
 
 def _decisive(one: Extension, gpu: Arch) -> list[tuple[Image, ...]]:
-    """Return the fat binaries that show whether the file was built for a GPU."""
     # Kernels that every GPU needs are compiled for each architecture of the build, others only for those that use them.
     # So it means little that many fat binaries hold nothing for a GPU, or that one holds something. But all kernels of
     # the first sort are among those built for the newest architecture up to the GPU's own.

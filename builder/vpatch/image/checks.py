@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import dropwhile, islice, takewhile
+from itertools import dropwhile, islice, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from vpatch.core.overlay import Catalogued
@@ -65,23 +65,23 @@ def run_checks(
     if tests:
         yield from _check_files(runner, script, provenance)
     if "containers" in tests:
-        ran = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
-        yield from import_outcomes(provenance.modules, ran.code, ran.out, ran.err, _TIMEOUT)
+        code, out, err = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
+        yield from import_outcomes(provenance.modules, code, out, err, _TIMEOUT)
     for item in (item for item in installed if item.id in provenance.applied):
         for probe in item.overlay.probes:
             if ("gpus" if probe.gpu else "containers") in tests:
                 seconds = _GPU_TIMEOUT if probe.gpu else _TIMEOUT
-                ran = runner.run(probe.script, seconds=seconds, gpus=probe.gpu)
-                yield outcome(f"probe {probe.name}", ran.code, ran.err, seconds)
+                code, _, err = runner.run(probe.script, seconds=seconds, gpus=probe.gpu)
+                yield outcome(f"probe {probe.name}", code, err, seconds)
 
 
 def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> Iterator[Check]:
     question = {"root": provenance.root, "dist_info": provenance.dist_info, "provenance": provenance.text}
-    ran = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
+    code, out, err = runner.run(script, ["files", json.dumps(question)], seconds=_TIMEOUT)
     try:
-        yield from [Check(*answer) for answer in read_json(ran.out.splitlines()[-1])]
+        yield from [Check(*answer) for answer in read_json(out.splitlines()[-1])]
     except (ValueError, IndexError, TypeError):
-        why = (ran.err.strip().splitlines() or [f"{runner.python} ends with exit code {ran.code}"])[-1]
+        why = (err.strip().splitlines() or [f"{runner.python} ends with exit code {code}"])[-1]
         yield Check("files", ok=False, because=why)
 
 
@@ -113,10 +113,10 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
 
 
 def _last_error(stderr: str) -> str:
-    """Return the error of the last traceback, with its indented lines, on one line; "" if there is no traceback."""
+    """Return the error of the last traceback, with its indented lines, on one line; "" without a traceback."""
     lines = stderr.splitlines()
-    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
-    starts = [number for number in starts if not (number and lines[number - 1].startswith(_UNRELATED))]
+    pairs = enumerate(pairwise(["", *lines]))
+    starts = [number for number, (above, line) in pairs if line == _TRACEBACK and not above.startswith(_UNRELATED)]
     if not starts:
         return ""
     frames = dropwhile(lambda line: line.startswith(" "), lines[starts[-1] + 1 :])

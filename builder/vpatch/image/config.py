@@ -51,13 +51,13 @@ def object_with(**properties: Schema) -> Schema:
 
 
 @contextmanager
-def extra_required() -> Iterator[None]:
+def extra_required(task: str = "cannot work on images") -> Iterator[None]:
     """Turn a failed import into a `Failure` that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
         cause = "not installed: pip install 'vpatch[image]'"
-        raise Failure(Problem("cannot work on images", str(error.name), cause)) from error
+        raise Failure(Problem(task, str(error.name), cause)) from error
 
 
 @dataclass(frozen=True)

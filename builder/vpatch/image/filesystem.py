@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -81,21 +82,21 @@ class Files(Protocol):
     """
 
     def entry(self, path: str) -> Entry | None:
-        """Return the entry at `path`, None if there is none."""
+        """Return the entry at `path`, None without one."""
 
     def kind(self, path: str) -> Kind | None:
-        """Return the type of the entry at `path`, None if there is none; may cost much less than `entry`."""
+        """Return the type of the entry at `path`, None without one; may cost much less than `entry`."""
         here = self.entry(path)
         return here.kind if here else None
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's bytes, None if there is no such file."""
+        """Return a file's bytes, None without one."""
 
     def open(self, path: str) -> IO[bytes] | None:
-        """Open a file that may be too large to read at once, None if there is no such file. The caller closes it."""
+        """Open a file that may be too large to read at once, None without one. The caller closes it."""
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none for a missing folder."""
 
 
 class BlockReader(io.RawIOBase):
@@ -168,14 +169,13 @@ def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
 
 
 def read_record(files: Files, vllm: Vllm) -> Record | None:
-    """Read vLLM's RECORD, None if there is none. Raises `Failure` if it is invalid."""
+    """Read vLLM's RECORD, None if the image has no such file. Raises `Failure` if it is invalid."""
     path = f"{vllm.root}/{vllm.record}"
     if (content := files.read(path)) is None:
         return None
     try:
         rows = parse(content)
-        for _ in csv.reader(content.decode().splitlines()):  # as the test of the new image reads it
-            continue
+        list(csv.reader(content.decode().splitlines()))  # as the test of the new image reads it
         return rows
     except (ValueError, csv.Error) as error:
         raise Failure(Problem("cannot read RECORD", f"/{path}", str(error))) from error
@@ -201,10 +201,7 @@ def _prefixes_of(files: Files, python: str) -> list[str]:
         here = files.entry(current)
         if files.kind(f"{prefix}/pyvenv.cfg") is not None or here is None or here.kind is not Kind.LINK:
             break
-        parts: list[str] = []
-        for part in PurePosixPath("/", here.path).parent.joinpath(here.target).parts[1:]:
-            parts = parts[:-1] if part == ".." else [*parts, part]
-        current = "/".join(parts)
+        current = posixpath.normpath(PurePosixPath("/", here.path).parent.joinpath(here.target)).lstrip("/")
     return ["usr/local", "usr"] if prefix == "usr" else [prefix]  # Debian's reads both
 
 

@@ -26,6 +26,8 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 LIBRARY = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
@@ -38,20 +40,17 @@ Names = Callable[[str], Sequence[str]]
 
 
 def read_file(path: str) -> bytes | None:
-    """Return a file's bytes, None if there is no such file."""
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - importing pathlib takes time
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    """Return a file's bytes, None without one."""
+    with suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:  # noqa: PTH123 - pathlib takes time
+        return file.read()
+    return None
 
 
 def list_names(folder: str) -> Sequence[str]:
-    """Return the names in a folder, none if there is no such folder."""
-    try:
+    """Return the names in a folder, none for a missing one."""
+    with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(os.listdir(folder))  # noqa: PTH208 - as above
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
+    return ()
 
 
 def check_tree(
@@ -90,9 +89,7 @@ def check_interpreter(root: str, modules: Sequence[str]) -> tuple[str, bool, str
 def _origin(name: str) -> str | None:
     folders: list[str] | None = None
     spec = None
-    parts = name.split(".")
-    for index in range(len(parts)):
-        above = ".".join(parts[: index + 1])
+    for above in accumulate(name.split("."), "{}.{}".format):
         spec = next(filter(None, (finder.find_spec(above, folders) for finder in sys.meta_path)), None)
         if spec is None:
             return None

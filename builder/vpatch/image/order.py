@@ -17,7 +17,7 @@ from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
 from vpatch.image.filesystem import Files, Vllm
-from vpatch.image.patch import Layer, Patch, patch
+from vpatch.image.patch import Layer, patch
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    """The result of an order; if there was nothing to do, `layer` is None, and `notes` has the reason."""
+    """The result of an order; without anything to do, `layer` is None, and `notes` has the reason."""
 
     base: Base
     image: str = ""  # ID, or `repository@digest` once pushed; the base's if there was nothing to do
@@ -52,27 +52,26 @@ class Built:
     extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
 
 
-def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, same: str) -> tuple[Built, Patch]:
-    """Compute the patch, and the result as far as it is known before anything is made.
+def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, same: str) -> Built:
+    """Compute the layer, and the result as far as it is known before anything is made.
 
-    The patch has no layer if there are problems (overlays drift, named ones do not apply, GPUs are not served), or
-    nothing to do: then `same`, the base's own name, is the result's image, and a tag that was to be set is a failure.
+    There is no layer if there are problems (overlays drift, named ones do not apply, GPUs are not served), or nothing
+    to do: then `same`, the base's own name, is the result's image, and a tag that was to be set is a failure.
     """
     unserved, lines, extra = check_support(files, vllm, base, order.architectures)
-    found = patch(files, vllm, base, engine, order.python)
-    after = found.changeset.after
-    built = Built(base, "", after, None, f"/{vllm.root}", vllm.version, notes=tuple(lines), extra=extra)
-    idle = [v for v in found.changeset.before if v.id in order.overlays and v.state is State.NOT_APPLICABLE]
+    changeset, layer = patch(files, vllm, base, engine, order.python)
+    built = Built(base, "", changeset.after, layer, f"/{vllm.root}", vllm.version, notes=tuple(lines), extra=extra)
+    idle = [v for v in changeset.before if v.id in order.overlays and v.state is State.NOT_APPLICABLE]
     refusals = [Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle]
-    if problems := (*found.changeset.problems, *refusals, *unserved):
-        return replace(built, problems=problems), replace(found, layer=None)
-    if found.layer is None:
-        states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in after)
+    if problems := (*changeset.problems, *refusals, *unserved):
+        return replace(built, layer=None, problems=problems)
+    if layer is None:
+        states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in changeset.after)
         if order.tags and order.set_tags:
             why = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
             raise Failure(Problem("nothing to build", base.ref, why))
         built = replace(built, image=same, notes=(*built.notes, f"nothing to build: {base.ref}: {states}"))
-    return built, found
+    return built
 
 
 def definition_files(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import json
 import os
 import tarfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import PurePosixPath
@@ -40,14 +40,6 @@ class Layer:
     diff_id: str  # digest of the uncompressed tar, the same wherever it is made
     files: tuple[str, ...]  # paths, sorted
     removed: tuple[str, ...] = ()  # paths of files in the layers below
-
-
-@dataclass(frozen=True)
-class Patch:
-    """What overlays change in an image: the changeset and, if anything changes, the layer and its provenance."""
-
-    changeset: Changeset
-    layer: Layer | None = None
     provenance: str = ""  # JSON, which lies in the dist-info and becomes the image's label
 
 
@@ -87,11 +79,13 @@ def provenance_of(image: Base) -> Provenance:
     return Provenance(text, label["root"], info, label["python"] or "python3", label["vllm"], label["vpatch"], *lists)
 
 
-def patch(files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | None = None) -> Patch:
-    """Compute the layer that puts the engine's overlays on an image; `python` is the interpreter that was named."""
+def patch(
+    files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | None = None
+) -> tuple[Changeset, Layer | None]:
+    """Compute what the engine's overlays change in an image, and the layer for it; `python` is as in an `Order`."""
     changeset = engine.plan(lambda file: files.read(f"{vllm.root}/{file}"))
     if changeset.problems or not changeset.files:
-        return Patch(changeset)
+        return changeset, None
     if (rows := read_record(files, vllm)) is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
     provenance = _provenance(files, vllm, changeset, python)
@@ -101,7 +95,7 @@ def patch(files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | No
     contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
     entries = _entries(files, vllm, contents)
     layer = make_layer(contents, entries, _bytecode(files, contents), _mtime(base.config.get("created")))
-    return Patch(changeset, layer, provenance)
+    return changeset, replace(layer, provenance=provenance)
 
 
 def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed: Sequence[str], mtime: int) -> Layer:
@@ -119,13 +113,10 @@ def make_layer(contents: Mapping[str, bytes], entries: Sequence[Entry], removed:
             info = tarfile.TarInfo(entry.path)
             info.mode, info.uid, info.gid = entry.mode, entry.uid, entry.gid
             info.mtime = mtime + (entry.kind is Kind.FILE and entry.mtime == mtime)
-            if entry.kind is Kind.FOLDER:
-                info.type = tarfile.DIRTYPE
-                archive.addfile(info)
-            else:
-                data = contents.get(entry.path, b"")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+            data = contents.get(entry.path, b"")
+            info.type = tarfile.DIRTYPE if entry.kind is Kind.FOLDER else tarfile.REGTYPE
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
     blob = gzip.compress(tar.getvalue(), mtime=0)
     return Layer(blob, digest_of(blob), digest_of(tar.getvalue()), tuple(sorted(contents)), tuple(sorted(removed)))
 
@@ -155,7 +146,7 @@ def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
-    """Return the provenance as JSON. That of an earlier layer by vpatch is included."""
+    # Includes the provenance of an earlier layer by vpatch.
     path = f"{vllm.root}/{vllm.dist_info}/{_PROVENANCE}"
     content = files.read(path)
     earlier: dict[str, Any] = {} if content is None else _read_provenance(content, f"/{path}")
@@ -204,8 +195,10 @@ def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]
 def _bytecode(files: Files, contents: Collection[str]) -> list[str]:
     """Return the bytecode files of changed modules: a layer's times can make Python trust outdated ones."""
     modules = [PurePosixPath(path) for path in contents if path.endswith(".py")]
-    caches = {module: module.parent / "__pycache__" for module in modules}
-    listed = {cache: files.names(str(cache)) for cache in sorted({*caches.values()})}
-    found = [(module, cache / name) for module, cache in caches.items() for name in listed[cache]]
-    ours = [pyc for module, pyc in found if pyc.name.startswith(f"{module.stem}.") and pyc.name.endswith(".pyc")]
-    return sorted(map(str, ours))
+    caches = {folder: files.names(f"{folder}/__pycache__") for folder in sorted({module.parent for module in modules})}
+    return sorted(
+        f"{module.parent}/__pycache__/{name}"
+        for module in modules
+        for name in caches[module.parent]
+        if name.startswith(f"{module.stem}.") and name.endswith(".pyc")
+    )

@@ -12,9 +12,8 @@ from typing import IO, TYPE_CHECKING
 import requests
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.net import error_text
-from vpatch.net.error_text import answers, shown, size
-from vpatch.net.session import LIMITS
+from vpatch.net import session as http
+from vpatch.net.session import LIMITS, answers, cause, shown, size
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -222,9 +221,9 @@ def _get(session: requests.Session, url: str, span: str = "", etag: str = "") ->
     if etag and not etag.startswith("W/"):  # If-Range takes strong ones only
         headers["If-Range"] = etag
     try:
-        return session.get(url, headers=headers, stream=True, timeout=error_text.TIMEOUT)
+        return session.get(url, headers=headers, stream=True, timeout=http.TIMEOUT)
     except (OSError, ValueError) as error:  # ValueError: addresses that urllib3 and requests refuse
-        raise _unreadable(url, error_text.cause(error)) from error
+        raise _unreadable(url, cause(error)) from error
 
 
 def blocks(response: requests.Response) -> Iterator[bytes]:
@@ -232,7 +231,7 @@ def blocks(response: requests.Response) -> Iterator[bytes]:
     try:
         yield from response.iter_content(BLOCK)
     except requests.RequestException as error:
-        raise CutError(error_text.cause(error)) from error
+        raise CutError(cause(error)) from error
 
 
 def _unreadable(url: str, why: str) -> Failure:

@@ -1,8 +1,9 @@
-"""The HTTP session of vpatch: it retries busy servers, limits what it accepts, and gives up on servers that drip."""
+"""The HTTP session, its limits, and how messages show addresses, sizes, answers and errors: without secrets."""
 
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,19 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import Retry, parse_url
-
-from vpatch.net.error_text import size
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+TIMEOUT = 20.0  # seconds of silence after which a server counts as gone; `cause` names them
 BACKOFF = 0.2  # seconds, doubled with each try
 RETRIES = 3
 BUSY = (429, 500, 502, 503, 504)
@@ -51,14 +51,11 @@ class RefusedError(OSError):
 
 @dataclass
 class Pace:
-    """The bytes a server sent, and the seconds spent waiting for them: a socket's time limit restarts with each byte.
-
-    `granted` are seconds in addition to `LIMITS.grace`.
-    """
+    """The bytes a server sent, and the seconds of waiting for them: a socket's time limit restarts with each byte."""
 
     received: int = 0
     waited: float = 0.0
-    granted: float = 0.0
+    granted: float = 0.0  # seconds in addition to `LIMITS.grace`
 
     def count(self, seconds: float, received: int) -> None:
         """Add received bytes and the wait for them; raise RefusedError if the server is too slow on average."""
@@ -75,7 +72,7 @@ class Session(requests.Session):
     def __init__(self) -> None:
         super().__init__()
         for scheme in ("https://", "http://"):
-            self.mount(scheme, Adapter(max_retries=retries()))
+            self.mount(scheme, Adapter())
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Return the address that a response redirects to, if it does; raise RefusedError if that is a file, say."""
@@ -89,27 +86,17 @@ class Session(requests.Session):
         raise RefusedError(f"it redirects to {target.partition('?')[0][:200]!r}, which is no address of the web")
 
 
-def retries(**options: Any) -> Retry:
-    """Return the rule for busy servers, with `options` of urllib3 added."""
-    return Retry(
-        RETRIES,
-        backoff_factor=BACKOFF,
-        status_forcelist=BUSY,
-        raise_on_status=False,
-        respect_retry_after_header=False,  # it may be an hour: a command line gives up before that
-        **options,
-    )
-
-
 class Adapter(HTTPAdapter):
-    """Counts everything that its servers send, headers included, against one `Pace`.
+    """Counts everything that its servers send, headers included, against one `Pace`, and retries busy ones.
 
-    An answer that is not streamed has at most `LIMITS.answer` bytes.
+    An answer that is not streamed has at most `LIMITS.answer` bytes. `options` are those of urllib3's `Retry`.
     """
 
     def __init__(self, **options: Any) -> None:
         self.pace = Pace()
-        super().__init__(**options)
+        # Not `Retry-After`, which may be an hour: a command line gives up before that.
+        rule: dict[str, Any] = {"backoff_factor": BACKOFF, "status_forcelist": BUSY, "raise_on_status": False}
+        super().__init__(max_retries=Retry(RETRIES, **rule, **options, respect_retry_after_header=False))
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         """Make the pools of connections."""
@@ -131,10 +118,8 @@ class Adapter(HTTPAdapter):
         counted = {"response_class": partial(_counted_response, self.pace)}
         manager.pool_classes_by_scheme = {
             scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(kind.__name__, (kind,), counted)})
-            for scheme, pool, kind in (
-                ("http", HTTPConnectionPool, HTTPConnection),
-                ("https", HTTPSConnectionPool, HTTPSConnection),
-            )
+            for scheme, pool in (("http", HTTPConnectionPool), ("https", HTTPSConnectionPool))
+            for kind in [pool.ConnectionCls]
         }
         return manager
 
@@ -181,3 +166,42 @@ class _Counted(io.RawIOBase):
     def close(self) -> None:
         self._real.close()
         super().close()
+
+
+def shown(url: str) -> str:
+    """Return `url` without user name, password, query and fragment."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def size(count: int) -> str:
+    """Format a number of bytes: `64 MiB` if it is a whole number of some unit, else `1,234 bytes`."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count:,} bytes"
+
+
+def answers(response: requests.Response) -> str:
+    """Describe the server's answer, as the cause of a problem."""
+    return f"the server answers {response.status_code} {(response.reason or '').lower()}".rstrip()
+
+
+def cause(error: BaseException) -> str:
+    """Describe the innermost reason of an error that libraries wrapped, in one line and without any address."""
+    if isinstance(error, OSError) and error.strerror:
+        return _first_line(error.strerror)
+    # Not its `__context__`: that is any error that was being handled at the time, related or not.
+    for inner in (getattr(error, "reason", None), *error.args, error.__cause__):
+        if isinstance(inner, BaseException):
+            return cause(inner)
+    if isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)):
+        return f"no answer within {TIMEOUT:g} s"
+    if isinstance(error, requests.RequestException):  # its text may contain the whole address
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    return _first_line(str(error)) or type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    """Return the first line, its first letter in lower case; the rest may be a path."""
+    return text[:1].lower() + text[1:].partition("\n")[0]

@@ -13,7 +13,7 @@ from packaging.version import Version
 from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning, UnsupportedRepoVersionError
 
 from vpatch.errors import Failure, Problem
-from vpatch.net import error_text
+from vpatch.net import session as http
 from vpatch.release.index_config import open_session, read_settings
 
 PROJECT = "vllm"
@@ -47,18 +47,18 @@ class NoAnswerError(Failure):
 
 def ask_index(session: requests.Session, index: str, project: str) -> list[Offer]:
     """Return what one index offers of a project, which it may not know; raise NoAnswerError if it does not answer."""
-    where = error_text.shown(index)
+    where = http.shown(index)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnexpectedRepoVersionWarning)  # a newer minor version: still readable
-            page = PyPISimple(index, session=session).get_project_page(project, timeout=error_text.TIMEOUT)
+            page = PyPISimple(index, session=session).get_project_page(project, timeout=http.TIMEOUT)
     except NoSuchProjectError:
         return []
     except requests.HTTPError as error:
-        raise Failure(Problem("package index failed", where, error_text.answers(error.response))) from error
+        raise Failure(Problem("package index failed", where, http.answers(error.response))) from error
     except (OSError, ValueError, RecursionError, AssertionError, UnsupportedRepoVersionError) as error:
         transport = isinstance(error, OSError) and not isinstance(error, requests.JSONDecodeError)
-        why = error_text.cause(error) if transport else "it sent something else than a project page"
+        why = http.cause(error) if transport else "it sent something else than a project page"
         silent = isinstance(error, requests.ConnectionError)
         kind = NoAnswerError if silent and not isinstance(error, requests.exceptions.SSLError) else Failure
         raise kind(Problem("package index failed", where, why)) from error
@@ -125,7 +125,7 @@ def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[V
                 found = True
                 yield {Version(offer.wheel.version): offer for offer in offers}
     if not found:
-        where = ", ".join(map(error_text.shown, settings.indexes))
+        where = ", ".join(map(http.shown, settings.indexes))
         raise Failure(Problem("no such project", name, f"no wheel at {where}"))
 
 

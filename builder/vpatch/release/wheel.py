@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import BinaryIO
 
 from vpatch.errors import Failure, Problem
-from vpatch.net.error_text import cause, size
 from vpatch.net.ranges import Progress, RemoteFile, Span, open_remote
-from vpatch.net.session import LIMITS
+from vpatch.net.session import LIMITS, cause, size
 from vpatch.release.index import Wheel
 from vpatch.release.index_config import open_session, read_settings
 

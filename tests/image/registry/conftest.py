@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from vpatch.net import error_text, session
+from vpatch.net import session
 
 from tests.image.registry.images import BALLAST, Base, parents, put_base, tar
 from tests.image.registry.proxy import Proxy, proxying
@@ -29,7 +29,7 @@ def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(session, "BACKOFF", 0)
-    monkeypatch.setattr(error_text, "TIMEOUT", 5.0)
+    monkeypatch.setattr(session, "TIMEOUT", 5.0)
     return folder / "config.json"
 
 

@@ -10,7 +10,7 @@ from vpatch.errors import Failure
 from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.reference import parse
-from vpatch.net import error_text
+from vpatch.net import session
 
 from tests.image.registry.images import put_image, tar
 from tests.image.registry.proxy import Proxy
@@ -80,7 +80,7 @@ def test_a_registry_that_is_down() -> None:
 
 
 def test_a_registry_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_text, "TIMEOUT", 0.2)
+    monkeypatch.setattr(session, "TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         assert refusal(f"127.0.0.1:{listening.getsockname()[1]}") == "no answer within 0.2 s"
 

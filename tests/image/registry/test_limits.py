@@ -20,7 +20,7 @@ from vpatch.image.registry.layers import LayeredFiles, destinations
 from vpatch.image.registry.reference import parse
 from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
 from vpatch.net import session as of_servers
-from vpatch.net.error_text import size
+from vpatch.net.session import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping

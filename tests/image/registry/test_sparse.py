@@ -15,7 +15,7 @@ from vpatch.image.registry import tar as tars
 from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.reference import parse
-from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
+from vpatch.image.registry.tar import BadLayerError, Copy, Usage, read_layer
 
 from tests.image.registry.images import hard, put_image, tar
 
@@ -91,11 +91,14 @@ def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pyte
     layer = tar(("a", b"1" * 11), hard("b", "a"), ("a", b"2" * 11), ("c", b"3" * 11), ("c", b"4"))
     view, _ = read_layer(iter([layer]), lambda _: True, Usage())
 
-    with view.open_copy("a") as a, view.open_copy("b") as b:
+    first, second = (view.contents[path] for path in "ab")
+    assert isinstance(first, Copy)
+    assert isinstance(second, Copy)
+    with first.open() as a, second.open() as b:
         assert (a.read(), b.read()) == (b"2" * 11, b"1" * 11)
     assert [file.closed for file in made] == [False, False, True]
     view.entries.clear()
-    del view
+    del view, first, second
     assert [file.closed for file in made] == [True] * 3
 
 
@@ -113,7 +116,7 @@ def test_too_many_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     spent = Usage()
     layers = [tar(*((f"{layer}/{number}", bytes(11)) for number in range(Limits.COPIES // 2))) for layer in range(2)]
     views = [read_layer(iter([layer]), lambda _: True, spent)[0] for layer in layers]
-    assert sum(len(view.copies) for view in views) == Limits.COPIES
+    assert sum(len(view.contents) for view in views) == Limits.COPIES
 
     with pytest.raises(BadLayerError) as caught:
         read_layer(iter([tar(("a.so", bytes(11)))]), lambda _: True, spent)

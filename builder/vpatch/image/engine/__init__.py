@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import requests
 from docker import DockerClient, from_env
@@ -18,9 +18,7 @@ from docker.utils import parse_host, parse_repository_tag
 from vpatch.errors import Failure, Problem, cause
 from vpatch.image.config import Base
 from vpatch.image.registry.reference import parse
-
-if TYPE_CHECKING:
-    from vpatch.net.ranges import Progress
+from vpatch.net.ranges import Progress
 
 _NO_SPACE = "no space left"
 _ENGINE = "docker engine"

@@ -8,7 +8,9 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from docker import DockerClient
 
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
@@ -23,11 +25,7 @@ from vpatch.image.filesystem import WHITEOUT, find_vllm
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry.reference import parse
-
-if TYPE_CHECKING:
-    from docker import DockerClient
-
-    from vpatch.net.ranges import Progress
+from vpatch.net.ranges import Progress
 
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
@@ -43,14 +41,14 @@ def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | Non
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
             patcher = Engine(overlays)
             files.prefetch(f"{vllm.root}/{file}" for file in (*patcher.files, vllm.record))
-            built, found = prepare(order, files, vllm, base, patcher, base.id)
-        return _make(client, order, built, found.layer, found.provenance, run) if found.layer else built
+            built = prepare(order, files, vllm, base, patcher, base.id)
+        return _make(client, order, built, built.layer, run) if built.layer else built
 
 
-def _make(client: DockerClient, order: Order, built: Built, layer: Layer, provenance: str, run: Run) -> Built:
+def _make(client: DockerClient, order: Order, built: Built, layer: Layer, run: Run) -> Built:
     base = built.base
     full_name = base.ref if base.ref.startswith("sha256:") else parse(base.ref).full
-    settings = extend_config(base, layer.diff_id, build_labels(base, full_name, provenance))
+    settings = extend_config(base, layer.diff_id, build_labels(base, full_name, layer.provenance))
     image, diff_id, new = _load(client, base, settings, layer, run)
     done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))
     if diff_id != layer.diff_id:

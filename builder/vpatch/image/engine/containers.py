@@ -10,28 +10,28 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from io import BytesIO
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import requests
-from docker import DockerClient
+from docker import DockerClient, from_env
 from docker.errors import DockerException, NotFound
 from docker.types import LogConfig
 from docker.utils import decode_json_header
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.image.engine import engine_errors, message_of
+from vpatch.image.engine import discard, engine_errors, message_of
 from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, entry_of
-from vpatch.net.error_text import size
+from vpatch.net.session import size
 
 NAME = "vpatch-"
 """Prefix of our containers' names; the name of their run follows. A label would stay in a committed image."""
@@ -54,6 +54,17 @@ import os, site, sys
 os.environ.update(HOME="/tmp", TMPDIR="/tmp", PYTHONUSERBASE=site.getuserbase())
 exec(compile(sys.argv.pop(1), "<string>", "exec", dont_inherit=True))
 """
+
+# It imports vpatch only after this process has died: until then this one needs the CPU.
+REAPER = """\
+import sys
+images = sys.stdin.read().splitlines()
+if "done" not in images:
+    from vpatch.image.engine.containers import reap
+    reap(sys.argv[1], images)
+"""
+# A container that was being created when the process died may appear a little later.
+_ATTEMPTS, _PAUSE = 4, 0.5
 
 
 class LeftError(Failure):
@@ -78,8 +89,7 @@ class Run:
 def start_run() -> Iterator[Run]:
     """Start a run. A second process, the reaper, removes what this one leaves when it dies."""
     owner = uuid.uuid4().hex
-    # As a file, without its folder on the path: a module would import all of vpatch while this run needs the CPU.
-    command = [sys.executable, "-P", str(files("vpatch.image.engine") / "reap.py"), owner]
+    command = [sys.executable, "-P", "-c", REAPER, owner]
     reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     # The reaper acts if the pipe ends without "done": this process died, or an unknown container may exist.
     last = b""
@@ -95,27 +105,36 @@ def start_run() -> Iterator[Run]:
             reaper.communicate(last)
 
 
+def reap(owner: str, images: Iterable[str]) -> None:
+    """Remove the containers of the run `owner`, and those of `images` that have no tag."""
+    for _ in range(_ATTEMPTS):
+        with suppress(DockerException, requests.RequestException):
+            client = from_env()
+            for left in client.api.containers(all=True, filters={"name": f"{NAME}{owner}"}):
+                client.api.remove_container(left["Id"], force=True, v=True)
+            for image in images:
+                with suppress(Failure):
+                    discard(client, image)
+        time.sleep(_PAUSE)
+
+
 @contextmanager
 def container(
-    client: DockerClient,
-    image: str,
-    owner: str,
-    entrypoint: Sequence[str],
-    command: Sequence[str] = (),
-    **settings: Any,
+    client: DockerClient, image: str, owner: str, entrypoint: Sequence[str], command: Sequence[str] = (), **options: Any
 ) -> Iterator[str]:
     """Create a container and yield its ID; remove it at the end, running or not."""
-    # It runs untrusted code: no network, no capabilities beyond those in `settings`, and no way to gain any.
-    options: dict[str, Any] = {"entrypoint": list(entrypoint), "user": settings.pop("user", None)}
+    # It runs untrusted code: no network, no capabilities beyond those in `options`, and no way to gain any.
+    user, memory = options.pop("user", None), options.pop("memory", MEMORY)
     confined: dict[str, Any] = {"network_mode": "none", "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
-    memory = settings.pop("mem_limit", MEMORY)
     confined |= {"pids_limit": PROCESSES, "mem_limit": memory, "memswap_limit": memory}
     # Its output is read from its log, whatever log driver the engine is set to.
     log = LogConfig(type="json-file", config={"max-size": str(LOG), "max-file": "1"})
-    limits = client.api.create_host_config(**confined, log_config=log, **settings)
+    limits = client.api.create_host_config(**confined, log_config=log, **options)
     name = f"{NAME}{owner}-{uuid.uuid4().hex[:8]}"
     with engine_errors("cannot create a container", image):
-        made = client.api.create_container(image, list(command), host_config=limits, name=name, **options)["Id"]
+        made = client.api.create_container(
+            image, list(command), entrypoint=list(entrypoint), user=user, host_config=limits, name=name
+        )["Id"]
     try:
         yield str(made)
     finally:
@@ -127,8 +146,7 @@ def container(
             raise LeftError(Problem("cannot remove a container", str(made)[:12], message_of(error))) from error
 
 
-@dataclass(frozen=True)
-class ScriptResult:
+class ScriptResult(NamedTuple):
     """How a script ended: its exit code, None if it took too long, and its output."""
 
     code: int | None
@@ -151,7 +169,7 @@ class ScriptRunner:
         settings: dict[str, Any] = {"read_only": True, "tmpfs": {"/tmp": f"exec,mode=1777,size={SCRATCH}"}}  # noqa: S108
         if gpus:
             settings["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
-            settings["mem_limit"] = SERVER_MEMORY
+            settings["memory"] = SERVER_MEMORY
         command = ["-c", _PREAMBLE, script, *arguments]
         with (
             self._volumes() as volumes,
@@ -243,7 +261,7 @@ class ContainerFiles(Files):
         """Return the names in a folder; the engine sends everything below it."""
         at = PurePosixPath(folder).name
         with self._archive(folder) as archive:
-            members = () if archive is None else (PurePosixPath(member.name) for member in archive)
+            members = (PurePosixPath(member.name) for member in archive or ())
             return tuple(sorted(m.name for m in members if len(m.parts) == 2 and m.parts[0] == at))
 
     def _ask_kind(self, path: str) -> Kind | None:
@@ -260,7 +278,10 @@ class ContainerFiles(Files):
 
     @contextmanager
     def _archive(self, path: str) -> Iterator[tarfile.TarFile | None]:
-        """Yield the archive of the entry at `path`, to be read forward; None if there is no entry."""
+        """Yield the archive of the entry at `path`, to be read forward; None without an entry."""
+        if self._is_known_missing(path):
+            yield None
+            return
         with self._container(path) as container_id:
             try:
                 blocks, _ = self._client.api.get_archive(container_id, f"/{path}", chunk_size=_CHUNK)
@@ -291,19 +312,15 @@ class ContainerFiles(Files):
 
     def _entry(self, path: str) -> Entry | None:
         if path not in self._entries:
-            first = None
-            if not self._is_known_missing(path):
-                with self._archive(path) as archive:
-                    first = None if archive is None else archive.next()
-            self._entries[path] = None if first is None else entry_of(path, first)
+            with self._archive(path) as archive:
+                first = archive.next() if archive else None
+            self._entries[path] = entry_of(path, first) if first else None
         return self._entries[path]
 
     def _read(self, path: str) -> bytes | None:
         if path not in self._contents:
-            content = None
-            if not self._is_known_missing(path):
-                with self._archive(path) as archive:
-                    content = None if archive is None else self._file(path, archive, Limits.SOURCE).read()
+            with self._archive(path) as archive:
+                content = self._file(path, archive, Limits.SOURCE).read() if archive else None
             if content is None:
                 self._entries[path] = None
             self._contents[path] = content

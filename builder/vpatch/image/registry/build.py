@@ -29,46 +29,35 @@ from vpatch.image.registry.reference import Reference, parse
 from vpatch.net.ranges import Progress
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """An image in its registry."""
-
-    digest: str
-    sent: int  # bytes of blobs
-    mounted: int  # blobs that the registry had in another repository
-
-
 def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
     """Build an image in the repositories that its tags name, and set the tags last."""
     check_names(order.architectures)
     image = open_image(parse(order.base), order.platform)
     layers = LayeredFiles(image, partial(is_wanted, compiled=bool(order.architectures)), progress=progress)
-    vllm, files = open_vllm(layers, image.base, order.python)
-    built, found = prepare(order, files, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
+    vllm = open_vllm(layers, image.base, order.python)
+    built = prepare(order, layers, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
     built = replace(built, extra={**read, **built.extra})
-    return _publish(order, built, image, found.layer, found.provenance, layers) if found.layer else built
+    return _publish(order, built, image, built.layer, layers) if built.layer else built
 
 
-def _publish(
-    order: Order, built: Built, image: RemoteImage, layer: Layer, provenance: str, layers: LayeredFiles
-) -> Built:
-    labels = build_labels(image.base, image.ref.full, provenance)
+def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layers: LayeredFiles) -> Built:
+    labels = build_labels(image.base, image.ref.full, layer.provenance)
     settings = extend_config(image.base, layer.diff_id, labels)
     targets = [parse(name) for name in order.tags]
     sent, names = 0, []
     tests: list[Check] = []
     for target in {one.name: one for one in targets}.values():
-        pushed = push(image, target, layer, settings, labels)
-        sent += pushed.sent
-        names.append(f"{target.name}@{pushed.digest}")
+        digest, size = push(image, target, layer, settings, labels)
+        sent += size
+        names.append(f"{target.name}@{digest}")
         if order.tests:
             # Test what is in the registry now; layers of the base that were read need not be read again.
-            new = open_image(Reference(target.host, target.repository, digest=pushed.digest), order.platform)
-            _, files = open_vllm(LayeredFiles(new, is_wanted, known=layers.views), new.base, order.python)
+            new = open_image(Reference(target.host, target.repository, digest=digest), order.platform)
+            files = LayeredFiles(new, is_wanted, known=layers.views)
+            open_vllm(files, new.base, order.python)
             tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
-    extra = {**built.extra, "bytes_sent": sent}
-    done = replace(built, layer=layer, tests=tuple(dict.fromkeys(tests)), extra=extra)
+    done = replace(built, tests=tuple(dict.fromkeys(tests)), extra={**built.extra, "bytes_sent": sent})
     if failed(tests):
         return done
     for target in targets if order.set_tags else ():
@@ -77,16 +66,14 @@ def _publish(
 
 
 def push(
-    base: RemoteImage,
-    target: Reference,
-    layer: Layer,
-    config: Mapping[str, Any],
-    annotations: Mapping[str, str],
-    *,
-    progress: Progress | None = None,
-) -> Pushed:
-    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag."""
-    uploader = _Uploader(base, target, progress)
+    base: RemoteImage, target: Reference, layer: Layer, config: Mapping[str, Any], annotations: Mapping[str, str]
+) -> tuple[str, int]:
+    """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag.
+
+    Returns:
+        The digest of the new image, and the bytes of blobs that were sent.
+    """
+    uploader = _Uploader(base, target)
     kind = base.manifest.media_type
     settings = serialize(config)
     pointer = Descriptor(str(base.manifest.body["config"]["mediaType"]), digest_of(settings), len(settings))
@@ -103,7 +90,7 @@ def push(
     uploader.upload(pointer, settings)
     _put_manifest(uploader.repository, digest, raw, kind)
     read_manifest(uploader.repository, digest)  # fails unless it is what was sent
-    return Pushed(digest, uploader.sent, uploader.mounted)
+    return digest, uploader.sent
 
 
 def tag(target: Reference, digest: str, name: str) -> None:
@@ -121,36 +108,31 @@ def _put_manifest(repository: Repository, name: str, raw: bytes, kind: str) -> N
 class _Uploader:
     """Brings missing blobs into the repository of `target`; layers are mounted within one registry, else copied."""
 
-    def __init__(self, base: RemoteImage, target: Reference, progress: Progress | None) -> None:
-        self.repository = Repository(target, "cannot push")
-        self.sent = self.mounted = 0
-        self._base, self._progress, self._planned = base, progress, 0
+    def __init__(self, base: RemoteImage, target: Reference) -> None:
+        self.repository, self.sent = Repository(target, "cannot push"), 0
+        self._base = base
 
     def copy(self, blob: Descriptor) -> None:
         if not self._exists(blob):
             source = self._base.ref
             near = source.host == self.repository.ref.host
             mount = f"?mount={blob.digest}&from={quote(source.repository, safe='')}" if near else ""
-            retry(lambda: self._send(blob, _Copy(self._base.repository, blob, self._sent), mount))
+            retry(lambda: self._send(blob, _Copy(self._base.repository, blob, self._count), mount))
 
     def upload(self, blob: Descriptor, data: bytes) -> None:
         if not self._exists(blob):
             retry(lambda: self._send(blob, data))
-            self._sent(len(data))
+            self._count(len(data))
 
     def _exists(self, blob: Descriptor) -> bool:
         # A repository that does not exist yet may be unreadable: the upload shows whether the user may write.
         with suppress(remote.ForbiddenError):
-            if self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404)).ok:
-                return True
-        self._planned += blob.size
+            return self.repository.ask("HEAD", f"blobs/{blob.digest}", expect=(200, 404)).ok
         return False
 
     def _send(self, blob: Descriptor, body: bytes | _Copy, mount: str = "") -> None:
         answer = self._start(mount)
-        if answer.status_code == requests.codes.created:
-            self.mounted += 1
-            self._planned -= blob.size
+        if answer.status_code == requests.codes.created:  # it was mounted
             return
         location = answer.headers.get("Location", "")
         path = f"{location}{'&' if '?' in location else '?'}digest={blob.digest}"
@@ -165,21 +147,21 @@ class _Uploader:
                 return self.repository.ask("POST", f"{path}{mount}", expect=(201, 202), missing=missing)
         return self.repository.ask("POST", path, expect=(202,), missing=missing)
 
-    def _sent(self, count: int) -> None:
-        self.sent += count
-        if self._progress:
-            self._progress(self.sent, max(self._planned, self.sent))
+    def _count(self, size: int) -> None:
+        self.sent += size
 
 
+@dataclass
 class _Copy:
     """A blob of another repository as a request's body: read, and checked, while it is sent."""
 
-    def __init__(self, source: Repository, blob: Descriptor, progress: Callable[[int], object]) -> None:
-        self._source, self._blob, self._progress = source, blob, progress
+    source: Repository
+    blob: Descriptor
+    progress: Callable[[int], object]
 
     def __len__(self) -> int:
-        return self._blob.size
+        return self.blob.size
 
     def __iter__(self) -> Iterator[bytes]:
-        with closing(read_blob(self._source, self._blob, self._progress)) as blocks:
+        with closing(read_blob(self.source, self.blob, self.progress)) as blocks:
             yield from blocks

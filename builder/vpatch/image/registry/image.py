@@ -16,9 +16,9 @@ from vpatch.image.config import CONFIG, MANIFEST, Base, digest_of, read_json, va
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry import session as sessions
 from vpatch.image.registry.reference import DIGEST, Reference, is_address, is_private, login_command
-from vpatch.net import session as of_servers
-from vpatch.net.error_text import answers, cause, shown, size
+from vpatch.net import session as http
 from vpatch.net.ranges import CutError, blocks
+from vpatch.net.session import answers, cause, shown, size
 
 ATTEMPTS = 3  # for each blob
 LARGEST = 4 << 20  # bytes of a manifest or a config: registries take no larger manifest
@@ -76,19 +76,12 @@ class Repository:
         self._session = sessions.Session(ref.host)
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        expect: Collection[int] = (200,),
-        missing: str = "no such image",
-        data: Any = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = "no such image", **body: Any
     ) -> requests.Response:
         """Send a request and return the answer, one of `expect`, for the caller to close.
 
-        `path` is relative to the repository, or an address that the registry gave. `missing` explains a 404. Raises
-        `TransientError` if the server is busy or gone and the request has a body, which the session does not repeat.
+        `path` is relative to the repository, or an address that the registry gave; `missing` explains a 404; `body` is
+        `data` and `headers`. POST and PUT are not repeated: if the server is busy or gone, they raise `TransientError`.
         """
         again, stream = method in {"POST", "PUT"}, method == "GET"
         try:
@@ -97,7 +90,7 @@ class Repository:
                 raise self.failure("it sends to what is no address")
             if not is_private(url):
                 raise self.failure(f"it sends to {shown(url)}, which is not https")
-            answer = self._session.request(method, url, data=data, headers=headers, stream=stream)
+            answer = self._session.request(url, method, stream=stream, **body)
         except sessions.DeniedError as error:
             raise self._denied(error.status, str(error)) from None
         except requests.ReadTimeout as error:
@@ -110,7 +103,7 @@ class Repository:
         status = answer.status_code
         if status == requests.codes.not_found:
             raise self.failure(missing)
-        busy = status in of_servers.BUSY and status != requests.codes.too_many_requests
+        busy = status in http.BUSY and status != requests.codes.too_many_requests
         raise self._denied(status, answers(answer) + _error_code(answer, stream=stream), again=again and busy)
 
     def failure(self, why: str, *, again: bool = False) -> Failure:
@@ -143,7 +136,7 @@ def retry(action: Callable[[], T]) -> T:
         try:
             return action()
         except TransientError:
-            time.sleep(of_servers.BACKOFF * 2**attempt)
+            time.sleep(http.BACKOFF * 2**attempt)
     return action()
 
 
@@ -207,7 +200,6 @@ class RemoteImage:
 
     ref: Reference  # its name as asked for
     repository: Repository = field(repr=False)
-    index: str  # digest of the index that named it, if one did
     manifest: Manifest
     config: Mapping[str, Any] = field(repr=False)
     layers: tuple[Descriptor, ...]  # from the lowest
@@ -229,9 +221,9 @@ def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
     platform = platform or "linux/amd64"
     repository = Repository(ref)
     try:
-        manifest, index = read_manifest(repository, ref.digest or ref.tag or "latest"), ""
+        manifest = read_manifest(repository, ref.digest or ref.tag or "latest")
         if manifest.media_type in _INDEXES:
-            manifest, index = read_manifest(repository, _select(manifest, platform)), manifest.digest
+            manifest = read_manifest(repository, _select(manifest, platform))
         if manifest.media_type not in (DOCKER, OCI):
             old = manifest.body.get("schemaVersion") == 1
             raise ValueError(f"it is {'of schema 1, which is too old' if old else f'no image: {manifest.media_type}'}")
@@ -249,7 +241,7 @@ def open_image(ref: Reference, platform: str | None = None) -> RemoteImage:
         diff_ids = tuple(map(str, config["rootfs"]["diff_ids"]))
         if len(diff_ids) != len(layers):
             raise ValueError(f"it has {len(layers)} layers, and its config names {len(diff_ids)}")
-        return RemoteImage(ref, repository, index, manifest, config, layers, diff_ids)
+        return RemoteImage(ref, repository, manifest, config, layers, diff_ids)
     except ValueError as error:
         raise repository.failure(str(error)) from error
     except (LookupError, TypeError, AttributeError) as error:

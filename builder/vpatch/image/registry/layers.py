@@ -14,9 +14,9 @@ from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
 from vpatch.image.filesystem import Entry, Files, Kind, Limits, Vllm, find_vllm, read_record
 from vpatch.image.registry.image import Descriptor, RemoteImage, read_blob, retry
-from vpatch.image.registry.tar import BadLayerError, LayerView, Usage, read_layer
-from vpatch.net.error_text import size
+from vpatch.image.registry.tar import BadLayerError, Copy, LayerView, Usage, read_layer
 from vpatch.net.ranges import Progress
+from vpatch.net.session import size
 
 SMALL = 1 << 20  # bytes of a layer that is read rather than skipped
 
@@ -27,16 +27,17 @@ _COMPILED = re.compile(r".*/vllm/.*\.so")
 _COPIED = re.compile(
     r"(?:COPY|ADD) .*\s(?P<buildkit>/\S*) # buildkit|.*#\(nop\) +(?:COPY|ADD) .* in (?P<classic>/\S*)\s*"
 )
-# Links in every distribution with a merged /usr, which give one folder two names: the only ones reckoned with.
+# Links in every distribution with a merged /usr, which give one folder two names. No other links are considered.
 _MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 
 
 class LayeredFiles(Files):
     """The files of `image` in the layers that `descend` and `locate` have reached; lower ones do not exist yet.
 
-    Only files that `keep` accepts keep their bytes. A layer is read once and as a whole, or twice if a kept file is a
-    hard link to one that was not kept. A layer that was passed over is read as soon as a question concerns it, so no
-    answer is wrong because of it. `known` are layers that were read for another image, by digest.
+    Once `listed` is set, those files are searched in all layers, and so are mode and owner of every folder. Only files
+    that `keep` accepts keep their bytes. A layer is read once and as a whole, or twice if a kept file is a hard link to
+    one that was not kept. A layer that was passed over is read as soon as a question concerns it, so no answer is wrong
+    because of it. `known` are layers that were read for another image, by digest.
     """
 
     def __init__(
@@ -49,18 +50,13 @@ class LayeredFiles(Files):
     ) -> None:
         self.bytes_read, self._planned = 0, 0
         self.layers_read: list[Descriptor] = []
+        self.listed: frozenset[str] | None = None
         self._image, self._keep, self._progress, self._usage = image, keep, progress, Usage()
-        self._scanned: dict[str, tuple[LayerView, str]] = {}  # by digest: an image may have a layer many times
-        self._matches: dict[Callable[[str], object], tuple[set[int], dict[str, bool]]] = {}
-        numbers = {layer.digest: number for number, layer in enumerate(image.layers)}
-        self._views = {numbers[digest]: view for digest, view in (known or {}).items() if digest in numbers}
+        self._matches: dict[Callable[[str], object], tuple[set[str], dict[str, bool]]] = {}
+        self.views = dict(known or {})  # the layers that were read, by digest: an image may have one many times
+        self._diff_ids: dict[str, str] = {}
         self._depth = len(image.layers)  # the lowest layer reached
         self._destinations = destinations(image.config, len(image.layers))
-
-    @property
-    def views(self) -> Mapping[str, LayerView]:
-        """The layers that were read, by digest."""
-        return {self._image.layers[number].digest: view for number, view in self._views.items()}
 
     def descend(self, *folders: str) -> bool:
         """Read the next lower layer that may concern one of the `folders`, if any are given; False at the bottom."""
@@ -75,13 +71,13 @@ class LayeredFiles(Files):
         """Descend until a layer has or removes `path`, if need be to the bottom; then return what is there."""
         while not any(path in view.entries or view.hides(path) for view in self._above(path)) and self.descend(path):
             continue
-        return self.entry(path)
+        return entry_in(self._above(path), path)
 
     def matching(self, wanted: Callable[[str], object]) -> list[str]:
         """Return the paths, sorted, of all entries that are wanted. A second call searches new layers only."""
         done, seen = self._matches.setdefault(wanted, (set(), {}))
-        new = {number for number in self._views if number >= self._depth} - done
-        for path in chain.from_iterable(filter(wanted, self._views[number].entries) for number in new):
+        new = {layer.digest for layer in self._image.layers[self._depth :]} & self.views.keys() - done
+        for path in chain.from_iterable(filter(wanted, self.views[digest].entries) for digest in new):
             if path not in seen:
                 seen[path] = self.entry(path) is not None  # no lower layer changes that
             if len(seen) > Limits.RECORDS:
@@ -90,51 +86,52 @@ class LayeredFiles(Files):
         return sorted(path for path, there in seen.items() if there)
 
     def entry(self, path: str) -> Entry | None:
-        """Return the entry at `path`, None if there is none."""
-        return entry_in(self._above(path), path)
-
-    def is_implied(self, path: str) -> bool:
-        """Whether a folder is known only because something is in it."""
-        return not any(path in view.entries for view in self._above(path))
+        """Return the entry at `path`."""
+        found = self.locate(path) if path in (self.listed or ()) else entry_in(self._above(path), path)
+        # A layer need not list the folders of its files; a lower one has their mode and owner.
+        while self.listed is not None and found and self._is_implied(path) and self.descend(path):
+            found = entry_in(self._above(path), path)
+        return found
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's bytes, None if there is no such file."""
-        if (view := self._holder(path)) is None:
-            return None
-        if path in view.contents:
-            return view.contents[path]
-        if (count := view.entries[path].size) > Limits.SOURCE:
-            raise self.failure(f"{path} has {count:,} bytes, and may have {size(Limits.SOURCE)}")
-        with view.open_copy(path) as file:
+        """Return a file's bytes."""
+        if not isinstance(kept := self._kept(path), Copy):
+            return kept
+        if kept.size > Limits.SOURCE:
+            raise self.failure(f"{path} has {kept.size:,} bytes, and may have {size(Limits.SOURCE)}")
+        with kept.open() as file:
             return file.read()
 
     def open(self, path: str) -> IO[bytes] | None:
-        """Open a file, None if there is no such file; the caller closes it."""
-        if view := self._holder(path):
-            return BytesIO(view.contents[path]) if path in view.contents else view.open_copy(path)
-        return None
+        """Open a file; the caller closes it."""
+        if isinstance(kept := self._kept(path), Copy):
+            return kept.open()
+        return None if kept is None else BytesIO(kept)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted."""
         return names_in(self._above(folder), folder)
 
     def failure(self, why: str) -> Failure:
         """Return the failure that the image cannot be read."""
         return self._image.repository.failure(why)
 
-    def _holder(self, path: str) -> LayerView | None:
+    def _is_implied(self, path: str) -> bool:
+        return not any(path in view.entries for view in self._above(path))
+
+    def _kept(self, path: str) -> bytes | Copy | None:
         if (found := self.entry(path)) is None:
             return None
         if found.kind is not Kind.FILE:
             raise self.failure(f"{path} is a {found.kind.value}")
         view = next(view for view in self._above(path) if path in view.entries)
-        if path not in view.contents and path not in view.copies:
+        if path not in view.contents:
             raise self.failure(f"the bytes of {path} were not kept")
-        return view
+        return view.contents[path]
 
     def _above(self, path: str) -> Iterator[LayerView]:
         for number in range(len(self._image.layers) - 1, self._depth - 1, -1):
-            if number in self._views or self._may_have(number, path):
+            if self._image.layers[number].digest in self.views or self._may_have(number, path):
                 yield self._view(number)
 
     def _may_have(self, number: int, path: str) -> bool:
@@ -142,18 +139,16 @@ class LayeredFiles(Files):
         return destination is None or self._image.layers[number].size <= SMALL or _overlap(destination, path)
 
     def _view(self, number: int) -> LayerView:
-        if number not in self._views:
-            layer = self._image.layers[number]
-            if layer.digest not in self._scanned:
-                view, diff_id = self._scan(layer, self._keep)
-                if missing := set(view.linked.values()):
-                    again, _ = self._scan(layer, lambda entry: entry.path in missing)
-                    view.resolve_links(again)
-                self._scanned[layer.digest] = view, diff_id
-            self._views[number], diff_id = self._scanned[layer.digest]
-            if diff_id != self._image.diff_ids[number]:
-                raise self.failure(f"the layer {layer.digest} is not what its diffID says")
-        return self._views[number]
+        layer, diff_id = self._image.layers[number], self._image.diff_ids[number]
+        if layer.digest not in self.views:
+            view, self._diff_ids[layer.digest] = self._scan(layer, self._keep)
+            if missing := set(view.linked.values()):
+                found = self._scan(layer, lambda entry: entry.path in missing)[0].contents
+                view.contents |= {path: found[source] for path, source in view.linked.items() if source in found}
+            self.views[layer.digest] = view
+        if self._diff_ids.get(layer.digest, diff_id) != diff_id:
+            raise self.failure(f"the layer {layer.digest} is not what its diffID says")
+        return self.views[layer.digest]
 
     def _scan(self, layer: Descriptor, keep: Callable[[Entry], bool]) -> tuple[LayerView, str]:
         self._planned += layer.size
@@ -177,7 +172,7 @@ class LayeredFiles(Files):
 
 
 def entry_in(views: Iterable[LayerView], path: str) -> Entry | None:
-    """Return the entry at `path` in stacked layers, given from the top; None if there is none."""
+    """Return the entry at `path` in stacked layers, given from the top; None if they have none."""
     folder = None
     for view in views:
         if found := view.entries.get(path):
@@ -232,39 +227,15 @@ def is_wanted(entry: Entry, *, compiled: bool = False) -> bool:
     return bool(_SOURCE.fullmatch(entry.path) or (compiled and _COMPILED.fullmatch(entry.path)))
 
 
-class _VllmFiles(Files):
-    """The files of an image: those of one vLLM are searched in all layers, others only in those read so far."""
-
-    def __init__(self, layers: LayeredFiles, listed: frozenset[str]) -> None:
-        self._layers, self._listed = layers, listed
-
-    def entry(self, path: str) -> Entry | None:
-        found = self._layers.locate(path) if path in self._listed else self._layers.entry(path)
-        # A layer need not list the folders of its files; a lower one has their mode and owner.
-        while found is not None and self._layers.is_implied(path) and self._layers.descend(path):
-            found = self._layers.entry(path)
-        return found
-
-    def read(self, path: str) -> bytes | None:
-        self.entry(path)
-        return self._layers.read(path)
-
-    def open(self, path: str) -> IO[bytes] | None:
-        self.entry(path)
-        return self._layers.open(path)
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        return self._layers.names(folder)
-
-
-def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> tuple[Vllm, Files]:
+def open_vllm(layers: LayeredFiles, base: Base, python: str | None) -> Vllm:
     """Read layers from the top until one has a vLLM with its dist-info; a second one further down is not noticed."""
     while not _roots(layers):
         if not layers.descend():
             raise Failure(Problem("no vllm", base.ref, "none of its layers has one with its dist-info"))
     vllm = find_vllm(layers, base, python)
     found = read_record(layers, vllm)
-    return vllm, _VllmFiles(layers, frozenset(f"{vllm.root}/{row.path}" for row in (found.rows if found else ())))
+    layers.listed = frozenset(f"{vllm.root}/{row.path}" for row in (found.rows if found else ()))
+    return vllm
 
 
 def _roots(layers: LayeredFiles) -> list[str]:

@@ -31,7 +31,7 @@ class Reference:
     host: str  # as users write it: `docker.io`, `ghcr.io`, `localhost:5000`
     repository: str  # in full: `library/ubuntu`
     tag: str | None = None
-    digest: str | None = None  # `sha256:<hex>`, which decides if there is a tag, too
+    digest: str | None = None  # `sha256:<hex>`, which decides, whatever the tag
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ def login_command(host: str) -> str:
 
 
 def is_private(url: str) -> bool:
-    """Whether nobody on the way can read what is sent to `url`."""
+    """Whether what is sent to `url` stays private: over HTTPS, or by plain HTTP to loopback."""
     parts = _parsed(url)
     return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.host))
 

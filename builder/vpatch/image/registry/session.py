@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import requests
@@ -20,9 +21,7 @@ from requests.auth import HTTPBasicAuth
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import read_json
 from vpatch.image.registry.reference import host_of, is_address, is_private, origin, registry_url, same_origin
-from vpatch.net import error_text
-from vpatch.net.session import Adapter, retries
-from vpatch.net.session import Session as Redirecting
+from vpatch.net import session as http
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Credentials:
 
 
 def find_credentials(host: str) -> Credentials | None:
-    """Return the user's credentials for a registry, `host` as in a `Reference`; None if there are none."""
+    """Return the user's credentials, if any, for a registry, `host` as in a `Reference`."""
     from docker.auth import load_config
     from docker.errors import DockerException
 
@@ -112,7 +111,7 @@ class Login:
             return headers, True
         if not demand.lower().startswith("bearer"):
             raise DeniedError(original.status_code)
-        self._sign = _bearer(self._token(demand, known))
+        self._sign = partial(_bearer, self._token(demand, known))
         return headers, True
 
     def _token(self, demand: str, known: Credentials | None) -> str:
@@ -141,10 +140,7 @@ class Login:
             return str(token)
 
     def _check_realm(self, realm: str) -> None:
-        """Refuse a token server that must not get the user's credentials; log one on another host, for `-v`.
-
-        The rule is Docker's: HTTPS on any host, plain HTTP on loopback if the registry itself is asked that way.
-        """
+        # Docker's rule: HTTPS on any host, plain HTTP on loopback if the registry itself is asked that way.
         if not is_address(realm):
             raise DeniedError(0, f"it sends for a token to {realm!r}, which is no address")
         if not (realm.startswith("https://") or (self._origin.startswith("http://") and is_private(realm))):
@@ -158,24 +154,21 @@ def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _bearer(token: str) -> Sign:
-    def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-    return sign
+def _bearer(token: str, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    request.headers["Authorization"] = f"Bearer {token}"
+    return request
 
 
-class _TimedAdapter(Adapter):
+class _TimedAdapter(http.Adapter):
     """An adapter with a time limit for every answer; oras sets none."""
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        options["timeout"] = (error_text.TIMEOUT, timeout(request.method))
-        self.pace.granted += timeout(request.method) - error_text.TIMEOUT
+        options["timeout"] = (http.TIMEOUT, timeout(request.method))
+        self.pace.granted += timeout(request.method) - http.TIMEOUT
         return super().send(request, *arguments, **options)
 
 
-class _SafeSession(Redirecting):
+class _SafeSession(http.Session):
     """A session whose credentials, the user's netrc included, do not follow a redirect to another server."""
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
@@ -185,27 +178,21 @@ class _SafeSession(Redirecting):
 
 def timeout(method: str | None) -> float:
     """Return the seconds of silence after which a registry counts as gone."""
-    return COMMIT if method == "PUT" else error_text.TIMEOUT
+    return COMMIT if method == "PUT" else http.TIMEOUT
 
 
 class Session:
-    """Sends requests about one repository to the registry `host`, named as in a `Reference`."""
+    """Sends requests about one repository to the registry `host`, named as in a `Reference`; logs in if asked to."""
 
     def __init__(self, host: str) -> None:
         self.origin = registry_url(host)
-        self._registry = Registry()
-        session = _SafeSession()
-        session.cookies = self._registry.session.cookies  # which takes none
-        self._registry.session = session
+        registry, session = Registry(), _SafeSession()
+        session.cookies = registry.session.cookies  # which takes none
+        registry.session = session
         for scheme in ("https://", "http://"):  # a request with a body is repeated by its caller
-            session.mount(scheme, _TimedAdapter(max_retries=retries(allowed_methods=("GET", "HEAD"))))
+            session.mount(scheme, _TimedAdapter(allowed_methods=("GET", "HEAD")))
         session.headers["Accept-Encoding"] = "identity"  # digests are of the plain bytes
         session.trust_env = self.origin.startswith("https:")  # no proxy can reach this machine's loopback
-        self.login = self._registry.auth = Login(session, self.origin, lambda: find_credentials(host))
-
-    def request(
-        self, method: str, url: str, *, data: Any = None, headers: Mapping[str, str] | None = None, stream: bool = False
-    ) -> requests.Response:
-        """Send a request, logging in if the registry asks for it; raises what requests does, and `DeniedError`."""
-        answer: requests.Response = _do_request(self._registry, url, method, data, dict(headers or {}), None, stream)
-        return answer
+        self.login = registry.auth = Login(session, self.origin, lambda: find_credentials(host))
+        # Of an address and a method; raises what requests does, and `DeniedError`.
+        self.request: Callable[..., requests.Response] = partial(_do_request, registry)

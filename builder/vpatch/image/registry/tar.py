@@ -22,7 +22,7 @@ import zstandard
 
 from vpatch.errors import naming
 from vpatch.image.filesystem import WHITEOUT, BlockReader, Entry, Kind, Limits, entry_of
-from vpatch.net.error_text import size
+from vpatch.net.session import size
 
 LARGE = 8 << 20  # bytes of a file that is not kept in memory
 
@@ -62,9 +62,16 @@ class Copy:
     """A temporary file with the bytes of a large one, closed when nothing refers to this object any longer."""
 
     file: IO[bytes]
+    size: int  # bytes
 
     def __post_init__(self) -> None:
         weakref.finalize(self, self.file.close)
+
+    def open(self) -> IO[bytes]:
+        """Open the file from its beginning; the caller closes it."""
+        again = os.fdopen(os.dup(self.file.fileno()), "rb")
+        again.seek(0)
+        return again
 
 
 @dataclass
@@ -72,8 +79,7 @@ class LayerView:
     """One layer: what it has, and what it removes from the layers below."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    contents: dict[str, bytes] = field(default_factory=dict)  # bytes of the files that were kept
-    copies: dict[str, Copy] = field(default_factory=dict)  # of the large ones
+    contents: dict[str, bytes | Copy] = field(default_factory=dict)  # of the files that were kept
     linked: dict[str, str] = field(default_factory=dict)  # kept hard links to files that were not
     removed: set[str] = field(default_factory=set)  # paths that are hidden with all below them
     opaque: set[str] = field(default_factory=set)  # folders of which everything below is hidden
@@ -82,7 +88,6 @@ class LayerView:
     def add(self, entry: Entry) -> int:
         """Add an entry, which replaces one of the same path; return how many characters of names that added."""
         self.contents.pop(entry.path, None)
-        self.copies.pop(entry.path, None)  # a copy is closed once nothing refers to it
         self.linked.pop(entry.path, None)
         self.entries[entry.path] = entry
         path, added = entry.path, len(entry.path)
@@ -97,18 +102,6 @@ class LayerView:
             path = folder
         return added
 
-    def resolve_links(self, other: LayerView) -> None:
-        """Take the bytes of hard-linked files from another reading of the layer."""
-        links = self.linked.items()
-        self.contents |= {path: other.contents[source] for path, source in links if source in other.contents}
-        self.copies |= {path: other.copies[source] for path, source in links if source in other.copies}
-
-    def open_copy(self, path: str) -> IO[bytes]:
-        """Open a large file; the caller closes it."""
-        again = os.fdopen(os.dup(self.copies[path].file.fileno()), "rb")
-        again.seek(0)
-        return again
-
     def hides(self, path: str) -> bool:
         """Whether this layer hides what layers below have at `path`."""
         above = _parents(path)
@@ -122,9 +115,7 @@ class LayerView:
 
     def removed_in(self, folder: str) -> set[str]:
         """Return the names that this layer removes from a folder."""
-        start = f"{folder}/" if folder else ""
-        names = {path.removeprefix(start) for path in self.removed if path.startswith(start)}
-        return {name for name in names if "/" not in name}
+        return {name for above, _, name in (path.rpartition("/") for path in self.removed) if above == folder}
 
 
 @lru_cache(maxsize=16)  # many layers are asked for one path
@@ -208,6 +199,7 @@ def _read_members(tar: tarfile.TarFile, stream: _TarStream, keep: Callable[[Entr
     while member := _next(tar, stream):
         path = _relative(member.name)
         folder, _, name = path.rpartition("/")
+        count = len(path)
         if name == _OPAQUE:
             view.opaque.add(folder)
         elif name.startswith(WHITEOUT):
@@ -217,15 +209,13 @@ def _read_members(tar: tarfile.TarFile, stream: _TarStream, keep: Callable[[Entr
             view.removed.add(f"{folder}/{removed}".lstrip("/"))
         elif path:
             entry = _entry(view, path, member)
-            stream.usage.spend("ENTRIES")
-            stream.usage.spend("NAMES", view.add(entry) + len(entry.target))
+            count = view.add(entry) + len(entry.target)
             if entry.kind is not Kind.FOLDER:
                 solid.add(path)
             if entry.kind is Kind.FILE and keep(entry):
                 _keep(view, entry, tar, member, stream.usage)
-        if not path or name.startswith(WHITEOUT):
-            stream.usage.spend("ENTRIES")
-            stream.usage.spend("NAMES", len(path))
+        stream.usage.spend("ENTRIES")
+        stream.usage.spend("NAMES", count)
     if path := min(solid & view.children.keys(), default=""):
         below = min(view.children[path])
         raise BadLayerError(f"has an entry that would leave the tree: {path}/{below} is below what is no folder")
@@ -258,8 +248,6 @@ def _keep(view: LayerView, entry: Entry, tar: tarfile.TarFile, member: tarfile.T
         source = view.linked.get(source, source)
         if source in view.contents:
             view.contents[path] = view.contents[source]
-        elif source in view.copies:
-            view.copies[path] = view.copies[source]
         else:
             view.linked[path] = source
         return
@@ -269,14 +257,13 @@ def _keep(view: LayerView, entry: Entry, tar: tarfile.TarFile, member: tarfile.T
     if entry.size > LARGE:
         usage.spend("COPIES")
         with naming("cannot write", "temporary file"):
-            copy = Copy(TemporaryFile())  # noqa: SIM115 - it closes itself
+            copy = Copy(TemporaryFile(), entry.size)  # noqa: SIM115 - it closes itself
             shutil.copyfileobj(file, copy.file, _BLOCK)
             copy.file.flush()  # it is read through another descriptor
-        view.copies[path] = copy
+        view.contents[path] = copy
     else:
-        data = file.read()
+        view.contents[path] = data = file.read()
         usage.spend("MEMORY", len(data))
-        view.contents[path] = data
 
 
 def _entry(view: LayerView, path: str, member: tarfile.TarInfo) -> Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vpatch.net.error_text import cause, shown
+from vpatch.net.session import cause, shown
 
 
 def test_shows_no_secret() -> None:
