@@ -28,7 +28,7 @@ _COMMANDS = {
     "list": "overlays",
     "show": "overlays",
     "new": "overlays",
-    "matrix": "matrix",
+    "matrix": "releases",
     "cache": "releases",
     "plan": "plan",
     "build": "image",
