@@ -6,7 +6,7 @@ import libcst as cst
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vpatch.core.syntax import Spot, along, evaluated, fingerprint, matches, same, splice, steps, walk, walk_expressions
+from vpatch.core.syntax import Spot, along, evaluated, evaluated_steps, fingerprint, matches, same, splice, steps, walk
 
 STEADY = settings(deadline=None, derandomize=True, database=None)
 
@@ -129,7 +129,7 @@ def test_a_fingerprint_distinguishes_as_much_as_a_comparison(a: str, b: str) -> 
 @given(blocks, st.data())
 def test_spliced_nodes_are_at_their_path(code: str, data: st.DataObject) -> None:
     module = cst.parse_module(code)
-    spots = [s for s in walk_expressions(Spot((), module)) if isinstance(s.node, cst.BaseExpression)]
+    spots = [s for s in walk(Spot((), module), evaluated_steps) if isinstance(s.node, cst.BaseExpression)]
     spot = data.draw(st.sampled_from(spots))
 
     new = splice(module, spot.path, [cst.Name("new")])
@@ -149,7 +149,7 @@ def test_a_walk_meets_every_node_outermost_first() -> None:
 
 def test_a_walk_over_expressions_leaves_out_bound_names() -> None:
     code = "from m import n as o\ndef d(p, q: a = b): c.e(f=g)\nx = 's' 't'\n"
-    found = [s.node for s in walk_expressions(Spot((), cst.parse_module(code)))]
+    found = [s.node for s in walk(Spot((), cst.parse_module(code)), evaluated_steps)]
 
     assert [node.value for node in found if isinstance(node, cst.Name)] == ["a", "b", "c", "g", "x"]
     assert not [node for node in found if isinstance(node, cst.SimpleString)]

@@ -107,11 +107,6 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
     return tuple(problems)
 
 
-def _marks_upstream(shapes: Shapes) -> bool:
-    # The path of a file that the overlay added is empty.
-    return any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
-
-
 def _found(findings: Findings) -> set[Found]:
     return {finding.found for _, finding in findings}
 
@@ -138,7 +133,8 @@ def _judge_part(
         reason = "every change of the overlay is there, with its marks"
         return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
-    ours = _marks_upstream(shapes)
+    # Whether upstream's code has marks of the overlay; the path of a file that the overlay added is empty.
+    ours = any(path for _, findings in shapes for _, finding in findings for path in finding.marked)
     ready = _matched(shapes, files, item.id, ours=ours)
     merged = _ask(None if ours else part.merged, files, item.id)
     if merged.holds or whole:

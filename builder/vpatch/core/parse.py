@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
@@ -84,7 +85,6 @@ class Parsed:
     findings: dict[tuple[object, str], Finding] = field(default_factory=dict)
     _tree: ast.Module | Exception | None = None
     _source: Source | Lost | None = None
-    _module: Module | None = None
 
     def tree(self) -> ast.Module:
         """Return Python's own syntax tree.
@@ -104,20 +104,19 @@ class Parsed:
             raise self._tree
         return self._tree
 
+    @cached_property
     def analyzed(self) -> Module:
-        """Return the module's scopes.
+        """The module's scopes.
 
         Raises:
             Lost: the module cannot be parsed.
             SyntaxError, ValueError, LookupError, RecursionError: libcst can parse it and this Python cannot.
         """
-        if self._module is None:
-            try:
-                self._module = analyzed(self.tree())
-            except (SyntaxError, ValueError, LookupError):
-                self.source()
-                raise
-        return self._module
+        try:
+            return analyzed(self.tree())
+        except (SyntaxError, ValueError, LookupError):
+            self.source()
+            raise
 
     def source(self) -> Source:
         """Return libcst's syntax tree, with placeholders for the code outside `reach`.

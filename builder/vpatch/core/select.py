@@ -7,7 +7,7 @@ from functools import cache
 
 from vpatch.core import cst
 from vpatch.core.parse import Lost, Source
-from vpatch.core.syntax import BLOCKS, Path, Spot, matches, same, steps, walk, walk_expressions
+from vpatch.core.syntax import BLOCKS, Path, Spot, evaluated_steps, matches, same, steps, walk
 
 
 @cache
@@ -170,7 +170,7 @@ def expressions(
     agree, strings = (same if exactly else matches), {cst.SimpleString, cst.ConcatenatedString}
     kinds = strings if type(pattern) in strings else {type(pattern)}
     found: list[Spot] = []
-    for spot in walk_expressions(owner):
+    for spot in walk(owner, evaluated_steps):
         if type(spot.node) in kinds and not (found and inside(spot.path, found[-1].path)):
             found.extend([spot] if agree(pattern, seen(spot.node)) else [])
     return found

@@ -6,7 +6,7 @@ only the nodes along the path: a visitor would take as long as parsing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TypeAlias, TypeGuard
@@ -159,28 +159,20 @@ def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tup
                     yield (name, index), child
 
 
-def walk(spot: Spot) -> Iterator[Spot]:
+def walk(spot: Spot, below: Callable[[cst.CSTNode], Iterable[tuple[Step, cst.CSTNode]]] = steps) -> Iterator[Spot]:
     """Yield `spot` and every significant node below it, outermost first."""
     todo = [spot]
     while todo:
         here = todo.pop()
         yield here
-        todo.extend(reversed([Spot((*here.path, step), child) for step, child in steps(here.node)]))
+        todo.extend(reversed([Spot((*here.path, step), child) for step, child in below(here.node)]))
 
 
-def walk_expressions(spot: Spot) -> Iterator[Spot]:
-    """Walk, but not into what only looks like an expression: a bound name, a piece of a string."""
-    todo = [spot]
-    while todo:
-        here = todo.pop()
-        yield here
-        joined = type(here.node) is cst.ConcatenatedString
-        below = [
-            Spot((*here.path, step), child)
-            for step, child in steps(here.node)
-            if step[0] not in _NAMES and not (joined and _is_string(type(child)))
-        ]
-        todo.extend(reversed(below))
+def evaluated_steps(node: cst.CSTNode) -> list[tuple[Step, cst.CSTNode]]:
+    """List the children of `node`, but not what only looks like an expression: a bound name, a piece of a string."""
+    joined = type(node) is cst.ConcatenatedString
+    named = [(step, child) for step, child in steps(node) if step[0] not in _NAMES]
+    return [(step, child) for step, child in named if not (joined and _is_string(type(child)))]
 
 
 def along(root: cst.CSTNode, path: Path) -> list[cst.CSTNode]:

@@ -78,7 +78,7 @@ class Workspace:
         data = self.read(file) if data is None else data
         if data is None:
             raise Lost("no such file")
-        return self._cache.module(file, data).analyzed()
+        return self._cache.module(file, data).analyzed
 
     def findings(self, file: str) -> dict[tuple[object, str], Finding]:
         """Return the mutable cache of findings in a file; it lasts only while the file is unmodified."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from vpatch.core import cst
 from vpatch.core.edits import CodeEdit, ModuleEdit, classify, marked, names_read_by, occurs, put_marked
 from vpatch.core.marks import carrier
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, expression, expressions, inside, nearest, scopes
-from vpatch.core.syntax import Spot, along, same
+from vpatch.core.syntax import Path, Spot, along, same
 from vpatch.core.verdict import Finding, Found, Landed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from vpatch.core.syntax import Path
 
 
 @dataclass(frozen=True)

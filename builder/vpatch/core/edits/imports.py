@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from vpatch.core import cst
 from vpatch.core.edits import ModuleEdit, marked
 from vpatch.core.marks import mark, marks_on, with_mark
+from vpatch.core.overlay import Reach
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, lines, scopes
-from vpatch.core.syntax import Spot, along, fingerprint, same
+from vpatch.core.syntax import Path, Spot, along, fingerprint, same
 from vpatch.core.verdict import Finding, Found, Landed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vpatch.core.overlay import Reach
-    from vpatch.core.syntax import Path
 
 _GUARD = "if TYPE_CHECKING"
 

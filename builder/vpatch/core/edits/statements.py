@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from vpatch.core import cst
 from vpatch.core.edits import CodeEdit, classify, marked, occurs
@@ -12,10 +13,6 @@ from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, headline, lines, nearest, runs
 from vpatch.core.syntax import Path, Spot, along, same
 from vpatch.core.verdict import Finding, Found, Landed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Run = list[Spot]
 
