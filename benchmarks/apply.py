@@ -27,6 +27,8 @@ from pathlib import Path
 
 VERSION = "0.20.2"
 VPATCH = [sys.executable, "-m", "vpatch"]
+# Installers compile what they install; without this variable, so does the first run from a checkout.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 FLOOR = """
 import sys
@@ -49,7 +51,7 @@ for path, (old, new) in json.loads(pathlib.Path(sys.argv[1]).read_text()).items(
 def run(command: Sequence[str]) -> tuple[float, float]:
     """Run a command; return its wall time in seconds and its peak memory in MiB."""
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
