@@ -6,10 +6,10 @@ only the nodes along the path: a visitor would take as long as parsing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import cache
-from typing import TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from vpatch.core import cst
 
@@ -26,8 +26,7 @@ _LAYOUT = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """A node and its path from the root of its module."""
 
     path: Path
@@ -147,19 +146,19 @@ def fingerprint(node: cst.CSTNode) -> str:
     return hashlib.sha256(spell(node).encode()).hexdigest()[:16]
 
 
-def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> Iterator[tuple[Step, cst.CSTNode]]:
-    """Yield the children of `node` in the fields `names`, by default all significant ones, each with its step."""
+def steps(node: cst.CSTNode, names: Sequence[str] | None = None) -> list[tuple[Step, cst.CSTNode]]:
+    """List the children of `node` in the fields `names`, by default all significant ones, each with its step."""
+    found: list[tuple[Step, cst.CSTNode]] = []
     for name in significant(type(node)) if names is None else names:
         value = getattr(node, name, None)
         if is_node(value):
-            yield (name, -1), value
+            found.append(((name, -1), value))
         elif isinstance(value, list | tuple):
-            for index, child in enumerate(value):
-                if is_node(child):
-                    yield (name, index), child
+            found += [((name, index), child) for index, child in enumerate(value) if is_node(child)]
+    return found
 
 
-def walk(spot: Spot, below: Callable[[cst.CSTNode], Iterable[tuple[Step, cst.CSTNode]]] = steps) -> Iterator[Spot]:
+def walk(spot: Spot, below: Callable[[cst.CSTNode], list[tuple[Step, cst.CSTNode]]] = steps) -> Iterator[Spot]:
     """Yield `spot` and every significant node below it, outermost first."""
     todo = [spot]
     while todo:
@@ -171,8 +170,11 @@ def walk(spot: Spot, below: Callable[[cst.CSTNode], Iterable[tuple[Step, cst.CST
 def evaluated_steps(node: cst.CSTNode) -> list[tuple[Step, cst.CSTNode]]:
     """List the children of `node`, but not what only looks like an expression: a bound name, a piece of a string."""
     joined = type(node) is cst.ConcatenatedString
-    named = [(step, child) for step, child in steps(node) if step[0] not in _NAMES]
-    return [(step, child) for step, child in named if not (joined and _is_string(type(child)))]
+    return [
+        (step, child)
+        for step, child in steps(node)
+        if step[0] not in _NAMES and not (joined and _is_string(type(child)))
+    ]
 
 
 def along(root: cst.CSTNode, path: Path) -> list[cst.CSTNode]:

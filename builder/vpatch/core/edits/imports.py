@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -38,10 +38,11 @@ def _is_future(node: cst.CSTNode) -> bool:
     return False
 
 
-def _bindings(node: cst.CSTNode) -> list[tuple[str, cst.CSTNode]]:
+def _bindings(node: cst.CSTNode, among: Collection[str] | None = None) -> list[tuple[str, cst.CSTNode]]:
     """List the names that a statement binds, each with its definition or the part of the import that binds it.
 
-    The name of `import a.b` is `a.b`: it does not collide with `import a` or `import a.c`.
+    The name of `import a.b` is `a.b`: it does not collide with `import a` or `import a.c`. Of an import's names, those
+    that are not in `among` are left out.
     """
     if isinstance(node, cst.FunctionDef | cst.ClassDef):
         return [(node.name.value, node)]
@@ -50,8 +51,10 @@ def _bindings(node: cst.CSTNode) -> list[tuple[str, cst.CSTNode]]:
         match small:
             case cst.Import(names=[*names]) | cst.ImportFrom(names=[*names]):
                 for alias in names:
-                    alone = small.with_changes(names=[alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
-                    bound.append((alias.evaluated_alias or alias.evaluated_name, alone))
+                    name = alias.evaluated_alias or alias.evaluated_name
+                    if among is None or name in among:
+                        alone = small.with_changes(names=[alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+                        bound.append((name, alone))
             case cst.Assign(targets=targets):
                 bound += [(t.target.value, small) for t in targets if isinstance(t.target, cst.Name)]
             case cst.AnnAssign(target=cst.Name(name), value=cst.BaseExpression()):
@@ -156,17 +159,18 @@ class EnsureImport(ModuleEdit):
         landed: dict[Path, set[str]] = {}
         shared = False
         for owner, spot in ((one, spot) for one in owners for spot in lines(one)):
-            foreign = bool(marks_on(spot.node)) and not marked(source, spot.path, overlay)
-            names = self._names(spot, source)
-            if names and (not foreign or owner is target):
-                landed[spot.path] = names
-                shared |= foreign
+            if names := self._names(spot, source):
+                marks = marks_on(spot.node)
+                foreign = bool(marks) and overlay not in marks
+                if not foreign or owner is target:
+                    landed[spot.path] = names
+                    shared |= foreign
         return landed, shared
 
     def _names(self, spot: Spot, source: Source) -> set[str]:
         """Return the names that a statement imports as wanted; it may bind no other of the wanted names."""
         wanted, names = _wanted(self.statement), set()
-        for name, bound in _bindings(spot.node):
+        for name, bound in _bindings(spot.node, wanted):
             if any(same(import_, bound) for import_ in wanted.values()):
                 names.add(name)
             elif name in wanted:

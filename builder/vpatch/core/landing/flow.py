@@ -88,29 +88,31 @@ def bound_by(node: ast.AST) -> Iterator[str]:
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
                 continue
-        todo.extend(child for child in header(node) if not isinstance(child, ast.Constant))
+        todo += [child for child in header(node) if child.__class__ is not ast.Constant]
 
 
-def header(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes directly below a node, except its blocks and the body of a lambda, which runs later."""
+def header(node: ast.AST) -> list[ast.AST]:
+    """List the nodes directly below a node, except its blocks and the body of a lambda, which runs later."""
     blocks: tuple[str, ...] = ("body",) if isinstance(node, ast.Lambda) else ()
     if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
         blocks = BLOCKS
-    yield from _children(node, _without(node._fields, blocks))
+    return _below(node, _without(node._fields, blocks))
 
 
-def children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes directly below a node, except contexts and operators, which are leaves."""
-    yield from _children(node, _without(node._fields, ()))
+def children(node: ast.AST) -> list[ast.AST]:
+    """List the nodes directly below a node, except contexts and operators, which are leaves."""
+    return _below(node, _without(node._fields, ()))
 
 
-def _children(node: ast.AST, fields: Sequence[str]) -> Iterator[ast.AST]:
+def _below(node: ast.AST, fields: Sequence[str]) -> list[ast.AST]:
+    found: list[ast.AST] = []
     for name in fields:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            yield from (child for child in value if isinstance(child, ast.AST))
+            found += [child for child in value if isinstance(child, ast.AST)]
         elif isinstance(value, ast.AST):
-            yield value
+            found.append(value)
+    return found
 
 
 @cache
