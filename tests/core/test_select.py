@@ -135,10 +135,11 @@ def test_runs_are_directly_in_a_block() -> None:
 
 
 def test_matches_inside_a_match_do_not_count() -> None:
-    root = Spot((), source("f(f(1))\ng(f(1))\n").module)
+    code = source("f(f(1))\ng(f(1))\n")
+    root = Spot((), code.module)
 
-    assert len(expressions(root, expression("f(...)"), exactly=False)) == 2
-    assert len(expressions(root, expression("f(1)"))) == 2
+    assert len(expressions(code, root, expression("f(...)"), exactly=False)) == 2
+    assert len(expressions(code, root, expression("f(1)"))) == 2
 
 
 def test_the_nearest_candidate() -> None:

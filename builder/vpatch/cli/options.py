@@ -44,18 +44,10 @@ def overlay_option(default: str = "every one that is not opt-in") -> Callable[[C
 
 def tree_options(command: Command) -> Command:
     """Add TREE, `--python` and `--overlay`."""
-    for decorate in (
-        click.argument("tree", required=False, type=click.Path(path_type=Path, readable=False)),
-        click.option(
-            "--python",
-            type=click.Path(path_type=Path, readable=False),
-            metavar="PY",
-            help="The vLLM that this interpreter imports.",
-        ),
-        overlay_option(),
-    ):
-        command = decorate(command)
-    return command
+    path = click.Path(path_type=Path, readable=False)
+    tree = click.argument("tree", required=False, type=path)
+    python = click.option("--python", type=path, metavar="PY", help="The vLLM that this interpreter imports.")
+    return overlay_option()(python(tree(command)))
 
 
 def verbose_option(command: Command) -> Command:

@@ -70,7 +70,7 @@ class Engine:
         if problems:
             return Changeset(before, before, {}, problems)
         changes = files.changes()
-        after = self.status(_overlaid(read, changes), chosen) if changes else before
+        after = self.status(lambda f: changes[f] if f in changes else read(f), chosen) if changes else before
         broken = tuple(problem for old, new in zip(before, after, strict=True) for problem in _broken(old, new))
         if not broken:
             return Changeset(before, after, changes, ())
@@ -133,10 +133,6 @@ def _reach(overlays: Iterable[Catalogued]) -> dict[str, frozenset[str]]:
         for file, scope in (where for reach in (*edits, *asked) for where in reach):
             found.setdefault(file, set()).update({scope} if scope is not None else ())
     return {file: frozenset(scopes) for file, scopes in found.items()}
-
-
-def _overlaid(read: Read, changes: Mapping[str, bytes]) -> Read:
-    return lambda file: changes[file] if file in changes else read(file)
 
 
 def _broken(old: Verdict, new: Verdict) -> Iterator[Problem]:

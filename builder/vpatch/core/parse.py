@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
-from vpatch.core.syntax import Path, along, splice
+from vpatch.core.syntax import Path, Spot, along, evaluated_steps, splice, walk
 from vpatch.core.verdict import Finding
 
 _LABEL = "vpatch:elided:"
@@ -49,15 +50,24 @@ class Source:
     file: str
     module: cst.Module
     elided: tuple[str, ...] = ()
+    _walked: dict[Path, dict[type, list[Spot]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def bytes(self) -> bytes:
         """The module's whole source."""
         return restore(self.module.bytes, self.elided, self.module.encoding)
 
+    def expressions(self, owner: Spot) -> Mapping[type, Sequence[Spot]]:
+        """Return the expressions in `owner` by class, strings by `BaseString`; edits of one function share the walk."""
+        if owner.path not in self._walked:
+            found = self._walked[owner.path] = defaultdict(list)
+            for spot in walk(owner, evaluated_steps):
+                found[cst.BaseString if isinstance(spot.node, cst.BaseString) else type(spot.node)].append(spot)
+        return self._walked[owner.path]
+
     def put(self, path: Path, *new: cst.CSTNode) -> Source:
         """Return the source with the node at `path` replaced by `new`."""
-        return replace(self, module=splice(self.module, path, new))
+        return Source(self.file, splice(self.module, path, new), self.elided)
 
     def text(self, node: cst.CSTNode) -> str:
         """Return a node's code on one line of at most 80 characters."""

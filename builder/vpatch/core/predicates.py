@@ -139,10 +139,11 @@ class Contains(_OfModule):
         return self.scope
 
     def _answer(self, files: Workspace) -> Answer:
-        owners = scopes(files.source(self.file), self.scope)
+        source = files.source(self.file)
+        owners = scopes(source, self.scope)
         try:
             pattern = expression(self.code)
-            holds = any(expressions(owner, pattern, exactly=False) for owner in owners)
+            holds = any(expressions(source, owner, pattern, exactly=False) for owner in owners)
         except cst.ParserSyntaxError:
             holds = self._has_statements(owners)
         where = self.scope or self.file

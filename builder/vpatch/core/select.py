@@ -7,7 +7,9 @@ from functools import cache
 
 from vpatch.core import cst
 from vpatch.core.parse import Lost, Source
-from vpatch.core.syntax import BLOCKS, Path, Spot, evaluated_steps, matches, same, steps, walk
+from vpatch.core.syntax import BLOCKS, Path, Spot, matches, same, steps, walk
+
+Change = Callable[[cst.CSTNode], cst.CSTNode]
 
 
 @cache
@@ -160,19 +162,15 @@ def runs(owner: Spot, pattern: Sequence[cst.CSTNode], *, exactly: bool = False) 
 
 
 def expressions(
-    owner: Spot,
-    pattern: cst.CSTNode,
-    *,
-    exactly: bool = True,
-    seen: Callable[[cst.CSTNode], cst.CSTNode] = lambda node: node,
+    source: Source, owner: Spot, pattern: cst.CSTNode, *, exactly: bool = True, seen: Change = lambda node: node
 ) -> list[Spot]:
     """List the outermost expressions in `owner` that match `pattern`, or equal it; `seen` changes them first."""
-    agree, strings = (same if exactly else matches), {cst.SimpleString, cst.ConcatenatedString}
-    kinds = strings if type(pattern) in strings else {type(pattern)}
+    agree = same if exactly else matches
+    kind = cst.BaseString if isinstance(pattern, cst.BaseString) else type(pattern)
     found: list[Spot] = []
-    for spot in walk(owner, evaluated_steps):
-        if type(spot.node) in kinds and not (found and inside(spot.path, found[-1].path)):
-            found.extend([spot] if agree(pattern, seen(spot.node)) else [])
+    for spot in source.expressions(owner).get(kind, ()):
+        if not (found and inside(spot.path, found[-1].path)) and agree(pattern, seen(spot.node)):
+            found.append(spot)
     return found
 
 

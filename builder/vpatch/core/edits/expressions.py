@@ -10,7 +10,7 @@ from vpatch.core.edits import CodeEdit, ModuleEdit, classify, marked, names_read
 from vpatch.core.marks import carrier
 from vpatch.core.parse import Lost, Source
 from vpatch.core.select import block, expression, expressions, inside, nearest, scopes
-from vpatch.core.syntax import Path, Spot, along, same
+from vpatch.core.syntax import Path, Spot, along, evaluated_steps, same, walk
 from vpatch.core.verdict import Finding, Found, Landed
 
 
@@ -27,8 +27,9 @@ class ReplaceExpr(CodeEdit):
 
     def _spots(self, source: Source) -> tuple[list[Spot], list[Spot]]:
         owners = self._owners(source)
-        old, new = ([s for o in owners for s in expressions(o, expression(e))] for e in (self.old, self.new))
-        if expressions(Spot((), expression(self.new)), expression(self.old)):
+        old, new = ([s for o in owners for s in expressions(source, o, expression(e))] for e in (self.old, self.new))
+        inner = walk(Spot((), expression(self.new)), evaluated_steps)
+        if any(same(expression(self.old), spot.node) for spot in inner):
             return [s for s in old if not any(inside(s.path, n.path) for n in new)], new
         return old, [n for n in new if not any(inside(n.path, s.path) for s in old)]
 
@@ -138,7 +139,7 @@ class AddKeyword(CodeEdit):
             own = given(call)
             return call.with_changes(args=[a for a in call.args if a not in own]) if own else call  # type: ignore[attr-defined]
 
-        calls = [spot for owner in owners for spot in expressions(owner, pattern, exactly=False, seen=without)]
+        calls = [spot for owner in owners for spot in expressions(source, owner, pattern, exactly=False, seen=without)]
         done = []
         for spot in calls:
             own = given(spot.node)

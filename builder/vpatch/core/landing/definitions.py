@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ class Module:
     scope: Scope
     replaced: Sequence[Replacement]
 
-    @property
+    @cached_property
     def defers_annotations(self) -> bool:
         """Whether annotations are not evaluated when a definition runs (PEP 563)."""
         return any(

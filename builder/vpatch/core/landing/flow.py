@@ -7,11 +7,11 @@ False` or `if TYPE_CHECKING`) are left out.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 Names: TypeAlias = frozenset[str]
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -93,15 +93,12 @@ def bound_by(node: ast.AST) -> Iterator[str]:
 
 def header(node: ast.AST) -> list[ast.AST]:
     """List the nodes directly below a node, except its blocks and the body of a lambda, which runs later."""
-    blocks: tuple[str, ...] = ("body",) if isinstance(node, ast.Lambda) else ()
-    if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
-        blocks = BLOCKS
-    return _below(node, _without(node._fields, blocks))
+    return _below(node, _header_fields(cast("Hashable", type(node))))
 
 
 def children(node: ast.AST) -> list[ast.AST]:
     """List the nodes directly below a node, except contexts and operators, which are leaves."""
-    return _below(node, _without(node._fields, ()))
+    return _below(node, _fields(cast("Hashable", type(node))))
 
 
 def _below(node: ast.AST, fields: Sequence[str]) -> list[ast.AST]:
@@ -116,8 +113,15 @@ def _below(node: ast.AST, fields: Sequence[str]) -> list[ast.AST]:
 
 
 @cache
-def _without(fields: tuple[str, ...], blocks: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in fields if name not in {"ctx", "op", "ops", *blocks})
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(name for name in kind._fields if name not in {"ctx", "op", "ops"})
+
+
+@cache
+def _header_fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    holds_blocks = issubclass(kind, ast.stmt | ast.ExceptHandler | ast.match_case)
+    blocks = BLOCKS if holds_blocks else ("body",) if issubclass(kind, ast.Lambda) else ()
+    return tuple(name for name in kind._fields if name not in {"ctx", "op", "ops", *blocks})
 
 
 def blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
