@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import TypeAlias
 
 from vpatch.core import cst
 from vpatch.core.parse import Lost, Source
 from vpatch.core.syntax import BLOCKS, Path, Spot, matches, same, steps, walk
 
-Change = Callable[[cst.CSTNode], cst.CSTNode]
+Change: TypeAlias = "Callable[[cst.CSTNode], cst.CSTNode]"
 
 
 @cache

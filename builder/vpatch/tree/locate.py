@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from vpatch.errors import Failure, Problem, cause, naming
 
+_PATIENCE = 60
+
 # find_spec of a top-level package imports nothing. `python -c` also searches the current folder, which programs do not.
 _ASK = """
 import sys
@@ -111,12 +113,12 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
         return _named(where) if tree else _imported_by(where)
 
 
-def ask(python: Path, script: str, *arguments: str, patience: float = 60) -> Any:
-    """Run a script in an interpreter for at most `patience` seconds; parse its last line as JSON."""
+def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
+    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON."""
     import json
     import subprocess
 
-    command = [str(python), "-c", script, *arguments]
+    patience, command = patience or _PATIENCE, [str(python), "-c", script, *arguments]
     try:
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=patience, check=False
