@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.conftest import Program, Trees
 
@@ -38,8 +40,13 @@ def wheel_of(tree: Path, target: Path) -> Path:
 
 
 def test_the_cache_keeps_its_bytes(
-    vpatch: Program, pristine: Trees, tmp_path: Path, contents: Callable[[Path], object]
+    vpatch: Program,
+    pristine: Trees,
+    tmp_path: Path,
+    contents: Callable[[Path], object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # else nothing could be left of what `verify` imports
     environment, cache = tmp_path / "environment", tmp_path / "cache"
     wheel = wheel_of(pristine("0.20.2"), tmp_path / "vllm-0.20.2-py3-none-any.whl")
     uv(cache, "venv", "--python", sys.executable, environment)

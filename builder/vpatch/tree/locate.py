@@ -114,11 +114,11 @@ def locate(tree: Path | None, python: Path | None = None) -> Tree:
 
 
 def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
-    """Run a script in an interpreter for at most `patience` seconds (60 by default); parse its last line as JSON."""
+    """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON."""
     import json
     import subprocess
 
-    patience, command = patience or _PATIENCE, [str(python), "-c", script, *arguments]
+    patience, command = patience or _PATIENCE, [str(python), "-B", "-c", script, *arguments]
     try:
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=patience, check=False
