@@ -15,7 +15,7 @@ from functools import cached_property
 
 from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
-from vpatch.core.syntax import Path, Spot, along, evaluated_steps, splice, walk
+from vpatch.core.syntax import Path, Spot, along, evaluated_steps, kind_of, splice, walk
 from vpatch.core.verdict import Finding
 
 _LABEL = "vpatch:elided:"
@@ -58,11 +58,11 @@ class Source:
         return restore(self.module.bytes, self.elided, self.module.encoding)
 
     def expressions(self, owner: Spot) -> Mapping[type, Sequence[Spot]]:
-        """Return the expressions in `owner` by class, strings by `BaseString`; edits of one function share the walk."""
+        """Return the expressions in `owner` by `kind_of`; edits of one function share the walk."""
         if owner.path not in self._walked:
             found = self._walked[owner.path] = defaultdict(list)
             for spot in walk(owner, evaluated_steps):
-                found[cst.BaseString if isinstance(spot.node, cst.BaseString) else type(spot.node)].append(spot)
+                found[kind_of(spot.node)].append(spot)
         return self._walked[owner.path]
 
     def put(self, path: Path, *new: cst.CSTNode) -> Source:

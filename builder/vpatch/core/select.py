@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from vpatch.core import cst
 from vpatch.core.parse import Lost, Source
-from vpatch.core.syntax import BLOCKS, Path, Spot, matches, same, steps, walk
+from vpatch.core.syntax import BLOCKS, Path, Spot, kind_of, matches, same, steps, walk
 
 Change: TypeAlias = "Callable[[cst.CSTNode], cst.CSTNode]"
 
@@ -167,9 +167,8 @@ def expressions(
 ) -> list[Spot]:
     """List the outermost expressions in `owner` that match `pattern`, or equal it; `seen` changes them first."""
     agree = same if exactly else matches
-    kind = cst.BaseString if isinstance(pattern, cst.BaseString) else type(pattern)
     found: list[Spot] = []
-    for spot in source.expressions(owner).get(kind, ()):
+    for spot in source.expressions(owner).get(kind_of(pattern), ()):
         if not (found and inside(spot.path, found[-1].path)) and agree(pattern, seen(spot.node)):
             found.append(spot)
     return found

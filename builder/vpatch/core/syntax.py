@@ -51,8 +51,9 @@ def is_node(value: object) -> TypeGuard[cst.CSTNode]:
     return known
 
 
-def _is_string(kind: type) -> bool:
-    return kind in (cst.SimpleString, cst.ConcatenatedString)
+def kind_of(node: object) -> type:
+    """Return a node's class; `BaseString` for a string literal, concatenated or not."""
+    return cst.BaseString if type(node) in (cst.SimpleString, cst.ConcatenatedString) else type(node)
 
 
 def _is_block(kind: type) -> bool:
@@ -105,7 +106,7 @@ def _same(pattern: object, found: object, *, holes: bool) -> bool:
     kind, other = type(pattern), type(found)
     if holes and kind is cst.Ellipsis and isinstance(found, cst.BaseExpression):
         return True
-    if _is_string(kind) and _is_string(other):
+    if kind_of(pattern) is cst.BaseString is kind_of(found):
         value = evaluated(pattern)
         if value is not None or evaluated(found) is not None:
             return value == evaluated(found)
@@ -132,7 +133,7 @@ def fingerprint(node: cst.CSTNode) -> str:
     def spell(value: object) -> str:
         if is_node(value):
             kind = type(value)
-            if _is_string(kind) and (text := evaluated(value)) is not None:
+            if kind_of(value) is cst.BaseString and (text := evaluated(value)) is not None:
                 return repr(text)
             if _is_block(kind):
                 return spell(statements(value))
@@ -173,7 +174,7 @@ def evaluated_steps(node: cst.CSTNode) -> list[tuple[Step, cst.CSTNode]]:
     return [
         (step, child)
         for step, child in steps(node)
-        if step[0] not in _NAMES and not (joined and _is_string(type(child)))
+        if step[0] not in _NAMES and not (joined and kind_of(child) is cst.BaseString)
     ]
 
 
