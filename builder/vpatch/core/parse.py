@@ -45,11 +45,15 @@ class Lost(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """One parsed module; `elided` is the code that placeholders replace."""
+    """One parsed module; `elided` is the code that placeholders replace.
+
+    `names` has the qualified names of all definitions, once an error message asked for them.
+    """
 
     file: str
     module: cst.Module
     elided: tuple[str, ...] = ()
+    names: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     _walked: dict[Path, dict[type, list[Spot]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

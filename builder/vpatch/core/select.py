@@ -134,8 +134,10 @@ def scopes(source: Source, scope: str, within: Sequence[str] = ()) -> list[Spot]
 def _nearest_name(source: Source, scope: str) -> str:
     import difflib
 
-    whole = cst.parse_module(source.bytes)  # without placeholders
-    near = difflib.get_close_matches(scope, [name for name, _ in names(Spot((), whole))], 1, 0.6)
+    if not source.names:  # each edit and predicate that looks for the name would parse the whole module again
+        whole = cst.parse_module(source.bytes)  # without placeholders
+        source.names.extend(name for name, _ in names(Spot((), whole)))
+    near = difflib.get_close_matches(scope, source.names, 1, 0.6)
     return f"; nearest: {near[0]!r}" if near else ""
 
 
