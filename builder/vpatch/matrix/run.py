@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -112,6 +113,12 @@ class _Jobs:
         return replace(row, cells=tuple(clashing.get(c.verdict.id, c) for c in cells), problems=both.problems)
 
 
+def _stop_writing(pool: Executor) -> None:
+    """End the writing of jobs whose readers have ended, which Python before 3.11.5 would wait for (gh-94777)."""
+    if sys.version_info < (3, 11, 5) and (queue := getattr(pool, "_call_queue", None)):
+        queue._reader.close()
+
+
 @contextmanager
 def _worker_pool(rows: int) -> Iterator[Executor]:
     """Start worker processes; after a failure, jobs that have not begun are dropped."""
@@ -123,8 +130,10 @@ def _worker_pool(rows: int) -> Iterator[Executor]:
         except KeyboardInterrupt:
             for process in active_children():  # else the pool would wait for all jobs
                 process.kill()
+            _stop_writing(pool)
             raise
         except BrokenProcessPool as error:
+            _stop_writing(pool)
             cause = "it was killed; is there memory enough?"
             raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
         finally:
