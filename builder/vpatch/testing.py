@@ -84,12 +84,13 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
     shutil.copytree(root, pristine, copy_function=_link)
     store, chosen = SitePackages(locate(root)), select(discover(), (overlay,))
 
-    (found,) = Engine(chosen).status(store.tree.read)
+    engine = Engine(chosen)
+    (found,) = engine.status(store.tree.read)
     told = "; ".join([found.because, *map(str, found.problems)])
     _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {told}")
     _hold(case.says in told, f"{case.says!r} is not in: {told}")
 
-    changeset, changed = apply(store, chosen)
+    changeset, changed = apply(store, chosen, engine)
     (after,) = changeset.after
     _hold(bool(changed) == (case.before is State.PENDING), f"{case.before}, and yet it wrote {changed}")
     _hold(bool(changed) or not _differences(root, pristine), "it says that it wrote nothing, and it did")
@@ -98,12 +99,12 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
         for file, text in case.result.items():
             got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
             _hold(got == ast.dump(ast.parse(text), indent=1), f"{file} is not what it should be:\n{got}")
-        _hold(apply(store, chosen)[1] == (), "the second run wrote something")
-        problems = verify(store.tree, chosen, asked=True, python=None).problems
+        _hold(apply(store, chosen, engine)[1] == (), "the second run wrote something")
+        problems = verify(store.tree, chosen, asked=True, python=None, engine=engine).problems
         _hold(not problems, "\n".join(map(str, problems)))
         applied = scratch / "applied"
         shutil.copytree(root, applied, copy_function=_link)
-        revert(store, chosen, None)
+        revert(store, chosen, None, engine)
         _hold(not (left := _differences(root, pristine)), f"revert left {left}")
         return applied
     return root

@@ -67,7 +67,9 @@ class Verified:
     notes: tuple[str, ...] = ()
 
 
-def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: Path | None) -> Verified:
+def verify(
+    tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: Path | None, engine: Engine | None = None
+) -> Verified:
     """Check every overlay of `overlays` that is applied, wholly or in part.
 
     Args:
@@ -77,9 +79,10 @@ def verify(tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: P
         python: an interpreter that must import exactly these files, and run their functions that were changed. A module
             that it cannot import is a problem if changed code raised the error. It is a note if the error may come from
             a package, library, device or compiled extension that is missing, or from other code.
+        engine: an engine that has these overlays, to share what it has parsed.
     """
     seen = Reads(tree)
-    verdicts = Engine(overlays).status(seen.read)
+    verdicts = (engine or Engine(overlays)).status(seen.read, overlays)
     touched = [[file for file in one.files if one.id in marks_in(seen.read(file) or b"")] for one in verdicts]
     problems = [
         p for one, files in zip(verdicts, touched, strict=True) for p in _unapplied(tree, one, files, asked=asked)
