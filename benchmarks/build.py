@@ -33,9 +33,9 @@ import docker
 import requests
 
 from benchmarks.base import STEPS, VERSION, load_base
-from tests.image.dockerd import docker_engine, missing
-from tests.image.registries import serving
+from tests.image.servers import ENGINE, docker_engine, docker_registry
 from tests.image.standin import SITE
+from tests.needs import lacking
 
 ROOT = Path(__file__).parents[1]
 BASE = f"vllm/vllm-openai:v{VERSION}"
@@ -138,13 +138,13 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=600, help="size of the base")
     options = parser.parse_args()
-    if lacks := missing():
-        raise SystemExit(lacks)
+    if lacks := lacking(*ENGINE):
+        raise SystemExit(f"needs {lacks}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "engine").mkdir()
         address = stack.enter_context(docker_engine(folder / "engine"))
-        host = stack.enter_context(serving(folder / "registry", ""))
+        host = stack.enter_context(docker_registry(folder / "registry", ""))
         client = docker.DockerClient(base_url=address, timeout=600)
         stack.callback(client.close)
         session = Session(client, address, host, folder / "context")

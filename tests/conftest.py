@@ -17,14 +17,32 @@ from typing import Any, Protocol
 import pytest
 from vpatch.cli import main
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
 from vpatch.testing import release
 from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
-ROOT = Path(__file__).parents[1]
-CACHE = ROOT / ".cache"
+from tests.engines import _bounded, _shared, engine_of, fresh_engine
+from tests.forks import output
+from tests.paths import CACHE, ROOT
+from tests.session import (
+    pytest_collection_modifyitems,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = [
+    "CACHE",
+    "ROOT",
+    "_bounded",
+    "_shared",
+    "fresh_engine",
+    "pytest_collection_modifyitems",
+    "pytest_sessionstart",
+    "pytest_terminal_summary",
+    "pytest_xdist_make_scheduler",
+]
 
 Trees = Callable[..., Path]
 
@@ -143,9 +161,19 @@ def process() -> Process:
 
 
 @pytest.fixture(scope="session")
+def child() -> Process:
+    """`child("status", tree)`: run the program in a fork of this process, see `tests.forks`."""
+
+    def run(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
+        return Ran(*output(*arguments, env=env))
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     """`slim("0.21.0")`: RECORD and the files that overlays read, of a pristine release. Do not modify it."""
-    files = set(Engine(discover()).files)
+    files = set(engine_of(discover()).files)
     wanted = files | {f"{parent}/__init__.py" for file in files for parent in Path(file).parents}
     made: dict[str, Path] = {}
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
+import pytest
 from packaging.specifiers import SpecifierSet
 from vpatch.core.catalogue import discover
+from vpatch.testing import Case
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
 
 RELEASES = (
     *("0.18.0", "0.18.1", "0.19.0", "0.19.1", "0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0"),
     *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"),
     "0.33.0",
 )
+
+FIRST = ("0.18.0", "0.20.2", "0.21.0", "0.26.0", "0.31.0", "0.33.0")
+"""The releases of the first tier: together they have every shape and state of every part of every overlay."""
 
 FACTS: Mapping[str, Mapping[str, str]] = {
     item.id: {span: what.partition(":")[0] for span, what in item.overlay.releases.items()}
@@ -30,6 +39,22 @@ def fact(overlay: str, release: str) -> str:
 def said(ranges: Mapping[str, str], release: str) -> Iterator[str]:
     """Yield the values of the version ranges that contain a release."""
     return (what for span, what in ranges.items() if SpecifierSet(span).contains(release))
+
+
+def tiered(releases: Iterable[str]) -> list[str | ParameterSet]:
+    """Return releases as test parameters; those that are not in `FIRST` are of the deep tier."""
+    return [one if one in FIRST else pytest.param(one, marks=pytest.mark.deep) for one in releases]
+
+
+def cases(table: Iterable[Case]) -> list[ParameterSet]:
+    """Return the cases of an overlay as test parameters.
+
+    A pristine tree of a release that is not in `FIRST` is of the deep tier. A changed one stays: each is of its kind.
+    """
+    return [
+        pytest.param(one, marks=() if one.replace or one.release in FIRST else pytest.mark.deep, id=f"{number}-{one}")
+        for number, one in enumerate(table)
+    ]
 
 
 def pending(overlay: str) -> tuple[str, ...]:

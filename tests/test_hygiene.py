@@ -1,35 +1,32 @@
-"""Checks of the repository itself: style, types, workflows and README's commands."""
+"""Checks of the repository itself that no tool makes: pins, sizes, README's commands. The tools: tests/__main__.py."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from radon.complexity import cc_visit
 
-ROOT = Path(__file__).parents[1]
-WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
-
-CHECKS = {
-    "ruff": ("ruff", "check", "."),
-    "format": ("ruff", "format", "--check", "."),
-    "mypy": ("mypy",),
-    "schema": ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS),
-    "updates": ("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml"),
-    "zizmor": ("zizmor", "--offline", "--quiet", *WORKFLOWS, ".github/dependabot.yml"),
-}
+import tests.__main__
+from tests.__main__ import ROOT, WORKFLOWS, failure
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_check(name: str) -> None:
-    tool, *arguments = CHECKS[name]
-    command = [str(Path(sys.executable).with_name(tool)), *arguments]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_a_check_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import os\n")
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "F401" in failure(("ruff", "check", "--isolated", str(tmp_path)))
+    assert failure(("ruff", "check", "--isolated", "tests/__main__.py")) == ""
+
+
+@pytest.mark.parametrize(("argument", "code"), [("no-such-command", 1), ("--version", 0)])
+def test_a_failing_check_fails_the_run(argument: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tests.__main__, "CHECKS", {"one": ("ruff", argument)})
+
+    assert tests.__main__.main("--version") == code
 
 
 def test_every_action_is_pinned_by_commit() -> None:
@@ -42,12 +39,53 @@ def test_every_action_is_pinned_by_commit() -> None:
         assert re.fullmatch(r" # v[\d.]+", comment), f"{action} does not say its version"
 
 
-def test_ci_runs_the_test_command_of_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("arguments", "printed", "code"),
+    [
+        ((), "echo one\none\necho two\ntwo\n", 0),
+        (("first",), "echo one\none\n", 0),
+        (("deep",), "echo two\ntwo\n", 0),
+        (("third",), "", 2),
+    ],
+)
+def test_ci_runs_the_commands_of_the_documents(
+    arguments: tuple[str, ...], printed: str, code: int, tmp_path: Path
+) -> None:
+    ran = documented(
+        tmp_path, {"README.md": ("tests", "echo one"), "tests/README.md": ("deep", "echo two")}, *arguments
+    )
 
-    assert re.search(r"<!-- tests -->\n```sh\n.*pytest.*\n```", readme, re.DOTALL)
-    assert "<!-- tests -->" in (ROOT / ".ci/run").read_text()
-    assert all(".ci/run" in (ROOT / path).read_text() for path in WORKFLOWS if path.endswith("ci.yml"))
+    assert (ran.returncode, ran.stdout) == (code, printed)
+
+
+def test_ci_stops_where_the_first_tier_fails(tmp_path: Path) -> None:
+    ran = documented(tmp_path, {"README.md": ("tests", "exit 7"), "tests/README.md": ("deep", "echo two")})
+
+    assert (ran.returncode, ran.stdout) == (7, "exit 7\n")
+
+
+def test_the_documents_have_the_commands() -> None:
+    for document, mark, end in (("README.md", "tests", "-m tests"), ("tests/README.md", "deep", "-m deep")):
+        assert re.search(rf"\n<!-- {mark} -->\n```sh\n[^`]*{end}\n```", (ROOT / document).read_text())
+    jobs = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert ".ci/run first\n" in jobs
+    assert ".ci/run deep\n" in jobs
+
+
+def documented(
+    folder: Path, commands: Mapping[str, tuple[str, str]], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `.ci/run` in a repository whose documents have these commands, without installing anything."""
+    for document, (mark, command) in commands.items():
+        (folder / document).parent.mkdir(parents=True, exist_ok=True)
+        (folder / document).write_text(f"# One\n\n<!-- {mark} -->\n```sh\n{command}\n```\n\n```sh\nexit 1\n```\n")
+    for script, text in ((".ci/run", (ROOT / ".ci/run").read_text()), ("bin/apt-get", "#!/bin/sh\n")):
+        (folder / script).parent.mkdir()
+        (folder / script).write_text(text)
+        (folder / script).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    run = [str(folder / ".ci/run"), *arguments]
+    return subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
 
 
 @pytest.mark.parametrize("folder", ["builder", "patches"])

@@ -1,4 +1,4 @@
-"""The workflow that publishes images: its matrix and its permissions. `tests/image/test_publish.py` runs its steps."""
+"""The workflow that publishes images: its matrix and permissions. `image/registry/test_publish.py` runs its steps."""
 
 from __future__ import annotations
 

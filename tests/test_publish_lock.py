@@ -78,7 +78,7 @@ def test_the_script_installs_only_what_is_locked() -> None:
     assert INSTALL.stat().st_mode & 0o111
 
 
-@pytest.mark.parametrize("name", ["publish-image", "publish", "ci", "matrix", "watch"])
+@pytest.mark.parametrize("name", ["publish-image", "publish", "ci", "watch"])
 def test_jobs_that_may_write_packages_install_by_the_script(name: str) -> None:
     jobs = workflow(name)["jobs"]
     able = {job for job, about in jobs.items() if about.get("permissions", {}).get("packages") == "write"}

@@ -89,7 +89,7 @@ class Faults:
 
     @staticmethod
     def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object) -> object:
+        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
             spoil(store.tree.root)
             return changing.apply(store, overlays)  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ class Faults:
 
     @staticmethod
     def writes_where_nothing_is_pending(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object) -> object:
+        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
             return changing.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -106,7 +106,7 @@ class Faults:
 
     @staticmethod
     def writes_each_time(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object) -> object:
+        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
             return changing.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
 
         monkeypatch.setattr(testing, "apply", apply)
@@ -114,7 +114,7 @@ class Faults:
 
     @staticmethod
     def leaves_the_state(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object) -> object:
+        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
             changeset, changed = changing.apply(store, overlays)  # type: ignore[arg-type]
             return type(changeset)(changeset.before, changeset.before, {}, ()), changed
 
@@ -123,7 +123,7 @@ class Faults:
 
     @staticmethod
     def spoils_what_it_applied(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object) -> object:
+        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
             result = changing.apply(store, overlays)  # type: ignore[arg-type]
             if result[1]:
                 spoil(store.tree.root, INTERFACE)
@@ -139,7 +139,7 @@ class Faults:
 
     @staticmethod
     def reverts_too_little(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def revert(store: SitePackages, installed: object, overlays: object) -> None:
+        def revert(store: SitePackages, installed: object, overlays: object, _engine: object) -> None:
             changing.revert(store, installed, None)  # type: ignore[arg-type]
             spoil(store.tree.root)
 
@@ -148,7 +148,7 @@ class Faults:
 
     @staticmethod
     def reverts_too_much(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def revert(store: SitePackages, installed: object, overlays: object) -> None:
+        def revert(store: SitePackages, installed: object, overlays: object, _engine: object) -> None:
             changing.revert(store, installed, None)  # type: ignore[arg-type]
             (store.tree.root / INTERFACE).unlink()
 

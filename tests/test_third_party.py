@@ -6,14 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.processes import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.conftest import Contents, Process, Ran, Trees
+    from tests.conftest import Contents, Process, Program, Ran, Trees
 
 SOURCE = Path(__file__).with_name("third_party")
 OURS, THEIRS = "turboquant-hybrid", "machine-names"
@@ -25,16 +27,8 @@ PACKAGE = "vpatch_machine_names"
 def install(source: Path, target: Path) -> None:
     """Build and install a distribution into a folder, with the build tools of this environment."""
     options = ["--quiet", "--offline", "--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable]
-    command = [
-        str(Path(sys.executable).with_name("uv")),
-        "pip",
-        "install",
-        *options,
-        "--target",
-        str(target),
-        str(source),
-    ]
-    subprocess.run(command, check=True)
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "pip", "install", *options, "--target", target, source], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +39,26 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "target"
 
 
-class Both(Protocol):
-    def __call__(self, *arguments: str | Path) -> Ran: ...
+@pytest.fixture
+def both(process: Process, installed: Path) -> Program:
+    """Run the program as a process of an environment that has both distributions."""
+    return lambda *arguments: process(*arguments, env={**UNWATCHED, "PYTHONPATH": str(installed)})
 
 
 @pytest.fixture
-def both(process: Process, installed: Path) -> Both:
-    """Run the program in an environment that has both distributions."""
-    env = {"PYTHONPATH": str(installed), "SOURCE_DATE_EPOCH": "1700000000"}
-    return lambda *arguments: process(*arguments, env=env)
+def here(vpatch: Program, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Run the program in this process, which then has both distributions."""
+
+    def run(*arguments: str | Path) -> Ran:
+        with monkeypatch.context() as patch:
+            patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+            patch.syspath_prepend(str(installed))
+            return vpatch(*arguments)
+
+    return run
 
 
-def test_list_and_show(both: Both) -> None:
+def test_list_and_show(both: Program) -> None:
     listed = {item["id"]: item for item in both("list", "--json").json["overlays"]}
 
     assert listed[THEIRS]["origin"] == "vpatch-machine-names 1.2.3"
@@ -66,7 +68,7 @@ def test_list_and_show(both: Both) -> None:
     assert "from vpatch-machine-names 1.2.3\n\nKnow a machine by its other names, too.\n\nDebian says" in shown
 
 
-def test_their_overlay_alone(both: Both, linked: Trees, slim: Trees) -> None:
+def test_their_overlay_alone(both: Program, here: Program, linked: Trees, slim: Trees) -> None:
     tree = linked("0.20.2")
 
     ran = both("apply", tree, "--overlay", THEIRS, "--json")
@@ -74,15 +76,15 @@ def test_their_overlay_alone(both: Both, linked: Trees, slim: Trees) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.json["changed"] == ["vllm-0.20.2.dist-info/RECORD", COMPANION, INTERFACE]
     assert "machine = machine_name(platform.machine())  # vpatch: machine-names\n" in (tree / INTERFACE).read_text()
-    states = {i["id"]: i["state"] for i in both("status", tree, "--json").json["overlays"]}
+    states = {i["id"]: i["state"] for i in here("status", tree, "--json").json["overlays"]}
     assert (states.pop(THEIRS), states[OURS]) == ("applied", "pending")
     assert "applied" not in states.values()
-    assert both("verify", tree).code == 0
-    assert both("revert", tree, "--overlay", THEIRS).code == 0
+    assert here("verify", tree).code == 0
+    assert here("revert", tree, "--overlay", THEIRS).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
-def test_any_order_gives_the_same_bytes(both: Both, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+def test_any_order_gives_the_same_bytes(here: Program, linked: Trees, contents: Callable[[Path], Contents]) -> None:
     orders = {
         "at once": [[OURS, THEIRS]],
         "ours first": [[OURS], [THEIRS]],
@@ -93,7 +95,7 @@ def test_any_order_gives_the_same_bytes(both: Both, linked: Trees, contents: Cal
     for name, runs in orders.items():
         tree = linked("0.20.2", name)
         for ids in runs:
-            ran = both("apply", tree, *(word for name in ids for word in ("--overlay", name)))
+            ran = here("apply", tree, *(word for name in ids for word in ("--overlay", name)))
             assert (ran.code, ran.err) == (0, "")
         results.append(contents(tree))
 
@@ -102,36 +104,36 @@ def test_any_order_gives_the_same_bytes(both: Both, linked: Trees, contents: Cal
 
 @pytest.mark.parametrize(("goes", "stays"), [(OURS, THEIRS), (THEIRS, OURS)])
 def test_reverting_one_keeps_the_other(
-    both: Both, linked: Trees, slim: Trees, contents: Callable[[Path], Contents], goes: str, stays: str
+    here: Program, linked: Trees, slim: Trees, contents: Callable[[Path], Contents], goes: str, stays: str
 ) -> None:
     alone, tree = linked("0.20.2", "alone"), linked("0.20.2", "both")
-    assert both("apply", alone, "--overlay", stays).code == 0
-    assert both("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
+    assert here("apply", alone, "--overlay", stays).code == 0
+    assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
 
-    assert both("revert", tree, "--overlay", goes).code == 0
+    assert here("revert", tree, "--overlay", goes).code == 0
 
     assert contents(tree) == contents(alone)
-    assert both("verify", tree, "--overlay", stays).code == 0
-    assert both("revert", tree).code == 0
+    assert here("verify", tree, "--overlay", stays).code == 0
+    assert here("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
 def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
-    both: Both, process: Process, linked: Trees, slim: Trees
+    here: Program, vpatch: Program, linked: Trees, slim: Trees
 ) -> None:
     """Once the distribution is gone, vpatch cannot recompute its changes; they stay until everything is reverted."""
     tree = linked("0.20.2")
-    assert both("apply", tree).code == 0
+    assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
 
-    again = process("apply", tree, "--json")
+    again = vpatch("apply", tree, "--overlay", OURS, "--json")
     assert (again.code, again.json["changed"]) == (0, [])
-    assert process("verify", tree).code == 0
-    ran = process("revert", tree, "--overlay", OURS)
+    assert vpatch("verify", tree).code == 0
+    ran = vpatch("revert", tree, "--overlay", OURS)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("cannot keep: vllm/")
     assert ran.err.endswith(f": {THEIRS} is in it, and is not installed\n")
-    assert both("verify", tree).code == 0
-    assert process("revert", tree).code == 0
+    assert here("verify", tree).code == 0
+    assert vpatch("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 

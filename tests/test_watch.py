@@ -20,6 +20,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.matrix.git_server import git
+from tests.needs import need
+from tests.processes import UNWATCHED
 from tests.workflows import step, workflow
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def checkout(tmp_path: Path) -> Path:
 def bash(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", "-e", "-c", script]
     return subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        command, cwd=folder, env={**os.environ, **UNWATCHED, **environment}, capture_output=True, text=True, check=False
     )
 
 
@@ -126,7 +128,14 @@ def maimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
-@pytest.mark.parametrize(("ref", "only"), [("main", ""), ("", f"--vllm {RELEASE}")], ids=["main", "releases"])
+@pytest.mark.parametrize(
+    ("ref", "only"),
+    [
+        pytest.param("main", f"--overlay {OVERLAY}", id="main"),
+        pytest.param("main", "", id="all overlays", marks=pytest.mark.deep),
+        pytest.param("", f"--vllm {RELEASE}", id="releases", marks=pytest.mark.deep),  # from the real index
+    ],
+)
 def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str, only: str) -> None:
     """The step fails and names the cell."""
     row = ref or RELEASE
@@ -151,7 +160,16 @@ def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str,
     assert (changed["vllm"], changed["overlay"], changed["kind"]) == (row, OVERLAY, "worse")
 
 
-@pytest.mark.parametrize("ref", ["v0.20.1", '"; touch done; "', "$(touch done)", "--upload-pack=touch done", "`id`"])
+@pytest.mark.parametrize(
+    "ref",
+    [
+        "--upload-pack=touch done",
+        *(
+            pytest.param(ref, marks=pytest.mark.deep)
+            for ref in ("v0.20.1", '"; touch done; "', "$(touch done)", "`id`")
+        ),
+    ],
+)
 def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     """A ref chosen by hand opens no issue; a value that is no ref is reported and never executed."""
     found = look(checkout, ref, vllm)
@@ -229,7 +247,6 @@ OTHERS = [{"number": 4, "title": "watch: vLLM's main branch", "body": "x"}, {"nu
 OURS = {"number": 7, "title": TITLE}
 
 
-@pytest.mark.skipif(not shutil.which("jq"), reason="the stand-in for gh wants jq")
 @pytest.mark.parametrize(
     ("found", "issues", "asked"),
     [
@@ -251,6 +268,7 @@ OURS = {"number": 7, "title": TITLE}
     ],
 )
 def test_the_issue(tmp_path: Path, found: str, issues: list[dict[str, Any]], asked: list[list[str]]) -> None:
+    need("jq")
     assert tell(tmp_path, found, issues) == [["issue", *one] for one in asked]
 
 

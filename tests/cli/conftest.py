@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,5 +27,5 @@ def copied(slim: Trees, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def whole(pristine: Trees, tmp_path: Path) -> Path:
-    """A copy of all of 0.20.2."""
-    return shutil.copytree(pristine("0.20.2"), tmp_path / "whole")
+    """All of 0.20.2, made of hard links to the pristine release. Replace files; never write into them."""
+    return shutil.copytree(pristine("0.20.2"), tmp_path / "whole", copy_function=os.link)

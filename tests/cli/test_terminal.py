@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from vpatch import api
+
+from tests.forks import ended, output, start
 
 if TYPE_CHECKING:
     from tests.conftest import Process, Program, Trees
@@ -19,24 +22,22 @@ ONLY = ("--overlay", HYBRID)
 ESCAPE = "\x1b["
 BASH = r"""
 eval "$(_VPATCH_COMPLETE=bash_source vpatch)"
-COMP_WORDS=("$@")
-COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
-_vpatch_completion vpatch
-printf '%s\n' "${COMPREPLY[@]}"
+for line in "$@"; do
+    read -ra COMP_WORDS <<< "$line"
+    [[ $line != *' ' ]] || COMP_WORDS+=('')
+    COMPREPLY=()
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _vpatch_completion vpatch
+    echo "${COMPREPLY[*]}"
+done
 """
 
 
 def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdout: int | None = None) -> str:
     """Run the program on a pseudo-terminal and return what appears there. `stdout` may go elsewhere."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "150", **(env or {})}
-    run = subprocess.Popen(
-        [sys.executable, "-m", "vpatch", *map(str, arguments)],
-        stdin=theirs,
-        stdout=theirs if stdout is None else stdout,
-        stderr=theirs,
-        env=environment,
-    )
+    streams = (theirs, theirs if stdout is None else stdout, theirs)
+    child = start(*arguments, streams=streams, env={"TERM": "xterm-256color", "COLUMNS": "150", **(env or {})})
     os.close(theirs)
     seen = b""
     while True:
@@ -48,12 +49,12 @@ def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdou
             break
         seen += data
     os.close(ours)
-    run.wait(timeout=60)
+    ended(child)
     return seen.decode()
 
 
-def test_a_pipe_gets_plain_lines(process: Process, pristine: Trees) -> None:
-    ran = process("status", pristine("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
+def test_a_pipe_gets_plain_lines(child: Process, slim: Trees) -> None:
+    ran = child("status", slim("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"{HYBRID}: pending: boundary-layers: upstream's code is as in 0.20; ")
@@ -61,8 +62,8 @@ def test_a_pipe_gets_plain_lines(process: Process, pristine: Trees) -> None:
     assert ESCAPE not in ran.out
 
 
-def test_a_terminal_gets_a_colored_table(pristine: Trees) -> None:
-    seen = on_terminal("status", pristine("0.20.2"), *ONLY)
+def test_a_terminal_gets_a_colored_table(slim: Trees) -> None:
+    seen = on_terminal("status", slim("0.20.2"), *ONLY)
 
     assert ESCAPE in seen
     head, *rows = seen.splitlines()
@@ -80,16 +81,16 @@ def test_a_terminal_gets_a_colored_table(pristine: Trees) -> None:
 
 
 @pytest.mark.parametrize(("value", "color"), [("1", False), ("", True)])
-def test_no_color(pristine: Trees, tmp_path: Path, value: str, *, color: bool) -> None:
+def test_no_color(slim: Trees, tmp_path: Path, value: str, *, color: bool) -> None:
     """By no-color.org: NO_COLOR counts if it is set and not empty."""
     env = {"NO_COLOR": value}
 
-    assert (ESCAPE in on_terminal("status", pristine("0.20.2"), env=env)) is color
+    assert (ESCAPE in on_terminal("status", slim("0.20.2"), *ONLY, env=env)) is color
     assert (ESCAPE in on_terminal("status", tmp_path, env=env)) is color
 
 
-def test_a_terminal_with_json_gets_json_only(pristine: Trees) -> None:
-    seen = on_terminal("status", pristine("0.20.2"), "--json")
+def test_a_terminal_with_json_gets_json_only(slim: Trees) -> None:
+    seen = on_terminal("status", slim("0.20.2"), *ONLY, "--json")
 
     assert seen.startswith('{"schema": 1, ')
     assert seen.count("\n") == 1
@@ -106,92 +107,64 @@ def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
 
 
 def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
-    assert "vllm 0.20.2" in on_terminal("fetch", "0.20.2", tmp_path / "tree", stdout=subprocess.DEVNULL)
+    with Path(os.devnull).open("wb") as nothing:
+        assert "vllm 0.20.2" in on_terminal("fetch", "0.20.2", tmp_path / "tree", stdout=nothing.fileno())
     assert (tmp_path / "tree/vllm").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (
-            ["vpatch", ""],
-            [
-                *("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "new", "matrix", "cache"),
-                *("plan", "build", "test", "inspect", "tag"),
-            ],
-        ),
-        (["vpatch", "re"], ["revert"]),
-        (["vpatch", "show", "turboquant-h"], [HYBRID]),
-        (["vpatch", "apply", "--overlay", "turboquant-h"], [HYBRID]),
-        (["vpatch", "apply", "--overlay", "nonsense"], [""]),
-        (["vpatch", "apply", "--ch"], ["--check"]),
-    ],
-)
-def test_bash_completes(words: list[str], expected: list[str]) -> None:
+def test_bash_completes() -> None:
+    completed = {
+        "vpatch ": "fetch status diff apply revert verify list show new matrix cache plan build test inspect tag",
+        "vpatch re": "revert",
+        "vpatch show turboquant-h": HYBRID,
+        "vpatch apply --overlay turboquant-h": HYBRID,
+        "vpatch apply --overlay nonsense": "",
+        "vpatch apply --ch": "--check",
+    }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    ran = subprocess.run(
-        ["bash", "--norc", "-euc", BASH, "bash", *words],
-        capture_output=True,
-        text=True,
-        env={"PATH": path},
-        check=False,
-    )
+    command = ["bash", "--norc", "-euc", BASH, "bash", *completed]
+    ran = subprocess.run(command, capture_output=True, text=True, env={"PATH": path}, check=False)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == expected
+    assert ran.stdout.splitlines() == list(completed.values())
 
 
 @pytest.mark.parametrize("overlays", ["", "turboquant"])
-def test_completion_of_a_broken_catalogue_is_quiet(
-    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlays: str
-) -> None:
+def test_completion_of_a_broken_catalogue_is_quiet(tmp_path: Path, overlays: str) -> None:
     (tmp_path / "broken-1.dist-info").mkdir()
     (tmp_path / "broken-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (tmp_path / "broken-1.dist-info/entry_points.txt").write_text("[vpatch.overlays]\nbroken = not_there\n")
-    env = {
-        "PYTHONPATH": str(tmp_path),
-        "_VPATCH_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"vpatch show {overlays}",
-        "COMP_CWORD": "2",
-    }
+    env = {"_VPATCH_COMPLETE": "bash_complete", "COMP_WORDS": f"vpatch show {overlays}", "COMP_CWORD": "2"}
 
-    ran = process(env=env)
+    code, out, err = output(env=env, first=lambda: sys.path.insert(0, str(tmp_path)))
 
-    assert (ran.code, ran.out.strip(), ran.err) == (0, "", "")
+    assert (code, out.strip(), err) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("list",),
-        ("show", HYBRID),
-        ("--help",),
-        ("--version",),
-        ("fetch", "--help"),
-        ("apply", "-h"),
-        ("revert", "TREE"),
-    ],
-)
-def test_libcst_is_imported_only_to_parse(patched: Trees, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    if "TREE" in arguments:  # hard links suffice, since vpatch replaces files instead of writing into them
-        subprocess.run(["cp", "-al", patched("0.20.2"), tmp_path / "tree"], check=True)
-        arguments = ("revert", str(tmp_path / "tree"))
-    code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
-    code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
-    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+IMPORTS = """
+import os, sys
+from vpatch.cli import main
 
-    assert ran.stderr == "0 False\n"
-    assert ran.stdout
+for command in sys.argv[1:]:
+    if os.fork() == 0:
+        sys.argv = ["vpatch", *command.split()]
+        try:
+            main()
+        except SystemExit as end:
+            print(command.split()[0], end.code, "libcst" in sys.modules, file=sys.stderr)
+            os._exit(0)
+    os.wait()
+"""
 
 
-def test_libcst_is_imported_by_commands_that_parse(pristine: Trees) -> None:
-    """The counterpart of the test above: commands that parse do import libcst."""
-    code = "import sys\nfrom vpatch.cli import main\ntry: main()\n"
-    code += "except SystemExit as end: print(end.code, 'libcst' in sys.modules, file=sys.stderr)"
-    command = [sys.executable, "-c", code, "status", str(pristine("0.20.2"))]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_libcst_is_imported_only_to_parse(linked: Trees, slim: Trees) -> None:
+    tree = linked("0.20.2")
+    assert api.apply(tree).changed
+    lean = ("list", f"show {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert {tree}")
+    commands = [*lean, f"status {slim('0.20.2')} --overlay {HYBRID}"]
+    ran = subprocess.run([sys.executable, "-c", IMPORTS, *commands], capture_output=True, text=True, check=True)
 
-    assert ran.stderr == "0 True\n"
+    assert ran.stderr.splitlines() == [*(f"{command.split()[0]} 0 False" for command in lean), "status 0 True"]
 
 
 def test_list_says_what_is_opt_in(vpatch: Program) -> None:

@@ -41,14 +41,14 @@ def wheel_of(tree: Path, target: Path) -> Path:
 
 def test_the_cache_keeps_its_bytes(
     vpatch: Program,
-    pristine: Trees,
+    slim: Trees,
     tmp_path: Path,
     contents: Callable[[Path], object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # else nothing could be left of what `verify` imports
     environment, cache = tmp_path / "environment", tmp_path / "cache"
-    wheel = wheel_of(pristine("0.20.2"), tmp_path / "vllm-0.20.2-py3-none-any.whl")
+    wheel = wheel_of(slim("0.20.2"), tmp_path / "vllm-0.20.2-py3-none-any.whl")
     uv(cache, "venv", "--python", sys.executable, environment)
     python = environment / "bin/python"
     uv(cache, "pip", "install", "--python", python, "--no-deps", "--link-mode", "hardlink", wheel)

@@ -24,6 +24,7 @@ from tests.snippets import FILE, applied, module, overlay
             "help_it",
         ),
         ("def f(a):\n    anchor()\n    del os\n", InsertAfter(FILE, "f", "anchor()", "print(os)"), "os"),
+        ("class f:\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "x: Unknown = 1"), "Unknown"),
     ],
 )
 def test_names_of_inner_scopes_bind_nothing_around_them(source: str, edit: Edit, name: str) -> None:

@@ -206,8 +206,11 @@ def test_an_import_of_another_part_must_not_be_hidden() -> None:
     assert "hides the import of `help_it`" in found.because
 
 
+KEEPING = "@dataclass\n@final\n@vp.register('a')\n@runtime_checkable\n@support_torch_compile"
+
+
 def test_an_unknown_class_decorator_is_noted() -> None:
-    source = dedent(CLASS).replace("class A", "@dataclass\n@vp.register('a')\n@changes(x)\nclass A")
+    source = dedent(CLASS).replace("class A", f"{KEEPING}\n@changes(x)\nclass A")
 
     (found,) = make(module(source), overlay(HELP, CALL)).after
 

@@ -17,7 +17,7 @@ from vpatch.errors import Failure
 
 from tests.conftest import Trees
 from tests.core.test_parse import elided
-from tests.releases import RELEASES
+from tests.releases import RELEASES, tiered
 from tests.snippets import FILE, make, overlay
 
 NEWER = "def f[T](): pass\nexcept_ = 1 if else\n"
@@ -158,7 +158,7 @@ def test_too_much_code(kind: str) -> None:
     assert peak - before < len(data) + (16 << 20)
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", tiered(RELEASES))
 def test_every_module_of_a_release_is_within_the_limits(
     release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +169,7 @@ def test_every_module_of_a_release_is_within_the_limits(
             nesting.bound(module.read_text("utf-8"))
 
 
+@pytest.mark.deep
 def test_memory_at_the_limit() -> None:
     """The worst known code, in a process with limited address space."""
     script = f"""

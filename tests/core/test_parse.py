@@ -171,8 +171,9 @@ def test_code_that_cannot_be_elided_safely_stays(data: bytes) -> None:
     assert elided(data, ()) == (data, ())
 
 
-def test_a_whole_release_comes_back(pristine: Callable[[str], Path]) -> None:
-    modules = sorted(pristine("0.20.2").glob("vllm/**/*.py"))
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.deep)])
+def test_a_whole_release_comes_back(pristine: Callable[[str], Path], every: int) -> None:
+    modules = sorted(pristine("0.20.2").glob("vllm/**/*.py"))[::every]
     left_out = 0
 
     for module in modules:
@@ -181,5 +182,5 @@ def test_a_whole_release_comes_back(pristine: Callable[[str], Path]) -> None:
         assert restore(rest, bodies, "utf-8") == data, module
         left_out += len(data) - len(rest)
 
-    assert len(modules) > 1500
-    assert left_out > 5_000_000
+    assert len(modules) * every > 1500
+    assert left_out * every > 5_000_000

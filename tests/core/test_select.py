@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import libcst as cst
 import pytest
 from vpatch.core.parse import Lost, Source
@@ -103,6 +105,18 @@ def test_a_missing_name(scope: str, message: str) -> None:
     with pytest.raises(Lost) as lost:
         scopes(source(CODE), scope)
     assert str(lost.value).startswith(message)
+
+
+def test_missing_names_parse_a_module_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that upstream changed is asked for by many edits and predicates, in modules that parse in a second."""
+    found, parse = source(CODE), Mock(wraps=cst.parse_module)
+    monkeypatch.setattr("vpatch.core.select.cst.parse_module", parse)
+
+    for scope in ("B.pp", "B.oo", "B.pp"):
+        with pytest.raises(Lost, match="no ") as lost:
+            scopes(found, scope)
+        assert "nearest: 'B." in str(lost.value)
+    assert parse.call_count == 1
 
 
 def test_a_header_may_have_a_hole() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,22 +10,34 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests.image.dockerd import docker_engine, missing
-from tests.image.registries import serving
-from tests.image.standin import SITE, archive, imported, python_root
+from tests.engines import engine_of
+from tests.image.servers import ENGINE, docker_engine, docker_registry
+from tests.image.standin import SITE, archive, imported, layered, python_root
+from tests.needs import need
 
 BASE = "vllm/vllm-openai:v0.20.2"
+PYTHON = "try:python"
 
 Tar = Callable[..., Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_engine_of_overlays() -> Iterator[None]:
+    """Let builds in this process share what they have parsed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for way in ("engine", "registry"):
+            patch.setattr(f"vpatch.image.{way}.build.Engine", engine_of)
+        yield
 
 
 @pytest.fixture(scope="session")
 def engine_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start an engine for this test process."""
-    if lacks := missing():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(lacks)
-    with docker_engine(tmp_path_factory.mktemp("engine")) as address:
+    need(*ENGINE)
+    folder = tmp_path_factory.mktemp("engine")
+    with docker_engine(folder) as address:
         yield address
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +57,24 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def python(client: docker.DockerClient, interpreter: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Make an image with an interpreter and without vLLM, for others to build on; return its name."""
+    tar = archive(tmp_path_factory.mktemp("python") / "python.tar", (interpreter, ""))
+    imported(client, tar, PYTHON)
+    tar.unlink()
+    return PYTHON
+
+
+@pytest.fixture(scope="session")
 def base(
     client: docker.DockerClient,
-    interpreter: Path,
+    python: str,
     pristine: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
     """Make the stand-in for vllm/vllm-openai:v0.20.2; return its name."""
-    tar = archive(tmp_path_factory.mktemp("base") / "base.tar", (interpreter, ""), (pristine("0.20.2"), SITE))
-    imported(client, tar, BASE)
+    tar = archive(tmp_path_factory.mktemp("base") / "base.tar", (pristine("0.20.2"), SITE))
+    layered(client, tar, python, BASE)
     tar.unlink()
     return BASE
 
@@ -67,28 +87,22 @@ def engine(engine_address: str, client: docker.DockerClient, monkeypatch: pytest
 
 
 @pytest.fixture
-def small(
-    engine: docker.DockerClient, interpreter: Path, slim: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Callable[..., str]]:
+def small(engine: docker.DockerClient, slim: Callable[[str], Path], tmp_path: Path) -> Callable[..., str]:
     """`small("try:two", ("0.20.2", "opt/venv/lib/python3.12/site-packages"))`: an image of a few files; returns its ID.
 
-    It has no interpreter unless `python` is true, so it can be read but not run.
+    It has no interpreter, so it can be read but not run, unless it is built on the image `below`.
     """
-    made: list[str] = []
 
-    def make(name: str, *trees: tuple[str | Path, str], python: bool = False) -> str:
+    def make(name: str, *trees: tuple[str | Path, str], below: str = "") -> str:
         parts = [(tree if isinstance(tree, Path) else slim(tree), at) for tree, at in trees]
+        if below:
+            return layered(engine, archive(tmp_path / "small.tar", *parts), below, name)
         root = tmp_path / "root"
         (root / "usr/bin").mkdir(parents=True, exist_ok=True)
         (root / "usr/bin/python3").touch()
-        tar = archive(tmp_path / "small.tar", (interpreter if python else root, ""), *parts)
-        made.append(name)
-        return imported(engine, tar, name)
+        return imported(engine, archive(tmp_path / "small.tar", (root, ""), *parts), name)
 
-    yield make
-    for name in made:
-        engine.api.remove_image(name, force=True)
-    shutil.rmtree(tmp_path / "root", ignore_errors=True)
+    return make
 
 
 @pytest.fixture
@@ -106,10 +120,9 @@ def left(engine: docker.DockerClient) -> Callable[[], tuple[list[str], list[obje
 @pytest.fixture(scope="session")
 def start_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """`start_registry("auth: ...")`: start another registry, with more configuration; return `host:port`."""
-    if not shutil.which("docker-registry"):
-        pytest.skip("there is no docker-registry: .ci/run installs one")
+    need("docker-registry", "setpriv")
     with ExitStack() as running:
-        yield lambda more: running.enter_context(serving(tmp_path_factory.mktemp("registry"), more))
+        yield lambda more: running.enter_context(docker_registry(tmp_path_factory.mktemp("registry"), more))
 
 
 @pytest.fixture(scope="session")

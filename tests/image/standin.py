@@ -34,13 +34,19 @@ _LEFT_OUT = (
     "dist-packages",
     "config-*",
 )
+# Half of the rest, which nothing runs that is not installed in the image: an engine reads an image several times.
+_UNUSED = (
+    *("turtledemo", "pydoc_data", "distutils", "xmlrpc", "*.opt-?.pyc"),
+    *("_tkinter.*", "_test*", "_curses*", "_sqlite3*", "readline.*"),
+)
 
 
 def python_root(root: Path, *more: str | Path) -> None:
     """Lay out the interpreter below `root` as below `/`, with the libraries that it needs.
 
-    `more` are libraries by name, and extensions whose libraries are needed too.
+    `more` are libraries by name, and extensions whose libraries are needed too, for packages that the image will have.
     """
+    left_out = _LEFT_OUT if more else (*_LEFT_OUT, *_UNUSED)
     asked = subprocess.run([sys._base_executable, "-c", _ASK], check=True, capture_output=True, text=True)  # type: ignore[attr-defined]
     executable, prefix, stdlib, packages = json.loads(asked.stdout)
     home = "/usr" if prefix == "/usr" else "/usr/local"
@@ -51,23 +57,22 @@ def python_root(root: Path, *more: str | Path) -> None:
     for name in ("tmp", "proc", "sys", "dev", "etc", "root", "run", "bin", "vllm-workspace"):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "tmp").chmod(0o1777)
-    shutil.copytree(stdlib, moved(stdlib), ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    shutil.copytree(stdlib, moved(stdlib), ignore=shutil.ignore_patterns(*left_out))
     binary = root / home.strip("/") / "bin" / Path(executable).resolve().name
     binary.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(Path(executable).resolve(), binary)
     binary.with_name("python3").symlink_to(binary.name)
     shutil.copy2(Path("/bin/sh").resolve(), root / "bin/sh")
-    places: set[str] = set()
     known = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
     names = [name for name in more if isinstance(name, str)]
     wanted = [found[1] for name in names if (found := re.search(rf"{re.escape(name)} .*x86-64.* => (\S+)", known))]
     extensions = (*moved(stdlib).glob("lib-dynload/*.so"), *(path for path in more if isinstance(path, Path)))
-    for program in (binary, root / "bin/sh", *extensions, *map(Path, wanted)):
-        for library in (*_libraries(program), *wanted):
-            target = moved(library)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(Path(library).resolve(), target)
-            places.add(str(Path("/", target.parent.relative_to(root))))
+    places: set[str] = set()
+    for library in {*libraries(binary, root / "bin/sh", *extensions, *wanted), *wanted}:
+        target = moved(library)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(Path(library).resolve(), target)
+        places.add(str(Path("/", target.parent.relative_to(root))))
     # The tree lies where Ubuntu's Python 3.12 looks; this one is told of it.
     moved(packages).mkdir(parents=True, exist_ok=True)
     (moved(packages) / "zz-vllm.pth").write_text(f"/{SITE}\n")
@@ -75,8 +80,8 @@ def python_root(root: Path, *more: str | Path) -> None:
     subprocess.run(["/sbin/ldconfig", "-r", root], check=True)
 
 
-def _libraries(program: Path) -> Iterator[str]:
-    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+def libraries(*programs: str | Path) -> Iterator[str]:
+    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
     yield from re.findall(r"(/\S+) \(0x", told)
 
 
@@ -109,3 +114,15 @@ def imported(client: object, tar: Path, name: str, config: Mapping[str, object] 
     repository, _, tag = name.rpartition(":")
     said = client.api.import_image_from_file(str(tar), repository, tag, changes=changes)  # type: ignore[attr-defined]
     return str(json.loads(said.splitlines()[-1])["status"])
+
+
+def layered(client: object, tar: Path, below: str, name: str) -> str:
+    """Make an image with a tar's files as one more layer; return its ID. The layers below are not copied."""
+    api = client.api  # type: ignore[attr-defined]
+    container = api.create_container(below)["Id"]
+    try:
+        with tar.open("rb") as files:
+            assert api.put_archive(container, "/", files)
+        return str(api.commit(container, *name.split(":"))["Id"])
+    finally:
+        api.remove_container(container)

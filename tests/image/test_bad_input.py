@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,11 +14,14 @@ import docker
 import pytest
 
 from tests.conftest import Program
-from tests.image.dockerd import docker_engine
+from tests.image.servers import ENGINE, docker_engine
 from tests.image.standin import SITE, archive, imported
+from tests.needs import need
 
 Left = Callable[[], Any]
 Small = Callable[..., str]
+
+ONE = ("--overlay", "turboquant-skip-list")  # the one of the fewest files, where any would do
 
 
 def test_no_engine(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -38,15 +42,18 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_an_engine_that_refuses_the_connection(
-    vpatch: Program, monkeypatch: pytest.MonkeyPatch, engine: docker.DockerClient, tmp_path: Path
+def test_an_engine_that_does_not_let_us_in(
+    vpatch: Program, monkeypatch: pytest.MonkeyPatch, engine: docker.DockerClient
 ) -> None:
-    address = os.environ["DOCKER_HOST"]
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
-    vpatch("build", "--base", "x")  # imports all: nobody may not read every folder that Python is in
-    monkeypatch.setenv("DOCKER_HOST", address)
-    with nobody():
-        ran = vpatch("build", "--base", "vllm/vllm-openai:v0.20.2")
+    """Only the connection is made as another user, who may not be able to read this environment."""
+    connect = socket.socket.connect
+
+    def connect_as_nobody(self: socket.socket, address: Any) -> None:
+        with nobody():
+            connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_as_nobody)
+    ran = vpatch("build", "--base", "vllm/vllm-openai:v0.20.2")
 
     assert ran.code == 1
     assert ran.err.startswith("no permission: docker engine: permission denied")
@@ -76,38 +83,9 @@ def test_a_base_with_two_vllms(vpatch: Program, small: Small, left: Left) -> Non
     assert left() == before
 
 
-def test_an_overlay_that_drifts(vpatch: Program, small: Small, left: Left, linked: Callable[..., Path]) -> None:
-    tree = linked("0.20.2")
-    victim = tree / "vllm/engine/arg_utils.py"
-    text = victim.read_text().replace("if model_config.is_hybrid:", "if not model_config.is_attention_free:")
-    victim.unlink()
-    victim.write_text(text)
-    small("try:drift", (tree, SITE))
-    before = left()
-    ran = vpatch("build", "--base", "try:drift", "--tag", "try:never", "--json")
-
-    assert ran.code == 1
-    assert ran.json["image"] is ran.json["layer"] is None
-    assert {one["id"]: one["state"] for one in ran.json["overlays"]}["turboquant-hybrid"] == "drifted"
-    assert "vllm/engine/arg_utils.py" in {problem["file"] for problem in ran.json["problems"]}
-    assert left() == before
-
-
-def test_a_named_overlay_that_does_not_apply(vpatch: Program, base: str, left: Left) -> None:
-    before = left()
-    for others in ((), ("--overlay", "turboquant-hybrid")):
-        ran = vpatch("build", "--base", base, "--overlay", "turboquant-auto-dtype", *others)
-
-        assert (ran.code, ran.out) == (1, "")
-        assert ran.err.startswith(f"not applicable: {base}: turboquant-auto-dtype: ")
-        assert left() == before
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"), [("vllm/engine/arg_utils.py", "symbolic link"), ("vllm/engine", "symbolic link")]
-)
+@pytest.mark.parametrize("path", ["vllm/engine/arg_utils.py", "vllm/engine"])
 def test_a_link_in_the_tree_is_refused(
-    vpatch: Program, small: Small, left: Left, linked: Callable[..., Path], path: str, kind: str
+    vpatch: Program, small: Small, left: Left, linked: Callable[..., Path], path: str
 ) -> None:
     tree = linked("0.20.2")
     elsewhere = tree / f"{path}.real"
@@ -115,46 +93,39 @@ def test_a_link_in_the_tree_is_refused(
     (tree / path).symlink_to(elsewhere.name)
     small("try:link", (tree, SITE))
     before = left()
-    ran = vpatch("build", "--base", "try:link")
+    ran = vpatch("build", *ONE, "--base", "try:link")
 
     assert ran.code == 1
     assert f"/{SITE}/{path}: " in ran.err
-    assert kind in ran.err
+    assert "symbolic link" in ran.err
     assert left() == before
 
 
-def test_an_image_that_fails_its_tests_keeps_no_tag(vpatch: Program, small: Small, left: Left) -> None:
-    small("try:other", ("0.20.2", "usr/lib/python3.12/site-packages"), python=True)  # which it does not import
+def test_an_image_that_fails_its_tests_keeps_no_tag(vpatch: Program, small: Small, python: str, left: Left) -> None:
+    small("try:other", ("0.20.2", "usr/lib/python3.12/site-packages"), below=python)  # which it does not import
     before = left()
-    ran = vpatch("build", "--base", "try:other", "--tag", "try:never", "--json")
+    ran = vpatch("build", *ONE, "--base", "try:other", "--tag", "try:never", "--json")
 
     assert ran.code == 1
     assert ran.json["image"] is None
     assert "interpreter" in {test["name"] for test in ran.json["tests"] if test["ok"] is False}
     assert "interpreter: FAILED: vllm/" in ran.err
     assert left() == before
-    assert vpatch("build", "--base", "try:other", "--tag", "try:untested", "--no-test").code == 0
 
 
-def test_an_interpreter_that_does_not_run(vpatch: Program, small: Small, left: Left) -> None:
+def test_an_interpreter_that_does_not_run(
+    vpatch: Program, small: Small, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left, except for an image that existed before."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     small("try:broken", ("0.20.2", SITE))  # its python3 is an empty file
+    order = ("build", *ONE, "--base", "try:broken", "--tag")
+    assert vpatch(*order, "try:untested", "--no-test").code == 0
     before = left()
-    ran = vpatch("build", "--base", "try:broken", "--tag", "try:never")
+    ran = vpatch(*order, "try:never")
 
     assert ran.code == 1
     assert ran.err.startswith("cannot run: ")
-    assert left() == before
-
-
-def test_an_image_that_existed_before_survives_a_failing_build(
-    vpatch: Program, small: Small, left: Left, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    small("try:broken", ("0.20.2", SITE))
-    assert vpatch("build", "--base", "try:broken", "--tag", "try:untested", "--no-test").code == 0
-    before = left()
-
-    assert vpatch("build", "--base", "try:broken").code == 1
     assert left() == before
 
 
@@ -178,22 +149,10 @@ def test_a_label_that_vpatch_did_not_write(vpatch: Program, engine: docker.Docke
     assert ran.err.startswith("cannot read provenance: try:label: not what vpatch writes")
 
 
-@pytest.mark.parametrize("said", ["yesterday", "-5"])
-def test_an_invalid_source_date_epoch(
-    vpatch: Program, base: str, left: Left, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
-    before = left()
-    ran = vpatch("build", "--base", base)
-
-    assert ran.code == 1
-    assert ran.err == f"bad SOURCE_DATE_EPOCH: {said}: not a number of seconds\n"
-    assert left() == before
-
-
 def test_no_space_left(
-    vpatch: Program, slim: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreter: Path
+    vpatch: Program, slim: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need(*ENGINE, "mount")
     disk = tmp_path / "d"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], check=True)
@@ -207,7 +166,7 @@ def test_no_space_left(
             before = (client.api.containers(all=True), client.api.images(all=True))
             fill(disk / "ballast")
             monkeypatch.setenv("DOCKER_HOST", address)
-            ran = vpatch("build", "--base", "try:full", "--tag", "try:never")
+            ran = vpatch("build", *ONE, "--base", "try:full", "--tag", "try:never")
             (disk / "ballast").unlink()
 
             assert ran.code == 1

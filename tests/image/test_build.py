@@ -14,16 +14,22 @@ from typing import Any
 import docker
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
+from vpatch.image.engine.build import build
 from vpatch.image.engine.containers import ScriptRunner
+from vpatch.image.order import Built, Order
 
 from tests.conftest import Process, Program, Ran
+from tests.engines import engine_of
 from tests.image.conftest import BASE
 from tests.image.standin import CONFIG, ENTRYPOINT, SITE
+from tests.processes import UNWATCHED
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 INFO = f"{SITE}/vllm-0.20.2.dist-info"
+ONE = ("--overlay", "turboquant-skip-list", "--no-test")  # the one of the fewest files, where any would do
+
+Members = dict[str, tuple[tarfile.TarInfo, bytes]]
 
 
 @pytest.fixture(scope="module")
@@ -31,26 +37,33 @@ def changed(pristine: Callable[[str], Path]) -> dict[str, bytes]:
     """The files that the default overlays change in the release, computed outside the image."""
     tree = pristine("0.20.2")
     read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
-    return dict(Engine(select(discover(), ())).plan(read).files)
+    return dict(engine_of(select(discover(), ())).plan(read).files)
 
 
 @pytest.fixture(scope="module")
 def built(process: Process, engine_address: str, base: str) -> Ran:
-    return process("build", "--base", base, "--tag", "try:built", "--json", env={"DOCKER_HOST": engine_address})
+    environment = {**UNWATCHED, "DOCKER_HOST": engine_address}
+    return process("build", "--base", base, "--tag", "try:built", "--json", env=environment)
 
 
-def saved_layer(client: docker.DockerClient, image: str) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    """Return the members of an image's last layer, as the engine saves it, with their bytes."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
+@pytest.fixture(scope="module")
+def members(built: Ran, client: docker.DockerClient) -> Members:
+    """The members of the image's last layer, as the engine saves it, with their bytes."""
+    assert built.code == 0, built.err
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image("try:built")))) as whole:
         (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
         layer = whole.extractfile(manifest["Layers"][-1])
         assert layer
-        members = {}
         with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                members[member.name] = (member, file.read() if file else b"")
-        return members
+            return {m.name: (m, file.read() if (file := tar.extractfile(m)) else b"") for m in tar}
+
+
+@pytest.fixture(scope="module")
+def once(engine_address: str, base: str) -> Built:
+    """An image with one overlay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", engine_address)
+        return build(Order(base, tests=frozenset()), select(discover(), ONE[1:2]))
 
 
 def run(client: docker.DockerClient, image: str, code: str) -> str:
@@ -65,14 +78,12 @@ def hash_of(client: docker.DockerClient, image: str) -> str:
 
 
 def test_the_only_new_layer_holds_what_changed(
-    built: Ran, engine: docker.DockerClient, changed: dict[str, bytes]
+    built: Ran, engine: docker.DockerClient, members: Members, changed: dict[str, bytes]
 ) -> None:
-    assert built.code == 0, built.err
     said = built.json
     old, new = (engine.api.inspect_image(name)["RootFS"]["Layers"] for name in (BASE, "try:built"))
     assert new == [*old, said["layer"]["diff_id"]]
 
-    members = saved_layer(engine, "try:built")
     files = {name: data for name, (member, data) in members.items() if member.isfile()}
     expected = {f"{SITE}/{path}": data for path, data in changed.items()}
     extra = {f"{INFO}/RECORD", f"{INFO}/vpatch-image.json"}
@@ -83,8 +94,7 @@ def test_the_only_new_layer_holds_what_changed(
     assert folders == {str(parent) for name in files for parent in Path(name).parents} - {"."}
 
 
-def test_the_layer_is_small(built: Ran, engine: docker.DockerClient) -> None:
-    members = saved_layer(engine, "try:built")
+def test_the_layer_is_small(built: Ran, members: Members) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, (member, data) in members.items():
@@ -147,6 +157,7 @@ def test_no_tool_is_left_in_the_image(built: Ran, engine: docker.DockerClient) -
     assert run(engine, "try:built", code) == "[None, None, None]\n"
 
 
+@pytest.mark.deep
 def test_a_built_image_passes_its_tests_again(built: Ran, vpatch: Program) -> None:
     ran = vpatch("test", "try:built", "--json")
 
@@ -154,51 +165,44 @@ def test_a_built_image_passes_its_tests_again(built: Ran, vpatch: Program) -> No
     assert ran.json["tests"] == built.json["tests"]
 
 
-def test_twice_built_has_the_same_layer(
-    built: Ran, vpatch: Program, monkeypatch: pytest.MonkeyPatch, base: str
-) -> None:
-    again = vpatch("build", "--base", base, "--json", "--no-test")
+def test_a_build_at_a_fixed_time_is_reproducible(vpatch: Program, monkeypatch: pytest.MonkeyPatch, once: Built) -> None:
+    def build_again() -> dict[str, Any]:
+        return vpatch("build", "--base", BASE, *ONE, "--json").json
+
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    fixed = [vpatch("build", "--base", base, "--json", "--no-test").json for _ in range(2)]
+    fixed = [build_again(), build_again()]
 
-    assert again.json["layer"]["diff_id"] == built.json["layer"]["diff_id"]
-    assert fixed[0]["image"] == fixed[1]["image"], "with SOURCE_DATE_EPOCH, all of it"
-    assert fixed[0]["layer"]["diff_id"] != again.json["layer"]["diff_id"]
+    assert once.layer
+    assert fixed[0]["image"] == fixed[1]["image"]
+    assert fixed[0]["layer"]["diff_id"] != once.layer.diff_id
 
 
-def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, left: Callable[[], Any]) -> None:
+def test_a_patched_base_is_reported_as_nothing_to_do(once: Built, vpatch: Program, left: Callable[[], Any]) -> None:
     before = left()
-    ran = vpatch("build", "--base", "try:built")
+    ran = vpatch("build", "--base", once.image, *ONE)
 
-    assert ran.code == 0
-    assert ran.out == f"{built.json['image']['ref']}\n"
+    assert (ran.code, ran.out) == (0, f"{once.image}\n")
     assert "nothing to build" in ran.err
-    assert "turboquant-hybrid is applied" in ran.err
-    assert left() == before
-
-    tagged = vpatch("build", "--base", "try:built", "--tag", "try:again")
-    assert tagged.code == 1
-    assert "nothing to build" in tagged.err
+    assert f"{ONE[1]} is applied" in ran.err
     assert left() == before
 
 
-def test_one_overlay_then_the_others(vpatch: Program, engine: docker.DockerClient, base: str) -> None:
-    assert vpatch("build", "--base", base, "--overlay", "turboquant-hybrid", "--tag", "try:first").code == 0
-    ran = vpatch("build", "--base", "try:first", "--tag", "try:second", "--json")
+def test_one_overlay_then_another(vpatch: Program, engine: docker.DockerClient, once: Built) -> None:
+    hybrid = ("--overlay", "turboquant-hybrid", "--no-test")
+    ran = vpatch("build", "--base", once.image, *hybrid, "--tag", "try:second", "--json")
 
     assert ran.code == 0, ran.err
     said = json.loads(engine.api.inspect_image("try:second")["Config"]["Labels"]["io.vpatch.overlays"])
-    assert len([one for one in said["overlays"] if one["state"] == "applied"]) == 4
-    assert said["files"]["vllm/engine/arg_utils.py"]["before"] == hash_of(engine, base)
+    assert [one["id"] for one in said["overlays"] if one["state"] == "applied"] == [hybrid[1], ONE[1]]
+    assert said["files"]["vllm/engine/arg_utils.py"]["before"] == hash_of(engine, BASE)
 
 
+@pytest.mark.deep
 def test_a_tree_copied_from_the_image_works_with_every_command(
-    built: Ran, engine: docker.DockerClient, vpatch: Program, tmp_path: Path, pristine: Callable[[str], Path]
+    members: Members, vpatch: Program, linked: Callable[..., Path]
 ) -> None:
-    import shutil
-
-    tree = shutil.copytree(pristine("0.20.2"), tmp_path / "tree")
-    for name, (member, data) in saved_layer(engine, "try:built").items():
+    tree = linked("0.20.2")
+    for name, (member, data) in members.items():
         if member.isfile():
             target = tree / name.removeprefix(f"{SITE}/")
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from vpatch.image.filesystem import Limits
 from vpatch.net.session import size
 
 from tests.image.registry.images import put_image, tar
-from tests.image.standin import SITE
+from tests.image.standin import SITE, archive, layered
 
 LOOK = """
 import json, os, site, subprocess, sys, tempfile
@@ -44,14 +44,13 @@ print(json.dumps({
 }))
 """
 FORKS = """
-import os, time
+import os, signal
 made = []
 try:
     while len(made) < 500:
         child = os.fork()
         if not child:
-            time.sleep(60)
-            os._exit(0)
+            signal.pause()
         made.append(child)
 except OSError as error:
     print(len(made), error.strerror)
@@ -69,13 +68,22 @@ except OSError as error:
 """
 
 
-def with_volumes(small: Callable[..., str], engine: docker.DockerClient, *paths: str) -> str:
+@pytest.fixture(scope="module")
+def image(
+    client: docker.DockerClient, python: str, slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """An image with an interpreter and vLLM."""
+    tar = archive(tmp_path_factory.mktemp("confined") / "tar", (slim("0.20.2"), SITE))
+    return layered(client, tar, python, "try:confined")
+
+
+def with_volumes(image: str, engine: docker.DockerClient, *paths: str) -> str:
     """Make an image that declares volumes, as `VOLUME` in a Dockerfile does; return its ID."""
-    container = engine.api.create_container(small("try:volumes", ("0.20.2", SITE), python=True), ["true"])["Id"]
+    container = engine.api.create_container(image, ["true"])["Id"]
     changes = "\n".join(f"VOLUME {path}" for path in paths)
-    image = str(engine.api.commit(container, "try", "volumes", changes=changes)["Id"])
+    made = str(engine.api.commit(container, "try", "volumes", changes=changes)["Id"])
     engine.api.remove_container(container, force=True)
-    return image
+    return made
 
 
 def volumes(engine: docker.DockerClient) -> list[str]:
@@ -83,8 +91,7 @@ def volumes(engine: docker.DockerClient) -> list[str]:
 
 
 @pytest.fixture
-def run(small: Callable[..., str], engine: docker.DockerClient) -> Run:
-    image = small("try:confined", ("0.20.2", SITE), python=True)
+def run(image: str, engine: docker.DockerClient) -> Run:
     return lambda code, *more: ScriptRunner(engine, image, "python3", "the-tests").run(code, more, seconds=60)
 
 
@@ -129,11 +136,11 @@ def test_files_below_tmp_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("volume", ["/data", "/data/../data", "data", f"/{SITE}", "/tmp/x"])  # noqa: S108
-def test_volumes_of_an_image_are_read_only(small: Callable[..., str], engine: docker.DockerClient, volume: str) -> None:
+def test_volumes_of_an_image_are_read_only(image: str, engine: docker.DockerClient, volume: str) -> None:
     """An engine mounts a folder for each, with the image's content, writable without a limit."""
-    image = with_volumes(small, engine, volume)
+    declaring = with_volumes(image, engine, volume)
     before = volumes(engine)
-    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
+    ran = ScriptRunner(engine, declaring, "python3", "the-tests").run(
         WRITE, [volume, f"/{SITE}/vllm/__init__.py"], seconds=60
     )
 
@@ -143,11 +150,11 @@ def test_volumes_of_an_image_are_read_only(small: Callable[..., str], engine: do
 
 @pytest.mark.parametrize("volume", ["/tmp", "/var/../tmp/"])  # noqa: S108
 def test_a_volume_at_tmp_has_the_limit(
-    small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
+    image: str, engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
 ) -> None:
     monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
-    image = with_volumes(small, engine, volume)
-    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
+    declaring = with_volumes(image, engine, volume)
+    ran = ScriptRunner(engine, declaring, "python3", "the-tests").run(
         "open('/tmp/x', 'wb').write(b'x' * (11 << 20))", seconds=60
     )
 

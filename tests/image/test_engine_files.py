@@ -23,7 +23,7 @@ def owned(member: tarfile.TarInfo) -> None:
 
 
 @pytest.fixture(scope="module")
-def image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("kinds") / "root"
     (root / "d/sub").mkdir(parents=True)
     (root / "d/file").write_bytes(b"content")
@@ -33,8 +33,7 @@ def image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory)
     (root / "d/file").chmod(0o4750)
     (root / "d").chmod(0o3750)
     imported(client, archive(root.with_name("tar"), (root, ""), edit=owned), NAME)
-    yield NAME
-    client.api.remove_image(NAME)
+    return NAME
 
 
 @pytest.fixture

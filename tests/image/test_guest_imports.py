@@ -108,6 +108,7 @@ def test_the_real_vllm_without_what_it_needs(pristine: Trees, tmp_path: Path) ->
     assert [(one.ok, one.because) for one in found] == [(None, "the image lacks torch")] * len(names)
 
 
+@pytest.mark.deep
 def test_the_real_vllm(patched: Trees, tmp_path: Path) -> None:
     """Every module that overlays change can be imported without a GPU; a broken one is the only one reported."""
     whole, tree = patched("0.20.2", *FACTS), tmp_path / "tree"

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import docker
@@ -16,59 +16,74 @@ import pytest
 from vpatch.image.engine import containers
 from vpatch.image.engine.containers import NAME, REAPER
 
+from tests.processes import UNWATCHED
+
 Left = Callable[[], Any]
 
-WHILE_READING, WHILE_TESTING = "created", "running"
-PATIENCE = 60
+# What the engine is asked while a build reads its base, and while it tests the new image.
+WHILE_READING, WHILE_TESTING = "create", "start"
+BUILD = (sys.executable, "-m", "vpatch", "build", "--overlay", "turboquant-skip-list", "--tag", "try:never", "--base")
+
+Events = Callable[..., Iterator[Any]]
 
 
 @pytest.fixture
-def under_way(engine: docker.DockerClient, base: str) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """`under_way("running")`: start a build and wait until its container is in that state."""
-    started: list[subprocess.Popen[bytes]] = []
+def events(engine: docker.DockerClient) -> Iterator[Events]:
+    """`events("create")`: what of this happens in the engine from now on; silence for a minute is an error."""
+    with ExitStack() as opened:
 
-    def start(state: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "vpatch", "build", "--base", base, "--tag", "try:never"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        started.append(process)
-        while not engine.api.containers(all=True, filters={"name": "vpatch-", "status": state}):
-            assert process.poll() is None, "it is over"
-            time.sleep(0.005)
-        return process
+        def listen(*names: str) -> Iterator[Any]:
+            stream = engine.api.events(decode=True, filters={"event": list(names)})
+            opened.callback(stream.close)
+            return stream
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stderr
-        process.stderr.close()
+        yield listen
+
+
+@pytest.fixture
+def under_way(events: Events, base: str) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """`under_way("start")`: begin a build, and return its process when the engine did that with a container."""
+    with ExitStack() as started:
+        environment = {**os.environ, **UNWATCHED}
+
+        def start(event: str) -> subprocess.Popen[bytes]:
+            happened = events(event)
+            process = subprocess.Popen(
+                [*BUILD, base], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+            )
+            started.enter_context(process)
+            started.callback(process.kill)
+            next(happened)
+            return process
+
+        yield start
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, WHILE_READING), (signal.SIGTERM, WHILE_TESTING)])
-def test_interrupted(under_way: Callable[[str], Any], left: Left, state: str, number: int) -> None:
+@pytest.mark.parametrize(("number", "event"), [(signal.SIGINT, WHILE_READING), (signal.SIGTERM, WHILE_TESTING)])
+def test_interrupted(under_way: Callable[[str], Any], left: Left, event: str, number: int) -> None:
     before = left()
-    process = under_way(state)
+    process = under_way(event)
     os.kill(process.pid, number)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert err.endswith(b"interrupted\n")
     assert left() == before
 
 
-@pytest.mark.parametrize("state", [WHILE_READING, WHILE_TESTING])
-def test_killed(under_way: Callable[[str], Any], left: Left, engine: docker.DockerClient, state: str) -> None:
+@pytest.mark.parametrize("event", [WHILE_READING, WHILE_TESTING])
+def test_killed(
+    under_way: Callable[[str], Any], left: Left, events: Events, engine: docker.DockerClient, event: str
+) -> None:
     before = left()
-    process = under_way(state)
+    process = under_way(event)
+    gone = events("destroy", "delete")
     process.kill()
     process.wait()
-    for _ in range(PATIENCE * 10):
-        if left() == before:
-            break
-        time.sleep(0.1)
+    while left() != before:
+        next(gone)
 
-    assert left() == before
     assert not engine.api.images("try:never")
 
 

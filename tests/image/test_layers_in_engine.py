@@ -11,12 +11,15 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import APIError
+from vpatch.core.catalogue import discover, select
+from vpatch.image.engine.build import build
 from vpatch.image.engine.containers import ScriptRunner
+from vpatch.image.order import Built, Order
 
 from tests.conftest import Program
-from tests.image.standin import SITE, archive, imported
+from tests.image.standin import SITE, archive, layered
 
-VICTIM = "vllm/engine/arg_utils.py"
+ONE = ("--overlay", "turboquant-skip-list", "--no-test")  # it changes arg_utils.py, and adds one file
 CACHED = f"{SITE}/vllm/engine/__pycache__"
 LOOK = f"""
 import json, os
@@ -27,10 +30,12 @@ print(json.dumps([sorted(os.listdir(place + "/__pycache__")), oct(of.st_mode), o
 """
 
 
-@pytest.fixture
-def compiled(engine: docker.DockerClient, interpreter: Path, slim: Callable[[str], Path], tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def compiled(
+    client: docker.DockerClient, python: str, slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """A base with old bytecode that Python would trust, and with unusual owner and modes."""
-    cache = tmp_path / "cache"
+    cache = tmp_path_factory.mktemp("compiled") / "cache"
     cache.mkdir()
     for name in ("arg_utils.cpython-311.pyc", "arg_utils.cpython-312.opt-1.pyc", "other.cpython-311.pyc"):
         (cache / name).write_bytes(b"old")
@@ -40,10 +45,17 @@ def compiled(engine: docker.DockerClient, interpreter: Path, slim: Callable[[str
             member.uid, member.gid = 1000, 100
             member.mode = 0o2775 if member.isdir() else 0o664
 
-    tar = archive(tmp_path / "x.tar", (interpreter, ""), (slim("0.20.2"), SITE), (cache, CACHED), edit=own)
-    imported(engine, tar, "try:compiled")
-    yield "try:compiled"
-    engine.api.remove_image("try:compiled", force=True)
+    tar = archive(cache.with_name("x.tar"), (slim("0.20.2"), SITE), (cache, CACHED), edit=own)
+    layered(client, tar, python, "try:compiled")
+    return "try:compiled"
+
+
+@pytest.fixture(scope="module")
+def plain(engine_address: str, compiled: str) -> Built:
+    """An image of that base as an engine usually makes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", engine_address)
+        return build(Order(compiled, tests=frozenset()), select(discover(), ONE[1:2]))
 
 
 def looked(engine: docker.DockerClient, image: str) -> list[Any]:
@@ -52,12 +64,8 @@ def looked(engine: docker.DockerClient, image: str) -> list[Any]:
     return found
 
 
-def test_old_bytecode_is_removed_and_modes_are_kept(
-    vpatch: Program, engine: docker.DockerClient, compiled: str
-) -> None:
-    before = looked(engine, compiled)
-    ran = vpatch("build", "--base", compiled, "--no-test", "--json")
-    after = looked(engine, ran.json["image"]["ref"])
+def test_old_bytecode_is_removed_and_modes_are_kept(engine: docker.DockerClient, compiled: str, plain: Built) -> None:
+    before, after = looked(engine, compiled), looked(engine, plain.image)
 
     assert before[0] == ["arg_utils.cpython-311.pyc", "arg_utils.cpython-312.opt-1.pyc", "other.cpython-311.pyc"]
     assert after == [["other.cpython-311.pyc"], *before[1:]]
@@ -65,15 +73,13 @@ def test_old_bytecode_is_removed_and_modes_are_kept(
 
 
 def test_an_engine_that_accepts_no_single_layer(
-    vpatch: Program, engine: docker.DockerClient, compiled: str, monkeypatch: pytest.MonkeyPatch
+    vpatch: Program, engine: docker.DockerClient, compiled: str, plain: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = vpatch("build", "--base", compiled, "--no-test", "--json").json
-
     def refuse(*_: object, **__: object) -> None:
         raise APIError("500 Server Error", explanation="content digest sha256:12 not found")
 
     monkeypatch.setattr(docker.APIClient, "load_image", refuse)
-    ran = vpatch("build", "--base", compiled, "--no-test", "--json", "--tag", "try:committed")
+    ran = vpatch("build", "--base", compiled, *ONE, "--json", "--tag", "try:committed")
 
     assert ran.code == 0, ran.err
     assert "its diffID is not reproducible" in ran.err
@@ -81,14 +87,14 @@ def test_an_engine_that_accepts_no_single_layer(
     assert note in ran.err
     old, new = (engine.api.inspect_image(name) for name in (compiled, "try:committed"))
     assert new["RootFS"]["Layers"] == [*old["RootFS"]["Layers"], ran.json["layer"]["diff_id"]]
-    assert ran.json["layer"]["diff_id"] != plain["layer"]["diff_id"]
-    assert looked(engine, "try:committed") == looked(engine, plain["image"]["ref"])
+    assert plain.layer
+    assert ran.json["layer"]["diff_id"] != plain.layer.diff_id
+    assert looked(engine, "try:committed") == looked(engine, plain.image)
     for key in ("Entrypoint", "Cmd", "Env", "User", "WorkingDir"):
         assert new["Config"][key] == old["Config"][key]
-    labels = engine.api.inspect_image(plain["image"]["ref"])["Config"]["Labels"]
+    labels = engine.api.inspect_image(plain.image)["Config"]["Labels"]
     assert new["Config"]["Labels"].keys() == labels.keys()
     assert new["Config"]["Labels"]["io.vpatch.overlays"] == labels["io.vpatch.overlays"]
-    engine.api.remove_image("try:committed", force=True)
 
 
 def test_an_engine_that_accepts_neither(
@@ -100,7 +106,7 @@ def test_an_engine_that_accepts_neither(
     monkeypatch.setattr(docker.APIClient, "load_image", refuse)
     monkeypatch.setattr(docker.APIClient, "commit", refuse)
     before = left()
-    ran = vpatch("build", "--base", compiled, "--no-test", "--tag", "try:never")
+    ran = vpatch("build", "--base", compiled, *ONE, "--tag", "try:never")
 
     assert (ran.code, ran.err) == (1, "cannot commit: try:compiled: out of order\n")
     assert left() == before
@@ -108,15 +114,15 @@ def test_an_engine_that_accepts_neither(
 
 def test_a_base_for_another_platform(vpatch: Program, compiled: str, left: Callable[[], Any]) -> None:
     before = left()
-    ran = vpatch("build", "--base", compiled, "--platform", "linux/s390x", "--no-test")
+    ran = vpatch("build", "--base", compiled, "--platform", "linux/s390x", *ONE)
 
     assert ran.code == 1
     assert ran.err.startswith(("no such image: try:compiled: ", "wrong platform: try:compiled: ", "cannot pull: "))
     assert left() == before
 
 
-def test_a_missing_interpreter(vpatch: Program, compiled: str) -> None:
-    ran = vpatch("build", "--base", compiled, "--python", "/usr/local/bin/python9", "--no-test")
+def test_a_missing_interpreter(vpatch: Program, engine: docker.DockerClient, compiled: str) -> None:
+    ran = vpatch("build", "--base", compiled, "--python", "/usr/local/bin/python9", *ONE)
 
     assert ran.code == 1
     assert ran.err == "no interpreter: try:compiled: there is no /usr/local/bin/python9 in the image\n"

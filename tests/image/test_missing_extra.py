@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.processes import UNWATCHED
 
 CODE = """
 import sys
@@ -34,7 +37,8 @@ ENGINE, REGISTRY = ("--base", "x"), ("--registry", "--base", "localhost:1/x", "-
 )
 def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", CODE, missing, "build", *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **UNWATCHED}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     assert ran.returncode == 1
     assert ran.stderr.startswith(("cannot work on images: ", "cannot look: "))

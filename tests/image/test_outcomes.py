@@ -16,18 +16,6 @@ def told(one: Check) -> tuple[str, bool | None, str]:
     return one.name, one.ok, one.because
 
 
-def test_a_probe_that_passes() -> None:
-    assert told(outcome("hybrid", 0, NOISE + FRAMES + "ValueError: told on the way\n", limit_s=60)) == (
-        "hybrid",
-        True,
-        "",
-    )
-
-
-def test_a_probe_that_takes_too_long() -> None:
-    assert told(outcome("hybrid", None, NOISE, limit_s=60)) == ("hybrid", False, "it did not end within 60 s")
-
-
 FAILED = {
     "an assertion": (
         f"{NOISE}{FRAMES}AssertionError: layers: [] expected, ['0'] found\n",
@@ -64,28 +52,6 @@ FAILED = {
 }
 
 
-@pytest.mark.parametrize("name", FAILED)
-def test_a_probe_that_fails(name: str) -> None:
-    stderr, because = FAILED[name]
-
-    assert told(outcome("hybrid", 1, stderr, limit_s=60)) == ("hybrid", False, because)
-
-
-ENDED = {137: "it was ended by SIGKILL", -11: "it was ended by SIGSEGV", 139: "it was ended by SIGSEGV"}
-
-
-@pytest.mark.parametrize("code", ENDED)
-def test_a_probe_that_is_killed(code: int) -> None:
-    assert told(outcome("hybrid", code, NOISE, limit_s=60)) == ("hybrid", False, ENDED[code])
-
-
-@pytest.mark.parametrize(
-    ("stderr", "because"), [("", "it ended with 3: "), (f"{NOISE}no room\n", "it ended with 3: no room")]
-)
-def test_a_probe_that_exits(stderr: str, because: str) -> None:
-    assert told(outcome("hybrid", 3, stderr, limit_s=60)) == ("hybrid", False, because)
-
-
 LACKING = {
     "torch": f"{FRAMES}ModuleNotFoundError: No module named 'torch'\n",
     "vllm._C": f"{FRAMES}ModuleNotFoundError: No module named 'vllm._C'\n",
@@ -94,9 +60,24 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize("lacks", LACKING)
-def test_a_probe_that_lacks_something_was_not_run(lacks: str) -> None:
-    assert told(outcome("hybrid", 1, LACKING[lacks], limit_s=60)) == ("hybrid", None, f"the image lacks {lacks}")
+PROBES: dict[str, tuple[int | None, str, bool | None, str]] = {
+    "passes": (0, NOISE + FRAMES + "ValueError: told on the way\n", True, ""),
+    "too long": (None, NOISE, False, "it did not end within 60 s"),
+    "killed": (137, NOISE, False, "it was ended by SIGKILL"),
+    "crashed": (-11, NOISE, False, "it was ended by SIGSEGV"),
+    "crashed in a shell": (139, NOISE, False, "it was ended by SIGSEGV"),
+    "exits": (3, "", False, "it ended with 3: "),
+    "exits with a word": (3, f"{NOISE}no room\n", False, "it ended with 3: no room"),
+    **{name: (1, stderr, False, because) for name, (stderr, because) in FAILED.items()},
+    **{f"lacks {lacks}": (1, stderr, None, f"the image lacks {lacks}") for lacks, stderr in LACKING.items()},
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_probe(name: str) -> None:
+    code, stderr, ok, because = PROBES[name]
+
+    assert told(outcome("hybrid", code, stderr, limit_s=60)) == ("hybrid", ok, because)
 
 
 def test_imports() -> None:

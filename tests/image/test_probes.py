@@ -56,7 +56,7 @@ def complete(
         engine.api.remove_image(name, force=True)
 
 
-@pytest.mark.matrix
+@pytest.mark.deep
 @pytest.mark.parametrize("release", ["0.20.2", "0.26.0"])
 def test_every_probe_holds_in_a_patched_image(
     vpatch: Program, engine: docker.DockerClient, complete: Callable[[str], str], release: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+from tests.needs import find
+
 ARGUMENTS = [
     "--no-sandbox",  # tests run as root
     "--disable-gpu",
@@ -22,16 +22,11 @@ ARGUMENTS = [
 ]
 
 
-def find() -> str | None:
-    """Return the path of this machine's browser, None without one."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
-
-
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Run this machine's browser; no other event loop may run in this thread."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find(), args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=find("chromium"), args=ARGUMENTS)
         try:
             yield browser
         finally:

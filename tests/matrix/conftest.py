@@ -1,16 +1,20 @@
-"""A cache of its own for each test, and release 1.0 of the loopback index."""
+"""A cache of its own for each test, release 1.0 of the loopback index, and no needless worker processes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from vpatch.matrix import run
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import Release, releases_of
 
 from tests.loopback import SOURCES, index, settings
+from tests.processes import UNWATCHED
 
 __all__ = ["index", "settings"]
 
@@ -32,14 +36,37 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     return Cache.opened()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _processes_unmeasured() -> Iterator[None]:
-    """Keep coverage out of the pool, whose processes take the longest; `test_worker` measures their code."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
-            if name in os.environ:
-                patch.setenv(name, "")
-        yield
+T = TypeVar("T")
+
+
+class Here(Executor):
+    """Runs the jobs of worker processes in this process, which keeps what it has parsed."""
+
+    def __init__(self, workers: int, context: object, initializer: object) -> None:
+        """Accept what a pool of processes accepts."""
+
+    def submit(self, job: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        """Run a job, at once."""
+        done: Future[T] = Future()
+        try:
+            done.set_result(job(*arguments, **named))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture(autouse=True)
+def _without_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no worker processes from this one, unless the test uses `real_pool`."""
+    if "real_pool" not in request.fixturenames:
+        monkeypatch.setattr(run, "ProcessPoolExecutor", Here)
+
+
+@pytest.fixture
+def real_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start worker processes, without coverage: it would take the longest. `test_worker` measures their code."""
+    for name in UNWATCHED.keys() & os.environ.keys():
+        monkeypatch.setenv(name, "")
 
 
 @pytest.fixture

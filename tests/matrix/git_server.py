@@ -22,6 +22,7 @@ class Served:
     login: str = ""  # "user:password" if it requires a login
     modern: bool = True  # whether it supports protocol 2
     asked: list[str] = field(default_factory=list)
+    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # released by each of them
     silent: threading.Event | None = None  # if not None, the server answers once it is set
 
     def url(self, repository: str, login: str = "") -> str:
@@ -37,6 +38,7 @@ def serving(root: Path) -> Iterator[Served]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             served.asked.append(self.path)
+            served.arrived.release()
             if served.silent is not None:
                 served.silent.wait(60)
                 self.close_connection = True

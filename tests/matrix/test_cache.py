@@ -159,7 +159,7 @@ except Failure as failure:
     assert ran.stdout == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without an account")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 def test_says_that_there_is_no_home() -> None:
     code = """
 import os

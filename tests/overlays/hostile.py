@@ -24,12 +24,14 @@ from vpatch.core.edits.definitions import ReplaceFunction
 from vpatch.core.engine import Engine
 from vpatch.core.judge import judge
 from vpatch.core.landing.check import chain as statements_at
-from vpatch.core.overlay import COMPANIONS, Catalogued, Edit
+from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
+from vpatch.core.parse import Source
 from vpatch.core.syntax import Path as Steps
 from vpatch.core.verdict import Finding, State
 from vpatch.core.workspace import Workspace
 
 from tests.overlays import overrides
+from tests.overlays.collector import rarely_collecting
 from tests.overlays.meaning import Key, meanings, worse
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
@@ -61,6 +63,7 @@ class File:
     name: str
     text: str
     patched: str
+    source: Source
     items: list[Catalogued]
     found: list[tuple[Edit, Finding]]
 
@@ -84,7 +87,7 @@ class File:
     @cached_property
     def overrides(self) -> list[Override]:
         """Every override of what the edits change, read and import."""
-        tree, source = ast.parse(self.text), Workspace(lambda _: self.text.encode()).source(self.name)
+        tree = ast.parse(self.text)
         made: list[Override] = []
         for scope in self.scopes:
             steps = scope.split(".")
@@ -92,7 +95,7 @@ class File:
                 made += overrides.of_definition(self.text, ".".join(steps[:depth]))
         for edit, finding in self.found:
             for path in finding.regions:
-                anchor = [node for node in statements_at(source.module, tree, path) if isinstance(node, ast.stmt)][-1]
+                *_, anchor = (n for n in statements_at(self.source.module, tree, path) if isinstance(n, ast.stmt))
                 if edit.scope and not isinstance(anchor, overrides.Function | ast.ClassDef):
                     cuts = _follows(path, finding.regions)
                     made += [o for o in overrides.of_anchor(self.text, edit.scope, anchor) if o.harmful or not cuts]
@@ -169,18 +172,21 @@ class Release:
         overlays, workspace = discover(), Workspace(self.read)
         made = Engine(overlays).plan(self.read)
         assert not made.problems
-        judged = [(item, judge(item, workspace)) for item in overlays]
         found: dict[str, list[tuple[Catalogued, Edit, Finding]]] = {}
-        for item, judgement in judged:
-            for part in judgement.parts:
-                for edit, finding in part.findings if part.verdict.state is State.PENDING else ():
-                    found.setdefault(edit.file, []).append((item, edit, finding))
+        matched: set[tuple[Edit, ...]] = set()
+        for item in overlays:
+            for part in judge(item, workspace).parts:
+                if part.verdict.state is State.PENDING:
+                    matched.add(tuple(edit for edit, _ in part.findings))
+                    for edit, finding in part.findings:
+                        found.setdefault(edit.file, []).append((item, edit, finding))
         files = []
         for name, data in made.files.items():
             if not name.startswith(COMPANIONS):
                 text = (self.read(name) or b"").decode()
-                items = {item.id: _only(item, name) for item, _, _ in found[name]}
-                files.append(File(name, text, data.decode(), list(items.values()), [(e, f) for _, e, f in found[name]]))
+                items = {item.id: _only(item, name, matched) for item, _, _ in found[name]}
+                findings = [(edit, finding) for _, edit, finding in found[name]]
+                files.append(File(name, text, data.decode(), workspace.source(name), list(items.values()), findings))
         return files
 
     @cached_property
@@ -219,9 +225,18 @@ class Release:
             yield Result(f"renamed-{variable.kind}", what, refused, "; ".join(bad))
 
 
-def _only(item: Catalogued, file: str) -> Catalogued:
-    """Drop the parts of an overlay that do not touch a file: a mutant of that file cannot affect them."""
-    parts = tuple(part for part in item.overlay.parts if file in part.files)
+def _only(item: Catalogued, file: str, matched: Collection[tuple[Edit, ...]]) -> Catalogued:
+    """Drop what a mutant of a file cannot affect: parts that edit others, and edits of `matched` shapes elsewhere."""
+
+    def only(shape: Shape) -> Shape:
+        here = [edit for edit in shape.edits if edit.file == file]
+        return Shape(shape.name, here, shape.when, shape.note) if shape.edits in matched else shape
+
+    parts = tuple(
+        Part(part.name, map(only, part.shapes), part.merged, part.absent, part.upstream)
+        for part in item.overlay.parts
+        if file in part.files
+    )
     return replace(item, overlay=replace(item.overlay, parts=parts))
 
 
@@ -256,7 +271,8 @@ def run_release(version: str, count: int, seed: int) -> tuple[list[Result], floa
     from tests.conftest import tree_of
 
     started = time.monotonic()
-    results = list(Release(tree_of(version)).run(count, seed))
+    with rarely_collecting():
+        results = list(Release(tree_of(version)).run(count, seed))
     return results, time.monotonic() - started
 
 

@@ -7,6 +7,7 @@ import builtins
 import symtable
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from tests.overlays.mutations import blocks
 
@@ -23,15 +24,18 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
         attribute that it reads, as `self.x`, "set" (by any class of the module) or "inherited".
     """
     old, new = ast.parse(before), ast.parse(after)
-    known = Counter(_rendered(stmt) for stmt in ast.walk(old) if isinstance(stmt, ast.stmt))
+    old_functions, new_functions = list(_functions(old.body, "", before)), list(_functions(new.body, "", after))
+    alike = {(name, text) for name, text, _ in old_functions} & {(name, text) for name, text, _ in new_functions}
+    changed = [function for name, text, function in old_functions if (name, text) not in alike]
+    known = Counter(_rendered(stmt) for function in changed for stmt in _statements(function.body))
     table = symtable.symtable(after, "module", "exec")
     module = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     tables = {(t.get_name(), t.get_lineno()): t for t in _tables(table)}
-    attributes = {n.attr for f, me in _methods(new) for n in _own(f, me) if not isinstance(n.ctx, ast.Load)} | {
-        s.get_name() for t in _tables(table) if t.get_type() == "class" for s in t.get_symbols() if s.is_assigned()
-    }
+    known_attributes = cache(lambda: attributes(after))
     found: dict[Key, str] = {}
-    for name, function in _functions(new, ""):
+    for name, text, function in new_functions:
+        if (name, text) in alike:
+            continue
         ours: list[ast.stmt] = []
         theirs: list[ast.stmt] = []
         for stmt in _statements(function.body):
@@ -59,7 +63,7 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
                 kind = "module" if name_used in module else "builtin" if hasattr(builtins, name_used) else "unbound"
             found[name, name_used] = kind
         for attribute in {n.attr for s in ours for n in _own(s) if isinstance(n.ctx, ast.Load)}:
-            found[name, f"self.{attribute}"] = "set" if attribute in attributes else "inherited"
+            found[name, f"self.{attribute}"] = "set" if attribute in known_attributes() else "inherited"
     return found
 
 
@@ -119,12 +123,24 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(block)
 
 
-def _functions(node: ast.AST, around: str) -> Iterator[tuple[str, Function]]:
-    for child in ast.iter_child_nodes(node):
-        name = f"{around}.{child.name}".strip(".") if isinstance(child, Function | ast.ClassDef) else around
-        if isinstance(child, Function):
-            yield name, child
-        yield from _functions(child, name)
+def _functions(block: list[ast.stmt], around: str, text: str) -> Iterator[tuple[str, str, Function]]:
+    """Yield the functions in a block, each with its qualified name and its text."""
+    lines = text.split("\n")
+    todo = [(stmt, around) for stmt in reversed(block)]
+    while todo:
+        stmt, around = todo.pop()
+        name = f"{around}.{stmt.name}".strip(".") if isinstance(stmt, Function | ast.ClassDef) else around
+        if isinstance(stmt, Function):
+            yield name, "\n".join(lines[stmt.lineno - 1 : stmt.end_lineno]), stmt
+        todo += [(inner, name) for each in reversed(blocks(stmt)) for inner in reversed(each)]
+
+
+def attributes(text: str) -> set[str]:
+    """Collect the attributes that classes of a module have, or that their methods set."""
+    tree, table = ast.parse(text), symtable.symtable(text, "module", "exec")
+    return {n.attr for f, me in _methods(tree) for n in _own(f, me) if not isinstance(n.ctx, ast.Load)} | {
+        s.get_name() for t in _tables(table) if t.get_type() == "class" for s in t.get_symbols() if s.is_assigned()
+    }
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:

@@ -5,7 +5,8 @@ libcst's `ScopeProvider`, not the engine under test, decides which occurrences b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -39,7 +40,8 @@ def variables(text: str) -> Mapping[Variable, list[Span]]:
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     where = wrapper.resolve(PositionProvider)
     found: dict[Variable, list[Span]] = {}
-    barred = {name.value for name in _declared_elsewhere(wrapper.module)}
+    tree, lines = ast.parse(text), text.split("\n")
+    barred = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
 
     def span(node: cst.CSTNode, before: str = "") -> Span:
         code = where[node]
@@ -53,11 +55,14 @@ def variables(text: str) -> Mapping[Variable, list[Span]]:
             spans = _spans(scope, name, span)
             if spans and not name.startswith("__") and "." not in name:
                 found[Variable(kind, _qualified(scope), name)] = spans
-    for owner in (node for node in _walk(wrapper.module) if isinstance(node, cst.ClassDef)):
-        for node in _walk(owner):
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(owner):
             match node:
-                case cst.Attribute(value=cst.Name("self"), attr=cst.Name(name) as attr):
-                    found.setdefault(Variable("attribute", owner.name.value, name), []).append(span(attr))
+                case ast.Attribute(value=ast.Name("self"), attr=name, end_lineno=int(line), end_col_offset=int(column)):
+                    end = len(lines[line - 1].encode()[:column].decode())
+                    found.setdefault(Variable("attribute", owner.name, name), []).append(
+                        (line, end - len(name), end, "")
+                    )
     return {v: spans for v, spans in found.items() if v.kind != "class"}
 
 
@@ -102,20 +107,6 @@ def _qualified(scope: Scope) -> str:
         names.append(getattr(scope, "name", None) or "<lambda>")
         scope = scope.parent
     return ".".join(reversed(names))
-
-
-def _declared_elsewhere(module: cst.Module) -> Iterator[cst.Name]:
-    for node in _walk(module):
-        if isinstance(node, cst.Global | cst.Nonlocal):
-            yield from (item.name for item in node.names)
-
-
-def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    todo = [node]
-    while todo:
-        here = todo.pop()
-        yield here
-        todo.extend(here.children)
 
 
 def renamed(text: str, spans: list[Span], new: str) -> str:

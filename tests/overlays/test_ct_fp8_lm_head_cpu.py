@@ -6,15 +6,10 @@ are replaced by plain arithmetic. One process plays several ranks, one after the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
-
 import pytest
 
 from tests.validation.cpu import head_models, head_unpassed
-from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.comparison import Comparison, compared, one_first
 from tests.validation.cpu.head_cases import (
     APART,
     BARE,
@@ -29,8 +24,6 @@ from tests.validation.cpu.head_cases import (
     Head,
 )
 
-Trees = Callable[..., Path]
-
 QUANTIZED = ["CompressedTensorsLinearMethod", "torch.float8_e4m3fn"]
 PLAIN = ["UnquantizedEmbeddingMethod", "torch.float32"]
 REFUSED = "has an FP8 {} of its own, but its config ties the head to the input embeddings"
@@ -41,46 +34,24 @@ NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.
 NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 
 MODELS = [*head_models.MODELS, *head_models.MTP, *head_unpassed.UNPASSED, *head_unpassed.MTP]
+RELEASES = (
+    *("0.18.0", "0.18.1", "0.19.0", "0.19.1", "0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0"),
+    *("0.24.0", "0.26.0", "0.28.0", "0.33.0"),
+)
+
 TIED = [name for name in MODELS if "tied" in name and "bf16" not in name]
 BF16 = [name for name in MODELS if "bf16" in name]
 FP8 = [name for name in MODELS if name not in (*TIED, *BF16)]
 
-RELEASES = ("0.20.2",)
-MORE = (
-    "0.33.0",
-    "0.18.0",
-    "0.21.0",
-    "0.23.0",
-    "0.24.0",
-    "0.26.0",
-    "0.28.0",
-    "0.18.1",
-    "0.19.0",
-    "0.19.1",
-    "0.20.0",
-    "0.20.1",
-    "0.22.0",
-    "0.22.1",
-)
+
+@pytest.fixture(scope="module", params=one_first("0.20.2", RELEASES))
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-class Comparison(NamedTuple):
-    """Results of one release, as published and with the overlay."""
-
-    release: str
-    stock: Any
-    patched: Any
-
-
-@pytest.fixture(scope="module", params=[*RELEASES, *(pytest.param(r, marks=pytest.mark.matrix) for r in MORE)])
-def seen(
-    request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory
-) -> Comparison:
-    release, python = request.param, interpreter(request.param)
-    trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        found = pool.map(lambda tree: probe(python, "probe_head", tree, tmp_path_factory.mktemp("home")), trees)
-        return Comparison(release, *found)
+@pytest.fixture(scope="module")
+def seen(release: str) -> Comparison:
+    return compared("probe_head", release, ("ct-fp8-lm-head",))
 
 
 def share(head: Head) -> tuple[int, int]:
@@ -129,10 +100,10 @@ def test_input_scales(seen: Comparison, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Comparison, name: str) -> None:
+def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Comparison, release: str, name: str) -> None:
     kind, stock = LOADED[name].kind, seen.stock["loaded"][name]
-    fails = kind == "block" or seen.release.startswith(NO_DISPATCH)
-    fails |= kind == "scalar" and seen.release.startswith(NO_SCALARS)
+    fails = kind == "block" or release.startswith(NO_DISPATCH)
+    fails |= kind == "scalar" and release.startswith(NO_SCALARS)
 
     assert ("error" in stock) is fails
     if not fails:
@@ -141,7 +112,7 @@ def test_stock_loads_no_block_scale_and_what_it_loads_stays_the_same(seen: Compa
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_geometry(seen: Comparison, name: str) -> None:
+def test_geometry(seen: Comparison, release: str, name: str) -> None:
     head = LOADED[name]
     rows, total = sum(share(head)), sum(share(head)) * head.ranks
 
@@ -149,7 +120,7 @@ def test_geometry(seen: Comparison, name: str) -> None:
         sizes = [head.hidden, head.hidden, total, rows]
         assert rank["geometry"] == [*sizes, [rows], "lm_head", False, [rows, head.hidden]]
     for rank in seen.stock["loaded"][name]["ranks"]:
-        assert (None in rank["geometry"]) == seen.release.startswith(NO_GEOMETRY)
+        assert (None in rank["geometry"]) == release.startswith(NO_GEOMETRY)
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -194,12 +165,14 @@ def test_a_target_matches_both_spellings_of_a_head(seen: Comparison, name: str) 
 
 
 @pytest.mark.parametrize("name", APART)
-def test_an_ignore_expression_for_the_other_spelling_loses_to_a_target_of_this_one(seen: Comparison, name: str) -> None:
+def test_an_ignore_expression_for_the_other_spelling_loses_to_a_target_of_this_one(
+    seen: Comparison, release: str, name: str
+) -> None:
     _, ignored = APART[name]
     (other,) = {BARE, MULTIMODAL} - {ignored}
 
     assert seen.patched["apart"][name] == {ignored: PLAIN, other: QUANTIZED}
-    if not seen.release.startswith(NO_DISPATCH):
+    if not release.startswith(NO_DISPATCH):
         assert seen.stock["apart"][name] == seen.patched["apart"][name]
 
 
@@ -295,12 +268,12 @@ def test_a_model_that_ties_its_head_serves_its_embeddings(seen: Comparison, name
         assert found | {"log": []} == stock | {"log": []}
 
 
-def test_stock_serves_some_tied_models_correctly(seen: Comparison) -> None:
+def test_stock_serves_some_tied_models_correctly(seen: Comparison, release: str) -> None:
     """The overlay must not refuse these: models that build no head, and models that pass it no config."""
     right = {name for name in TIED if seen.stock["models"][name].get("logits")}
 
     assert right >= {"Falcon-H1, tied"}
-    if seen.release < "0.28":
+    if release < "0.28":
         assert right >= {name for name in TIED if name.startswith("Qwen3.5")}
 
 
@@ -312,13 +285,15 @@ def test_a_tied_model_logs_one_warning(seen: Comparison) -> None:
 
 
 @pytest.mark.parametrize("own", ["bf16", "bf16, alike"])
-def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(seen: Comparison, own: str) -> None:
+def test_a_draft_with_a_plain_head_of_its_own_keeps_it_beside_an_fp8_target(
+    seen: Comparison, release: str, own: str
+) -> None:
     found, stock = seen.patched["drafts"][f"FP8, {own}"], seen.stock["drafts"][f"FP8, {own}"]
 
     assert found["draft"] == "EagleLlama4ForCausalLM"
     assert found["dtypes"] == ["torch.float8_e4m3fn", "torch.bfloat16"]
     assert (found["V1"], found["V2"] or False) == (False, False)
-    if not seen.release.startswith(NO_DISPATCH):
+    if not release.startswith(NO_DISPATCH):
         assert "Promotion for Float8 Types is not supported" in stock["error"][1]
 
 

@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
 
-from tests.overlays.test_ct_fp8_lm_head_cpu import MORE, NO_DISPATCH, RELEASES, Comparison
+from tests.overlays.test_ct_fp8_lm_head_cpu import NO_DISPATCH, RELEASES
 from tests.validation.cpu import head_owners
-from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.comparison import Comparison, compared, one_first
 
 DTYPES = {"bf16": "torch.bfloat16", "channel": "torch.float8_e4m3fn", "renamed": "torch.float8_e4m3fn"}
 
 
-@pytest.fixture(scope="module", params=[*RELEASES, *(pytest.param(r, marks=pytest.mark.matrix) for r in MORE)])
-def seen(
-    request: pytest.FixtureRequest,
-    pristine: Callable[..., Path],
-    patched: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Comparison:
-    release, python = request.param, interpreter(request.param)
-    trees = (pristine(release), patched(release, "ct-fp8-lm-head"))
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        found = pool.map(lambda tree: probe(python, "probe_head_drafts", tree, tmp_path_factory.mktemp("home")), trees)
-        return Comparison(release, *found)
+@pytest.fixture(scope="module", params=one_first("0.20.2", RELEASES))
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def seen(release: str) -> Comparison:
+    return compared("probe_head_drafts", release, ("ct-fp8-lm-head",))
 
 
 @pytest.mark.parametrize("target", head_owners.TARGETS)
 @pytest.mark.parametrize("own", head_owners.OWN)
 @pytest.mark.parametrize("kind", head_owners.CLASSES)
 def test_a_draft_that_passes_the_targets_config_to_its_head_has_the_head_of_its_checkpoint(
-    seen: Comparison, target: str, own: str, kind: str
+    seen: Comparison, release: str, target: str, own: str, kind: str
 ) -> None:
     """Stock reads a plain head of the draft as FP8: vLLM starts, and the draft's tokens are random."""
     name = f"{target}, {kind}, {own}, nothing"
 
     assert seen.patched["own"][name] == {"class": kind, "dtype": DTYPES[own], "logits": True}
-    if own == "bf16" and target != "plain" and not seen.release.startswith(NO_DISPATCH):
+    if own == "bf16" and target != "plain" and not release.startswith(NO_DISPATCH):
         assert seen.stock["own"][name] == {"class": kind, "dtype": DTYPES["channel"], "logits": False}
 
 

@@ -13,7 +13,7 @@ TESTS = {
 }
 
 
-@pytest.mark.matrix
+@pytest.mark.deep
 @pytest.mark.parametrize("release", RELEASES)
 def test_upstreams_own_tests(release: str) -> None:
     found = stock, patched = validation.compared(release)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.overlays.hostile import Release, Result
+from tests.overlays.hostile import Result, run_release
 
 pytestmark = pytest.mark.no_cover  # tests of the engine run the same code
 
@@ -23,11 +21,11 @@ def check_results(results: list[Result], count: int) -> None:
     assert len({result.kind for result in results}) >= 18
 
 
-def test_hostile_mutants(pristine: Callable[[str], Path]) -> None:
-    check_results(list(Release(pristine("0.20.2")).run(200, seed=1)), 200)
+def test_hostile_mutants() -> None:
+    check_results(run_release("0.20.2", 200, seed=1)[0], 200)
 
 
-@pytest.mark.matrix
+@pytest.mark.deep
 @pytest.mark.parametrize("version", ["0.20.2", "0.24.0", "0.33.0"])
-def test_many_hostile_mutants(version: str, pristine: Callable[[str], Path]) -> None:
-    check_results(list(Release(pristine(version)).run(300, seed=2)), 300)
+def test_many_hostile_mutants(version: str) -> None:
+    check_results(run_release(version, 300, seed=2)[0], 300)

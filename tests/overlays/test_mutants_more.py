@@ -10,18 +10,20 @@ from vpatch.core.catalogue import discover, select
 
 from tests.overlays.mutant_tests import (
     Subject,
+    _rarely_collecting,
     test_a_mutant_is_patched_as_its_twin_or_drifts,
     test_a_patched_mutant_is_applied_only_if_every_added_statement_is_left,
     test_many_mutants,
 )
 
 __all__ = [
+    "_rarely_collecting",
     "test_a_mutant_is_patched_as_its_twin_or_drifts",
     "test_a_patched_mutant_is_applied_only_if_every_added_statement_is_left",
     "test_many_mutants",
 ]
 
-pytestmark = [pytest.mark.no_cover, pytest.mark.matrix]  # other tests cover the same code
+pytestmark = [pytest.mark.no_cover, pytest.mark.deep]  # other tests cover the same code
 
 # Each release and overlay, and how many mutants to make.
 SUBJECTS = (

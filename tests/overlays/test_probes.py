@@ -1,7 +1,7 @@
 """Each overlay's probe on the real vLLM, without a GPU: fails on stock if pending, passes if patched or merged.
 
-One process runs all probes of a tree, so that it imports vLLM once (tests/validation/cpu/probes.py). Those in `ALONE`
-also run one by one, as in an image.
+All probes of a tree run in copies of one process that has imported vLLM (tests/validation/cpu/probes.py). Those in
+`ALONE` also run one by one, as in an image.
 """
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
 
 import pytest
 from packaging.version import Version
 from vpatch.core.catalogue import discover
 from vpatch.image.checks import outcome
 
+from tests.conftest import tree_of
 from tests.releases import FACTS, RELEASES, fact
+from tests.validation.cpu.comparison import Comparison, one_first, ran
 from tests.validation.cpu.environment import ROOT, environ, interpreter
+from tests.validation.cpu.trees import patched_tree
 
-Trees = Callable[..., Path]
 Outcomes = dict[str, tuple[int, str]]
 
 OF = {item.id: [probe for probe in item.overlay.probes if not probe.gpu] for item in discover()}
 SCRIPTS = {probe.name: probe.script for probes in OF.values() for probe in probes}
 
-DEFAULT = ("0.20.2", "0.26.0")
 WITH_TURBOQUANT = [release for release in RELEASES if Version(release) >= Version("0.20")]
 ALONE = (("0.20.2", "turboquant_hybrid"),)
 ALL_ALONE = [(release, name) for release in ("0.20.2", "0.33.0") for name in SCRIPTS if (release, name) not in ALONE]
@@ -49,54 +48,38 @@ MISSED = {
 }
 
 
-class Comparison(NamedTuple):
-    """Results of the probes on one release."""
-
-    stock: Outcomes
-    patched: Outcomes
-
-
-def run_scripts(release: str, tree: Path, home: Path, scripts: dict[str, str]) -> Outcomes:
+def run_scripts(release: str, tree: Path, scripts: dict[str, str]) -> Outcomes:
     """Run scripts on a tree."""
-    environment = environ(tree, home)
-    environment["PYTHONPATH"] += f":{ROOT / 'patches'}"
-    command = [str(interpreter(release)), "-m", "tests.validation.cpu.probes", str(LIMIT_S)]
-    ran = subprocess.run(
-        command, cwd=home, env=environment, input=json.dumps(scripts), capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-8000:]
-    return {name: (code, stderr) for name, (code, stderr) in json.loads(ran.stdout).items()}
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "scripts.json")
+        file.write_text(json.dumps(scripts))
+        found = ran("probes", release, tree, str(file), str(LIMIT_S), ready="bare")
+    return {name: (code, stderr) for name, (code, stderr) in found.items()}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        *DEFAULT,
-        *(pytest.param(one, marks=pytest.mark.matrix) for one in WITH_TURBOQUANT if one not in DEFAULT),
-    ],
-)
+@pytest.fixture(scope="module", params=one_first("0.20.2", WITH_TURBOQUANT))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    trees = (pristine(release), patched(release, *FACTS))
-    homes = [tmp_path_factory.mktemp("home") for _ in trees]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        scripts = SCRIPTS | {LOAD: (ROOT / f"tests/validation/cpu/{LOAD}.py").read_text()}
-        return Comparison(*pool.map(lambda tree, home: run_scripts(release, tree, home, scripts), trees, homes))
+def seen(release: str) -> Comparison:
+    scripts = SCRIPTS | {LOAD: (ROOT / f"tests/validation/cpu/{LOAD}.py").read_text()}
+    trees = (tree_of(release), patched_tree(release, *FACTS))
+    return Comparison(*(run_scripts(release, tree, scripts) for tree in trees))
 
 
 @pytest.mark.parametrize("overlay", FACTS)
 def test_stock_and_patched(seen: Comparison, release: str, overlay: str) -> None:
     state = fact(overlay, release)
     for name in (probe.name for probe in OF[overlay]):
-        stock, patched = (outcome(name, *found[name], limit_s=LIMIT_S) for found in seen)
+        (code, told), (patched_code, patched_told) = seen.stock[name], seen.patched[name]
+        stock = outcome(name, code, told, limit_s=LIMIT_S)
+        patched = outcome(name, patched_code, patched_told, limit_s=LIMIT_S)
 
         if state == "pending":
             assert stock.ok is False
-            assert "AssertionError: " in seen.stock[name][1]
+            assert "AssertionError: " in told
             assert stock.because.startswith(MISSED[overlay])
         if state != "not_applicable":  # otherwise the probe has nothing to test
             assert patched.ok, patched.because
@@ -140,16 +123,14 @@ UNDONE = {
 }
 
 
-@pytest.mark.matrix
-def test_a_probe_fails_if_one_part_is_undone(patched: Trees, tmp_path: Path) -> None:
-    tree, home = tmp_path / "tree", tmp_path / "home"
-    home.mkdir()
-    shutil.copytree(patched("0.20.2", *FACTS), tree)
+@pytest.mark.deep
+def test_a_probe_fails_if_one_part_is_undone(tmp_path: Path) -> None:
+    tree = shutil.copytree(patched_tree("0.20.2", *FACTS), tmp_path / "tree")
     for file, old, new, _ in UNDONE.values():
         text = (tree / file).read_text()
         assert text.count(old) == 1
         (tree / file).write_text(text.replace(old, new))
-    found = run_scripts("0.20.2", tree, home, {name: SCRIPTS[name] for name in UNDONE})
+    found = run_scripts("0.20.2", tree, {name: SCRIPTS[name] for name in UNDONE})
 
     for name, (*_, because) in UNDONE.items():
         assert outcome(name, *found[name], limit_s=LIMIT_S).because.startswith(because)
@@ -170,17 +151,17 @@ def run_alone(release: str, name: str, tree: Path, home: Path) -> subprocess.Com
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.matrix
+@pytest.mark.deep
 @pytest.mark.parametrize(("release", "name"), [*ALONE, *ALL_ALONE], scope="function")
-def test_a_probe_passes_alone(release: str, name: str, patched: Trees, tmp_path: Path) -> None:
-    ran = run_alone(release, name, patched(release, *FACTS), tmp_path)
-    assert outcome(name, ran.returncode, ran.stderr, limit_s=LIMIT_S).ok, ran.stderr[-4000:]
+def test_a_probe_passes_alone(release: str, name: str, tmp_path: Path) -> None:
+    found = run_alone(release, name, patched_tree(release, *FACTS), tmp_path)
+    assert outcome(name, found.returncode, found.stderr, limit_s=LIMIT_S).ok, found.stderr[-4000:]
 
 
-def test_a_probe_fails_without_the_packages_that_vllm_needs(pristine: Trees, tmp_path: Path) -> None:
+def test_a_probe_fails_without_the_packages_that_vllm_needs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPTS["turboquant_hybrid"]]
-    environment = environ(pristine("0.20.2"), tmp_path)
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    found = outcome("hybrid", ran.returncode, ran.stderr, limit_s=LIMIT_S)
+    environment = environ(tree_of("0.20.2"), tmp_path)
+    alone = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = outcome("hybrid", alone.returncode, alone.stderr, limit_s=LIMIT_S)
 
     assert (found.ok, found.because) == (None, "the image lacks torch")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import pytest
 from vpatch.testing import Case, State, check
 
+from tests.releases import cases, tiered
+
 ATTENTION = "vllm/model_executor/layers/attention/attention.py"
 CACHE = "vllm/config/cache.py"
 INTERFACE = "vllm/v1/kv_cache_interface.py"
@@ -41,7 +43,7 @@ CASES = (
         says="`kv_cache_spec.kv_quant_mode == KVQuantMode.NONE` is not there",
     ),
     Case(
-        "0.25.1",
+        "0.26.0",
         State.DRIFTED,
         replace={RUNNER: ("def _reshape_kv_cache_tensors(", "def _reshape_kv_caches(")},
         says="no 'GPUModelRunner._reshape_kv_cache_tensors' here; nearest: 'GPUModelRunner._reshape_kv_caches'",
@@ -54,7 +56,7 @@ CASES = (
     ),
     # A broken tree is never taken for one without the feature, nor a changed one for one without the defect.
     Case(
-        "0.19.1",
+        "0.18.0",
         State.DRIFTED,
         replace={
             CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal["),
@@ -63,7 +65,7 @@ CASES = (
         says="CacheDType 0 times",
     ),
     Case(
-        "0.24.0",
+        "0.21.0",
         State.DRIFTED,
         replace={
             RUNNER: ("kv_cache_spec.head_size,\n                        cache_dtype_str=self", "cache_dtype_str=x")
@@ -82,19 +84,19 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: Case, pristine: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-auto-dtype", tree=pristine(case.release), scratch=tmp_path)
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-auto-dtype", tree=slim(case.release), scratch=tmp_path)
 
 
-@pytest.mark.parametrize("release", ["0.25.1", "0.26.0"])
-def test_only_the_condition_changes(release: str, pristine: Callable[[str], Path], tmp_path: Path) -> None:
-    source, imported = (pristine(release) / RUNNER).read_text(), "from vllm.v1.kv_cache_interface import " + SPEC
+@pytest.mark.parametrize("release", tiered(["0.25.1", "0.26.0"]))
+def test_only_the_condition_changes(release: str, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    source, imported = (slim(release) / RUNNER).read_text(), "from vllm.v1.kv_cache_interface import " + SPEC
     new = source.replace(UNQUANTIZED, GUARDED).replace("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:")
 
     case = Case(release, State.PENDING, result={RUNNER: new})
 
-    check(case, "turboquant-auto-dtype", tree=pristine(release), scratch=tmp_path)
+    check(case, "turboquant-auto-dtype", tree=slim(release), scratch=tmp_path)
 
 
 IN_PARENTHESES = (IMPORT, f"    {SPEC},\n{IMPORT}")

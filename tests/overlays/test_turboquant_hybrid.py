@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from vpatch.testing import Case, State, check
 
+from tests.releases import cases
+
 CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 ARG_UTILS = "vllm/engine/arg_utils.py"
 INTERFACE = "vllm/platforms/interface.py"
@@ -49,7 +51,7 @@ CASES = (
     Case("0.20.2", State.DRIFTED, replace={CONFIG: ("import math\n", "import math (\n")}, says="not valid Python"),
     # A broken tree is never taken for one without the feature.
     Case(
-        "0.19.1",
+        "0.18.0",
         State.DRIFTED,
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
@@ -65,6 +67,6 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: Case, pristine: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-hybrid", tree=pristine(case.release), scratch=tmp_path)
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-hybrid", tree=slim(case.release), scratch=tmp_path)

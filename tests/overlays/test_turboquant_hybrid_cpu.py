@@ -1,26 +1,25 @@
 """turboquant-hybrid in the real vLLM, on the CPU: its configs, its layers' sizes, its KV cache groups.
 
-Each test compares three trees: 0.20 as published, where it fails; the same with the overlay; and 0.21.0, which has
+Each test compares 0.20 as published, where it fails, with the same and the overlay; some with 0.21.0, which has
 upstream's change. Layers are built on the meta device of a simulated GPU, so nothing is computed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from math import lcm
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from tests.conftest import tree_of
+from tests.releases import pending
 from tests.validation.cpu import boundary, models, upstream
-from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.comparison import Comparison, compared, one_first, ran
+from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.probe_hybrid import ALIGNED, DTYPES, HYBRIDS, SIZED, WHOLE
-
-Trees = Callable[..., Path]
-Seen = dict[str, dict[str, dict[str, Any]]]
+from tests.validation.cpu.trees import patched_tree
 
 REFUSED = [
     "NotImplementedError",
@@ -74,40 +73,25 @@ FAIL_BEFORE = {
 }
 
 
-class Comparison(NamedTuple):
-    """One result in each of the trees."""
-
-    stock: Any
-    patched: Any
-    fixed: Any
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return interpreter("0.21.0")
-
-
-@pytest.fixture(
-    scope="module", params=["0.20.2", *(pytest.param(v, marks=pytest.mark.matrix) for v in ("0.20.0", "0.20.1"))]
-)
+@pytest.fixture(scope="module", params=one_first("0.20.2", pending("turboquant-hybrid")))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def trees(release: str, pristine: Trees, patched: Trees) -> Comparison:
-    return Comparison(pristine(release), patched(release, "turboquant-hybrid"), pristine("0.21.0"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(models.write(tmp_path_factory.mktemp("models")))  # one folder, since its path is part of the config
 
 
 @pytest.fixture(scope="module")
-def seen(trees: Comparison, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    folder = models.write(tmp_path_factory.mktemp("models"))  # one folder, since its path is part of the config
+def seen(release: str, folder: str) -> Comparison:
+    return compared("probe_hybrid", release, ("turboquant-hybrid",), folder)
 
-    def look(tree: Path) -> Seen:
-        return probe(python, "probe_hybrid", tree, tmp_path_factory.mktemp("home"), str(folder))
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return Comparison(*pool.map(look, trees))
+@pytest.fixture(scope="module")
+def fixed(release: str, folder: str) -> Any:
+    """What 0.21.0 makes of the same, which has upstream's change."""
+    return ran("probe_hybrid", release, tree_of("0.21.0"), folder)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_BEFORE))
@@ -162,11 +146,10 @@ def test_skipped_layers_and_turboquant_share_a_multiple_of_both_pages(seen: Comp
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_pages_are_those_of_one_rank(seen: Comparison, name: str) -> None:
-    stock, patched, fixed = (found["aligned"][name] for found in seen)
+    stock, patched = (found["aligned"][name] for found in seen)
     model, ranks = name.split(" TP")
 
     assert stock["error"] == REFUSED
-    assert _without_a_later_removed_line(patched) == _without_a_later_removed_line(fixed)
     if model != "35B":  # with two heads: one for each of two ranks, and of four
         assert patched["padded"] * int(ranks) == seen.patched["aligned"][f"{model} TP1"]["padded"]
 
@@ -187,11 +170,14 @@ def test_attention_layers_are_logged(seen: Comparison, model: str) -> None:
     assert line not in seen.stock["sized"][f"{model} 4bit_nc"]["log"]
 
 
-@pytest.mark.parametrize("name", SIZED)
-def test_sizes_are_those_of_upstream(seen: Comparison, name: str) -> None:
-    patched, fixed = (_without_a_later_removed_line(found["sized"][name]) for found in (seen.patched, seen.fixed))
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("part", "name"), [*(("sized", name) for name in SIZED), *(("aligned", name) for name in ALIGNED)]
+)
+def test_sizes_are_those_of_upstream(seen: Comparison, fixed: Any, part: str, name: str) -> None:
+    patched, upstreams = (_without_a_later_removed_line(found[part][name]) for found in (seen.patched, fixed))
 
-    assert patched == fixed
+    assert patched == upstreams
 
 
 @pytest.mark.parametrize("name", sorted(AS_BEFORE))
@@ -217,11 +203,16 @@ def test_whole_configs_of_models_differ(seen: Comparison) -> None:
 
 
 @pytest.mark.parametrize("name", boundary.CASES)
-def test_boundary_layers_are_those_of_upstream(seen: Comparison, name: str) -> None:
-    stock, patched, fixed = (found["boundary"][name] for found in seen)
+def test_stock_expects_the_number_of_layers(seen: Comparison, name: str) -> None:
+    assert seen.stock["boundary"][name]["error"][0] in ("AttributeError", "TypeError")
 
-    assert stock["error"][0] in ("AttributeError", "TypeError")  # stock expects the number of layers
-    assert _with_the_common_message(patched) == _with_the_common_message(fixed)
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", boundary.CASES)
+def test_boundary_layers_are_those_of_upstream(seen: Comparison, fixed: Any, name: str) -> None:
+    patched, upstreams = (_with_the_common_message(found["boundary"][name]) for found in (seen.patched, fixed))
+
+    assert patched == upstreams
 
 
 def test_boundary_layers(seen: Comparison) -> None:
@@ -242,11 +233,13 @@ def test_boundary_layers(seen: Comparison) -> None:
     assert NO_ATTENTION in found["no list"]["error"][1]
 
 
-def test_upstreams_own_tests(release: str, trees: Comparison, patched: Trees, python: Path, tmp_path: Path) -> None:
-    """Tests that pass on 0.21.0 (`fixed`) pass on the patched tree, with this overlay alone and with all."""
+@pytest.mark.deep
+def test_upstreams_own_tests(release: str, tmp_path: Path) -> None:
+    """Tests that pass on 0.21.0 pass on the patched tree, with this overlay alone and with all."""
     file = upstream.fetch("0.21.0", UPSTREAM_TESTS)
+    trees = (tree_of(release), patched_tree(release, "turboquant-hybrid"), tree_of("0.21.0"), patched_tree(release))
 
-    stock, *others = upstream.beside(python, file, (*trees, patched(release)), tmp_path)
+    stock, *others = upstream.beside(interpreter("0.21.0"), file, trees, tmp_path)
 
     assert stock == (Counter(passed=97, failure=7, skipped=ON_GPU), FAIL_BEFORE)
     assert others == [(Counter(passed=104, skipped=ON_GPU), set())] * 3

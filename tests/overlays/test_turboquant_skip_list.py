@@ -12,6 +12,7 @@ from vpatch.testing import Case, State, check
 from vpatch_overlays.companions.turboquant_skip_list import skip_layer_order
 
 from tests.conftest import Contents, Program
+from tests.releases import cases, tiered
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
 CACHE = "vllm/config/cache.py"
@@ -43,17 +44,17 @@ CASES = (
         says="is not there; nearest, line 1689",
     ),
     Case("0.31.0", State.DRIFTED, replace={ARG_UTILS: ("key=int", "key=int, reverse=True")}, says="is not there"),
-    Case("0.24.0", State.DRIFTED, replace={ARG_UTILS: (BRANCH, "if turboquant:")}, says="no block `if resolved_cache"),
+    Case("0.26.0", State.DRIFTED, replace={ARG_UTILS: (BRANCH, "if turboquant:")}, says="no block `if resolved_cache"),
     # A broken tree is never taken for one without the feature.
     Case(
-        "0.19.1",
+        "0.18.0",
         State.DRIFTED,
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
     ),
     # Half of upstream's change is not merged.
     Case(
-        "0.32.0",
+        "0.33.0",
         State.DRIFTED,
         replace={ARG_UTILS: ("layers) | set(boundary)\n", "layers) | set(boundary), key=int\n")},
         says="no block `if resolved_cache",
@@ -67,21 +68,21 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: Case, pristine: Callable[[str], Path], tmp_path: Path) -> None:
-    check(case, "turboquant-skip-list", tree=pristine(case.release), scratch=tmp_path)
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-skip-list", tree=slim(case.release), scratch=tmp_path)
 
 
-@pytest.mark.parametrize("release", SPELLINGS)
-def test_only_the_key_changes(release: str, pristine: Callable[[str], Path], tmp_path: Path) -> None:
-    source = (pristine(release) / ARG_UTILS).read_text()
+@pytest.mark.parametrize("release", tiered(SPELLINGS))
+def test_only_the_key_changes(release: str, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    source = (slim(release) / ARG_UTILS).read_text()
     imported = "from vllm._vpatch.turboquant_skip_list import skip_layer_order"
     new = source.replace(SPELLINGS[release], "sorted(existing | set(boundary), key=skip_layer_order)")
     new = new.replace("\nif TYPE_CHECKING:", f"\n{imported}\nif TYPE_CHECKING:")
 
     case = Case(release, State.PENDING, result={ARG_UTILS: new})
 
-    check(case, "turboquant-skip-list", tree=pristine(release), scratch=tmp_path)
+    check(case, "turboquant-skip-list", tree=slim(release), scratch=tmp_path)
 
 
 def test_with_turboquant_hybrid_every_order_gives_the_same_bytes(

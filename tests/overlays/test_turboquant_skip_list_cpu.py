@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
-
 import pytest
 
 from tests.validation.cpu import models
-from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.comparison import Comparison, compared, one_first
 from tests.validation.cpu.probe_skip_list import INDICES, NAMES, SKIPPED
 
-Trees = Callable[..., Path]
-
-ALWAYS = ("0.20.2",)
 MORE = ("0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.31.0")
 
 ORDERED = {
@@ -27,28 +19,13 @@ ORDERED = {
 }
 
 
-class Comparison(NamedTuple):
-    """One result in each of the trees."""
-
-    stock: Any
-    patched: Any
-
-
-@pytest.fixture(
-    scope="module", params=[*ALWAYS, *(pytest.param(release, marks=pytest.mark.matrix) for release in MORE)]
-)
-def seen(request: pytest.FixtureRequest, pristine: Trees, patched: Trees, tmp_path_factory: Any) -> Comparison:
+@pytest.fixture(scope="module", params=one_first("0.20.2", MORE))
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     release = request.param
     # Before 0.21 hybrid models are refused without the other overlay.
     overlays = ("turboquant-skip-list", *(("turboquant-hybrid",) if release < "0.21" else ()))
     folder = models.write(tmp_path_factory.mktemp("models"))  # one folder, since its path is part of the config
-
-    def look(tree: Path) -> dict[str, Any]:
-        home = tmp_path_factory.mktemp("home")
-        return probe(interpreter(release), "probe_skip_list", tree, home, str(folder))
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return Comparison(*pool.map(look, (pristine(release), patched(release, *overlays))))
+    return compared("probe_skip_list", release, overlays, str(folder))
 
 
 @pytest.mark.parametrize("name", NAMES)

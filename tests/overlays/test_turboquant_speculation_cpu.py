@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +9,10 @@ from packaging.version import Version
 
 from tests.releases import pending
 from tests.validation.cpu import models
-from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
+from tests.validation.cpu.trees import patched_tree
 
-Trees = Callable[..., Path]
 Seen = dict[str, dict[str, Any]]
 
 # The overlay that removes a crash, by release; turboquant-workspace on 0.20 removes none.
@@ -24,7 +22,7 @@ STOPS = {
     "turboquant-auto-dtype": ("0.25.0", "0.25.1", "0.26.0"),
 }
 PAIRS = [(release, overlay) for overlay, releases in STOPS.items() for release in releases]
-BY_DEFAULT = {"0.21.0", "0.26.0"}
+FIRST = "0.26.0"
 RIGHT, OPTIMISTIC = [7, 8, 9, 10], [9, 10, 11, 12]
 
 EAGER, SYNCHRONOUS = "--enforce-eager", "--no-async-scheduling"
@@ -43,8 +41,7 @@ REFUSED = {
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(pair, marks=() if pair[0] in BY_DEFAULT else pytest.mark.matrix, id="-".join(pair))
-        for pair in PAIRS
+        pytest.param(pair, marks=() if pair[0] == FIRST else pytest.mark.deep, id="-".join(pair)) for pair in PAIRS
     ],
 )
 def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
@@ -53,9 +50,9 @@ def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def seen(pair: tuple[str, str], patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    folder, home = models.write(tmp_path_factory.mktemp("models")), tmp_path_factory.mktemp("home")
-    return probe(interpreter(pair[0]), "probe_speculation", patched(*pair), home, str(folder))
+def seen(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder = models.write(tmp_path_factory.mktemp("models"))
+    return ran("probe_speculation", pair[0], patched_tree(*pair), str(folder))
 
 
 def reads_the_cpu(release: str) -> bool:

@@ -9,64 +9,54 @@ from __future__ import annotations
 from array import array
 from base64 import b64decode
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import cache
 
 import pytest
 from packaging.version import Version
 
 from tests.releases import pending
 from tests.validation.cpu import models
-from tests.validation.cpu.environment import interpreter, probe
-from tests.validation.cpu.probe_tiles import CASES, MAX_MODEL_LEN, PEAKS, TILE
-from tests.validation.cpu.table import RELEASES
+from tests.validation.cpu.comparison import Comparison, compared, one_first
+from tests.validation.cpu.probe_tiles import CASES, FIRST, MAX_MODEL_LEN, MEASURED_TILE, PEAKS
 
-Trees = Callable[..., Path]
-
-DEFAULT = RELEASES[-1:]
+MORE = [name for name in CASES if name not in FIRST]
 DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
 
 
-class Comparison(NamedTuple):
-    """One result in a tree as published, and in the patched one."""
-
-    stock: Any
-    patched: Any
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        *DEFAULT,
-        *(pytest.param(v, marks=pytest.mark.matrix) for v in pending("turboquant-tiles") if v not in DEFAULT),
-    ],
-)
+@pytest.fixture(scope="module", params=one_first("0.26.0", pending("turboquant-tiles")))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def some(release: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comparison]:
+    """`some(*names)`: what the probe finds in these cases, or without names in all that is not of a case."""
     folder = models.write(tmp_path_factory.mktemp("models"))
     own = ("turboquant-workspace",) if Version(release) < Version("0.24") else ()
-
-    def look(tree: Path) -> dict[str, Any]:
-        return probe(interpreter(release), "probe_tiles", tree, tmp_path_factory.mktemp("home"), str(folder))
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return Comparison(*pool.map(look, (pristine(release), patched(release, "turboquant-tiles", *own))))
+    return cache(lambda *names: compared("probe_tiles", release, ("turboquant-tiles", *own), str(folder), *names))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_attention_is_that_of_stock(seen: Comparison, name: str) -> None:
-    stock, tiled = (array("f", b64decode(found["outputs"][name])) for found in seen)
+measured = pytest.mark.deep  # the interpreter takes long for contexts in which memory would show
+"""Marks the tests of what `seen` has."""
+
+
+@pytest.fixture(scope="module")
+def seen(some: Callable[..., Comparison]) -> Comparison:
+    return some()
+
+
+@pytest.mark.parametrize("name", [*FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in MORE)])
+def test_attention_is_that_of_stock(some: Callable[..., Comparison], name: str) -> None:
+    stock, tiled = (
+        array("f", b64decode(found["outputs"][name])) for found in some(*(FIRST if name in FIRST else MORE))
+    )
 
     assert len(stock) == len(tiled) == CASES[name].chunk * CASES[name].heads[0] * CASES[name].head_size
     assert max(map(abs, stock)) > 0.1
     assert all(abs(a - b) <= 2e-3 for a, b in zip(stock, tiled, strict=True))  # false for NaN
 
 
+@measured
 def test_memory_does_not_grow_with_the_context(seen: Comparison) -> None:
     stock, tiled = ([found["peaks"][str(cached)] for cached in PEAKS] for found in seen)
 
@@ -74,6 +64,7 @@ def test_memory_does_not_grow_with_the_context(seen: Comparison) -> None:
     assert max(tiled) <= 1.05 * tiled[0]
 
 
+@measured
 def test_memory_profiling_counts_a_continuation(seen: Comparison) -> None:
     assert max(seen.stock["peaks"][str(cached)] for cached in PEAKS) > 0 == seen.stock["peaks"]["counted"]
     peaks = seen.patched["peaks"]
@@ -81,19 +72,23 @@ def test_memory_profiling_counts_a_continuation(seen: Comparison) -> None:
     assert peaks["beside a decode"] <= peaks["counted"] <= 1.05 * peaks["beside a decode"]
 
 
+@measured
 def test_nothing_is_rehearsed_once_the_cache_exists(seen: Comparison) -> None:
     assert seen.patched["peaks"]["idle"] == seen.stock["peaks"]["idle"] == 0
 
 
+@measured
 def test_the_profiling_pass_returns_the_same_output(seen: Comparison) -> None:
     assert seen.stock["zeros"] == seen.patched["zeros"] == [True, True]
 
 
+@measured
 def test_decode_takes_its_part_of_the_workspace_before_the_cache_is_sized(seen: Comparison, release: str) -> None:
     assert seen.stock["workspace"] == 0
     assert bool(seen.patched["workspace"]) == (Version(release) >= Version("0.21"))  # before, each layer has buffers
 
 
+@measured
 def test_the_workspace_reserves_nothing_for_the_context(seen: Comparison, release: str) -> None:
     assert seen.patched["reserved"] == DECODE
     if Version(release) >= Version("0.24"):
@@ -101,4 +96,4 @@ def test_the_workspace_reserves_nothing_for_the_context(seen: Comparison, releas
 
 
 def test_the_longest_case_is_the_longest_there_can_be() -> None:
-    assert max(case.cached + case.chunk for case in CASES.values()) == MAX_MODEL_LEN == PEAKS[-1] + TILE
+    assert max(case.cached + case.chunk for case in CASES.values()) == MAX_MODEL_LEN == PEAKS[-1] + MEASURED_TILE

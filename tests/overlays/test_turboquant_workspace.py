@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
+
+from tests.engines import engine_of
+from tests.releases import cases
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 CACHE = "vllm/config/cache.py"
@@ -69,14 +71,14 @@ CASES = (
         says=f"`{MANAGER}(",
     ),
     Case(
-        "0.23.0",
+        "0.21.0",
         State.DRIFTED,
         replace={ATTENTION: ("        self._init_reorder_batch_threshold(1", "        self._init_threshold(1")},
         says="`self._init_reorder_batch_threshold(...)` is not there",
     ),
     # A broken tree is never taken for one without the feature.
     Case(
-        "0.19.1",
+        "0.18.0",
         State.DRIFTED,
         replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
         says="CacheDType 0 times",
@@ -89,7 +91,7 @@ CASES = (
         says="TurboQuantMetadataBuilder.__init__ has `self._reserve_workspace()`",
     ),
     Case(
-        "0.24.0",
+        "0.26.0",
         State.DRIFTED,
         replace={ATTENTION: (RESERVES, "")},
         says="'_reserve_workspace' is defined already",
@@ -101,7 +103,7 @@ CASES = (
         says="'_reserve_workspace' is defined already",
     ),
     Case(
-        "0.28.0",
+        "0.26.0",
         State.DRIFTED,
         replace={ATTENTION: (f"k_buf, v_buf = {MANAGER}(", "k_buf, v_buf = self._buffers(")},
         says="'_reserve_workspace' is defined already",
@@ -109,7 +111,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", cases(CASES))
 def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
     check(case, "turboquant-workspace", tree=slim(case.release), scratch=tmp_path)
 
@@ -119,7 +121,7 @@ def test_turboquant_hybrid_changes_the_same_file(slim: Callable[[str], Path]) ->
     read = locate(slim("0.20.2")).read
 
     def made(*overlays: str) -> Mapping[str, bytes]:
-        return Engine(select(discover(), overlays)).plan(read).files
+        return engine_of(select(discover(), overlays)).plan(read).files
 
     hybrid, workspace = made("turboquant-hybrid"), made("turboquant-workspace")
     both = made("turboquant-hybrid", "turboquant-workspace")

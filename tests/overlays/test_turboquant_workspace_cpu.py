@@ -10,17 +10,20 @@ from array import array
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
+from tests.conftest import tree_of
+from tests.releases import pending
 from tests.validation.cpu import models, upstream
-from tests.validation.cpu.environment import interpreter, probe
-from tests.validation.cpu.probe_workspace import RESERVED, RUNS
+from tests.validation.cpu.comparison import Comparison, compared, one_first, ran
+from tests.validation.cpu.environment import interpreter
+from tests.validation.cpu.probe_workspace import FIRST, RESERVED, RUNS
+from tests.validation.cpu.trees import patched_tree
 
-Trees = Callable[..., Path]
+MORE = tuple(name for name in RUNS if name not in FIRST)
 
 MIB = 1 << 20
 BYTES = {
@@ -53,48 +56,21 @@ RESERVATION = {
 }
 
 
-class Comparison(NamedTuple):
-    """One result in a tree as published, and in the patched one."""
-
-    stock: Any
-    patched: Any
-
-    @classmethod
-    def of(cls, do: Callable[..., Any], *arguments: Any) -> Comparison:
-        """Run something on both at once."""
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            return cls(*pool.map(do, *arguments))
-
-
-MORE = ("0.21.0", "0.22.0", "0.22.1", "0.23.0")
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return interpreter("0.21.0")
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        "0.20.2",
-        *(pytest.param(v, marks=pytest.mark.matrix) for v in ("0.20.0", "0.20.1", *MORE)),
-    ],
-)
+@pytest.fixture(scope="module", params=one_first("0.20.2", pending("turboquant-workspace")))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def seen(
-    release: str, python: Path, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory
-) -> Comparison:
+def some(release: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comparison]:
+    """`some(*names)`: what the probe finds in these runs, or without names the reserved bytes."""
     folder = models.write(tmp_path_factory.mktemp("models"))
+    return cache(lambda *names: compared("probe_workspace", release, ("turboquant-workspace",), str(folder), *names))
 
-    def look(tree: Path) -> dict[str, Any]:
-        return probe(python, "probe_workspace", tree, tmp_path_factory.mktemp("home"), str(folder))
 
-    return Comparison.of(look, (pristine(release), patched(release, "turboquant-workspace")))
+@pytest.fixture(scope="module", params=[FIRST, pytest.param(MORE, marks=pytest.mark.deep)], ids=["first", "more"])
+def runs(request: pytest.FixtureRequest, some: Callable[..., Comparison]) -> Comparison:
+    return Comparison(*(found["runs"] for found in some(*request.param)))
 
 
 def grows(release: str) -> bool:
@@ -103,67 +79,63 @@ def grows(release: str) -> bool:
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_reserved_bytes(seen: Comparison, name: str) -> None:
-    assert seen.stock["reserved"][name] == 0
-    assert seen.patched["reserved"][name] == BYTES[name]
+def test_reserved_bytes(some: Callable[..., Comparison], name: str) -> None:
+    assert some().stock["reserved"][name] == 0
+    assert some().patched["reserved"][name] == BYTES[name]
 
 
-@pytest.mark.matrix
-def test_upstream_reserves_the_same_and_misses_the_same_cases(pristine: Trees, tmp_path: Path) -> None:
-    folder, home = tmp_path / "models", tmp_path / "home"
-    folder.mkdir()
-    home.mkdir()
-    models.write(folder)
-    found = probe(interpreter("0.24.0"), "probe_workspace", pristine("0.24.0"), home, str(folder))
+@pytest.mark.deep
+def test_upstream_reserves_the_same_and_misses_the_same_cases(tmp_path: Path) -> None:
+    folder = str(models.write(tmp_path))
+    found = ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder, *RUNS)
 
-    assert found["reserved"] == BYTES
+    assert ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder)["reserved"] == BYTES
     assert {name for name, run in found["runs"].items() if run["errors"]} == UNRESERVED
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_stock_fails_on_the_locked_workspace_or_grows(seen: Comparison, release: str, name: str) -> None:
-    stock = seen.stock["runs"][name]
-
-    if not grows(release):
-        assert stock["errors"]
-        assert all(error.startswith(LOCKED) for error in stock["errors"])
-    elif name != "decode":
-        assert stock["buffers"][-1].keys() - stock["buffers"][0].keys() == {"_tq_k_dequant_buf", "_tq_v_dequant_buf"}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_patched_neither_fails_nor_grows(seen: Comparison, name: str) -> None:
-    patched = seen.patched["runs"][name]
-
-    assert patched["errors"] == []
-    assert patched["left"] == patched["reserved"] > 0
-    assert all(buffers == patched["buffers"][0] for buffers in patched["buffers"])
+def test_stock_fails_on_the_locked_workspace_or_grows(runs: Comparison, release: str) -> None:
+    for name, stock in runs.stock.items():
+        if not grows(release):
+            assert stock["errors"], name
+            assert all(error.startswith(LOCKED) for error in stock["errors"]), name
+        elif name != "decode":
+            added = stock["buffers"][-1].keys() - stock["buffers"][0].keys()
+            assert added == {"_tq_k_dequant_buf", "_tq_v_dequant_buf"}, name
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_attention_is_that_of_stock(seen: Comparison, name: str) -> None:
-    stock, patched = ([floats(output) for output in found["runs"][name]["outputs"]] for found in seen)
-
-    assert len(stock) == len(patched) == len(RUNS[name].steps)
-    for one, other in zip(stock, patched, strict=True):
-        assert any(one)
-        assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))  # false for NaN
+def test_patched_neither_fails_nor_grows(runs: Comparison) -> None:
+    for name, patched in runs.patched.items():
+        assert patched["errors"] == [], name
+        assert patched["left"] == patched["reserved"] > 0, name
+        assert all(buffers == patched["buffers"][0] for buffers in patched["buffers"]), name
 
 
-def test_every_other_case_fits_in_the_reservation(seen: Comparison) -> None:
-    assert {name for name, found in seen.patched["runs"].items() if found["told"]} == UNRESERVED
+def test_attention_is_that_of_stock(runs: Comparison) -> None:
+    assert runs.stock.keys() == runs.patched.keys()
+    for name in runs.stock:
+        stock, patched = ([floats(output) for output in found[name]["outputs"]] for found in runs)
+
+        assert len(stock) == len(patched) == len(RUNS[name].steps), name
+        for one, other in zip(stock, patched, strict=True):
+            assert any(one), name
+            assert all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True)), name  # false for NaN
 
 
-def test_upstreams_own_tests(release: str, python: Path, pristine: Trees, patched: Trees, tmp_path: Path) -> None:
+def test_every_other_case_fits_in_the_reservation(runs: Comparison) -> None:
+    assert {name for name, found in runs.patched.items() if found["told"]} == UNRESERVED & runs.patched.keys()
+
+
+@pytest.mark.deep
+def test_upstreams_own_tests(release: str, tmp_path: Path) -> None:
     """The tests of 0.24.0 are those of 0.21.0 and two of the reservation. On 0.20 they also need turboquant-hybrid."""
     file = upstream.fetch("0.24.0", UPSTREAM_TESTS)
-    before = patched(release, "turboquant-hybrid") if grows(release) else pristine(release)
-    after = patched(release, *(("turboquant-hybrid",) if grows(release) else ()), "turboquant-workspace")
+    before = patched_tree(release, "turboquant-hybrid") if grows(release) else tree_of(release)
+    after = patched_tree(release, *(("turboquant-hybrid",) if grows(release) else ()), "turboquant-workspace")
 
-    ran = Comparison(*upstream.beside(python, file, (before, after), tmp_path))
+    found = Comparison(*upstream.beside(interpreter(release), file, (before, after), tmp_path))
 
-    assert ran.stock == (Counter(passed=104, failure=2, skipped=ON_GPU), RESERVATION)
-    assert ran.patched == (Counter(passed=106, skipped=ON_GPU), set())
+    assert found.stock == (Counter(passed=104, failure=2, skipped=ON_GPU), RESERVATION)
+    assert found.patched == (Counter(passed=106, skipped=ON_GPU), set())
 
 
 def floats(encoded: str) -> array[float]:

@@ -23,14 +23,14 @@ from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
 
+from tests.conftest import tree_of
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
 from tests.releases import RELEASES, pending
-from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.comparison import one_first, ran
+from tests.validation.cpu.trees import patched_tree
 
-Trees = Callable[..., Path]
 Found = dict[str, Any]
 
-OFTEN = ("0.20.2", "0.24.0", "0.33.0")
 DRAWS = {draw.name: draw for draw in draws()}
 REFUSED = "refused"
 
@@ -87,28 +87,24 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
 """Known differences between plan and vLLM: the reason, the releases, and the draws."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[release if release in OFTEN else pytest.param(release, marks=pytest.mark.matrix) for release in RELEASES],
-)
+@pytest.fixture(scope="module", params=one_first("0.20.2", RELEASES))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def seen(release: str, pristine: Trees, patched: Trees, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+def seen(release: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     """Return the results of the release by the name of the draw."""
 
     def look(tree: Path, some: list[Draw]) -> dict[str, Found]:
-        home = tmp_path_factory.mktemp("home")
         cases = tmp_path_factory.mktemp("cases") / "cases.json"
         cases.write_text(json.dumps([asdict(draw) for draw in some]))
-        found = probe(interpreter(release), "probe_plan", tree, home, str(cases))["found"]
+        found = ran("probe_plan", release, tree, str(cases))["found"]
         return {draw.name: one for draw, one in zip(some, found, strict=True)}
 
     helped = [draw for draw in DRAWS.values() if _wants_overlay(draw, release)]
-    found = look(pristine(release), [draw for draw in DRAWS.values() if draw not in helped])
-    return found | (look(patched(release, "turboquant-hybrid"), helped) if helped else {})
+    found = look(tree_of(release), [draw for draw in DRAWS.values() if draw not in helped])
+    return found | (look(patched_tree(release, "turboquant-hybrid"), helped) if helped else {})
 
 
 @pytest.mark.parametrize("name", DRAWS)

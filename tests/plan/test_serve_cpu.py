@@ -14,9 +14,10 @@ from vpatch.plan.rendering import serve
 
 from tests.conftest import Trees
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
+from tests.validation.cpu.comparison import one_first
 from tests.validation.cpu.environment import interpreter, probe
 
-RELEASES = ("0.18.0", "0.20.2", "0.33.0")
+RELEASES = one_first("0.33.0", ("0.18.0", "0.20.2"))
 Parsed = dict[str, dict[str, Any]]
 
 MADE = {

@@ -13,20 +13,25 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
+from tests.processes import PATIENCE, UNWATCHED
+
 if TYPE_CHECKING:
     from tests.loopback import IndexServer
 
 CHILD = """
-import os, sys, time
+import os, select, signal, sys
 from pathlib import Path
 from vpatch.release.fetch import fetch
 real, written = os.utime, []
+woken, wake = os.pipe()
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)  # so that a signal just before the wait ends it, too
 def utime(path, times):
     real(path, times)
     written.append(path)
     if len(written) == int(sys.argv[2]):
         print("writing", flush=True)
-        time.sleep(60)
+        select.select([woken], [], [])
 os.utime = utime
 fetch("1.0", Path(sys.argv[1]))
 """
@@ -42,13 +47,19 @@ def start(target: Path, stop_after: int) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **UNWATCHED, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+
+
+def writing(child: subprocess.Popen[str]) -> bool:
+    """Wait until the child has written a file."""
+    assert child.stdout
+    return child.stdout.readline() == "writing\n"
 
 
 def interrupt(child: subprocess.Popen[str], number: signal.Signals) -> str:
     child.send_signal(number)
-    _, errors = child.communicate(timeout=20)
+    _, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == -number
     return errors
 
@@ -57,14 +68,9 @@ def interrupt(child: subprocess.Popen[str], number: signal.Signals) -> str:
 @pytest.mark.parametrize("where", ["writing", "reading"])
 def test_an_interrupt_leaves_nothing_behind(index: IndexServer, tmp_path: Path, where: str) -> None:
     before = sorted(tmp_path.iterdir())
-    if where == "reading":
-        index.stalls = "/files/"
+    index.stalls = "/files/" if where == "reading" else ""
     child = start(tmp_path / "new/tree", 3)
-    if where == "reading":
-        assert index.stalled.wait(20)
-    else:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "writing\n"
+    assert index.stalled.wait(PATIENCE) if where == "reading" else writing(child)
     assert len(list((tmp_path / "new").glob(".tree.vpatch-*"))) == 1
 
     errors = interrupt(child, signal.SIGINT)
@@ -75,8 +81,7 @@ def test_an_interrupt_leaves_nothing_behind(index: IndexServer, tmp_path: Path, 
 
 def test_the_next_fetch_removes_what_a_killed_one_left(index: IndexServer, tmp_path: Path) -> None:
     child = start(tmp_path / "tree", 3)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "writing\n"
+    assert writing(child)
     interrupt(child, signal.SIGKILL)
     assert not (tmp_path / "tree").exists()
     assert len(list(tmp_path.glob(".tree.vpatch-*"))) == 1

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import base64
+import codecs
+import fcntl
 import hashlib
 import os
 import shutil
+import struct
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.verdict import Changeset
@@ -19,13 +26,17 @@ from vpatch.tree.apply import Snapshot, WritePlan
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
+if TYPE_CHECKING:
+    from tests.conftest import Trees
+
 INFO = "vllm-1.0.dist-info"
+NOBODY = 65534
 RECORD = f"{INFO}/RECORD"
 MODULES = {
     "vllm/__init__.py": b"",
     **{f"vllm/{folder}/__init__.py": b"" for folder in ("engine", "layers")},
-    **{f"vllm/engine/m{n}.py": b"\xef\xbb\xbfvalue = %d\r\n" % n for n in range(6)},
-    **{f"vllm/layers/m{n}.py": b"# a comment\nvalue = %d\n" % n * (1 + 900 * (n == 2)) for n in range(6)},
+    **{f"vllm/engine/m{n}.py": b"\xef\xbb\xbfvalue = %d\r\n" % n for n in (0, 1, 5)},
+    **{f"vllm/layers/m{n}.py": b"# a comment\nvalue = %d\n" % n * (1 + 900 * (n == 2)) for n in (2, 3, 4)},
 }
 FIRST = {
     "vllm/_vpatch/first.py": b"first = 1\n",
@@ -40,7 +51,6 @@ SECOND = FIRST | {
 }
 
 Contents = Mapping[str, bytes | None]
-Forked = Callable[..., int]
 
 
 def plan_of(seen: Snapshot, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> WritePlan:
@@ -101,8 +111,11 @@ class Sandbox:
         """Return all that `diff -r` would see: every folder (None), every file's bytes."""
         found: dict[str, bytes | None] = {}
         for at, folders, names in os.walk(self.root):
-            found |= {str(Path(at, name).relative_to(self.root)): None for name in folders}
-            found |= {str(Path(at, name).relative_to(self.root)): Path(at, name).read_bytes() for name in names}
+            below = f"{at}/"[len(f"{self.root}/") :]
+            found |= {f"{below}{name}": None for name in folders}
+            for name in names:
+                with FileIO(f"{at}/{name}") as file:  # of thousands of copies: a Path takes longer than the file
+                    found[f"{below}{name}"] = file.readall()
         return found
 
     def inodes(self) -> Mapping[str, tuple[int, int]]:
@@ -112,12 +125,17 @@ class Sandbox:
     def copy(self, to: Path) -> Sandbox:
         """Hard-link it, as uv links its cache: what is done to the copy must not change this one."""
         shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(self.root, to, symlinks=True, copy_function=os.link)
+        shutil.copytree(self.root, to, symlinks=True, copy_function=_link)
         return Sandbox(Tree(to, self.tree.dist_info, "1.0"), self.first, self.second, self.modules)
 
     def write(self, path: str, content: bytes) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(content)
+
+
+def _link(source: str, target: str) -> None:
+    # A staged file is still written to.
+    shutil.copy2(source, target) if source.endswith(".vpatch-new") else os.link(source, target)
 
 
 def row(path: str, content: bytes) -> str:
@@ -135,19 +153,33 @@ def make_sandbox(root: Path) -> Sandbox:
     return sandbox
 
 
+@pytest.fixture
+def tree(slim: Trees, tmp_path: Path) -> Path:
+    """A slim 0.20.2 made of copies, which the test may modify."""
+    return shutil.copytree(slim("0.20.2"), tmp_path / "site-packages")
+
+
 @pytest.fixture(autouse=True)
 def _fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """Yield a folder that other users reach, in memory if possible: fsync is what takes time."""
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """Yield a new folder that other users reach, in memory if possible: fsync is what takes time."""
     memory = Path("/dev/shm")  # noqa: S108
     folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None)).resolve()
     folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    with in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -155,15 +187,11 @@ def sandbox(public: Path) -> Sandbox:
     return make_sandbox(public / "site-packages")
 
 
-def in_a_child(work: Callable[[], object], uid: int | None = None) -> int:
-    """Do `work` in a child process, as another user if `uid` is given; return the signal that ended it, or 0."""
+def in_a_child(work: Callable[[], object]) -> int:
+    """Do `work` in a child process; return the signal that ended it, or 0."""
     child = os.fork()
     if child == 0:
         try:
-            if uid is not None and os.getuid() == 0:
-                os.setgroups([])
-                os.setgid(uid)
-                os.setuid(uid)
             work()
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode())
@@ -174,7 +202,54 @@ def in_a_child(work: Callable[[], object], uid: int | None = None) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
-@pytest.fixture
-def forked() -> Forked:
-    """`forked(work, uid=...)`: see `in_a_child`."""
-    return in_a_child
+@contextmanager
+def another_user(uid: int = NOBODY) -> Iterator[None]:
+    """Be another user during the block, without capabilities; without root, nothing changes."""
+    if os.getuid() or not uid:
+        yield
+        return
+    codecs.lookup("ascii")  # a user who may not read the interpreter's folder could not import it
+    groups, group = os.getgroups(), os.getgid()
+    os.setgroups([])
+    os.setresgid(uid, uid, group)
+    os.setresuid(uid, uid, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+        os.setresgid(group, group, group)
+        os.setgroups(groups)
+
+
+# linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS; what `chattr +i` and `chattr +a` set.
+GET_FLAGS, SET_FLAGS, FLAGS = 0x80086601, 0x40086602, {"i": 0x10, "a": 0x20}
+
+
+@contextmanager
+def flagged(path: Path, flag: str) -> Iterator[None]:
+    """Make a file or folder immutable ("i") or append-only ("a") during the block, as `chattr` does."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            (before,) = struct.unpack("l", fcntl.ioctl(file, GET_FLAGS, bytes(8)))
+            fcntl.ioctl(file, SET_FLAGS, struct.pack("l", before | FLAGS[flag]))
+        except OSError as error:
+            pytest.skip(f"no such flags here: {error.strerror}")
+        try:
+            yield
+        finally:
+            fcntl.ioctl(file, SET_FLAGS, struct.pack("l", before))
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def mounted(source: str | Path, at: Path, *options: str) -> Iterator[None]:
+    """Mount something during the block; without options, bind it."""
+    command: list[str | Path] = ["mount", *(options or ("--bind",)), source, at]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", at], check=True)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vpatch.core.catalogue import discover, select
-from vpatch.core.engine import Engine
-from vpatch.core.verdict import Changeset
-from vpatch.tree.apply import Snapshot, WritePlan
-from vpatch.tree.apply import prepare as planned
-from vpatch.tree.checkout import Checkout
 from vpatch.tree.disk import Folders
-from vpatch.tree.locate import locate
+
+from tests.tree.steps import at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,12 +54,17 @@ def upstream(tmp_path_factory: pytest.TempPathFactory, pristine: Trees) -> Path:
     return root
 
 
-@pytest.fixture
-def clone(tmp_path: Path, upstream: Path) -> Path:
-    root = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", "--depth", "1", "--branch", "v0.20.2", f"file://{upstream}", str(root))
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory, upstream: Path) -> Path:
+    root = tmp_path_factory.mktemp("cloned") / "clone"
+    git(upstream, "clone", "-q", "--depth", "1", "--branch", "v0.20.2", f"file://{upstream}", str(root))
     assert git(root, "rev-list", "--count", "HEAD") == "1\n"
     return root
+
+
+@pytest.fixture
+def clone(public: Path, cloned: Path) -> Path:
+    return shutil.copytree(cloned, public / "clone", symlinks=True)
 
 
 def clean(root: Path) -> bool:
@@ -214,58 +213,33 @@ def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledg
     assert ran.err.count("edited after vpatch: ") == len(CHANGED)
 
 
-def killed_at(step: int, work: Callable[[], object]) -> bool:
-    """Run `work` in a child that is killed before step number `step` on the disk; return whether it was killed."""
-    child = os.fork()
-    if child == 0:
-        made = 0
-
-        def wrap(name: str) -> None:
-            real = getattr(os, name)
-
-            def call(*arguments: Any, **options: Any) -> object:
-                nonlocal made
-                if name != "open" or arguments[1] & os.O_CREAT:
-                    made += 1
-                    if made == step:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                return real(*arguments, **options)
-
-            setattr(os, name, call)
-
-        for name in ("open", "write", "fsync", "replace", "unlink", "mkdir", "rmdir", "utime"):
-            wrap(name)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("command", ["apply", "revert"])
-def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_path: Path, command: str) -> None:
-    changeset = Engine(select(discover(), (HYBRID,))).plan(locate(clone).read)
-    nothing = Changeset((), (), {}, ())
+def test_killed_at_any_step(
+    vpatch: Program, clone: Path, patched: Trees, public: Path, command: str, every: int
+) -> None:
+    """`test_faults` kills at every step in a small tree; here one in `every` has the real files and git.
 
-    def prepare(seen: Snapshot) -> WritePlan:
-        return planned(seen, changeset if command == "apply" else nothing, keep=command == "apply")
-
+    What a kill leaves is what is on the disk then.
+    """
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
+    made = itertools.count()
+    left: list[Path] = []
 
-    for step in itertools.count(1):
-        tree = shutil.copytree(clone, tmp_path / "tree" / str(step), symlinks=True)
-        store = Checkout.at(locate(tree))
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if (name != "open" or args[1] & os.O_CREAT) and next(made) % every == 0:
+            left.append(shutil.copytree(clone, public / f"left/{number}", symlinks=True))
 
-        def work(store: Checkout = store) -> None:
-            prepare(store.snapshot()).commit(prepare)
+    with at_each_step(fault):
+        assert vpatch(command, clone, *(ONLY if command == "apply" else ())).code == 0
+    assert len(left) * every > 15
 
-        if not killed_at(step, work):
-            break
+    for number, tree in enumerate(left):
         for file, old in committed.items():
             assert (tree / file).read_bytes() in (old, (patched("0.20.2", HYBRID) / file).read_bytes())
-        if step % 6 == 0:
-            again = shutil.copytree(tree, tmp_path / "again" / str(step), symlinks=True)
+        if number % 3 == 1:
+            again = shutil.copytree(tree, public / f"again/{number}", symlinks=True)
             assert vpatch("apply", again, *ONLY).code == 0
             assert vpatch("verify", again, *ONLY).code == 0
             assert not list((again / "vllm").rglob(".*"))
@@ -273,7 +247,6 @@ def test_killed_at_every_step(vpatch: Program, clone: Path, patched: Trees, tmp_
             assert clean(again)
         assert vpatch("revert", tree).code == 0
         assert clean(tree)
-    assert step > 15
 
 
 def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

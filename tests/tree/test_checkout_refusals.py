@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tree.test_checkout import CHANGED, INTERFACE, ONLY, clean, clone, git, upstream
-from tests.tree.test_precheck import flagged
+from tests.tree.conftest import flagged
+from tests.tree.test_checkout import CHANGED, INTERFACE, ONLY, clean, clone, cloned, git, upstream
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import Process, Program
 
-__all__ = ["clone", "upstream"]
+__all__ = ["clone", "cloned", "upstream"]
 
 CACHE = "vllm/platforms/__pycache__"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 @pytest.mark.parametrize(
     ("path", "says"),
     [
@@ -45,17 +46,16 @@ def test_a_removal_that_is_refused(vpatch: Program, clone: Path, path: str, says
     assert clean(clone)
 
 
-def test_without_gitpython(process: Process, clone: Path, tmp_path: Path) -> None:
-    (tmp_path / "blocker").mkdir()
-    (tmp_path / "blocker/git.py").write_text("raise ImportError('blocked')\n")
+def test_without_gitpython(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "git", None)
 
     for command in ("apply", "revert"):
-        ran = process(command, clone, env={"PYTHONPATH": str(tmp_path / "blocker")})
+        ran = vpatch(command, clone)
 
         assert (ran.code, ran.out) == (1, "")
         cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
         assert ran.err == f"cannot read the checkout: {clone}: {cause}\n"
-    assert process("status", clone, *ONLY, env={"PYTHONPATH": str(tmp_path / "blocker")}).code == 0
+    assert vpatch("status", clone, *ONLY).code == 0
 
 
 def test_without_git(process: Process, clone: Path, tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
-from tests.tree.test_checkout import HYBRID, TRACKED, clone, upstream
+from tests.tree.test_checkout import HYBRID, TRACKED, clone, cloned, upstream
 
-__all__ = ["clone", "upstream"]
+__all__ = ["clone", "cloned", "upstream"]
 
 
 @pytest.fixture

@@ -7,18 +7,16 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 
-if TYPE_CHECKING:
-    from tests.tree.conftest import Forked, Sandbox
+from tests.tree.conftest import Sandbox, in_a_child, in_memory, make_sandbox
+from tests.tree.steps import STEPS, Fault, at_each_step
 
-STEPS = ("open", "write", "fsync", "fchmod", "fchown", "utime", "replace", "unlink", "mkdir", "rmdir")
 SCENARIOS = {
     "apply": ("pristine", "first"),
     "apply more": ("first", "second"),
@@ -26,37 +24,6 @@ SCENARIOS = {
     "revert": ("second", "pristine"),
 }
 LATER = "the next run completes"
-Fault = Callable[[int, str, Callable[..., Any], tuple[Any, ...]], None]
-
-
-def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a step, with absolute paths instead of names in open folders."""
-    folders = [options.get(key) for key in ("dir_fd", "src_dir_fd", "dst_dir_fd") if options.get(key) is not None]
-    found = [Path(f"/proc/self/fd/{folder}").readlink() / args[n] for n, folder in enumerate(folders)]
-    return (*found, *args[len(found) :])
-
-
-@contextmanager
-def at_each_step(fault: Fault) -> Iterator[list[str]]:
-    """Call `fault` before each step on the disk; yield the list of steps, with "look" for an `open` for reading."""
-    real = {name: getattr(os, name) for name in STEPS}
-    made: list[str] = []
-
-    def wrap(name: str) -> Callable[..., Any]:
-        def step(*args: Any, **kwargs: Any) -> Any:
-            made.append("look" if name == "open" and not args[1] & os.O_CREAT else name)
-            fault(len(made), name, real[name], whole(args, kwargs))
-            return real[name](*args, **kwargs)
-
-        return step
-
-    for name in STEPS:
-        setattr(os, name, wrap(name))
-    try:
-        yield made
-    finally:
-        for name, function in real.items():
-            setattr(os, name, function)
 
 
 def nothing(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -110,7 +77,8 @@ def interrupted_after(step: str, path: str) -> Fault:
 class Stage:
     """The trees before, during and after one scenario."""
 
-    def __init__(self, pristine: Sandbox, folder: Path, scenario: str) -> None:
+    def __init__(self, folder: Path, scenario: str) -> None:
+        pristine = make_sandbox(folder / "site-packages")
         desired: dict[str, Mapping[str, bytes]] = {"pristine": {}, "first": pristine.first, "second": pristine.second}
         start, goal = SCENARIOS[scenario]
         self.folder, self.pristine, self.desired = folder, pristine.snapshot(), desired[goal]
@@ -128,6 +96,11 @@ class Stage:
         unharmed = pristine.copy(folder / "unharmed")
         unharmed.settle(self.again)
         self.applied = unharmed.snapshot()
+        self.checked: list[Mapping[str, tuple[int, bytes | None]]] = []
+
+    def numbers(self, looks: int) -> list[int]:
+        """Return the numbers of the steps that change the disk, and of one in `looks` that only look."""
+        return [number for number, name in enumerate(self.steps, 1) if name != "look" or number % looks == 0]
 
     def run(self, sandbox: Sandbox, fault: Fault) -> None:
         with at_each_step(fault):
@@ -136,45 +109,78 @@ class Stage:
     def fresh(self) -> Sandbox:
         return self.start.copy(self.folder / "run")
 
-    def check_whole(self, sandbox: Sandbox) -> None:
+    def check(self, sandbox: Sandbox) -> None:
+        """Check that each file is whole, the old one or the new one, and that the next run heals the tree.
+
+        Many faults leave the same files, modes included: each such tree is healed once.
+        """
         now = sandbox.snapshot()
         for path in {*sandbox.second, *sandbox.modules, f"{sandbox.tree.dist_info}/RECORD"}:
             assert now.get(path) in (self.before.get(path), self.after.get(path)), path
-
-    def check_heals(self, sandbox: Sandbox) -> None:
+        state = {path: ((sandbox.root / path).lstat().st_mode, content) for path, content in now.items()}
+        if state in self.checked:
+            return
         reverted = sandbox.copy(self.folder / "reverted")
         reverted.settle({})
         assert reverted.snapshot() == self.pristine
         sandbox.settle(self.again)
         assert sandbox.snapshot() == self.applied
         assert sandbox.settled(self.again)
+        self.checked.append(state)
+
+
+LOOKS = pytest.mark.parametrize("looks", [10, pytest.param(1, marks=pytest.mark.deep)])
+"""A fault comes at every step that changes the disk, and at each of so many that only look."""
+
+
+@pytest.fixture(scope="module")
+def stage_of() -> Iterator[Callable[[str], Stage]]:
+    """Return the stage of a scenario, shared by the tests."""
+    with in_memory() as folder:
+        yield cache(lambda scenario: Stage(folder / scenario, scenario))
 
 
 @pytest.fixture(params=SCENARIOS)
-def stage(request: pytest.FixtureRequest, sandbox: Sandbox, public: Path) -> Stage:
-    return Stage(sandbox, public, request.param)
+def stage(request: pytest.FixtureRequest, stage_of: Callable[[str], Stage]) -> Iterator[Stage]:
+    found = stage_of(request.param)
+    yield found
+    assert found.start.snapshot() == found.before
 
 
-def test_the_steps_are_seen(sandbox: Sandbox, public: Path) -> None:
-    seen = {name for scenario in SCENARIOS for name in Stage(sandbox, public, scenario).steps}
+def test_the_steps_are_seen(stage_of: Callable[[str], Stage]) -> None:
+    seen = {name for scenario in SCENARIOS for name in stage_of(scenario).steps}
 
     assert set(STEPS) - seen <= {"fchown", "utime"}
 
 
-def test_killed_at_any_step(stage: Stage, forked: Forked) -> None:
-    # The disk is the same before a step that only looks as before the next one.
-    for number in (number for number, name in enumerate(stage.steps, 1) if name != "look"):
-        sandbox = stage.fresh()
+def test_killed_at_any_step(stage: Stage) -> None:
+    """What a kill leaves is what is on the disk then: one run, with a copy of the tree for each step."""
+    sandbox = stage.fresh()
+    left: dict[int, Sandbox] = {}
 
-        assert forked(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
-        stage.check_whole(sandbox)
-        stage.check_heals(sandbox)
-    assert stage.start.snapshot() == stage.before
+    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        # The disk is the same before a step that only looks as before the next one.
+        if stage.steps[number - 1] != "look":
+            written = real(args[0], bytes(args[1])[: len(args[1]) // 2]) if name == "write" else 0
+            left[number] = sandbox.copy(stage.folder / f"left/{number}")
+            if name == "write":
+                os.lseek(args[0], -written, os.SEEK_CUR)
+
+    stage.run(sandbox, fault)
+
+    assert sandbox.snapshot() == stage.after
+    writes = [number for number in left if stage.steps[number - 1] == "write"]
+    killed = stage.fresh()
+    assert in_a_child(partial(stage.run, killed, killed_at(writes[-1]))) == signal.SIGKILL
+    assert killed.snapshot() == left[writes[-1]].snapshot()
+    for each in left.values():
+        stage.check(each)
 
 
-def test_refused_at_any_step(stage: Stage) -> None:
+@LOOKS
+def test_refused_at_any_step(stage: Stage, looks: int) -> None:
     codes = itertools.cycle((errno.ENOSPC, errno.EIO, errno.EACCES))
-    for number, code in zip(range(1, len(stage.steps) + 1), codes, strict=False):
+    for number, code in zip(stage.numbers(looks), codes, strict=False):
         sandbox = stage.fresh()
 
         with pytest.raises(Failure) as failure:
@@ -182,47 +188,43 @@ def test_refused_at_any_step(stage: Stage) -> None:
         assert os.strerror(code).lower() in str(failure.value)
         if LATER not in str(failure.value):
             assert sandbox.snapshot() == stage.before
-        stage.check_whole(sandbox)
-        if number % 2 == 0:
-            stage.check_heals(sandbox)
+        stage.check(sandbox)
 
 
-def test_a_disk_that_keeps_failing(stage: Stage) -> None:
-    for number in range(1, len(stage.steps) + 1, 5):
+@LOOKS
+def test_a_disk_that_keeps_failing(stage: Stage, looks: int) -> None:
+    for number in stage.numbers(looks)[::5]:
         sandbox = stage.fresh()
 
         with pytest.raises(Failure, match="input/output error"):
             stage.run(sandbox, raised_at(number, OSError(errno.EIO, os.strerror(errno.EIO)), ever_after=True))
-        stage.check_whole(sandbox)
-        stage.check_heals(sandbox)
+        stage.check(sandbox)
 
 
-def test_interrupted_at_any_step(stage: Stage) -> None:
-    for number in range(1, len(stage.steps) + 1, 3):
+@LOOKS
+def test_interrupted_at_any_step(stage: Stage, looks: int) -> None:
+    for number in stage.numbers(looks)[::3]:
         sandbox = stage.fresh()
 
         with pytest.raises(KeyboardInterrupt):
             stage.run(sandbox, raised_at(number, KeyboardInterrupt()))
-        stage.check_whole(sandbox)
         assert not [path for path in sandbox.snapshot() if path.endswith(".vpatch-new")]
-        if number % 5 == 0:
-            stage.check_heals(sandbox)
+        stage.check(sandbox)
 
 
-def test_a_failure_after_a_kill(stage: Stage, forked: Forked) -> None:
+def test_a_failure_after_a_kill(stage: Stage) -> None:
     """The second run must not forget what the first one was writing."""
     failures = 0
     renames = [number for number, name in enumerate(stage.steps, 1) if name == "replace"]
     for number in renames[1::4]:
         sandbox = stage.fresh()
-        assert forked(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
+        assert in_a_child(partial(stage.run, sandbox, killed_at(number))) == signal.SIGKILL
 
         try:
             stage.run(sandbox, raised_at_write(3))
         except Failure:
             failures += 1
-        stage.check_whole(sandbox)
-        stage.check_heals(sandbox)
+        stage.check(sandbox)
     assert failures
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 from vpatch.errors import Failure
 
-from tests.tree.conftest import INFO, Sandbox, in_a_child, make_sandbox
-from tests.tree.test_precheck import flagged
+from tests.tree.conftest import INFO, NOBODY, Sandbox, another_user, flagged, in_memory, make_sandbox, mounted
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root: to make files immutable, to become another user")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 
 RUNS = {
     "apply": ("pristine", "second"),
@@ -25,24 +26,42 @@ COMPANIONS = "vllm/_vpatch"
 BYTECODE = f"{COMPANIONS}/__pycache__/gone.cpython-311.pyc"
 KEPT = f"{INFO}/vpatch"
 DROPPED = f"{KEPT}/originals/vllm/engine/m5.py"
-NOBODY = 65534
 CLOSED = "permission denied to write in its folder"
+Prepared = Callable[..., tuple[Sandbox, dict[str, bytes]]]
 
 
-def prepared(root: Path, run: str, owner: int = 0) -> tuple[Sandbox, dict[str, bytes]]:
-    """Return a tree that has everything that a run may remove, and what is desired of it."""
-    shutil.rmtree(root, ignore_errors=True)
-    sandbox = make_sandbox(root)
-    wanted: dict[str, dict[str, bytes]] = {"pristine": {}, "first": sandbox.first, "second": sandbox.second}
-    start, goal = RUNS[run]
-    sandbox.settle(wanted[start])
-    if start != "pristine":
-        for file in (BYTECODE, f"{KEPT}/stray/file", f"{KEPT}/originals/gone/file"):
-            sandbox.write(file, b"")
-        (root / KEPT / "originals/gone/file").unlink()
-    for path in (root, *root.rglob("*")):
-        os.chown(path, owner, owner)
-    return sandbox, wanted[goal]
+@pytest.fixture(scope="module")
+def template() -> Iterator[Callable[[str], Sandbox]]:
+    """`template(run)`: a tree that has everything that a run may remove."""
+    with in_memory() as folder:
+
+        def make(run: str) -> Sandbox:
+            sandbox = make_sandbox(folder / run)
+            sandbox.settle({"pristine": {}, "first": sandbox.first, "second": sandbox.second}[RUNS[run][0]])
+            if RUNS[run][0] != "pristine":
+                for file in (BYTECODE, f"{KEPT}/stray/file", f"{KEPT}/originals/gone/file"):
+                    sandbox.write(file, b"")
+                (sandbox.root / KEPT / "originals/gone/file").unlink()
+            return sandbox
+
+        yield cache(make)
+
+
+@pytest.fixture
+def prepared(public: Path, template: Callable[[str], Sandbox]) -> Prepared:
+    """`prepared(run, owner)`: a copy of the template, and what is desired of it; it replaces the last copy."""
+
+    def prepare(run: str, owner: int = 0) -> tuple[Sandbox, dict[str, bytes]]:
+        sandbox, root = template(run), public / "site-packages"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(sandbox.root, root)
+        for at, _, names in os.walk(root):
+            for path in (at, *(f"{at}/{name}" for name in names)):
+                os.chown(path, owner, owner)
+        desired = {"pristine": {}, "first": sandbox.first, "second": sandbox.second}[RUNS[run][1]]
+        return replace(sandbox, tree=replace(sandbox.tree, root=root)), desired
+
+    return prepare
 
 
 def paths(sandbox: Sandbox) -> list[str]:
@@ -51,60 +70,52 @@ def paths(sandbox: Sandbox) -> list[str]:
 
 def settle(sandbox: Sandbox, desired: dict[str, bytes], uid: int = 0) -> list[str]:
     """Settle a tree, as the user `uid`; return the problems. If there are any, nothing has changed."""
-    before, told = sandbox.snapshot(), sandbox.root.with_name("told")
-    told.write_text("")
-    told.chmod(0o666)
-
-    def work() -> None:
-        try:
+    before = sandbox.snapshot()
+    try:
+        with another_user(uid):
             sandbox.settle(desired)
-        except Failure as failure:
-            told.write_text(str(failure))
-
-    in_a_child(work, uid)
-    problems = told.read_text().splitlines()
-    if problems:
+    except Failure as failure:
+        problems = str(failure).splitlines()
         # The note of an unclean run stays, which harms nothing.
         after = {path: content for path, content in sandbox.snapshot().items() if path != f"{KEPT}/under-way.json"}
         assert after == before, problems
-    return problems
+        return problems
+    return []
+
+
+MODES = [0o555, 0o1777, *(pytest.param(mode, marks=pytest.mark.deep) for mode in (0o444, 0o333))]
+EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.deep)])
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_an_immutable_file_or_folder(tmp_path: Path, run: str) -> None:
-    for path in paths(prepared(tmp_path / "site-packages", run)[0]):
-        sandbox, desired = prepared(tmp_path / "site-packages", run)
+def test_an_immutable_file_or_folder(prepared: Prepared, run: str) -> None:
+    for path in paths(prepared(run)[0]):
+        sandbox, desired = prepared(run)
         with flagged(sandbox.root / path, "i"):
             settle(sandbox, desired)
 
 
-@pytest.mark.parametrize("mode", [0o555, 0o444, 0o333, 0o1777])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("run", RUNS)
-def test_a_folder_of_another_mode(public: Path, run: str, mode: int) -> None:
+def test_a_folder_of_another_mode(prepared: Prepared, run: str, mode: int) -> None:
     """In a folder with the sticky bit, a user can remove only their own files."""
-    root = public / "site-packages"
-    for path in paths(prepared(root, run)[0]):
-        sandbox, desired = prepared(root, run, NOBODY)
-        if not (root / path).is_dir():
-            continue
+    first = prepared(run)[0]
+    for path in [path for path in paths(first) if (first.root / path).is_dir()]:
+        sandbox, desired = prepared(run, NOBODY)
         if mode & 0o1000:
-            for found in (root / path, *(root / path).iterdir()):
+            for found in (sandbox.root / path, *(sandbox.root / path).iterdir()):
                 os.chown(found, 0, 0)
-        (root / path).chmod(mode)
+        (sandbox.root / path).chmod(mode)
         settle(sandbox, desired, NOBODY)
 
 
+@EVERY
 @pytest.mark.parametrize("run", RUNS)
-def test_a_mount(public: Path, run: str) -> None:
-    root = public / "site-packages"
-    for path in paths(prepared(root, run)[0])[1:]:
-        sandbox, desired = prepared(root, run)
-        if subprocess.run(["mount", "--bind", root / path, root / path], check=False, capture_output=True).returncode:
-            pytest.skip("needs the right to mount")
-        try:
+def test_a_mount(prepared: Prepared, run: str, every: int) -> None:
+    for path in paths(prepared(run)[0])[1::every]:
+        sandbox, desired = prepared(run)
+        with mounted(sandbox.root / path, sandbox.root / path):
             settle(sandbox, desired)
-        finally:
-            subprocess.run(["umount", root / path], check=True)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +129,8 @@ def test_a_mount(public: Path, run: str) -> None:
         (f"{KEPT}/originals", "revert some", f"cannot remove: {KEPT}/originals/gone: {CLOSED}"),
     ],
 )
-def test_the_file_that_refuses_is_named(public: Path, path: str, run: str, says: str) -> None:
-    sandbox, desired = prepared(public / "site-packages", run, NOBODY)
+def test_the_file_that_refuses_is_named(prepared: Prepared, path: str, run: str, says: str) -> None:
+    sandbox, desired = prepared(run, NOBODY)
     (sandbox.root / path).chmod(0o555)
 
     assert says in settle(sandbox, desired, NOBODY)
@@ -130,8 +141,8 @@ def test_the_file_that_refuses_is_named(public: Path, path: str, run: str, says:
 @pytest.mark.parametrize(
     ("path", "run"), [(BYTECODE, "revert"), (DROPPED, "revert some"), (f"{KEPT}/stray/file", "revert some")]
 )
-def test_an_immutable_file_is_named(tmp_path: Path, path: str, run: str) -> None:
-    sandbox, desired = prepared(tmp_path / "site-packages", run)
+def test_an_immutable_file_is_named(prepared: Prepared, path: str, run: str) -> None:
+    sandbox, desired = prepared(run)
 
     with flagged(sandbox.root / path, "i"):
         assert settle(sandbox, desired) == [f"cannot remove: {path}: it is immutable (chattr +i)"]

@@ -15,8 +15,10 @@ from vpatch.errors import Failure
 from vpatch.tree import guard as module
 from vpatch.tree.guard import file_system, lock, locked, mount
 
+from tests.tree.conftest import in_a_child
+
 if TYPE_CHECKING:
-    from tests.tree.conftest import Forked, Sandbox
+    from tests.tree.conftest import Sandbox
 
 METADATA = "vllm-1.0.dist-info/METADATA"
 
@@ -54,14 +56,14 @@ def test_another_host_at_work(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.usefixtures("remote")
-def test_a_killed_run_leaves_no_lock(sandbox: Sandbox, forked: Forked) -> None:
+def test_a_killed_run_leaves_no_lock(sandbox: Sandbox) -> None:
     before = sandbox.snapshot()
 
     def run() -> None:
         with lock(sandbox.tree):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    assert forked(run) == signal.SIGKILL
+    assert in_a_child(run) == signal.SIGKILL
     with lock(sandbox.tree, patience=0):
         assert sandbox.snapshot() == before
     assert sandbox.snapshot() == before

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.errors import Failure
 
-from tests.tree.conftest import make_sandbox
-from tests.tree.test_faults import at_each_step
+from tests.tree.conftest import flagged, mounted
+from tests.tree.steps import at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.tree.conftest import Sandbox
 
@@ -28,21 +24,7 @@ ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
 IMMUTABLE = "immutable (chattr +i)"
 
 
-@contextmanager
-def flagged(path: Path, flag: str) -> Iterator[None]:
-    """Set a flag with the real tool during the block."""
-    if shutil.which("chattr") is None:
-        pytest.skip("there is no chattr")
-    ran = subprocess.run(["chattr", f"+{flag}", path], check=False, capture_output=True, text=True)
-    if ran.returncode:
-        pytest.skip(f"no such flags here: {ran.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["chattr", f"-{flag}", path], check=True)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 @pytest.mark.parametrize(
     ("path", "flag", "says"),
     [
@@ -53,8 +35,7 @@ def flagged(path: Path, flag: str) -> Iterator[None]:
         (f"{INFO}/RECORD", "i", f"cannot write: {INFO}/RECORD: it is {IMMUTABLE}"),
     ],
 )
-def test_flags_on_apply(tmp_path: Path, path: str, flag: str, says: str) -> None:
-    sandbox = make_sandbox(tmp_path / "site-packages")
+def test_flags_on_apply(sandbox: Sandbox, path: str, flag: str, says: str) -> None:
     before = sandbox.snapshot()
 
     with flagged(sandbox.root / path, flag), pytest.raises(Failure) as failure:
@@ -65,7 +46,7 @@ def test_flags_on_apply(tmp_path: Path, path: str, flag: str, says: str) -> None
     assert sandbox.settle(sandbox.first)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 @pytest.mark.parametrize(
     ("path", "says"),
     [
@@ -75,8 +56,7 @@ def test_flags_on_apply(tmp_path: Path, path: str, flag: str, says: str) -> None
         (f"{INFO}/vpatch/provenance.json", f"cannot remove: {INFO}/vpatch/provenance.json: it is {IMMUTABLE}"),
     ],
 )
-def test_flags_on_revert(tmp_path: Path, path: str, says: str) -> None:
-    sandbox = make_sandbox(tmp_path / "site-packages")
+def test_flags_on_revert(sandbox: Sandbox, path: str, says: str) -> None:
     pristine = sandbox.snapshot()
     sandbox.settle(sandbox.first)
     before = sandbox.snapshot()
@@ -112,16 +92,11 @@ def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path)
     """As `docker run -v ./m3.py:/.../m3.py` mounts it: the rename would be refused half way."""
     mine = tmp_path / "m3.py"
     mine.write_bytes(sandbox.modules[MODULE])
-    mount: list[str | Path] = ["mount", "--bind", mine, sandbox.root / MODULE]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount")
-    try:
+    with mounted(mine, sandbox.root / MODULE):
         before = sandbox.snapshot()
         with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is a mount point"):
             sandbox.settle(sandbox.first)
         assert sandbox.snapshot() == before
-    finally:
-        subprocess.run(["umount", sandbox.root / MODULE], check=True)
     assert sandbox.settle(sandbox.first)
 
 

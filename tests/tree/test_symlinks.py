@@ -12,7 +12,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.tree import backup
 
-from tests.tree.test_faults import at_each_step
+from tests.tree.steps import at_each_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

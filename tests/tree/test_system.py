@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +11,13 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.tree.guard import lock
 
+from tests.tree.conftest import NOBODY, another_user, in_a_child
+
 if TYPE_CHECKING:
-    from tests.tree.conftest import Forked, Sandbox
-
-NOBODY = 65534
+    from tests.tree.conftest import Sandbox
 
 
-def test_a_file_size_limit(sandbox: Sandbox, forked: Forked) -> None:
+def test_a_file_size_limit(sandbox: Sandbox) -> None:
     """A write that fails in the middle, as on a full disk."""
     before = sandbox.snapshot()
 
@@ -30,80 +27,51 @@ def test_a_file_size_limit(sandbox: Sandbox, forked: Forked) -> None:
         with pytest.raises(Failure, match=r"cannot write: vllm/layers/m2.py: file too large"):
             sandbox.settle(sandbox.first)
 
-    assert forked(run) == 0
+    assert in_a_child(run) == 0
     assert sandbox.snapshot() == before
     assert sandbox.settle(sandbox.first)
 
 
-def test_a_full_disk(public: Path, sandbox: Sandbox) -> None:
-    disk = public / "disk"
-    disk.mkdir()
-    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount")
-    try:
-        shutil.copytree(sandbox.root, disk / "site")
-        sandbox = replace(sandbox, tree=replace(sandbox.tree, root=disk / "site"))
-        before = sandbox.snapshot()
-        space = os.statvfs(disk)
-        (disk / "ballast").write_bytes(bytes(space.f_bavail * space.f_bsize - 40_000))
-
-        with pytest.raises(Failure, match="no space left on device"):
-            sandbox.settle(sandbox.first)
-        assert sandbox.snapshot() == before
-        (disk / "ballast").unlink()
-        assert sandbox.settle(sandbox.first)
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-def test_folders_that_another_user_may_not_write(sandbox: Sandbox, forked: Forked) -> None:
+def test_folders_that_another_user_may_not_write(sandbox: Sandbox) -> None:
     before = sandbox.snapshot()
-
-    def run() -> None:
-        with pytest.raises(Failure) as failure:
-            sandbox.settle(sandbox.first)
-        assert [problem.where for problem in failure.value.problems] == [
-            *sorted(path for path in sandbox.first if path.startswith("vllm/engine/"))
-        ]
-        assert {problem.cause for problem in failure.value.problems} == {"permission denied to write in its folder"}
-
     for path in [sandbox.root, *sandbox.root.rglob("*")]:
         os.chown(path, NOBODY, NOBODY) if os.getuid() == 0 else None
     (sandbox.root / "vllm/engine").chmod(0o555)
 
-    assert forked(run, NOBODY) == 0
+    with another_user(), pytest.raises(Failure) as failure:
+        sandbox.settle(sandbox.first)
+
+    assert [problem.where for problem in failure.value.problems] == [
+        *sorted(path for path in sandbox.first if path.startswith("vllm/engine/"))
+    ]
+    assert {problem.cause for problem in failure.value.problems} == {"permission denied to write in its folder"}
     assert sandbox.snapshot() == before
     (sandbox.root / "vllm/engine").chmod(0o755)
-    assert forked(lambda: sandbox.settle(sandbox.first), NOBODY) == 0
+    with another_user():
+        sandbox.settle(sandbox.first)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs another owner's files")
-def test_files_of_another_owner(sandbox: Sandbox, forked: Forked) -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_files_of_another_owner(sandbox: Sandbox) -> None:
     before = sandbox.snapshot()
-
-    def run() -> None:
-        with pytest.raises(Failure, match=r"cannot write: vllm/engine/m0.py: its owner or mode cannot be kept"):
-            sandbox.settle(sandbox.first)
-
     for path in [sandbox.root, *sandbox.root.rglob("*")]:
         if path.name != "m0.py":
             os.chown(path, NOBODY, NOBODY)
 
-    assert forked(run, NOBODY) == 0
+    says = r"cannot write: vllm/engine/m0.py: its owner or mode cannot be kept"
+    with another_user(), pytest.raises(Failure, match=says):
+        sandbox.settle(sandbox.first)
     assert sandbox.snapshot() == before
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="root may write anywhere: needs root to become another user")
-def test_settled_needs_no_right_to_write(sandbox: Sandbox, forked: Forked) -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_settled_needs_no_right_to_write(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
 
-    def run() -> None:
+    with another_user():
         assert sandbox.settle(sandbox.first) == ()
         with pytest.raises(Failure, match=r"cannot write: vllm-1.0.dist-info/vpatch: permission denied"):
             sandbox.settle(sandbox.second)
-
-    assert forked(run, NOBODY) == 0
 
 
 def test_eight_at_once(sandbox: Sandbox, public: Path) -> None:
@@ -128,15 +96,6 @@ def test_eight_at_once(sandbox: Sandbox, public: Path) -> None:
 
     assert codes == [0] * 7 + [10]
     assert sandbox.snapshot() == alone.snapshot()
-
-
-def test_another_at_work(sandbox: Sandbox) -> None:
-    with (
-        lock(sandbox.tree),
-        pytest.raises(Failure, match=r"another vpatch is at work: .*: it did not end in 0.1 seconds"),
-        lock(sandbox.tree, patience=0.1),
-    ):
-        pass
 
 
 def test_the_lock_leaves_nothing(sandbox: Sandbox) -> None:

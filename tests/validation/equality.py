@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT
-from tests.image.dockerd import missing
+from tests.image.servers import ENGINE
+from tests.needs import lacking
 from tests.releases import RELEASES
 from tests.validation import recording
 from tests.validation.recording import Engine, Program, Record
@@ -209,8 +210,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     parts = [part for part in PARTS if part in (asked.only or PARTS)]
     versions = tuple(version for version in RELEASES if version in (asked.vllm or RELEASES))
-    if "build" in parts and (lacks := missing()):
-        parser.error(f"{lacks}; name the parts other than `build` with --only")
+    if "build" in parts and (lacks := lacking(*ENGINE)):
+        parser.error(f"needs {lacks}; name the parts other than `build` with --only")
     units = [unit for part in parts for unit in (versions if part == "trees" else (part,))]
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vpatch-equality-")))

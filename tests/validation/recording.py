@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import docker
 
 from tests.conftest import ROOT, tree_of
-from tests.image.dockerd import docker_engine
-from tests.image.registries import serving
+from tests.image.servers import docker_engine, docker_registry
 from tests.image.standin import SITE, archive, imported, python_root
 
 Step = dict[str, Any]  # of one command: `exit`, `out`, `err`; `files`: what differs from the pristine release
@@ -205,7 +204,7 @@ def _by_engine(program: Program, engine: Engine, options: Sequence[str], ids: di
 
 
 def _in_registry(program: Program, engine: Engine, ids: dict[str, str]) -> Record:
-    with serving(program.work / "registry", "") as host:
+    with docker_registry(program.work / "registry", "") as host:
         base, tag = f"{host}/{BASE}", f"{host}/equality:x"
         engine.client.api.tag(BASE, base)
         engine.client.images.push(base)

@@ -10,12 +10,9 @@ from vpatch.core.catalogue import discover
 from tests.validation.cpu.environment import ROOT, interpreter
 from tests.validation.cpu.table import BEGIN, EXERCISED, FILE, RELEASES, RUNS, cell, hindrances
 
-OFTEN = {"0.20.2", "0.33.0"}
 
-
-@pytest.mark.parametrize(
-    "release", [pytest.param(one, marks=[] if one in OFTEN else pytest.mark.matrix) for one in RELEASES]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("release", RELEASES)
 def test_the_table_lists_the_importable_modules(release: str) -> None:
     found = hindrances(release)
     said = {row[0]: row[1 + RELEASES.index(release)] for row in _rows()}
@@ -38,13 +35,14 @@ def test_the_table_names_existing_tests(name: str) -> None:
     text = (ROOT / "tests" / file).read_text()
 
     assert f"- {name}: `{file}`\n" in FILE.read_text()
-    assert all(f'"{release}"' in text for release in releases) or "from tests.validation.cpu.table import" in text
+    assert all(f'"{release}"' in text for release in releases) or "pending(" in text
 
 
-def test_0_23_and_0_24_have_different_environments() -> None:
+@pytest.mark.deep
+def test_there_are_two_environments() -> None:
     pythons = [interpreter(release) for release in RELEASES]
 
-    assert [one != other for one, other in pairwise(pythons)] == [False, False, True, False, False]
+    assert [one != other for one, other in pairwise(pythons)] == [True, False, True, False, False]
 
 
 def _rows() -> list[list[str]]:

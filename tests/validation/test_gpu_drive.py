@@ -8,9 +8,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import Program
 from tests.conftest import Trees as Pristine
 from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
@@ -167,7 +169,19 @@ def test_a_shorter_prompt_begins_a_longer_one() -> None:
     assert prompt(100, seed=1) != prompt(100)
 
 
-def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path) -> None:
+@pytest.fixture
+def in_process(vpatch: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`in_process()`: from here on, no process is started for vpatch."""
+
+    def said(*arguments: str) -> dict[str, Any]:
+        command, *others = arguments
+        return vpatch(command, "--json", *others).json
+
+    return lambda: monkeypatch.setattr(trees, "_vpatch", said)
+
+
+@pytest.mark.deep
+def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path, in_process: Callable[[], None]) -> None:
     site = linked("0.20.2")
     made = trees.make(site, tmp_path / "trees")
     changed = Path("vllm/engine/arg_utils.py")
@@ -177,13 +191,21 @@ def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path) 
     assert made.overlays[PATCHED]["turboquant-hybrid"] == "applied"
     assert (made.folders[STOCK] / changed).samefile(site / changed)
     assert (made.folders[PATCHED] / changed).read_bytes() != (site / changed).read_bytes()
+    in_process()
     assert trees.make(site, tmp_path / "trees") == made
 
 
 @pytest.mark.parametrize(("opt_in", "there"), [("turboquant-skip-list", True), ("no-such-overlay", False)])
 def test_the_tiles_tree_exists_if_vpatch_has_the_overlay(
-    linked: Pristine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opt_in: str, *, there: bool
+    linked: Pristine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_process: Callable[[], None],
+    opt_in: str,
+    *,
+    there: bool,
 ) -> None:
+    in_process()
     monkeypatch.setattr(trees, "OPT_IN", opt_in)
     made = trees.make(linked("0.20.2"), tmp_path / "trees")
 

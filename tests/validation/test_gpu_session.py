@@ -15,7 +15,7 @@ from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.scenarios import PATCHED, STOCK
 from tests.validation.gpu_runs import good
 
-pytestmark = pytest.mark.matrix  # a minute, for code that any run on a GPU covers
+pytestmark = pytest.mark.deep  # a minute, for code that any run on a GPU covers
 
 PROBE = """
 import json, os, sys

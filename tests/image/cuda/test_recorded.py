@@ -26,7 +26,7 @@ SMALL = {
 }
 CASES = [
     pytest.param("0.20.2", SMALL, id="0.20.2"),
-    *(pytest.param(one, {*RELEASES[one]["files"]}, id=f"{one}, all", marks=pytest.mark.matrix) for one in RELEASES),
+    *(pytest.param(one, {*RELEASES[one]["files"]}, id=f"{one}, all", marks=pytest.mark.deep) for one in RELEASES),
 ]
 
 

@@ -200,7 +200,7 @@ def test_the_smaller_files_of_a_real_release() -> None:
     assert (found.cuda, found.driver, found.ptx_driver) == ("13.0", ">=580.65.06", ">=580")
 
 
-@pytest.mark.matrix
+@pytest.mark.deep
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_whole_real_release_serves_an_rtx_5090(release: str) -> None:
     found = real(release, {*RELEASES[release]["files"]})

@@ -13,7 +13,7 @@ from vpatch.image.registry.tar import LARGE
 
 from tests.conftest import Program
 from tests.image.cuda.making import extension
-from tests.image.registry.images import Base, parents, put_base
+from tests.image.registry.images import ONE, Base, build, parents, put_base
 from tests.image.standin import SITE, archive
 
 FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
@@ -46,7 +46,7 @@ def test_the_extensions_decide(
     way: tuple[str, ...],
 ) -> None:
     base = compiled("sm_90 sm_120")
-    more = ["--no-test", "--json", *(word.replace("HOST", registry) for word in way)]
+    more = [*ONE, "--no-test", "--json", *(word.replace("HOST", registry) for word in way)]
     served = vpatch("build", "--base", base.name, "--require-arch", "sm_120", *more)
 
     assert served.code == 0, served.err
@@ -61,12 +61,9 @@ def test_the_extensions_decide(
     assert left() == before
 
 
-@pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
-def test_a_base_without_extensions(
-    vpatch: Program, engine: docker.DockerClient, registry: str, remote: Base, way: tuple[str, ...]
-) -> None:
-    words = (word.replace("HOST", registry) for word in way)
-    ran = vpatch("build", "--base", remote.name, "--require-arch", "12.0", "--json", *words)
+def test_a_base_without_extensions(vpatch: Program, registry: str, layers: list[bytes]) -> None:
+    base = put_base(registry, layers, "bare/base:x")
+    ran = build(vpatch, base.name, "--require-arch", "12.0", "--json", "--tag", f"{registry}/bare/patched:x")
 
     assert ran.code == 1
     assert "vllm/_C*.so" in {problem["file"] for problem in ran.json["problems"]}

@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from tests.conftest import Program
-from tests.image.registry.images import build, put_base, tar
+from tests.image.registry.images import ONE, build, put_base, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
 
@@ -87,11 +87,32 @@ def test_an_overlay_that_drifts(
     text = (slim("0.20.2") / "vllm/engine/arg_utils.py").read_text()
     above = text.replace("if model_config.is_hybrid:", "if not model_config.is_attention_free:").encode()
     base = put_base(registry, [*layers[:2], tar((f"{SITE}/vllm/engine/arg_utils.py", above))], "drift/base:x")
-    ran = build(vpatch, base.name, "--tag", f"{registry}/drift/patched:x", "--json")
+    ran = build(vpatch, base.name, "--tag", f"{registry}/drift/patched:x", "--json", "--overlay", "turboquant-hybrid")
 
     assert ran.code == 1
     assert {one["id"]: one["state"] for one in ran.json["overlays"]}["turboquant-hybrid"] == "drifted"
     assert nothing_is_tagged("drift/patched")
+
+
+@pytest.mark.parametrize("others", [(), ONE], ids=["alone", "with another"])
+def test_a_named_overlay_that_does_not_apply(
+    vpatch: Program, registry: str, layers: list[bytes], others: tuple[str, ...]
+) -> None:
+    base = put_base(registry, layers, "idle/base:x").name
+    ran = build(vpatch, base, "--overlay", "turboquant-auto-dtype", *others, "--tag", f"{registry}/idle/patched:x")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert f"not applicable: {base}: turboquant-auto-dtype: " in ran.err
+
+
+@pytest.mark.parametrize("said", ["yesterday", "-5"])
+def test_an_invalid_source_date_epoch(
+    vpatch: Program, registry: str, layers: list[bytes], monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
+    ran = build(vpatch, put_base(registry, layers, "epoch/base:x").name, "--tag", f"{registry}/epoch/patched:x")
+
+    assert (ran.code, ran.err) == (1, f"bad SOURCE_DATE_EPOCH: {said}: not a number of seconds\n")
 
 
 def test_a_base_that_the_engine_may_not_pull(

@@ -13,15 +13,19 @@ import requests
 from vpatch.image.checks import Check
 from vpatch.image.engine.containers import ScriptRunner
 
-from tests.conftest import Program, Ran
-from tests.image.registry.images import Base, build, put_base, put_index
+from tests.conftest import Process, Program, Ran
+from tests.image.registry.images import ONE, Base, build, put_base, put_index
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import CONFIG, ENTRYPOINT, SITE
+from tests.processes import UNWATCHED
 
 
-@pytest.fixture
-def built(vpatch: Program, registry: str, remote: Base) -> Ran:
-    return build(vpatch, remote.name, "--tag", f"{registry}/me/patched:one", "--json")
+@pytest.fixture(scope="module")
+def built(process: Process, registry: str, remote: Base) -> Ran:
+    """An image with all default overlays."""
+    return process(
+        "build", "--registry", "--base", remote.name, "--tag", f"{registry}/me/patched:one", "--json", env=UNWATCHED
+    )
 
 
 def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
@@ -34,21 +38,21 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
     assert built.json["bytes_sent"] < 400_000
 
 
-def test_the_layer_equals_the_engines(
-    built: Ran, vpatch: Program, remote: Base, engine: docker.DockerClient, registry: str
-) -> None:
-    with_engine = vpatch("build", "--base", remote.name, "--tag", f"{registry}/me/engine:one", "--push", "--json")
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("only", [ONE, pytest.param((), marks=pytest.mark.deep)], ids=["one", "all"])
+def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: str, only: tuple[str, ...]) -> None:
+    order = ("build", "--base", remote.name, *only, "--json", "--tag")
+    without = vpatch(*order, f"{registry}/me/alone:one", "--registry")
+    with_engine = vpatch(*order, f"{registry}/me/engine:one", "--push", "--no-test")
 
-    assert with_engine.code == 0, with_engine.err
-    assert with_engine.json["layer"] == built.json["layer"]
-    assert with_engine.json["base"]["digest"] == built.json["base"]["digest"] == remote.built.digest
+    assert (without.code, with_engine.code) == (0, 0), with_engine.err
+    assert with_engine.json["layer"] == without.json["layer"]
+    assert with_engine.json["base"]["digest"] == without.json["base"]["digest"] == remote.built.digest
     # Pushed by the engine, pulled by digest, run.
     assert re.fullmatch(rf"{registry}/me/engine@sha256:[0-9a-f]{{64}}", with_engine.json["image"]["ref"])
     assert vpatch("test", with_engine.json["image"]["ref"]).code == 0
-    labels = [
-        requests.get(f"http://{registry}/v2/me/{name}/manifests/one", timeout=5).ok for name in ("engine", "patched")
-    ]
-    assert labels == [True, True]
+    for name in ("alone", "engine"):
+        assert requests.get(f"http://{registry}/v2/me/{name}/manifests/one", timeout=5).ok
 
 
 def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
@@ -127,15 +131,17 @@ def test_the_tag_comes_last(vpatch: Program, proxy: Proxy, layers: list[bytes]) 
 def test_an_image_that_fails_a_check_gets_no_tag(
     vpatch: Program,
     registry: str,
-    remote: Base,
+    layers: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
     nothing_is_tagged: Callable[[str], bool],
 ) -> None:
     from vpatch.image import checks
 
+    base = put_base(registry, layers, "fails/base:x")
+
     failed = Check("files", ok=False, because="injected")
     monkeypatch.setattr(checks, "check_files", lambda *_: iter([failed]))
-    ran = build(vpatch, remote.name, "--tag", f"{registry}/fails/patched:one", "--json")
+    ran = build(vpatch, base.name, "--tag", f"{registry}/fails/patched:one", "--json")
 
     assert ran.code == 1
     assert ran.json["image"] is None
@@ -144,10 +150,10 @@ def test_an_image_that_fails_a_check_gets_no_tag(
 
 
 def test_pushed_by_digest_and_tagged_afterwards(
-    vpatch: Program, registry: str, remote: Base, nothing_is_tagged: Callable[[str], bool]
+    vpatch: Program, registry: str, layers: list[bytes], nothing_is_tagged: Callable[[str], bool]
 ) -> None:
-    target = f"{registry}/later/patched"
-    image = build(vpatch, remote.name, "--tag", f"{target}:one", "--untagged").out.strip()
+    target, base = f"{registry}/later/patched", put_base(registry, layers, "later/base:x")
+    image = build(vpatch, base.name, "--tag", f"{target}:one", "--untagged").out.strip()
     assert image.startswith(f"{target}@sha256:")
     assert nothing_is_tagged("later/patched")
 
@@ -187,9 +193,10 @@ def test_the_platform_is_chosen_from_an_index(vpatch: Program, registry: str, la
 
 
 def test_a_patched_base_is_reported_as_nothing_to_do(built: Ran, vpatch: Program, registry: str) -> None:
-    ran = build(vpatch, built.json["image"]["ref"], "--tag", f"{registry}/again/patched:one")
+    again = (built.json["image"]["ref"], "--tag", f"{registry}/again/patched:one")
+    ran = build(vpatch, *again)
 
     assert ran.code == 1, "it was asked for a tag"
     assert "nothing to build: " in ran.err
-    untagged = build(vpatch, built.json["image"]["ref"], "--tag", f"{registry}/again/patched:one", "--untagged")
+    untagged = build(vpatch, *again, "--untagged")
     assert (untagged.code, untagged.out.strip()) == (0, built.json["image"]["ref"])

@@ -6,42 +6,69 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CACHE = ROOT / ".cache"
+BYTECODE = CACHE / "bytecode"
 SHARED = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
 GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # by first release, newest first
+CHOSEN = "CPU_TESTS_PYTHON"
+"""Variable that names the Python of the environments. Default: the one that runs the tests."""
 
-OURS = ("VLLM_", "HF_", "PYTHON", "PYTEST_", "TRITON_", "CUDA_")
+EITHER = ("0.20.2",)
+"""Releases that run with the newest packages, too, as their METADATA allows; those before and after test the others."""
+
+OURS = ("VLLM_", "HF_", "PYTHON", "PYTEST_", "COVERAGE_", "TRITON_", "CUDA_", "OMP_")
 
 
+class Python(NamedTuple):
+    """The Python that the environments are made of: what it is called, and what tells it from others."""
+
+    executable: str
+    version: str
+    identity: str
+
+
+def prepare(releases: Iterable[str] = ("0.20.2",)) -> None:
+    """Build the environments that releases need, by default that of the first tier.
+
+    Raises:
+        RuntimeError: one cannot be built; the message is one line.
+    """
+    for release in releases:
+        interpreter(release)
+
+
+@cache
 def interpreter(release: str) -> Path:
     """Return the Python in which a release of vLLM ("0.20.2") runs; build its environment unless it is complete.
 
     There are two environments. Each adds what differs (transformers 4 or 5) to the packages that they share (torch).
+    The first tier needs one.
 
     Raises:
-        RuntimeError: it cannot be built, for instance because a requirement has no wheel for this Python.
+        RuntimeError: it cannot be built, for instance because there is no network, or a requirement has no wheel for
+            this Python.
     """
-    own = next(file for since, file in GENERATIONS.items() if Version(release) >= Version(since))
+    own = next(file for since, file in GENERATIONS.items() if release in EITHER or Version(release) >= Version(since))
     return _build((own,), over=_build(*SHARED)) / "bin" / "python"
 
 
+@cache
 def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
     """Build a virtual environment with the requirements of the files, on top of the packages of `over`."""
-    key = hashlib.sha256(
-        f"{sys.implementation.cache_tag} {platform.machine()} {sys.base_prefix} {over and over.name}".encode()
-    )
+    python = _python()
+    key = hashlib.sha256(f"{python.identity} {over and over.name}".encode())
     for name, *_ in requirements:
         key.update((HERE / name).read_bytes())
     home = CACHE / f"cpu-{key.hexdigest()[:12]}"
@@ -50,34 +77,51 @@ def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "whole").exists():
             shutil.rmtree(home, ignore_errors=True)  # left by an interrupted build
-            _do(sys.executable, "-m", "venv", str(home))
+            _do(f"make an environment with {python.executable}", python.executable, "-m", "venv", str(home))
             if over:
                 packages = _packages(home)
                 (packages / "shared.pth").write_text(os.path.relpath(_packages(over), packages))
+            # Wheels only: a source distribution needs compilers, and fails later with a less clear error. No bytecode:
+            # most modules are never imported, and that of others is kept elsewhere.
+            install = ("install", "--quiet", "--no-input", "--only-binary=:all:", "--no-compile")
             for name, *options in requirements:
-                # Wheels only: a source distribution needs compilers, and fails later with a less clear error.
-                install = ("install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:")
-                _do(str(home / "bin/python"), "-m", "pip", *install, *options, "--requirement", str(HERE / name))
+                wanted = (*install, *options, "--requirement", str(HERE / name))
+                _do(f"install {name}", str(home / "bin/python"), "-m", "pip", *wanted)
             (home / "whole").touch()
     return home
 
 
+@cache
+def _python() -> Python:
+    chosen = os.environ.get(CHOSEN, sys.executable)
+    script = (
+        "import platform, sys; print(platform.python_version());"
+        "print(sys.implementation.cache_tag, platform.machine(), sys.base_prefix)"
+    )
+    version, identity = _do(f"run {chosen}", chosen, "-c", script).splitlines()
+    return Python(chosen, version, identity)
+
+
 def _packages(environment: Path) -> Path:
-    return Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
+    (found,) = environment.glob("lib/python*/site-packages")
+    return found
 
 
-def environ(tree: Path, home: Path) -> dict[str, str]:
+def environ(tree: Path | None, home: Path) -> dict[str, str]:
     """Return the environment variables for a process that imports vLLM from `tree`, and this project's tests.
 
-    The process writes below `home` only, leaves no bytecode in the tree, and asks no hub for a model.
+    The process writes below `home` only, keeps its bytecode in `.cache/`, and asks no hub for a model.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return kept | {
         "HOME": str(home),
+        "TMPDIR": str(home),
         "XDG_CACHE_HOME": str(home / ".cache"),
         "XDG_CONFIG_HOME": str(home / ".config"),
-        "PYTHONPATH": os.pathsep.join((str(tree), str(ROOT))),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, filter(None, (tree, ROOT)))),
+        "PYTHONPYCACHEPREFIX": str(BYTECODE),
+        "OMP_NUM_THREADS": "1",  # small tensors; and a process with threads cannot be forked
+        "TRITON_INTERPRET": "1",  # read when Triton is imported
         "CUDA_VISIBLE_DEVICES": "",  # also makes vLLM accept a Triton without a driver
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_LEVEL": "INFO",
@@ -86,22 +130,46 @@ def environ(tree: Path, home: Path) -> dict[str, str]:
     }
 
 
-def probe(python: Path, name: str, tree: Path, home: Path, *arguments: str) -> dict[str, Any]:
+def probe(python: Path, name: str, tree: Path, home: Path, *arguments: str, ready: str = "h100") -> dict[str, Any]:
     """Run `tests/validation/cpu/<name>.py HOME ARGUMENTS`; return the one JSON object that it prints.
 
-    It is a separate process, since vLLM's platforms and registries are global. It may write to `home`, an empty folder.
+    It is a process of its own, since vLLM's platforms and registries are global; `client.py` says which. It may write
+    to `home`, an empty folder.
     """
-    command = [str(python), "-m", f"tests.validation.cpu.{name}", str(home), *arguments]
-    ran = subprocess.run(command, cwd=home, env=environ(tree, home), capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, f"{name} on {tree}:\n{ran.stderr[-8000:]}"
-    found: dict[str, Any] = json.loads(ran.stdout)
+    from tests.validation.cpu import client
+
+    said = (str(home), *arguments)
+    ran = client.run(python, name, tree, home, *said, environment=environ(tree, home), ready=ready)
+    assert ran.code == 0, f"{name} on {tree}:\n{ran.err[-8000:]}"
+    found: dict[str, Any] = json.loads(ran.out)
     return found
 
 
-def _do(*command: str) -> None:
+def _do(what: str, *command: str) -> str:
+    """Run a command; return its output.
+
+    Raises:
+        RuntimeError: it failed. The message has its last error, which of pip's names the package.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    try:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise RuntimeError(f"cannot {what} for the tests on the real vLLM: {error.strerror}") from None
     if ran.returncode:
-        told = "\n".join(line for line in (ran.stdout + ran.stderr).splitlines() if not line.startswith("WARNING"))
-        version = platform.python_version()
-        raise RuntimeError(f"cannot build the environment of the CPU tests for Python {version}:\n{told[-2000:]}")
+        told = [line for line in (ran.stdout + ran.stderr).splitlines() if line and not line.startswith("WARNING")]
+        last = next((line for line in reversed(told) if line.startswith("ERROR: ")), told[-1] if told else "no output")
+        raise RuntimeError(f"cannot {what} for the tests on the real vLLM: {last.removeprefix('ERROR: ')}")
+    return ran.stdout
+
+
+def main() -> None:
+    """Build what the first tier needs."""
+    try:
+        prepare()
+    except RuntimeError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -76,6 +76,7 @@ class Head:
 KINDS = ("block", "channel", "tensor", "scalar")
 
 # Vocabularies of real models, whose blocks stock padding would cut in two at these ranks.
+NARROW = 32, (128, 32)  # their width, and that of their blocks
 REAL = {151_936: (2, 4, 8), 200_064: (4,), 248_320: (8,)}
 CUT: dict[str, Head] = {
     "1026 TP2": Head("block", 1026, 2),
@@ -84,7 +85,7 @@ CUT: dict[str, Head] = {
     "added tokens TP2, padded to 64": Head("block", 1000, 2, added=16),
     "all rows fit, the vocabulary's do not": Head("block", 1026, 2, added=130),
     "an odd padding": Head("block", 1026, 2, padding=96),
-    **{f"{v} TP{n}": Head("block", v, n, hidden=128) for v, ranks in REAL.items() for n in ranks},
+    **{f"{v} TP{n}": Head("block", v, n, *NARROW) for v, ranks in REAL.items() for n in ranks},
 }
 
 LOADED: dict[str, Head] = {
@@ -103,7 +104,7 @@ LOADED: dict[str, Head] = {
     "block, weights only": Head("block", 1000, 2, activations=""),
     "channel, weights only": Head("channel", 1000, 2, activations=""),
     # Qwen3.6, but narrow.
-    **{f"block 248320 TP{n}": Head("block", 248_320, n, hidden=128) for n in (1, 2, 4)},
+    **{f"block 248320 TP{n}": Head("block", 248_320, n, *NARROW) for n in (1, 2, 4)},
     **{f"block {name}": head for name, head in CUT.items()},
 }
 

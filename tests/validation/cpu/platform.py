@@ -7,6 +7,9 @@ extensions and no device.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
@@ -20,9 +23,48 @@ ASKED_ON_IMPORT = (
     "cutlass_sparse_scaled_mm_supported",
 )
 
+USED = (
+    "vllm.engine.arg_utils",
+    "vllm.model_executor.models.qwen3",
+    "vllm.model_executor.models.qwen3_5",
+    "vllm.model_executor.models.qwen3_next_mtp",
+    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
+    "vllm.v1.attention.backends.turboquant_attn",
+    "vllm.v1.engine.core",
+    "vllm.v1.worker.gpu_model_runner",
+    "vllm.v1.worker.gpu_worker",
+)
+"""What most probes import."""
+
+_pretended: list[str] = []
+
+
+def h100() -> None:
+    """Import vLLM with a simulated H100."""
+    pretend_h100()
+    _import(USED)
+
+
+def bare() -> None:
+    """Import vLLM on the platform that the probes of overlays make for it."""
+    stand_in_for_torchvision()
+    from vpatch_overlays.probes.bare import settle
+
+    settle()
+    _import(USED)
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(Exception):  # a probe that needs it gets the error
+            import_module(name)
+
 
 def pretend_h100() -> None:
-    """Make vLLM see an H100 in this process. Call this once, before anything else imports vLLM."""
+    """Make vLLM see an H100 in this process, once. Call this before anything else imports vLLM."""
+    if _pretended:
+        return
+    _pretended.append("H100")
     stand_in_for_torchvision()
     for name in ("_C", "_C_stable_libtorch", "_moe_C"):
         _stand_in(f"vllm.{name}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from base64 import b64encode
 from collections.abc import Callable
@@ -23,8 +22,9 @@ from packaging.version import Version
 from tests.validation.cpu.platform import pretend_h100
 from tests.validation.cpu.probe_workspace import RESERVED, config, reserved, size, workspace
 
-BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 16, 64, 5, 2, 3, 2  # small, since the interpreter is slow
-MAX_MODEL_LEN = 5 * TILE
+BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 8, 16, 5, 2, 3, 2  # small, since the interpreter is slow
+MEASURED_TILE = 2 * TILE  # for memory, so that what does not grow with it is little
+MAX_MODEL_LEN = 5 * MEASURED_TILE
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,13 @@ CASES = {
     "few tokens": Case(TILE + 7, chunk=THRESHOLD),
     "long": Case(MAX_MODEL_LEN - CHUNK),
 }
-PEAKS = (2 * TILE, 2 * TILE + 1, 3 * TILE, MAX_MODEL_LEN - TILE)
+FIRST = (
+    *(f"{tokens} cached" for tokens in (1, BLOCK + 1, TILE - 1, TILE, TILE + 1, 2 * TILE + 1)),
+    *("heads (4, 2)", "k3v4_nc", "few tokens"),
+)
+"""Cases that are enough for most purposes."""
+
+PEAKS = (2 * MEASURED_TILE, 2 * MEASURED_TILE + 1, MAX_MODEL_LEN - MEASURED_TILE)
 
 
 def flash_attention(
@@ -173,26 +179,34 @@ class Layer:
         return partial(self.impl.forward, self.module, query, key, value, cache, None, torch.full_like(query, 7))
 
 
-def peaks() -> dict[str, int]:
-    """Return the peak bytes of continuations by number of cached tokens, and those that profiling counts."""
+def others(manager: Any) -> dict[str, Any]:
+    """Return the output of passes without a cache, the workspace after them, and peak bytes.
+
+    These are of continuations, by number of cached tokens, and what profiling counts.
+    """
     import torch
+    from vllm import _custom_ops
 
     from tests.validation.cpu.peak import peak
 
-    heads, size = (6, 1), 128  # queries and outputs are large next to keys and values
+    _custom_ops.merge_attn_states = merge_attn_states
+    heads, size_of_head = (6, 1), 128  # queries and outputs are large next to keys and values
 
     def layer(cached: int) -> Layer:
-        return Layer(Case(cached, heads, size, chunk=TILE))
+        return Layer(Case(cached, heads, size_of_head, chunk=MEASURED_TILE))
 
-    longest = layer(0)
-    found = {"counted": peak(longest.idle(torch.tensor([]))), "idle": peak(longest.idle(longest.cache))}
-    found["beside a decode"] = peak(layer(PEAKS[-1]).beside_a_decode())
-    return found | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}
+    longest, outputs = layer(0), list[Any]()
+    first, second = (longest.idle(torch.tensor([]), shares=shares) for shares in (False, True))
+    peaks = {"counted": peak(lambda: outputs.append(first()))}
+    outputs.append(second())
+    found: dict[str, Any] = {"zeros": [bool((one == 0).all()) for one in outputs], "workspace": size(manager)}
+    peaks["idle"] = peak(longest.idle(longest.cache))
+    peaks["beside a decode"] = peak(layer(PEAKS[-1]).beside_a_decode())
+    return found | {"peaks": peaks | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}}
 
 
-def main(home: str, folder: str) -> None:
-    """Run every case; `folder` holds the models."""
-    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+def main(home: str, folder: str, *cases: str) -> None:
+    """Run cases, or without any all that is not of a case; `folder` holds the models."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch
@@ -206,7 +220,7 @@ def main(home: str, folder: str) -> None:
 
         tiles = sys.modules.get("vllm._vpatch.turboquant_tiles")
         if tiles:
-            vars(tiles).update(TILE=TILE, BLOCK=BLOCK)
+            vars(tiles).update(TILE=TILE if cases else MEASURED_TILE, BLOCK=BLOCK)
         _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
         turboquant_attn.flash_attn_varlen_func = flash_attention
         turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
@@ -215,14 +229,15 @@ def main(home: str, folder: str) -> None:
         found: dict[str, Any] = {}
         with set_current_vllm_config(made):
             manager = workspace("cpu")
-            passes = [Layer(CASES["long"]).idle(torch.tensor([]), shares=shares) for shares in (False, True)]
-            found["zeros"] = [bool((do() == 0).all()) for do in passes]
-            found["workspace"] = size(manager)
-            outputs = {name: Layer(case).continuation()() for name, case in CASES.items()}
-            found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
-            _custom_ops.merge_attn_states = merge_attn_states
-            found["peaks"] = peaks()
-        found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
+            if cases:
+                outputs = {name: Layer(CASES[name]).continuation()() for name in cases}
+                found["outputs"] = {
+                    name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()
+                }
+            else:
+                found |= others(manager)
+        if not cases:
+            found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
     json.dump(found, sys.stdout)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -78,6 +77,9 @@ RUNS = {
     "no chunks": continuation(BLOCK + 1, options=NO_CHUNKS),
     "second micro-batch": Run(({"b": 1}, {"a": CHUNK}), {"a": 5, "b": 40}, micro_batches=2),
 }
+
+FIRST = ("3bit_nc", "batch", "second micro-batch")
+"""Runs that are enough for most purposes."""
 
 
 def config(folder: str, model: str, **options: Any) -> Any:
@@ -234,9 +236,8 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
     return found | {"left": size(manager)}
 
 
-def main(home: str, folder: str) -> None:
-    """Run every case; `folder` holds the models."""
-    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+def main(home: str, folder: str, *names: str) -> None:
+    """Run these runs, or without any compute the reserved bytes; `folder` holds the models."""
     with contextlib.redirect_stdout(sys.stderr):
         pretend_h100()
         import torch
@@ -245,10 +246,12 @@ def main(home: str, folder: str) -> None:
         torch.cuda.get_device_capability = lambda _device=None: (9, 0)
         from vllm.v1.attention.backends import turboquant_attn
 
-        found: dict[str, Any] = {"reserved": {name: reserved(folder, *case) for name, case in RESERVED.items()}}
+        found: dict[str, Any] = {}
+        if not names:
+            found["reserved"] = {name: reserved(folder, *case) for name, case in RESERVED.items()}
         turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
         turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
-        found["runs"] = {name: ran(folder, run) for name, run in RUNS.items()}
+        found["runs"] = {name: ran(folder, RUNS[name]) for name in names}
     json.dump(found, sys.stdout)
 
 

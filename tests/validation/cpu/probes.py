@@ -1,4 +1,4 @@
-"""Run scripts on one tree: `python -m tests.validation.cpu.probes SECONDS`, with {name: script} as JSON on stdin.
+"""Run scripts on one tree: `python -m tests.validation.cpu.probes HOME FILE SECONDS`; FILE has {name: script} as JSON.
 
 Prints each script's exit status and stderr, by name, as JSON. It imports vLLM once, on the platform that probes make
 for it, and forks a process for every script, with this time limit.
@@ -13,19 +13,9 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
-from importlib import import_module
+from pathlib import Path
 
-from tests.validation.cpu.platform import stand_in_for_torchvision
-
-USED = (
-    "vllm.engine.arg_utils",
-    "vllm.model_executor.models.qwen3",
-    "vllm.model_executor.models.qwen3_5",
-    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
-    "vllm.v1.attention.backends.turboquant_attn",
-    "vllm.v1.worker.gpu_model_runner",
-)
+from tests.validation.cpu.platform import bare
 
 
 def run(script: str, seconds: int) -> tuple[int, str]:
@@ -49,16 +39,11 @@ def _run(script: str, seconds: int) -> int:
     return 0
 
 
-def main(seconds: str, modules: Sequence[str] = USED) -> None:
+def main(home: str, file: str, seconds: str) -> None:
     """Run the scripts."""
     with contextlib.redirect_stdout(sys.stderr):
-        stand_in_for_torchvision()
-        from vpatch_overlays.probes.bare import settle
-
-        settle()
-        for name in modules:
-            import_module(name)
-        found = {name: run(script, int(seconds)) for name, script in json.load(sys.stdin).items()}
+        bare()
+        found = {name: run(script, int(seconds)) for name, script in json.loads(Path(file).read_text()).items()}
     json.dump(found, sys.stdout)
 
 

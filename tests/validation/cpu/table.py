@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from tests.conftest import tree_of
-from tests.validation.cpu.environment import ROOT, interpreter, probe
+from tests.validation.cpu.comparison import ran
+from tests.validation.cpu.environment import ROOT
 
 FILE = ROOT / "tests/validation/README.md"
 BEGIN, END = "<!-- table: written by `python -m tests.validation.cpu.table` -->\n", "<!-- end -->\n"
@@ -57,8 +55,7 @@ EXERCISED = {
 
 def hindrances(release: str) -> dict[str, str | None]:
     """Return why each module of `EXERCISED` cannot be imported in a release, as `probe_imports` reports it."""
-    with tempfile.TemporaryDirectory() as home:
-        found = probe(interpreter(release), "probe_imports", tree_of(release), Path(home), *EXERCISED)
+    found = ran("probe_imports", release, tree_of(release), *EXERCISED)
     assert found["hybrid"] is True, f"{release} does not see that a hybrid model is one"
     modules: dict[str, str | None] = found["modules"]
     return modules

@@ -13,23 +13,21 @@ import pytest
 import requests
 
 from tests.conftest import ROOT
+from tests.image.registry.images import ONE, Base
+from tests.processes import UNWATCHED
 from tests.workflows import step
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, registry: str, engine: docker.DockerClient, base: str) -> Path:
-    """A job's environment: the repository with one definition, its virtual environment, and the base in a registry."""
+def checkout(tmp_path: Path, registry: str, remote: Base) -> Path:
+    """A job's environment: the repository with one definition of a base in a registry, and its virtual environment."""
     folder = tmp_path / "checkout"
     (folder / "images").mkdir(parents=True)
     (folder / ".ci").symlink_to(ROOT / ".ci")
     (folder / ".venv").symlink_to(sys.prefix)
-    name = f"{registry}/publish/base"
-    engine.api.tag(base, name, "v1")
-    told = engine.api.push(name, "v1")
-    engine.api.remove_image(f"{name}:v1")
-    assert "error" not in told, told
     tags = [f"{registry}/publish/image:{tag}" for tag in ("v1", "latest")]
-    (folder / "images/one.toml").write_text(f'base = "{name}:v1"\ntags = {tags}\n')
+    text = f'base = "{remote.name}"\ntags = {tags}\noverlays = ["{ONE[1]}"]\n'
+    (folder / "images/one.toml").write_text(text)
     for command in (["init", "-q"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "x", "--allow-empty"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
     return folder
@@ -42,6 +40,7 @@ def run(checkout: Path, job: str, which: str, **more: str) -> dict[str, str]:
         file.write_text("")
     environment: Mapping[str, str] = {
         **os.environ,
+        **UNWATCHED,
         "NAME": "one",
         "GITHUB_OUTPUT": str(files["output"]),
         "GITHUB_STEP_SUMMARY": str(files["summary"]),
@@ -59,7 +58,7 @@ def tags(registry: str) -> list[str]:
     return sorted(found.get("tags") or ())
 
 
-def test_from_a_definition_to_a_tag(checkout: Path, registry: str, engine: docker.DockerClient) -> None:
+def test_from_a_definition_to_a_tag(checkout: Path, registry: str, remote: Base, engine: docker.DockerClient) -> None:
     built = run(checkout, "build", "build")
     image = f"{built['repository']}@{built['digest']}"
     assert built["repository"] == f"{registry}/publish/image"
@@ -69,8 +68,8 @@ def test_from_a_definition_to_a_tag(checkout: Path, registry: str, engine: docke
     told = run(checkout, "test", "summary", IMAGE=image)["summary"]
     engine.api.remove_image(image)
     assert f"| image | `{image}` |" in told
-    assert f"| base | `{registry}/publish/base:v1`<br>`sha256:" in told
-    assert "turboquant-hybrid: applied<br>" in told
+    assert f"| base | `{remote.name}`<br>`{remote.built.digest}`" in told
+    assert f"{ONE[1]}: applied" in told
     assert "| tests | 5 passed, " in told
     assert "| import vllm.engine.arg_utils | not run | the image lacks torch |" in told
     assert tags(registry) == []

@@ -1,0 +1,83 @@
+"""One engine for each choice of overlays, shared by the tests of a process: what one has parsed, none parses again.
+
+Why sharing hides no bug: an engine is meant to be used for many trees, as `vpatch matrix` does, and what it keeps it
+keeps by the bytes it was computed from, so that a test whose tree differs in one byte shares nothing of that file. It
+is shared by the identity of the overlays, so that equal overlays with different code have different engines. Fresh
+engines stay under test wherever a process is started, in tests with `fresh_engine`, and in tests
+that make an `Engine` themselves.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import pytest
+from vpatch.core.catalogue import discover
+from vpatch.core.engine import Engine
+from vpatch.core.overlay import Catalogued
+from vpatch.testing import release
+
+from tests.paths import CACHE
+from tests.releases import FIRST
+
+USERS = ("vpatch.api", "vpatch.testing", "vpatch.tree.apply", "vpatch.tree.verify")
+"""The modules that make engines."""
+
+ENOUGH = 400
+"""Parsed modules, about 1.5 MB each, that a process keeps: first it forgets other engines, then changed trees."""
+
+_engines: dict[object, Engine] = {}
+
+
+def engine_of(overlays: Iterable[Catalogued]) -> Engine:
+    """Return the engine of this process for these overlays."""
+    chosen = tuple(sorted(overlays, key=lambda item: item.id))
+    # Its engine keeps an overlay alive, so that no other object gets the same identity.
+    key = tuple((item.id, id(item.overlay)) for item in chosen)
+    _engines[key] = engine = _engines.pop(key, None) or Engine(chosen)
+    return engine
+
+
+def _parsed(engine: Engine) -> int:
+    return len(engine._cache._known) if "_cache" in vars(engine) else 0
+
+
+@cache
+def _pristine() -> frozenset[bytes]:
+    """Return the bytes of the files that overlays read, in the releases of the first tier."""
+    paths = (release(version, CACHE / "trees") / file for version in FIRST for file in engine_of(discover()).files)
+    return frozenset(path.read_bytes() for path in paths if path.is_file())
+
+
+def forget() -> None:
+    """Bound the memory of the shared engines."""
+    while sum(map(_parsed, _engines.values())) > ENOUGH and len(_engines) > 1:
+        del _engines[next(iter(_engines))]  # the one that was not used for longest
+    for engine in _engines.values():
+        if _parsed(engine) > ENOUGH:
+            engine.forget(_pristine())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in USERS:
+            patch.setattr(f"{name}.Engine", engine_of)
+        gc.set_threshold(100_000, 50, 1000)  # a full collection visits each node of the parsed modules
+        yield
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _bounded() -> Iterator[None]:
+    yield
+    forget()
+
+
+@pytest.fixture
+def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program make engines of its own in this test, as in a process of its own."""
+    for name in USERS:
+        monkeypatch.setattr(f"{name}.Engine", Engine)

@@ -1,0 +1,29 @@
+"""The recorded matrix is of these overlays, and README shows it. `test_command.py` compares it with the releases."""
+
+from __future__ import annotations
+
+from vpatch.core.catalogue import discover
+from vpatch.matrix.rendering import markdown
+from vpatch.matrix.verdicts import Matrix, read_rows
+
+from tests.readme import README, RECORD, fresh
+from tests.releases import FACTS, RELEASES, fact
+
+STALE = "run `python -m tests.readme`"
+ROWS = read_rows(RECORD)
+
+
+def test_the_record_is_of_these_overlays() -> None:
+    assert {cell.verdict.id for row in ROWS for cell in row.cells} == {item.id for item in discover()}, STALE
+
+
+def test_the_record_is_what_the_facts_say() -> None:
+    found = {(row.name, cell.verdict.id): cell.verdict.state for row in ROWS for cell in row.cells}
+
+    assert found == {(release, overlay): fact(overlay, release) for release in RELEASES for overlay in FACTS}, STALE
+
+
+def test_readmes_table_is_the_record() -> None:
+    table = "\n".join([*markdown(Matrix(discover(), ROWS)), ""])
+
+    assert README.read_text() == fresh(README.read_text(), "matrix", table), STALE

@@ -1,0 +1,26 @@
+"""What some tests need of a machine: without it they are skipped with a uniform reason, and fail under `CI`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find(program: str) -> str | None:
+    """Return the path of a program, None without one; `chromium` has several names."""
+    return next(filter(None, map(shutil.which, BROWSERS if program == "chromium" else (program,))), None)
+
+
+def lacking(*names: str) -> str:
+    """Return the first of these that is not here, "" if all are: `root`, or the name of a program."""
+    return next((name for name in names if (os.geteuid() if name == "root" else not find(name))), "")
+
+
+def need(*names: str) -> None:
+    """Skip the test, or fail it under `CI`, if one of these is not here. `.ci/run` installs the programs."""
+    if lacks := lacking(*names):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacks}")

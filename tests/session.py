@@ -1,0 +1,82 @@
+"""The beginning and the end of a whole test run: fetch what the tests need, and summarize what could not run here."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.testing import release
+
+from tests.paths import CACHE
+from tests.releases import FIRST, RELEASES
+from tests.validation.cpu.environment import prepare
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
+TREES = CACHE / "trees"
+IMAGES = re.compile("tests/image/(?!cuda/)")
+LONG = re.compile(
+    "tests/image/|tests/overlays/test_(hostile|mutants|.*_cpu)|tests/tree/test_(faults|half_way|checkout)"
+)
+"""What takes longest, and comes first, so that no worker begins it when the others are done."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fetch and build what a run of the whole suite needs, so that a missing network is one error."""
+    config = session.config
+    if hasattr(config, "workerinput") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    releases = FIRST if "not deep" in config.option.markexpr else RELEASES
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for _ in pool.map(_fetch, releases):
+            continue
+    try:
+        prepare(("0.20.2",) if releases is FIRST else RELEASES)
+    except RuntimeError as error:
+        raise pytest.UsageError(f"cannot run the tests: {error}") from None
+
+
+def _fetch(version: str) -> None:
+    try:
+        release(version, TREES)
+    except Failure as error:
+        raise pytest.UsageError(f"cannot run the tests: cannot fetch vLLM {version}: {error}") from None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first."""
+    items.sort(key=lambda item: not LONG.match(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """With `--dist loadfile`, give all tests of images to one worker.
+
+    One engine, one base image and one registry are then enough, and nobody else's containers are in that engine.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "images" if IMAGES.match(nodeid) else super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write one line on the tests that could not run here."""
+    reasons = Counter(map(_reason, terminalreporter.getreports("skipped")))
+    if reasons:
+        told = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"{reasons.total()} tests did not run here: {told}", yellow=True)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    where = report.longrepr
+    return where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else str(where)

@@ -1,0 +1,24 @@
+"""The first tier's releases stand for all: each shape and state of each part of an overlay is on one of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.releases import FIRST, RELEASES
+
+RECORD = Path(__file__).parents[1] / "docs/matrix.json"  # tests/matrix/test_command.py holds it true
+
+
+def test_the_first_tier_has_every_shape() -> None:
+    found = {
+        row["vllm"]: {
+            (overlay["id"], part["name"], part["state"], part["shape"])
+            for overlay in row["overlays"]
+            for part in overlay["parts"]
+        }
+        for row in json.loads(RECORD.read_text())["rows"]
+    }
+
+    assert found.keys() == set(RELEASES)
+    assert set().union(*(found[release] for release in FIRST)) == set().union(*found.values())

@@ -1,0 +1,41 @@
+"""A probe on a release as published and on the same with overlays: what most tests on the real vLLM look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tests.conftest import tree_of
+from tests.validation.cpu.environment import interpreter, probe
+from tests.validation.cpu.trees import patched_tree
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
+
+class Comparison(NamedTuple):
+    """Results of a probe in a tree as published, and in the patched one."""
+
+    stock: Any
+    patched: Any
+
+
+def compared(module: str, release: str, overlays: Sequence[str], *arguments: str) -> Comparison:
+    """Run a probe on both trees of a release."""
+    trees = (tree_of(release), patched_tree(release, *overlays))
+    return Comparison(*(ran(module, release, tree, *arguments) for tree in trees))
+
+
+def ran(module: str, release: str, tree: Path, *arguments: str, **options: str) -> dict[str, Any]:
+    """Run a probe on a tree, in the environment of a release."""
+    with TemporaryDirectory() as home:
+        return probe(interpreter(release), module, tree, Path(home), *arguments, **options)
+
+
+def one_first(first: str, releases: Iterable[str]) -> list[str | ParameterSet]:
+    """Return releases as test parameters; all but `first` are of the deep tier."""
+    return [first, *(pytest.param(one, marks=pytest.mark.deep) for one in releases if one != first)]

@@ -1,0 +1,64 @@
+"""Patched trees in `.cache/patched`, so that their bytecode is found again."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import Engine
+from vpatch.tree.apply import apply
+from vpatch.tree.locate import locate
+from vpatch.tree.write_plan import SitePackages
+
+from tests.conftest import tree_of
+from tests.validation.cpu.environment import BYTECODE, CACHE, interpreter, probe
+
+
+@cache
+def patched_tree(version: str, *overlays: str) -> Path:
+    """Return a release with overlays, by default all that are default ones. Do not modify it.
+
+    Its name has a hash of all that overlays change. Files that they leave alone are hard links.
+    """
+    pristine, chosen = tree_of(version), select(discover(), overlays)
+    changeset = Engine(chosen).plan(locate(pristine).read)
+    assert not changeset.problems
+    assert changeset.files
+    key = hashlib.sha256(repr((sorted(changeset.files.items()), [item.id for item in chosen])).encode())
+    tree = CACHE / "patched" / f"{version}-{key.hexdigest()[:16]}"
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    with tree.with_name(f".{tree.name}.lock").open("w") as lock, TemporaryDirectory(dir=tree.parent) as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not tree.exists():
+            made = shutil.copytree(pristine, Path(folder, "tree"), copy_function=_link)
+            written, _ = apply(SitePackages(locate(made)), chosen)
+            assert written.files == changeset.files
+            _share_bytecode(version, pristine, made, tree)
+            made.rename(tree)
+    return tree
+
+
+def _share_bytecode(version: str, pristine: Path, made: Path, tree: Path) -> None:
+    """Import the pristine release, then link its bytecode for the same files of the patched one."""
+    with TemporaryDirectory() as home:
+        probe(interpreter(version), "nothing", pristine, Path(home))
+    compiled = BYTECODE.joinpath(*pristine.parts[1:])
+    for file in compiled.rglob("*.pyc"):
+        source = file.relative_to(compiled).with_name(f"{file.name.partition('.')[0]}.py")
+        target = BYTECODE.joinpath(*tree.parts[1:]) / file.relative_to(compiled)
+        if (made / source).exists() and (made / source).samefile(pristine / source) and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(str(file), str(target))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
