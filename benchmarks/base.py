@@ -13,8 +13,8 @@ from pathlib import Path
 import libcst
 from docker import DockerClient
 
-from tests.conftest import tree_of
 from tests.image.standin import CONFIG, SITE, archive, python_root
+from tests.releases import tree_of
 
 VERSION = "0.20.2"
 MADE = "2026-01-01T00:00:00Z"

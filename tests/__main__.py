@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
 WORKERS = 2 * len(os.sched_getaffinity(0))  # many tests wait for an engine, a browser or another process
 PYTEST = ("-m", "pytest", "-n", str(WORKERS), "--dist", "loadfile")

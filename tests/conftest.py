@@ -17,14 +17,13 @@ from typing import Any, Protocol
 import pytest
 from vpatch.cli import main
 from vpatch.core.catalogue import discover, select
-from vpatch.testing import release
 from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
-from tests.engines import _bounded, _shared, engine_of, fresh_engine
+from tests.engines import _bounded, _shared, engine_of
 from tests.forks import output
-from tests.paths import CACHE, ROOT
+from tests.releases import tree_of
 from tests.session import (
     pytest_collection_modifyitems,
     pytest_sessionstart,
@@ -33,11 +32,8 @@ from tests.session import (
 )
 
 __all__ = [
-    "CACHE",
-    "ROOT",
     "_bounded",
     "_shared",
-    "fresh_engine",
     "pytest_collection_modifyitems",
     "pytest_sessionstart",
     "pytest_terminal_summary",
@@ -73,11 +69,6 @@ class Process(Protocol):
     """Run the program as a separate process; `env` is added to the environment."""
 
     def __call__(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran: ...
-
-
-def tree_of(version: str) -> Path:
-    """Return the folder of a pristine release, fetched if necessary. Do not modify it."""
-    return release(version, CACHE / "trees")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,7 @@
 Why sharing hides no bug: an engine is meant to be used for many trees, as `vpatch matrix` does, and what it keeps it
 keeps by the bytes it was computed from, so that a test whose tree differs in one byte shares nothing of that file. It
 is shared by the identity of the overlays, so that equal overlays with different code have different engines. Fresh
-engines stay under test wherever a process is started, in tests with `fresh_engine`, and in tests
-that make an `Engine` themselves.
+engines stay under test wherever a process is started, and in tests that make an `Engine` themselves.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import pytest
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
 from vpatch.core.overlay import Catalogued
-from vpatch.testing import release
 
-from tests.paths import CACHE
-from tests.releases import FIRST
+from tests.releases import FIRST, tree_of
 
 USERS = ("vpatch.api", "vpatch.testing", "vpatch.tree.apply", "vpatch.tree.verify")
 """The modules that make engines."""
@@ -47,7 +44,7 @@ def _parsed(engine: Engine) -> int:
 @cache
 def _pristine() -> frozenset[bytes]:
     """Return the bytes of the files that overlays read, in the releases of the first tier."""
-    paths = (release(version, CACHE / "trees") / file for version in FIRST for file in engine_of(discover()).files)
+    paths = (tree_of(version) / file for version in FIRST for file in engine_of(discover()).files)
     return frozenset(path.read_bytes() for path in paths if path.is_file())
 
 
@@ -74,10 +71,3 @@ def _shared() -> Iterator[None]:
 def _bounded() -> Iterator[None]:
     yield
     forget()
-
-
-@pytest.fixture
-def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the program make engines of its own in this test, as in a process of its own."""
-    for name in USERS:
-        monkeypatch.setattr(f"{name}.Engine", Engine)

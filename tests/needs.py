@@ -9,6 +9,9 @@ import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+"""Mark of tests that change owners or capabilities. A CI that is not root skips them, too."""
+
 
 def find(program: str) -> str | None:
     """Return the path of a program, None without one; `chromium` has several names."""

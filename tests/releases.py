@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from packaging.specifiers import SpecifierSet
 from vpatch.core.catalogue import discover
-from vpatch.testing import Case
+from vpatch.testing import Case, release
+
+from tests.paths import CACHE
 
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet
@@ -39,6 +42,11 @@ def fact(overlay: str, release: str) -> str:
 def said(ranges: Mapping[str, str], release: str) -> Iterator[str]:
     """Yield the values of the version ranges that contain a release."""
     return (what for span, what in ranges.items() if SpecifierSet(span).contains(release))
+
+
+def tree_of(version: str) -> Path:
+    """Return the folder of a pristine release, fetched if necessary. Do not modify it."""
+    return release(version, CACHE / "trees")
 
 
 def tiered(releases: Iterable[str]) -> list[str | ParameterSet]:

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
-from vpatch.testing import release
 
-from tests.paths import CACHE
-from tests.releases import FIRST, RELEASES
+from tests.releases import FIRST, RELEASES, tree_of
 from tests.validation.cpu.environment import prepare
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
-TREES = CACHE / "trees"
 IMAGES = re.compile("tests/image/(?!cuda/)")
 LONG = re.compile(
     "tests/image/|tests/overlays/test_(hostile|mutants|.*_cpu)|tests/tree/test_(faults|half_way|checkout)"
@@ -44,7 +41,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def _fetch(version: str) -> None:
     try:
-        release(version, TREES)
+        tree_of(version)
     except Failure as error:
         raise pytest.UsageError(f"cannot run the tests: cannot fetch vLLM {version}: {error}") from None
 

@@ -12,7 +12,8 @@ import pytest
 from radon.complexity import cc_visit
 
 import tests.__main__
-from tests.__main__ import ROOT, WORKFLOWS, failure
+from tests.__main__ import WORKFLOWS, failure
+from tests.paths import ROOT
 
 
 def test_a_check_that_fails_says_why(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from vpatch.cli import image
 from vpatch.image.order import definition_files, read_definitions
 
-from tests.conftest import ROOT
+from tests.paths import ROOT
 from tests.workflows import workflow
 
 PAGE = (ROOT / "docs/images.md").read_text()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import vpatch
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # Each module imports only rooms above its own line; rooms on one line do not import each other.

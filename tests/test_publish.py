@@ -12,7 +12,7 @@ import pytest
 from vpatch.image.order import definition_files, read_definitions
 from vpatch.image.registry.reference import parse
 
-from tests.conftest import ROOT
+from tests.paths import ROOT
 from tests.workflows import step, workflow
 
 NAMES = sorted(path.stem for path in (ROOT / "images").glob("*.toml"))

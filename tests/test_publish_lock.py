@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from ruamel.yaml import YAML
 
-from tests.conftest import ROOT
+from tests.paths import ROOT
 from tests.workflows import workflow
 
 INSTALL = ROOT / ".ci/install"

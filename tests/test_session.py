@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.session import TREES
+from tests.paths import CACHE, ROOT
 
-ROOT = Path(__file__).parents[1]
 CONFTEST = """
 from pathlib import Path
-from tests import session
+from tests import releases
 from tests.session import pytest_sessionstart, pytest_terminal_summary
-session.TREES = Path({trees!r})
+releases.CACHE = Path({cache!r})
 """
 TESTS = """
 import pytest
@@ -35,8 +34,8 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(suite: Path, trees: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (suite / "suite/conftest.py").write_text(CONFTEST.format(trees=str(trees)))
+def run(suite: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (suite / "suite/conftest.py").write_text(CONFTEST.format(cache=str(cache)))
     command = [sys.executable, "-m", "pytest", *arguments]
     # Nothing listens on the discard port.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
@@ -44,7 +43,7 @@ def run(suite: Path, trees: Path, *arguments: str) -> subprocess.CompletedProces
 
 
 def test_without_a_network_it_stops_with_one_line(suite: Path) -> None:
-    ran = run(suite, suite / "no trees", "-q", "-n", "2")
+    ran = run(suite, suite / "no cache", "-q", "-n", "2")
 
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     (told,) = filter(None, (ran.stdout + ran.stderr).splitlines())
@@ -52,11 +51,11 @@ def test_without_a_network_it_stops_with_one_line(suite: Path) -> None:
 
 
 def test_without_a_network_it_runs_from_the_cache_and_says_what_did_not_run(suite: Path) -> None:
-    ran = run(suite, TREES)
+    ran = run(suite, CACHE)
 
     assert ran.returncode == 0
     assert "3 tests did not run here: needs a unicorn (2), needs a dragon (1)" in ran.stdout.splitlines()
 
 
 def test_a_part_of_the_suite_fetches_only_what_it_needs(suite: Path) -> None:
-    assert run(suite, suite / "no trees", "suite").returncode == 0
+    assert run(suite, suite / "no cache", "suite").returncode == 0

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.matrix.git_server import git
 from tests.needs import need
+from tests.paths import ROOT
 from tests.processes import UNWATCHED
 from tests.workflows import step, workflow
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tests.conftest import ROOT
+from tests.paths import ROOT
 
 
 def workflow(name: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from vpatch.tree.locate import locate
 
 from tests.conftest import Ran
 from tests.forks import ended, output, start
+from tests.needs import root_only
 from tests.tree.conftest import mounted
 
 if TYPE_CHECKING:
@@ -42,11 +43,9 @@ NOBODY = 65534
 # linux/capability.h: version 3, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH and FOWNER
 VERSION, BYPASSING = 0x20080522, 0b1111
 
-root_only = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-
 
 def humble() -> None:
-    """Give up what lets root bypass permissions, for good: as an ordinary user that still finds the interpreter."""
+    """Drop the capabilities by which root bypasses permissions; another user might not reach the interpreter."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = struct.pack("Ii", VERSION, 0), ctypes.create_string_buffer(24)
     assert libc.capget(header, sets) == 0

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CACHE, Program, Trees
+from tests.conftest import Program, Trees
+from tests.paths import CACHE
 from tests.test_third_party import install
 
 

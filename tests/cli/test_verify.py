@@ -15,7 +15,7 @@ import pytest
 from vpatch import api
 from vpatch.core import nesting
 
-from tests.conftest import CACHE
+from tests.paths import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

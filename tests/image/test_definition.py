@@ -9,7 +9,8 @@ from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure
 from vpatch.image.order import definition_files, read_definitions
 
-from tests.conftest import ROOT, Program
+from tests.conftest import Program
+from tests.paths import ROOT
 
 GOOD = 'base = "docker.io/vllm/vllm-openai:v0.20.2"\ntags = ["ghcr.io/a/b:c"]\n'
 

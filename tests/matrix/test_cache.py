@@ -14,6 +14,8 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Usage, folder
 
+from tests.needs import root_only
+
 # Without these capabilities root has the permissions of any other user, and still finds the interpreter.
 HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
 KEY = "1" * 64
@@ -159,7 +161,7 @@ except Failure as failure:
     assert ran.stdout == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@root_only
 def test_says_that_there_is_no_home() -> None:
     code = """
 import os

@@ -30,8 +30,7 @@ from threading import Lock
 from tests.mutation.copies import Copy
 from tests.mutation.operators import Mutant, compiles, mutants
 from tests.mutation.record import Record, key, read
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def _row(name: str, results: list[Result]) -> str:
 
 def run_release(version: str, count: int, seed: int) -> tuple[list[Result], float]:
     """Run mutants of a release; return the results and the seconds that they took."""
-    from tests.conftest import tree_of
+    from tests.releases import tree_of
 
     started = time.monotonic()
     with rarely_collecting():

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.overlays.test_ct_fp8_lm_head_cpu import NO_DISPATCH, RELEASES
+from tests.overlays.test_ct_fp8_lm_head_cpu import NO_DISPATCH, release
 from tests.validation.cpu import head_owners
-from tests.validation.cpu.comparison import Comparison, compared, one_first
+from tests.validation.cpu.comparison import Comparison, compared
+
+__all__ = ["release"]
 
 DTYPES = {"bf16": "torch.bfloat16", "channel": "torch.float8_e4m3fn", "renamed": "torch.float8_e4m3fn"}
-
-
-@pytest.fixture(scope="module", params=one_first("0.20.2", RELEASES))
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(scope="module")

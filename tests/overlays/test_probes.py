@@ -18,10 +18,10 @@ from packaging.version import Version
 from vpatch.core.catalogue import discover
 from vpatch.image.checks import outcome
 
-from tests.conftest import tree_of
-from tests.releases import FACTS, RELEASES, fact
+from tests.paths import ROOT
+from tests.releases import FACTS, RELEASES, fact, tree_of
 from tests.validation.cpu.comparison import Comparison, one_first, ran
-from tests.validation.cpu.environment import ROOT, environ, interpreter
+from tests.validation.cpu.environment import environ, interpreter
 from tests.validation.cpu.trees import patched_tree
 
 Outcomes = dict[str, tuple[int, str]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import tree_of
+from tests.releases import tree_of
 from tests.validation.cpu import models
 from tests.validation.cpu.comparison import Comparison, compared, ran
 from tests.validation.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import tree_of
-from tests.releases import pending
+from tests.releases import pending, tree_of
 from tests.validation.cpu import boundary, models, upstream
 from tests.validation.cpu.comparison import Comparison, compared, one_first, ran
 from tests.validation.cpu.environment import interpreter

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import tree_of
-from tests.releases import pending
+from tests.releases import pending, tree_of
 from tests.validation.cpu import models, upstream
 from tests.validation.cpu.comparison import Comparison, compared, one_first, ran
 from tests.validation.cpu.environment import interpreter

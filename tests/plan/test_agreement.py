@@ -23,9 +23,8 @@ from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
 
-from tests.conftest import tree_of
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
-from tests.releases import RELEASES, pending
+from tests.releases import RELEASES, pending, tree_of
 from tests.validation.cpu.comparison import one_first, ran
 from tests.validation.cpu.trees import patched_tree
 

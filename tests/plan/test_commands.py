@@ -19,7 +19,7 @@ from vpatch.image.order import definition_files, read_definitions
 from vpatch.plan.deployment import IMAGES, PUBLISHED, STOCK, Image, image, preset, presets
 from vpatch.plan.rendering import Lines, apply, build, docker, serve, shell
 
-from tests.conftest import ROOT
+from tests.paths import ROOT
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 from tests.releases import pending
 

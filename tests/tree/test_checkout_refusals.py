@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.needs import root_only
 from tests.tree.conftest import flagged
 from tests.tree.test_checkout import CHANGED, INTERFACE, ONLY, clean, clone, cloned, git, upstream
 
@@ -22,7 +22,7 @@ __all__ = ["clone", "cloned", "upstream"]
 CACHE = "vllm/platforms/__pycache__"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@root_only
 @pytest.mark.parametrize(
     ("path", "says"),
     [

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 
+from tests.needs import root_only
 from tests.tree.conftest import INFO, NOBODY, Sandbox, another_user, flagged, in_memory, make_sandbox, mounted
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+pytestmark = root_only
 
 RUNS = {
     "apply": ("pristine", "second"),

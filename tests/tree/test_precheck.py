@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vpatch.errors import Failure
 
+from tests.needs import root_only
 from tests.tree.conftest import flagged, mounted
 from tests.tree.steps import at_each_step
 
@@ -24,7 +25,7 @@ ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
 IMMUTABLE = "immutable (chattr +i)"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@root_only
 @pytest.mark.parametrize(
     ("path", "flag", "says"),
     [
@@ -46,7 +47,7 @@ def test_flags_on_apply(sandbox: Sandbox, path: str, flag: str, says: str) -> No
     assert sandbox.settle(sandbox.first)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@root_only
 @pytest.mark.parametrize(
     ("path", "says"),
     [

@@ -11,6 +11,7 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.tree.guard import lock
 
+from tests.needs import root_only
 from tests.tree.conftest import NOBODY, another_user, in_a_child
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def test_folders_that_another_user_may_not_write(sandbox: Sandbox) -> None:
         sandbox.settle(sandbox.first)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@root_only
 def test_files_of_another_owner(sandbox: Sandbox) -> None:
     before = sandbox.snapshot()
     for path in [sandbox.root, *sandbox.root.rglob("*")]:
@@ -64,7 +65,7 @@ def test_files_of_another_owner(sandbox: Sandbox) -> None:
     assert sandbox.snapshot() == before
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@root_only
 def test_settled_needs_no_right_to_write(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
 

@@ -25,9 +25,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ROOT
 from tests.image.servers import ENGINE
 from tests.needs import lacking
+from tests.paths import ROOT
 from tests.releases import RELEASES
 from tests.validation import recording
 from tests.validation.recording import Engine, Program, Record

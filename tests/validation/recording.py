@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import docker
 
-from tests.conftest import ROOT, tree_of
 from tests.image.servers import docker_engine, docker_registry
 from tests.image.standin import SITE, archive, imported, python_root
+from tests.paths import ROOT
+from tests.releases import tree_of
 
 Step = dict[str, Any]  # of one command: `exit`, `out`, `err`; `files`: what differs from the pristine release
 Record = dict[str, Step]  # by the label of the command

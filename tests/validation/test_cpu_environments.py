@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 from vpatch.core.catalogue import discover
 
-from tests.validation.cpu.environment import ROOT, interpreter
+from tests.paths import ROOT
+from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.table import BEGIN, EXERCISED, FILE, RELEASES, RUNS, cell, hindrances
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import tree_of
+from tests.releases import tree_of
 from tests.validation.cpu import client, environment
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.trees import patched_tree

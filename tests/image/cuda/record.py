@@ -21,8 +21,8 @@ from typing import Any
 from vpatch.release.index import find_wheel
 from vpatch.release.wheel import open_wheel, read_members
 
-from tests.conftest import ROOT
 from tests.image.cuda.fetching import extensions
+from tests.paths import ROOT
 
 RECORDS = ROOT / "docs/cuda"
 HEADERS = Path(__file__).with_name("headers.json")

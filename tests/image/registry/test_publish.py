@@ -12,8 +12,8 @@ import docker
 import pytest
 import requests
 
-from tests.conftest import ROOT
 from tests.image.registry.images import ONE, Base
+from tests.paths import ROOT
 from tests.processes import UNWATCHED
 from tests.workflows import step
 

@@ -85,7 +85,8 @@ def _lease(python: Path) -> tuple[socket.socket, Path]:
 
 def _start(python: Path, place: Path) -> tuple[socket.socket, int]:
     """Start a server that listens at `place`; return a lease and the server's process."""
-    from tests.validation.cpu.environment import ROOT, environ
+    from tests.paths import ROOT
+    from tests.validation.cpu.environment import environ
 
     variables = environ(None, place.parent / "home")
     variables["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'patches'}"  # their probes

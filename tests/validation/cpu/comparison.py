@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.conftest import tree_of
+from tests.releases import tree_of
 from tests.validation.cpu.environment import interpreter, probe
 from tests.validation.cpu.trees import patched_tree
 

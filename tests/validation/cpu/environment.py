@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
+from tests.paths import CACHE, ROOT
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-CACHE = ROOT / ".cache"
 BYTECODE = CACHE / "bytecode"
 SHARED = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
 GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # by first release, newest first

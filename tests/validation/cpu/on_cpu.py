@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.validation.cpu.environment import ROOT
+from tests.paths import ROOT
 from tests.validation.cpu.platform import single_rank, stand_in_for_torchvision
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.conftest import tree_of
+from tests.paths import ROOT
+from tests.releases import tree_of
 from tests.validation.cpu.comparison import ran
-from tests.validation.cpu.environment import ROOT
 
 FILE = ROOT / "tests/validation/README.md"
 BEGIN, END = "<!-- table: written by `python -m tests.validation.cpu.table` -->\n", "<!-- end -->\n"

@@ -16,8 +16,9 @@ from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import tree_of
-from tests.validation.cpu.environment import BYTECODE, CACHE, interpreter, probe
+from tests.paths import CACHE
+from tests.releases import tree_of
+from tests.validation.cpu.environment import BYTECODE, interpreter, probe
 
 
 @cache

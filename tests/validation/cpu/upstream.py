@@ -21,7 +21,8 @@ import requests
 from pypi_simple import DistributionPackage, NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning
 from vpatch.release.index_config import open_session, read_settings
 
-from tests.validation.cpu.environment import CACHE, environ
+from tests.paths import CACHE
+from tests.validation.cpu.environment import environ
 
 
 class Case(NamedTuple):

@@ -21,10 +21,10 @@ from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
 from tests.blocks import put
-from tests.conftest import tree_of
-from tests.releases import RELEASES
+from tests.paths import ROOT
+from tests.releases import RELEASES, tree_of
 from tests.validation.cpu import upstream
-from tests.validation.cpu.environment import ROOT, interpreter
+from tests.validation.cpu.environment import interpreter
 
 DOCUMENT = ROOT / "docs/validation.md"
 OVERLAY = "ct-fp8-lm-head"

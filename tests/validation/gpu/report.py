@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.blocks import put
+from tests.paths import ROOT
 from tests.validation.gpu import tables
 from tests.validation.gpu.claims import verdicts
 from tests.validation.gpu.evidence import gather, read
-from tests.validation.gpu.session import ROOT
 
 DOCUMENT = ROOT / "docs/validation.md"
 RESULTS = ROOT / "docs/gpu"

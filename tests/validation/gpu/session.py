@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.paths import ROOT
 from tests.validation.gpu import drive, full_size, machine, trees
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS
 
-ROOT = Path(__file__).parents[3]
 WORK = ROOT / ".gpu"
 """Folder for trees, checkpoints and logs; ignored by git."""
 MODELS = Path(__file__).with_name("models.py")
