@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from xdist.scheduler import Scheduling
 
 IMAGES = re.compile("tests/image/(?!cuda/)")
-LONG = re.compile(
-    "tests/image/|tests/overlays/test_(hostile|mutants|.*_cpu)|tests/tree/test_(faults|half_way|checkout)"
+LONG = (
+    "tests/image/|tests/overlays/test_(hostile|mutants|ct_fp8_lm_head_(cpu|upstream))|tests/matrix/test_page_in_browser",
+    "tests/overlays/test_.*_cpu|tests/plan/test_agreement|tests/tree/test_(faults|half_way|checkout)",
 )
-"""What takes longest, and comes first, so that no worker begins it when the others are done."""
+"""What takes longest, and comes first, so that no worker begins it when the others are done.
+
+What runs vLLM's own code is in the second group, but for one file: at first all would wait for the same process.
+"""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -48,7 +52,7 @@ def _fetch(version: str) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put long files first."""
-    items.sort(key=lambda item: not LONG.match(item.nodeid))
+    items.sort(key=lambda item: [not re.match(names, item.nodeid) for names in LONG])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -19,11 +19,11 @@ ARG_UTILS = "vllm/engine/arg_utils.py"
 
 
 def test_apply_and_revert_restore_the_tree(linked: Trees, contents: Contents) -> None:
-    tree = linked("0.24.0")
+    tree = linked("0.21.0")
     before = contents(tree)
 
     found = vpatch.status(tree, [SKIP])
-    assert (found.tree, found.vllm, found.problems) == (tree, "0.24.0", ())
+    assert (found.tree, found.vllm, found.problems) == (tree, "0.21.0", ())
     assert [(one.id, one.state) for one in found.overlays] == [(SKIP, "pending")]
 
     wanted = vpatch.diff(str(tree), [SKIP])
@@ -47,18 +47,18 @@ def test_apply_and_revert_restore_the_tree(linked: Trees, contents: Contents) ->
 
 
 def test_results_are_frozen(pristine: Trees) -> None:
-    found = vpatch.status(pristine("0.24.0"), [SKIP])
+    found = vpatch.status(pristine("0.21.0"), [SKIP])
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.vllm = "other"  # type: ignore[misc]
 
 
 def test_the_default_tree_is_the_vllm_of_this_interpreter(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(pristine("0.24.0")))
+    monkeypatch.setenv("PYTHONPATH", str(pristine("0.21.0")))
     monkeypatch.setenv("VIRTUAL_ENV", "/nowhere")
 
-    assert vpatch.status(overlays=[SKIP]).tree == pristine("0.24.0").resolve()
-    assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.24.0"
+    assert vpatch.status(overlays=[SKIP]).tree == pristine("0.21.0").resolve()
+    assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.21.0"
 
 
 def test_one_drifted_overlay_prevents_every_write(linked: Trees, contents: Contents) -> None:
@@ -95,4 +95,4 @@ def test_a_named_overlay_that_is_not_applicable_fails(linked: Trees) -> None:
 def test_unknown_trees_and_overlays_fail(pristine: Trees, tree: str | None, overlays: list[str], says: str) -> None:
     for verb in (vpatch.status, vpatch.diff, vpatch.apply, vpatch.revert, vpatch.verify):
         with pytest.raises(vpatch.Failure, match=says):
-            verb(pristine("0.24.0") if tree is None else tree, overlays)
+            verb(pristine("0.21.0") if tree is None else tree, overlays)

@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,15 @@ OUTSIDE = {
 LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
 
-def modules(top: Path) -> dict[str, ast.Module]:
+def modules(top: Path) -> dict[str, Path]:
     """Map every module below `top` by its name relative to it."""
-    found = {}
-    for path in sorted(top.rglob("*.py")):
-        name = ".".join(path.relative_to(top).with_suffix("").parts).removesuffix("__init__").strip(".")
-        found[name] = ast.parse(path.read_bytes())
-    return found
+    paths = sorted(path.relative_to(top).with_suffix("") for path in top.rglob("*.py"))
+    return {".".join(path.parts).removesuffix("__init__").strip("."): top / f"{path}.py" for path in paths}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
 
 
 def imports(node: ast.AST, *, late: bool, typing: bool = False) -> Iterator[str]:
@@ -124,7 +127,7 @@ def within(imported: str) -> str | None:
 
 def used_by(name: str, *, typing: bool = False) -> set[str]:
     """Return vpatch's modules that a module imports anywhere."""
-    found = {within(imported) for imported in imports(OURS[name], late=True, typing=typing)}
+    found = {within(imported) for imported in imports(parsed(OURS[name]), late=True, typing=typing)}
     return {other for other in found if other is not None and other != name}
 
 
@@ -157,7 +160,7 @@ def test_imports_point_one_way(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in OURS if room(name) == "core"])
 def test_core_touches_no_disk_and_no_network(name: str) -> None:
-    anywhere = {imported.partition(".")[0] for imported in imports(OURS[name], late=True)}
+    anywhere = {imported.partition(".")[0] for imported in imports(parsed(OURS[name]), late=True)}
 
     # `importlib.resources` reads what ships with an overlay: its companions and probes.
     assert not anywhere & OUTSIDE
@@ -177,7 +180,7 @@ def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     runtime = {re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]}  # type: ignore[index]
-    tree = OURS[name]
+    tree = parsed(OURS[name])
 
     early = {imported.partition(".")[0] for imported in imports(tree, late=False)} - sys.stdlib_module_names
     anywhere = {imported.partition(".")[0] for imported in imports(tree, late=True)} - sys.stdlib_module_names
@@ -206,7 +209,7 @@ CONTENT_MODULES = modules(CONTENT)
 
 @pytest.mark.parametrize("name", CONTENT_MODULES)
 def test_overlays_import_public_names_only(name: str) -> None:
-    used = list(imports(CONTENT_MODULES[name], late=True))
+    used = list(imports(parsed(CONTENT_MODULES[name]), late=True))
     if name.startswith("companions"):  # companions run inside vLLM, where vpatch may be missing
         allowed = sys.stdlib_module_names | {"vllm", "torch"}
         assert {imported.partition(".")[0] for imported in used} <= allowed

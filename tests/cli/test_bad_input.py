@@ -171,7 +171,7 @@ def test_a_broken_record(vpatch: Program, linked: Trees, contents: Callable[[Pat
 
 def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> None:
     """A file that is missing in a broken tree is never taken for a feature that the release lacks."""
-    for release, file in (("0.21.0", CONFIG), ("0.19.1", CACHE)):
+    for release, file in (("0.21.0", CONFIG), ("0.18.0", CACHE)):
         tree = linked(release, release)
         (tree / file).unlink()
 

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Program, Trees
-from tests.paths import CACHE
+from tests.conftest import Program
+from tests.releases import tree_of
 from tests.test_third_party import install
+
+RELEASE = "0.20.2"
 
 
 def passes(project: Path, installed: Path) -> None:
     """Run the tests of a project's two overlays in an environment that has vpatch; `installed` has the distribution."""
-    release = project.parent / "caches/vpatch/releases/0.24.0"
+    release = project.parent / "caches/vpatch/releases" / RELEASE
     release.parent.mkdir(parents=True, exist_ok=True)
     if not release.exists():
-        release.symlink_to(CACHE / "trees/0.24.0")
+        release.symlink_to(tree_of(RELEASE))
     env = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(project.parent / "caches")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     ran = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
@@ -27,11 +29,10 @@ def passes(project: Path, installed: Path) -> None:
     assert "10 passed" in ran.stdout
 
 
-def test_a_project_and_a_second_overlay_in_it(vpatch: Program, pristine: Trees, tmp_path: Path) -> None:
-    pristine("0.24.0")
-    begun = vpatch("new", "my-fix", tmp_path, "--json")
+def test_a_project_and_a_second_overlay_in_it(vpatch: Program, tmp_path: Path) -> None:
+    begun = vpatch("new", "my-fix", tmp_path, "--vllm", RELEASE, "--json")
     project = tmp_path / "my-fix"
-    added = vpatch("new", "other", project, "--json")
+    added = vpatch("new", "other", project, "--vllm", RELEASE, "--json")
 
     assert (begun.code, begun.err, added.code, added.err) == (0, "", 0, "")
     assert [str(Path(file).relative_to(project)) for file in begun.json["files"]] == [

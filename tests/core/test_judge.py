@@ -242,6 +242,7 @@ def test_findings_keep_no_code_alive() -> None:
     (parsed,) = engine._cache._known.values()
     assert isinstance(parsed._source, Source)
     source_of = weakref.ref(parsed._source)
+    gc.freeze()  # what other tests left
     gc.collect()
     gc.disable()
     try:
@@ -251,3 +252,4 @@ def test_findings_keep_no_code_alive() -> None:
         assert source_of() is None
     finally:
         gc.enable()
+        gc.unfreeze()

@@ -187,6 +187,7 @@ def test_a_patched_base_is_reported_as_nothing_to_do(once: Built, vpatch: Progra
     assert left() == before
 
 
+@pytest.mark.deep
 def test_one_overlay_then_another(vpatch: Program, engine: docker.DockerClient, once: Built) -> None:
     hybrid = ("--overlay", "turboquant-hybrid", "--no-test")
     ran = vpatch("build", "--base", once.image, *hybrid, "--tag", "try:second", "--json")

@@ -60,7 +60,10 @@ def under_way(events: Events, base: str) -> Iterator[Callable[[str], subprocess.
 
 
 @pytest.mark.usefixtures("heeding_interrupts")
-@pytest.mark.parametrize(("number", "event"), [(signal.SIGINT, WHILE_READING), (signal.SIGTERM, WHILE_TESTING)])
+@pytest.mark.parametrize(
+    ("number", "event"),
+    [(signal.SIGINT, WHILE_READING), pytest.param(signal.SIGTERM, WHILE_TESTING, marks=pytest.mark.deep)],
+)
 def test_interrupted(under_way: Callable[[str], Any], left: Left, event: str, number: int) -> None:
     before = left()
     process = under_way(event)
@@ -72,7 +75,7 @@ def test_interrupted(under_way: Callable[[str], Any], left: Left, event: str, nu
     assert left() == before
 
 
-@pytest.mark.parametrize("event", [WHILE_READING, WHILE_TESTING])
+@pytest.mark.parametrize("event", [pytest.param(WHILE_READING, marks=pytest.mark.deep), WHILE_TESTING])
 def test_killed(
     under_way: Callable[[str], Any], left: Left, events: Events, engine: docker.DockerClient, event: str
 ) -> None:

@@ -267,9 +267,10 @@ def test_a_planted_regression(slim: Trees) -> None:
     part = hybrid.parts[0]
     other = replace(part.shapes[0], edits=(ReplaceExpr(*PLACE, old="no_such_code", new="no_code"),))
     maimed = replace(whole[0], overlay=replace(hybrid, parts=(replace(part, shapes=(other,)), *hybrid.parts[1:])))
-    old = [real("0.20.1", slim, whole), real("0.21.0", slim, whole)]
+    row = real("0.20.2", slim, whole)
+    old = [replace(row, name="0.20.1", tree=Tree({}, "0.20.1", "x.whl")), real("0.21.0", slim, whole)]
 
-    assert changes(old, Matrix(whole, (real("0.20.2", slim, whole),))) == ()
+    assert changes(old, Matrix(whole, (row,))) == ()
     (found,) = changes(old, Matrix(whole, (real("0.20.2", slim, (maimed, whole[1])),)))
 
     assert (found.vllm, found.overlay, found.against) == ("0.20.2", "turboquant-hybrid", "0.20.1")

@@ -207,7 +207,7 @@ def test_the_overlays_that_are_asked_for_are_tried(slim: Trees) -> None:
 
 
 def test_only_files_of_the_last_vllm_stay_parsed(slim: Trees) -> None:
-    first, second = files(slim, "0.20.1"), files(slim, "0.20.2")
+    first, second = files(slim, "0.18.0"), files(slim, "0.20.2")
     work(first, IDS, IDS, ())
     kept = {data for _, data in worker._engine(frozenset(IDS))._cache._known}
     work(second, IDS, IDS, ())

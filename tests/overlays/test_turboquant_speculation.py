@@ -82,7 +82,7 @@ def test_apply_prints_no_note_where_nothing_is_refused(vpatch: Program, linked: 
     tree = linked("0.20.2")
 
     assert vpatch("apply", tree, "--overlay", "turboquant-workspace", "--json").json["notes"] == []
-    assert vpatch("apply", linked("0.24.0", "merged"), "--json").json["notes"] == []
+    assert vpatch("apply", linked("0.31.0", "merged"), "--json").json["notes"] == []
 
 
 @pytest.mark.parametrize("overlay", [overlay for overlay, _ in RELEASES.values()])

@@ -43,7 +43,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory, pristine: Trees) -> Path:
     """A repository with the real files that the overlay reads, committed twice and tagged as vLLM tags."""
     root = tmp_path_factory.mktemp("upstream")
     git(root, "init", "-q")
-    for version in ("0.20.1", "0.20.2"):
+    for version in ("0.21.0", "0.20.2"):
         for file in FILES:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(pristine(version) / file, root / file)
