@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import subprocess
 import tarfile
 import warnings
 import xml.etree.ElementTree as ET
@@ -22,6 +21,7 @@ from pypi_simple import DistributionPackage, NoSuchProjectError, PyPISimple, Une
 from vpatch.release.index_config import open_session, read_settings
 
 from tests.paths import CACHE
+from tests.validation.cpu import client
 from tests.validation.cpu.environment import environ
 
 
@@ -62,17 +62,10 @@ def cases(python: Path, files: Sequence[Path], tree: Path, home: Path) -> list[C
     top = next(parent for parent in files[0].parents if parent.parent == CACHE / "upstream")
     # Not this project's pytest settings, which a cache below it would inherit.
     plain = ("-c", os.devnull, f"--rootdir={top}", "-p", "no:cacheprovider", f"--junitxml={report}")
-    command = [
-        str(python),
-        "-m",
-        "tests.validation.cpu.on_cpu",
-        "--continue-on-collection-errors",
-        *plain,
-        *map(str, files),
-    ]
-    ran = subprocess.run(command, cwd=home, env=environ(tree, home), capture_output=True, text=True, check=False)
-    assert ran.returncode in (0, 1), f"{files} on {tree}:\n{ran.stdout[-8000:]}{ran.stderr[-2000:]}"
-    return [_case(element) for element in ET.parse(report).iter("testcase")]  # noqa: S314 - written by the process above
+    arguments = ("--continue-on-collection-errors", *plain, *map(str, files))
+    ran = client.run(python, "on_cpu", tree, home, *arguments, environment=environ(tree, home), ready="without_gpu")
+    assert ran.code in (0, 1), f"{files} on {tree}:\n{ran.out[-8000:]}{ran.err[-2000:]}"
+    return [_case(element) for element in ET.parse(report).iter("testcase")]  # noqa: S314 - pytest wrote it
 
 
 def run(python: Path, file: Path, tree: Path, home: Path) -> tuple[Counter[str], set[str]]:
