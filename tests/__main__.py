@@ -15,8 +15,7 @@ from pathlib import Path
 from tests.paths import ROOT
 
 WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
-WORKERS = -(-3 * len(os.sched_getaffinity(0)) // 2)  # some tests wait for an engine, a browser or another process
-PYTEST = ("-m", "pytest", "-n", str(WORKERS), "--dist", "loadfile")
+PYTEST = ("-m", "pytest", "-n", "auto", "--dist", "loadfile")
 COVERAGE = ("--cov", "--cov-report=term-missing:skip-covered", "--cov-fail-under=95")
 
 CHECKS: Mapping[str, Sequence[str]] = {

@@ -28,6 +28,7 @@ from tests.session import (
     pytest_collection_modifyitems,
     pytest_sessionstart,
     pytest_terminal_summary,
+    pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_sessionstart",
     "pytest_terminal_summary",
+    "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
 ]
 

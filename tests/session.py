@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,12 @@ def _fetch(version: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put long files first."""
     items.sort(key=lambda item: [not re.match(names, item.nodeid) for names in LONG])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers `-n auto` starts: some tests wait for an engine, a browser or another process."""
+    return -(-3 * len(os.sched_getaffinity(0)) // 2)
 
 
 @pytest.hookimpl(optionalhook=True)
