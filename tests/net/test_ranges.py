@@ -9,7 +9,6 @@ import re
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
@@ -18,8 +17,7 @@ from vpatch.net import session as http
 from vpatch.net.ranges import Progress, RemoteFile, open_remote
 from vpatch.net.session import Session
 
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
+from tests.loopback import IndexServer
 
 DATA = hashlib.shake_256(b"data").digest(2_000_000)
 EDGE = len(DATA) - ranges.TAIL  # start of the part that is read first
@@ -164,11 +162,12 @@ def test_starts_a_whole_file_again_after_a_cut(index: IndexServer) -> None:
         assert file.received > len(DATA)
 
 
-def test_gives_up_on_a_whole_file_that_is_always_cut(index: IndexServer) -> None:
-    index.ranges = "ignored"
+@pytest.mark.parametrize("kind", ["yes", "ignored"])
+def test_gives_up_when_every_body_is_cut(index: IndexServer, kind: str) -> None:
+    index.ranges = kind
     index.cuts = 99
 
-    assert failing(index).startswith("cut off 3 times: ")
+    assert failing(index).startswith("cut off 3 times: incompleteRead(")
     assert len(index.spans()) == 3
 
 
@@ -209,20 +208,13 @@ def test_goes_on_where_the_first_answer_was_cut(index: IndexServer) -> None:
     assert index.spans() == [f"bytes=-{ranges.TAIL}", f"bytes={EDGE + ranges.TAIL // 2}-{len(DATA) - 1}"]
 
 
-def test_gives_up_when_every_body_is_cut(index: IndexServer) -> None:
-    index.cuts = 99
-
-    assert failing(index).startswith("cut off 3 times: incompleteRead(")
+OTHER_RANGES = ("elsewhere", "unsaid", "grown", "endless", "replaced")
 
 
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
-        ("elsewhere", "its server sent another range, or the file changed while it was read"),
-        ("unsaid", "its server sent another range, or the file changed while it was read"),
-        ("grown", "its server sent another range, or the file changed while it was read"),
-        ("endless", "its server sent another range, or the file changed while it was read"),
-        ("replaced", "its server sent another range, or the file changed while it was read"),
+        *((lie, "its server sent another range, or the file changed while it was read") for lie in OTHER_RANGES),
         ("ignored", "it changed while it was read, or its server stopped serving ranges"),
         ("404", "the server answers 404 not found"),
         ("overlong", "more bytes came than the 299000 asked for"),

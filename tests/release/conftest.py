@@ -13,9 +13,16 @@ from tests.loopback import NAME, IndexServer, index, settings
 
 __all__ = ["index", "settings"]
 
+Refusal = Callable[[bytes], str]
+DATE = 1777863720  # of the files in a made-up wheel: 2026-05-04 03:02:00 UTC
+
+
+def files_of(tree: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+
 
 @pytest.fixture
-def refusal(index: IndexServer, tmp_path: Path) -> Callable[[bytes], str]:
+def refusal(index: IndexServer, tmp_path: Path) -> Refusal:
     """`refusal(wheel)`: fetch a wheel that must be refused; return the message, and check that nothing is left."""
 
     def refuse(wheel: bytes) -> str:

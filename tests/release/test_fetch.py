@@ -11,26 +11,17 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.net import ranges
 from vpatch.release.fetch import fetch
 
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
-
-NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
-DATE = 1777863720  # 2026-05-04 03:02:00 UTC
-
-Refusal = Callable[[bytes], str]
-
-
-def files_of(tree: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+from tests.failures import problem_of
+from tests.loopback import NAME, IndexServer
+from tests.release.conftest import DATE, Refusal, files_of
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
@@ -129,9 +120,7 @@ def test_refuses_a_target_that_is_taken(index: IndexServer, tmp_path: Path, monk
         (tmp_path / "loop", f"cannot write: {tmp_path}/loop: too many levels of symbolic links"),
         (Path(), f"cannot fetch into: {tmp_path}/here: it is the current folder"),
     ]:
-        with pytest.raises(Failure) as caught:
-            fetch("1.0", target)
-        assert str(caught.value) == line
+        assert str(problem_of(fetch, "1.0", target)) == line
     assert index.asked == []
 
 
@@ -141,10 +130,9 @@ def test_refuses_a_target_that_was_taken_meanwhile(
     def late(*_: int) -> None:
         (tmp_path / "tree/file").mkdir(parents=True, exist_ok=True)
 
-    with pytest.raises(Failure) as caught:
-        fetch("1.0", tmp_path / "tree", progress=late)
+    problem = problem_of(fetch, "1.0", tmp_path / "tree", progress=late)
 
-    assert str(caught.value) == f"cannot write: {tmp_path}/tree: directory not empty"
+    assert str(problem) == f"cannot write: {tmp_path}/tree: directory not empty"
     assert [path.name for path in tmp_path.iterdir()].count("tree") == 1
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -157,16 +145,8 @@ def test_says_that_a_folder_cannot_be_made(index: IndexServer) -> None:
 def test_says_that_the_disk_is_full(
     index: IndexServer, refusal: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.utime
-    written = []
-
-    def utime(path: Path, times: tuple[float, float]) -> None:
-        written.append(path)
-        if len(written) == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, times)
-
-    monkeypatch.setattr(os, "utime", utime)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "utime", Mock(side_effect=[None, None, full]))
 
     line = refusal(index.files[NAME])
 
@@ -174,6 +154,13 @@ def test_says_that_the_disk_is_full(
 
 
 # --- the extra, and the real index -----------------------------------------------------------------------------
+
+
+def printed(code: str) -> str:
+    """Return what a child process prints, which imports from where this one does."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("missing", ["requests", "pypi_simple"])
@@ -187,10 +174,7 @@ try:
 except Failure as failure:
     print(failure)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-
-    assert done.stdout == f"cannot fetch: {missing}: not installed: pip install 'vpatch[fetch]'\n"
+    assert printed(code) == f"cannot fetch: {missing}: not installed: pip install 'vpatch[fetch]'\n"
 
 
 def test_fetches_a_real_release(tmp_path: Path) -> None:
@@ -204,10 +188,7 @@ status = pathlib.Path("/proc/self/status").read_text()  # the peak in getrusage 
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]
 print(fetched.version, fetched.files, fetched.bytes_read, fetched.wheel_bytes, peak)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-
-    version, *numbers = done.stdout.split()
+    version, *numbers = printed(code).split()
     files, bytes_read, wheel_bytes, peak = map(int, numbers)
     assert version == "0.20.2"
     assert bytes_read < 0.05 * wheel_bytes

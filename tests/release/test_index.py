@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.net import session
 from vpatch.release.index import find_wheel, listings
 
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
+from tests.failures import problem_of
+from tests.loopback import IndexServer
 
 X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
 
@@ -21,11 +19,6 @@ def versions() -> list[str]:
     """Return the versions that the only index offers and that are not yanked, oldest first."""
     (offers,) = listings()
     return [str(version) for version in sorted(offers) if not offers[version].yanked]
-
-
-def first_line(caught: pytest.ExceptionInfo[Failure]) -> str:
-    assert len(caught.value.problems) == 1
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
@@ -82,14 +75,9 @@ def test_names_the_neighbours_of_an_unknown_release(index: IndexServer) -> None:
     for minor in range(1, 9):
         index.publish(f"vllm-1.{minor}-{X86}")
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.4.5")
-
-    assert first_line(caught) == ("no such release: vllm 1.4.5: the index has 1.2, 1.3, 1.4, 1.5, 1.6, 1.7 ... 1.8")
-    with pytest.raises(Failure) as caught:
-        find_wheel("9.9.9")
-
-    assert first_line(caught) == "no such release: vllm 9.9.9: the index has 1.6, 1.7, 1.8"
+    several = "1.2, 1.3, 1.4, 1.5, 1.6, 1.7 ... 1.8"
+    assert str(problem_of(find_wheel, "1.4.5")) == f"no such release: vllm 1.4.5: the index has {several}"
+    assert str(problem_of(find_wheel, "9.9.9")) == "no such release: vllm 9.9.9: the index has 1.6, 1.7, 1.8"
 
 
 @pytest.mark.parametrize("name", ["vllm-{}-py3-none-any.whl", "vllm-1.0-{}-py3-none-any.whl"])
@@ -101,10 +89,7 @@ def test_passes_over_a_number_too_long_to_be_read(index: IndexServer, name: str)
 
 @pytest.mark.parametrize("version", ["latest", "1" * 5000])
 def test_refuses_what_is_no_version_without_asking_anybody(index: IndexServer, version: str) -> None:
-    with pytest.raises(Failure) as caught:
-        find_wheel(version)
-
-    assert first_line(caught) == f"not a version: {version}: a release reads like 0.20.2"
+    assert str(problem_of(find_wheel, version)) == f"not a version: {version}: a release reads like 0.20.2"
     assert index.asked == []
 
 
@@ -123,20 +108,14 @@ def test_refuses_what_is_no_version_without_asking_anybody(index: IndexServer, v
 def test_says_what_a_broken_index_did(index: IndexServer, page: str, cause: str) -> None:
     index.page = page
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
-    assert first_line(caught) == f"package index failed: {index.url}/simple/: {cause}"
+    assert str(problem_of(find_wheel, "1.0")) == f"package index failed: {index.url}/simple/: {cause}"
 
 
 @pytest.mark.parametrize("page", ["404", "garbage"])
 def test_says_that_an_index_has_no_such_project(index: IndexServer, page: str) -> None:
     index.page = page
 
-    with pytest.raises(Failure) as caught:
-        versions()
-
-    assert first_line(caught) == f"no such project: vllm: no wheel at {index.url}/simple/"
+    assert str(problem_of(versions)) == f"no such project: vllm: no wheel at {index.url}/simple/"
 
 
 def test_tries_again_while_an_index_is_busy(index: IndexServer) -> None:
@@ -152,20 +131,14 @@ def test_says_that_an_index_is_down(index: IndexServer, monkeypatch: pytest.Monk
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
         monkeypatch.setenv("PIP_INDEX_URL", url)
 
-        with pytest.raises(Failure) as caught:
-            find_wheel("1.0")
-
-    assert first_line(caught) == f"package index failed: {url}: connection refused"
+        assert str(problem_of(find_wheel, "1.0")) == f"package index failed: {url}: connection refused"
 
 
 def test_says_that_an_index_is_slow(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "TIMEOUT", 0.1)
     index.stalls = "/simple/"
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
-    assert first_line(caught) == f"package index failed: {index.url}/simple/: no answer within 0.1 s"
+    assert str(problem_of(find_wheel, "1.0")) == f"package index failed: {index.url}/simple/: no answer within 0.1 s"
 
 
 def test_stops_at_the_first_index_that_has_the_release(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pypi_simple
 import pytest
-from vpatch.errors import Failure
 from vpatch.release.index import find_wheel, listings
 from vpatch.release.index_config import open_session, read_settings
 
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
+from tests.failures import problem_of
+from tests.loopback import IndexServer
 
 UV = '[[index]]\nurl = "URL/uv-default/"\ndefault = true\n'
 PIP = "[global]\nindex-url = URL/pip/\n"
@@ -92,11 +90,7 @@ def test_says_that_an_address_is_of_no_use(
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", url)
 
-    with pytest.raises(Failure) as caught:
-        list(listings())
-
-    [problem] = caught.value.problems
-    assert str(problem) == line
+    assert str(problem_of(lambda: list(listings()))) == line
 
 
 @pytest.mark.parametrize(
@@ -121,11 +115,7 @@ def test_says_which_settings_file_is_broken(
     else:
         file.write_bytes(content)
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
-    [problem] = caught.value.problems
-    assert str(problem).endswith(f": {file}: {cause}")
+    assert str(problem_of(find_wheel, "1.0")).endswith(f": {file}: {cause}")
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,23 +144,15 @@ def test_uses_credentials_and_never_shows_them(index: IndexServer, monkeypatch: 
     assert answer.content == index.files[wheel.filename]
     assert wheel.url == f"{index.url}/files/{wheel.filename}"
     index.page = "500"
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
-    [problem] = caught.value.problems
-    assert str(problem).startswith(f"package index failed: {index.url}/simple/: ")
+    assert str(problem_of(find_wheel, "1.0")).startswith(f"package index failed: {index.url}/simple/: ")
     assert "p%40ss" not in repr(read_settings())
 
 
 def test_says_that_credentials_are_wanted(index: IndexServer) -> None:
     index.login = "me:secret"
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
     cause = "the server answers 401 unauthorized"
-    [problem] = caught.value.problems
-    assert str(problem) == f"package index failed: {index.url}/simple/: {cause}"
+    assert str(problem_of(find_wheel, "1.0")) == f"package index failed: {index.url}/simple/: {cause}"
 
 
 def test_takes_other_servers_credentials_from_netrc(
@@ -185,11 +167,7 @@ def test_takes_other_servers_credentials_from_netrc(
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [
-        ({}, True),
-        ({"SSL_CERT_FILE": "/a"}, "/a"),
-        ({"SSL_CERT_FILE": "/a", "PIP_CERT": "/b"}, "/b"),
-    ],
+    [({}, True), ({"SSL_CERT_FILE": "/a"}, "/a"), ({"SSL_CERT_FILE": "/a", "PIP_CERT": "/b"}, "/b")],
 )
 def test_trusts_the_users_certificates(
     settings: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: object
@@ -209,8 +187,4 @@ def test_says_that_the_certificates_are_missing(
     monkeypatch.setenv("SSL_CERT_FILE", "/absent/too")
     monkeypatch.setenv(variable, "/absent/bundle.pem")
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
-    [problem] = caught.value.problems
-    assert str(problem).endswith("invalid path: /absent/bundle.pem")
+    assert str(problem_of(find_wheel, "1.0")).endswith("invalid path: /absent/bundle.pem")

@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.release.fetch import fetch
 
+from tests.loopback import IndexServer
 from tests.processes import PATIENCE, UNWATCHED
-
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
+from tests.release.conftest import files_of
 
 CHILD = """
 import os, select, signal, sys
@@ -35,10 +33,6 @@ def utime(path, times):
 os.utime = utime
 fetch("1.0", Path(sys.argv[1]))
 """
-
-
-def files_of(tree: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
 
 
 def start(target: Path, stop_after: int) -> subprocess.Popen[str]:

@@ -7,9 +7,8 @@ import struct
 import time
 import tracemalloc
 import zipfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
@@ -22,12 +21,10 @@ from vpatch.release.index import find_wheel
 from vpatch.release.index_config import open_session, read_settings
 
 from tests.drip import DRIPS, dripping
-from tests.loopback import NAME, SOURCES, make_wheel, record_of
-
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
-
-Refusal = Callable[[bytes], str]
+from tests.failures import problem_of
+from tests.loopback import NAME, SOURCES, IndexServer, make_wheel, record_of
+from tests.paths import ROOT
+from tests.release.conftest import Refusal
 
 BOMB = "vllm/bomb.py"
 
@@ -102,12 +99,7 @@ def test_a_file_packed_as_no_wheel_is(index: IndexServer, refusal: Refusal, meth
     ],
 )
 def test_a_wheel_that_is_too_large(
-    index: IndexServer,
-    monkeypatch: pytest.MonkeyPatch,
-    refusal: Refusal,
-    name: str,
-    limit: int,
-    told: str,
+    index: IndexServer, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, name: str, limit: int, told: str
 ) -> None:
     wheel = make_wheel()
     monkeypatch.setattr(LIMITS, name, limit)
@@ -138,10 +130,8 @@ def test_an_index_page_that_is_too_large(index: IndexServer, monkeypatch: pytest
     index.page = page
     monkeypatch.setattr(LIMITS, "answer", 100)
 
-    with pytest.raises(Failure) as caught:
-        find_wheel("1.0")
-
-    assert str(caught.value) == f"package index failed: {index.url}/simple/: too large: an answer may have 100 bytes"
+    cause = "too large: an answer may have 100 bytes"
+    assert str(problem_of(find_wheel, "1.0")) == f"package index failed: {index.url}/simple/: {cause}"
 
 
 @pytest.mark.parametrize("kind", DRIPS)
@@ -153,11 +143,11 @@ def test_a_server_that_drips(settings: Path, monkeypatch: pytest.MonkeyPatch, ki
     with dripping(kind) as host, open_session(read_settings()) as asking:
         monkeypatch.setenv("PIP_INDEX_URL", f"http://{host if what == 'index' else 'index.example'}/simple/")
         monkeypatch.setenv("http_proxy", f"http://{host}" if what == "proxy" else "")
-        with pytest.raises(Failure) as caught:
-            open_remote(asking, f"http://{host}/wheel") if what == "wheel" else find_wheel("1.0")
+        ask = partial(open_remote, asking, f"http://{host}/wheel") if what == "wheel" else partial(find_wheel, "1.0")
+        line = str(problem_of(ask))
 
-    assert "too slow: " in str(caught.value)
-    assert str(caught.value).endswith("and 16 KiB a second are the least, after 0.2 s")
+    assert "too slow: " in line
+    assert line.endswith("and 16 KiB a second are the least, after 0.2 s")
     assert time.monotonic() - began < 10
 
 
@@ -172,7 +162,7 @@ def test_a_server_that_is_slow_where_it_may_be() -> None:
 
 
 def test_the_documents_name_every_limit() -> None:
-    text = (Path(__file__).parents[2] / "docs/matrix.md").read_text()
+    text = (ROOT / "docs/matrix.md").read_text()
 
     for limit in (LIMITS.wheel, LIMITS.directory, LIMITS.file, LIMITS.files, LIMITS.answer, LIMITS.rate):
         assert formatted(limit) in text

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
@@ -14,15 +12,8 @@ from vpatch.release import wheel as module
 from vpatch.release.index import find_wheel
 from vpatch.release.wheel import open_wheel, read_members
 
-from tests.loopback import make_wheel
-
-if TYPE_CHECKING:
-    from tests.loopback import IndexServer
-
-NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
-DATE = 1777863720  # 2026-05-04 03:02:00 UTC
-
-Refusal = Callable[[bytes], str]
+from tests.loopback import NAME, RECORD, IndexServer, make_wheel
+from tests.release.conftest import DATE, Refusal
 
 
 def damaged(wheel: bytes, old: bytes, new: bytes) -> bytes:
@@ -58,7 +49,7 @@ def test_refuses_a_file_that_record_does_not_know(refusal: Refusal) -> None:
 def test_refuses_a_file_that_is_not_what_record_says(
     index: IndexServer, refusal: Refusal, old: bytes, new: bytes
 ) -> None:
-    record = damaged(index.wanted()["vllm-1.0.dist-info/RECORD"], old, new)
+    record = damaged(index.wanted()[RECORD], old, new)
 
     line = refusal(make_wheel(record=record))
 
@@ -66,9 +57,7 @@ def test_refuses_a_file_that_is_not_what_record_says(
 
 
 def test_refuses_a_file_with_other_bytes(index: IndexServer, refusal: Refusal) -> None:
-    record = index.wanted()["vllm-1.0.dist-info/RECORD"]
-
-    line = refusal(make_wheel({"vllm/engine/core.py": b"evil\n"}, record=record))
+    line = refusal(make_wheel({"vllm/engine/core.py": b"evil\n"}, record=index.wanted()[RECORD]))
 
     assert line == "wrong bytes: vllm/engine/core.py: its sha256 or size is not the one in RECORD"
 
@@ -78,9 +67,7 @@ def test_refuses_a_damaged_file(index: IndexServer, refusal: Refusal) -> None:
     at = wheel.index(b"vllm/engine/core.py") + len("vllm/engine/core.py") + 4
     wheel[at] ^= 0xFF
 
-    line = refusal(bytes(wheel))
-
-    assert line.startswith("damaged wheel: vllm/engine/core.py: ")
+    assert refusal(bytes(wheel)).startswith("damaged wheel: vllm/engine/core.py: ")
 
 
 def test_refuses_what_is_no_zip_file(index: IndexServer, refusal: Refusal) -> None:
@@ -91,9 +78,7 @@ def test_refuses_what_is_no_zip_file(index: IndexServer, refusal: Refusal) -> No
 
 @pytest.mark.parametrize("record", [b"\xff", b'"' + b"x" * 200_000])
 def test_refuses_a_record_that_cannot_be_read(refusal: Refusal, record: bytes) -> None:
-    line = refusal(make_wheel(record=record))
-
-    assert line.startswith("damaged wheel: vllm-1.0.dist-info/RECORD: ")
+    assert refusal(make_wheel(record=record)).startswith("damaged wheel: vllm-1.0.dist-info/RECORD: ")
 
 
 def test_refuses_a_zip_file_that_is_no_wheel(index: IndexServer, refusal: Refusal) -> None:
@@ -121,9 +106,7 @@ def test_refuses_a_name_that_leads_out_of_the_tree(refusal: Refusal, name: str) 
     stand_in = "E" * (len(name) - 3) + ".py"
     wheel = damaged(make_wheel({stand_in: b"evil\n"}), stand_in.encode(), name.encode())
 
-    line = refusal(wheel)
-
-    assert line == f"unsafe name in wheel: {name!r}: it leads out of the tree"
+    assert refusal(wheel) == f"unsafe name in wheel: {name!r}: it leads out of the tree"
 
 
 def test_names_every_unsafe_member_at_once(index: IndexServer, refusal: Refusal) -> None:
