@@ -204,12 +204,13 @@ def _link(source: str, target: str) -> None:
 Contents = Mapping[str, bytes | None]
 
 
+def contents_of(top: Path) -> Contents:
+    """Return everything that `diff -r` compares: each file's bytes, and None for each folder."""
+    paths = (path for path in top.rglob("*") if ".git" not in path.parts)
+    return {str(path.relative_to(top)): None if path.is_dir() else path.read_bytes() for path in paths}
+
+
 @pytest.fixture(scope="session")
 def contents() -> Callable[[Path], Contents]:
-    """`contents(tree)`: everything that `diff -r` compares: each file's bytes, and None for each folder."""
-
-    def look(top: Path) -> Contents:
-        paths = (path for path in top.rglob("*") if ".git" not in path.parts)
-        return {str(path.relative_to(top)): None if path.is_dir() else path.read_bytes() for path in paths}
-
-    return look
+    """`contents(tree)`: all bytes of a tree, to compare."""
+    return contents_of

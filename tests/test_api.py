@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import vpatch
 
-from tests.conftest import Trees
-
-Contents = Callable[[Path], Mapping[str, bytes | None]]
+from tests.conftest import Trees, contents_of
+from tests.hybrid import ARG_UTILS
 
 SKIP, HYBRID, AUTO = "turboquant-skip-list", "turboquant-hybrid", "turboquant-auto-dtype"
-ARG_UTILS = "vllm/engine/arg_utils.py"
 
 
-def test_apply_and_revert_restore_the_tree(linked: Trees, contents: Contents) -> None:
+def test_apply_and_revert_restore_the_tree(linked: Trees) -> None:
     tree = linked("0.21.0")
-    before = contents(tree)
+    before = contents_of(tree)
 
     found = vpatch.status(tree, [SKIP])
     assert (found.tree, found.vllm, found.problems) == (tree, "0.21.0", ())
@@ -30,7 +27,7 @@ def test_apply_and_revert_restore_the_tree(linked: Trees, contents: Contents) ->
     old, new = wanted.files[ARG_UTILS]
     assert old == (tree / ARG_UTILS).read_bytes()
     assert f"--- a/{ARG_UTILS}" in wanted.lines
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
     done = vpatch.apply(tree, [SKIP])
     assert [one.state for one in done.overlays] == ["applied"]
@@ -42,7 +39,7 @@ def test_apply_and_revert_restore_the_tree(linked: Trees, contents: Contents) ->
     assert vpatch.verify(tree).overlays
     back = vpatch.revert(tree, [SKIP])
     assert set(back.changed) == set(done.changed)
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert vpatch.revert(tree).changed == ()
 
 
@@ -61,12 +58,12 @@ def test_the_default_tree_is_the_vllm_of_this_interpreter(pristine: Trees, monke
     assert vpatch.status(Path(sys.executable), [SKIP]).vllm == "0.21.0"
 
 
-def test_one_drifted_overlay_prevents_every_write(linked: Trees, contents: Contents) -> None:
+def test_one_drifted_overlay_prevents_every_write(linked: Trees) -> None:
     tree = linked("0.20.2")
     text = (tree / ARG_UTILS).read_text()
     (tree / ARG_UTILS).unlink()
     (tree / ARG_UTILS).write_text(text.replace("key=lambda x: int(x)", "key=float"))
-    before = contents(tree)
+    before = contents_of(tree)
 
     for verb in (vpatch.apply, vpatch.diff):
         with pytest.raises(vpatch.Refused, match=r"drifted: vllm/engine/arg_utils\.py") as refused:
@@ -74,7 +71,7 @@ def test_one_drifted_overlay_prevents_every_write(linked: Trees, contents: Conte
         states = {one.id: one.state for one in refused.value.result.overlays}
         assert states == {SKIP: "drifted", HYBRID: "pending"}
         assert refused.value.problems == refused.value.result.problems
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert vpatch.status(tree, [SKIP]).problems
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import testing
@@ -18,14 +18,9 @@ from vpatch.tree.locate import locate
 from vpatch.tree.verify import Verified
 from vpatch.tree.write_plan import SitePackages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from tests.conftest import Trees, contents_of
+from tests.hybrid import CONFIG, HYBRID, INTERFACE
 
-    from tests.conftest import Contents, Trees
-
-HYBRID = "turboquant-hybrid"
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-INTERFACE = "vllm/platforms/interface.py"
 PENDING = Case("0.20.2", State.PENDING)
 SUMS = ("self.value_fp8 = True", "self.value_fp8 = False")
 
@@ -45,12 +40,12 @@ def test_a_case_that_holds(slim: Trees, patched: Trees, tmp_path: Path) -> None:
     assert (applied / INTERFACE).read_bytes() == (patched("0.20.2", HYBRID) / INTERFACE).read_bytes()
 
 
-def test_the_release_does_not_change(slim: Trees, tmp_path: Path, contents: Callable[[Path], Contents]) -> None:
-    before = contents(slim("0.20.2"))
+def test_the_release_does_not_change(slim: Trees, tmp_path: Path) -> None:
+    before = contents_of(slim("0.20.2"))
 
     run(Case("0.20.2", State.DRIFTED, replace={CONFIG: ("import math", "import cmath as math (")}), slim, tmp_path)
 
-    assert contents(slim("0.20.2")) == before
+    assert contents_of(slim("0.20.2")) == before
 
 
 def test_only_a_pending_overlay_is_applied(slim: Trees, tmp_path: Path) -> None:

@@ -6,20 +6,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import Process, Program, Ran, Trees, contents_of
+from tests.hybrid import INTERFACE
 from tests.processes import UNWATCHED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import Contents, Process, Program, Ran, Trees
 
 SOURCE = Path(__file__).with_name("third_party")
 OURS, THEIRS = "turboquant-hybrid", "machine-names"
-INTERFACE = "vllm/platforms/interface.py"
 COMPANION = "vllm/_vpatch/machine_names.py"
 PACKAGE = "vpatch_machine_names"
 
@@ -84,7 +79,7 @@ def test_their_overlay_alone(both: Program, here: Program, linked: Trees, slim: 
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
-def test_any_order_gives_the_same_bytes(here: Program, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+def test_any_order_gives_the_same_bytes(here: Program, linked: Trees) -> None:
     orders = {
         "at once": [[OURS, THEIRS]],
         "ours first": [[OURS], [THEIRS]],
@@ -97,22 +92,20 @@ def test_any_order_gives_the_same_bytes(here: Program, linked: Trees, contents: 
         for ids in runs:
             ran = here("apply", tree, *(word for name in ids for word in ("--overlay", name)))
             assert (ran.code, ran.err) == (0, "")
-        results.append(contents(tree))
+        results.append(contents_of(tree))
 
     assert results == [results[0]] * len(orders)
 
 
 @pytest.mark.parametrize(("goes", "stays"), [(OURS, THEIRS), (THEIRS, OURS)])
-def test_reverting_one_keeps_the_other(
-    here: Program, linked: Trees, slim: Trees, contents: Callable[[Path], Contents], goes: str, stays: str
-) -> None:
+def test_reverting_one_keeps_the_other(here: Program, linked: Trees, slim: Trees, goes: str, stays: str) -> None:
     alone, tree = linked("0.20.2", "alone"), linked("0.20.2", "both")
     assert here("apply", alone, "--overlay", stays).code == 0
     assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
 
     assert here("revert", tree, "--overlay", goes).code == 0
 
-    assert contents(tree) == contents(alone)
+    assert contents_of(tree) == contents_of(alone)
     assert here("verify", tree, "--overlay", stays).code == 0
     assert here("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)

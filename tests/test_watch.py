@@ -14,18 +14,16 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.conftest import Trees
 from tests.matrix.git_server import git
 from tests.needs import need
 from tests.paths import ROOT
 from tests.processes import UNWATCHED
 from tests.workflows import step, workflow
-
-if TYPE_CHECKING:
-    from tests.conftest import Trees
 
 OVERLAY, RELEASE = "turboquant-workspace", "0.20.2"
 RUN = "https://github.example/vpatch/vpatch/actions/runs/1"

@@ -6,19 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.conftest import Process, Program, Trees, contents_of
+from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
 
-    from tests.conftest import Contents, Process, Program, Trees
-
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
 SHADOW = "import sys\nprint('hello from site')\n"
 
 
@@ -36,9 +29,9 @@ def venv(tmp_path: Path, linked: Trees) -> Path:
     return tmp_path / "venv"
 
 
-def test_the_second_run_touches_nothing(vpatch: Program, tree: Path, contents: Callable[[Path], Contents]) -> None:
+def test_the_second_run_touches_nothing(vpatch: Program, tree: Path) -> None:
     first = vpatch("apply", tree, "--json")
-    before, inodes = contents(tree), stats(tree)
+    before, inodes = contents_of(tree), stats(tree)
 
     again = vpatch("apply", tree, "--json")
 
@@ -46,7 +39,7 @@ def test_the_second_run_touches_nothing(vpatch: Program, tree: Path, contents: C
     assert {COMPANION, CONFIG} < set(first.json["changed"])
     assert again.json["changed"] == []
     assert again.json["overlays"] == first.json["overlays"]
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert stats(tree) == inodes
 
 
@@ -84,18 +77,16 @@ def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Tre
 
 
 @pytest.mark.parametrize("only", [(), ONLY])
-def test_revert_refuses_an_edited_file(
-    vpatch: Program, tree: Path, contents: Callable[[Path], Contents], only: tuple[str, ...]
-) -> None:
+def test_revert_refuses_an_edited_file(vpatch: Program, tree: Path, only: tuple[str, ...]) -> None:
     vpatch("apply", tree)
     (tree / CONFIG).write_bytes((tree / CONFIG).read_bytes() + b"\nsomebody = 1\n")
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = vpatch("revert", tree, *only)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"edited after vpatch: {CONFIG}: ")
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 def test_another_interpreter(child: Process, venv: Path) -> None:
@@ -116,17 +107,15 @@ def test_another_interpreter(child: Process, venv: Path) -> None:
     assert (active.code, active.json["tree"], active.json["changed"]) == (0, str(tree), applied.json["changed"])
 
 
-def test_revert_of_one_overlay_must_know_the_others(
-    vpatch: Program, tree: Path, contents: Callable[[Path], Contents]
-) -> None:
+def test_revert_of_one_overlay_must_know_the_others(vpatch: Program, tree: Path) -> None:
     """Reverting one overlay recomputes the others; if vpatch does not know one of them, it changes nothing."""
     vpatch("apply", tree)
     data = (tree / CONFIG).read_bytes()
     (tree / CONFIG).write_bytes(data + b"somebody = 1  # vpatch: from-elsewhere\n")
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = vpatch("revert", tree, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed\n"
-    assert contents(tree) == before
+    assert contents_of(tree) == before

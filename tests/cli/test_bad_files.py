@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import codecs
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.conftest import Contents, Program, Trees
-
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-ARG_UTILS = "vllm/engine/arg_utils.py"
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-INTERFACE = "vllm/platforms/interface.py"
-TARGETS = (ARG_UTILS, CONFIG, INTERFACE)
+from tests.conftest import Program, Trees, contents_of
+from tests.hybrid import HYBRID, ONLY, UPSTREAMS
 
 
 def bom(data: bytes) -> bytes:
@@ -56,19 +47,18 @@ def test_unusual_files_keep_everything_but_the_edits(
     tree: Path,
     patched: Trees,
     slim: Trees,
-    contents: Callable[[Path], Contents],
     spoil: Callable[[bytes], bytes],
     overlays: tuple[str, ...],
 ) -> None:
     goal, only = patched("0.20.2", *overlays), [f"--overlay={name}" for name in overlays]
-    sources = [file for file in contents(tree) if file.endswith(".py")]
+    sources = [file for file in contents_of(tree) if file.endswith(".py")]
     targets = [file for file in sources if (tree / file).read_bytes() != (goal / file).read_bytes()]
-    assert set(TARGETS) <= set(targets)
+    assert set(UPSTREAMS) <= set(targets)
     for file in targets:
         data = spoil((tree / file).read_bytes())
         (tree / file).unlink()
         (tree / file).write_bytes(data)
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = vpatch("apply", tree, *only, "--json")
 
@@ -80,7 +70,7 @@ def test_unusual_files_keep_everything_but_the_edits(
     assert vpatch("verify", tree, *only, "--json").json["problems"] == []
     assert vpatch("apply", tree, *only, "--json").json["changed"] == []
     assert vpatch("revert", tree).code == 0
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 def test_a_tree_may_be_named_by_a_symlink(vpatch: Program, linked: Trees, slim: Trees) -> None:
@@ -98,9 +88,9 @@ def test_a_tree_may_be_named_by_a_symlink(vpatch: Program, linked: Trees, slim: 
     "mode", [0o400, 0o775, *(pytest.param(mode, marks=pytest.mark.deep) for mode in (0o444, 0o664))]
 )
 def test_modes_are_kept(vpatch: Program, copied: Path, mode: int) -> None:
-    for file in TARGETS:
+    for file in UPSTREAMS:
         (copied / file).chmod(mode)
 
     for command in ("apply", "revert"):
         assert vpatch(command, copied, *ONLY).code == 0
-        assert {(copied / file).stat().st_mode & 0o7777 for file in TARGETS} == {mode}
+        assert {(copied / file).stat().st_mode & 0o7777 for file in UPSTREAMS} == {mode}

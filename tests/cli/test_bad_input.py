@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.conftest import Program, Trees, contents_of
+from tests.hybrid import CONFIG, INFO, INTERFACE, ONLY
 
-    from tests.conftest import Contents, Program, Trees
-
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-ARG_UTILS = "vllm/engine/arg_utils.py"
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-INTERFACE = "vllm/platforms/interface.py"
-TARGETS = (ARG_UTILS, CONFIG, INTERFACE)
 CACHE = "vllm/config/cache.py"
-INFO = "vllm-0.20.2.dist-info"
 COMMANDS = ("status", "diff", "apply", "revert", "verify")
 READING = ("status", "diff", "apply", "verify")
 
@@ -64,18 +55,18 @@ NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("harm", NOWHERE)
-def test_a_tree_without_vllm(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
+def test_a_tree_without_vllm(vpatch: Program, linked: Trees, harm: str) -> None:
     root, (spoil, named, says) = linked("0.20.2"), NOWHERE[harm]
     spoil(root)
     tree = root / named
-    before = contents(root)
+    before = contents_of(root)
 
     for command in COMMANDS:
         ran = vpatch(command, tree)
 
         assert (ran.code, ran.out) == (1, ""), command
         assert ran.err == says.format(tree=tree, root=root) + "\n", command
-    assert contents(root) == before
+    assert contents_of(root) == before
 
 
 def write(path: Path, data: bytes) -> None:
@@ -112,18 +103,16 @@ def reported(vpatch: Program, tree: Path, begin: str, cause: str) -> None:
 
 
 @pytest.mark.parametrize("harm", BROKEN)
-def test_a_broken_file_is_reported(
-    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str
-) -> None:
+def test_a_broken_file_is_reported(vpatch: Program, linked: Trees, harm: str) -> None:
     tree, (file, spoil, cause) = linked("0.20.2"), BROKEN[harm]
     data = spoil((tree / file).read_bytes())
     (tree / file).unlink()
     if data is not None:
         (tree / file).write_bytes(data)
-    before = contents(tree)
+    before = contents_of(tree)
 
     reported(vpatch, tree, f"drifted: {file}", cause)
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 @pytest.mark.parametrize(
@@ -138,7 +127,7 @@ def test_no_file_at_all_is_reported(vpatch: Program, linked: Trees, kind: str, c
 
 
 @pytest.mark.parametrize("harm", ["RECORD", "dist-info"])
-def test_a_half_unpacked_tree(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], harm: str) -> None:
+def test_a_half_unpacked_tree(vpatch: Program, linked: Trees, harm: str) -> None:
     """Without RECORD, or a dist-info to keep the originals in, vpatch could not revert: it changes nothing."""
     tree = linked("0.20.2")
     if harm == "RECORD":
@@ -147,26 +136,26 @@ def test_a_half_unpacked_tree(vpatch: Program, linked: Trees, contents: Callable
     else:
         shutil.rmtree(tree / INFO)
         line = f"no dist-info: {tree}: originals and provenance are kept in it; reinstall vLLM with it\n"
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = vpatch("apply", tree)
 
     assert (ran.code, ran.out, ran.err) == (1, "", line)
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert vpatch("status", tree).code == 0
 
 
-def test_a_broken_record(vpatch: Program, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+def test_a_broken_record(vpatch: Program, linked: Trees) -> None:
     tree = linked("0.20.2")
     write(tree / INFO / "RECORD", b'"' + b"x" * 200_000)
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = vpatch("apply", tree)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"bad RECORD: {INFO}/RECORD: line ")
     assert ran.err.count("\n") == 1
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> None:
@@ -183,14 +172,12 @@ def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> No
 
 
 @pytest.mark.parametrize("command", ["apply", "revert", "verify"])
-def test_a_mark_of_an_unknown_overlay(
-    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], command: str
-) -> None:
+def test_a_mark_of_an_unknown_overlay(vpatch: Program, linked: Trees, command: str) -> None:
     """The mark is in a file as its installer wrote it, so reinstalling vLLM would not help."""
     tree = linked("0.20.2")
     old = (tree / CONFIG).read_bytes()
     write(tree / CONFIG, old + b"\nx = 1  # vpatch: not-installed\n")
-    before, line = contents(tree), old.count(b"\n") + 2
+    before, line = contents_of(tree), old.count(b"\n") + 2
 
     ran = vpatch(command, tree, *(ONLY if command == "apply" else ()))
 
@@ -203,6 +190,6 @@ def test_a_mark_of_an_unknown_overlay(
     else:
         cause = "no overlay of this name is installed: install its package, or reword a mere comment"
         assert f"unknown mark: {CONFIG}: line {line} has `# vpatch: not-installed`, and {cause}\n" in ran.err
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     write(tree / CONFIG, old)
     assert vpatch("apply", tree, *ONLY).code == vpatch("verify", tree).code == vpatch("revert", tree).code == 0

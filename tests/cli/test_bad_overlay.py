@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
-from tests.conftest import Ran
+from tests.conftest import Ran, Trees, contents_of
 from tests.forks import output
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.conftest import Contents, Trees
 
 HEAD = """
 from dataclasses import dataclass
@@ -96,31 +92,29 @@ def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, sourc
         ("ask", "overlay failed: broken: Custom raised ZeroDivisionError: a fault"),
     ],
 )
-def test_an_overlay_that_raises_while_it_is_used(
-    broken: Broken, linked: Trees, contents: Callable[[Path], Contents], place: str, line: str
-) -> None:
+def test_an_overlay_that_raises_while_it_is_used(broken: Broken, linked: Trees, place: str, line: str) -> None:
     tree = linked("0.20.2")
-    before = contents(tree)
+    before = contents_of(tree)
     source = HEAD.format(**{**FINE, place: RAISES})
 
     ran = broken(source, "apply", tree, *(() if place == "state" else ONLY))
 
     assert (ran.code, ran.out, ran.err) == (1, "", line + "\n")
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert broken(source, "status", tree, *ONLY).code == 1  # it makes the edits in memory, too
 
 
-def test_an_edit_whose_postcondition_fails(broken: Broken, linked: Trees, contents: Callable[[Path], Contents]) -> None:
+def test_an_edit_whose_postcondition_fails(broken: Broken, linked: Trees) -> None:
     """The overlay's postcondition fails after its edits: a bug, and nothing is written."""
     tree = linked("0.20.2")
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = broken(HEAD.format(**FINE), "apply", tree, *ONLY)
 
     assert (ran.code, ran.out) == (3, "")
     assert "Traceback" in ran.err
     assert "broken" in ran.err
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 def test_an_edit_that_has_no_hash(broken: Broken, pristine: Trees) -> None:

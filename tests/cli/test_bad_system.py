@@ -11,33 +11,21 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import api
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
-from tests.conftest import Ran
+from tests.conftest import Program, Ran, Trees, contents_of
 from tests.forks import ended, output, start
+from tests.hybrid import COMPANION, HYBRID, INFO, ONLY, SPECULATION, UPSTREAMS, WRITTEN
 from tests.needs import root_only
 from tests.tree.conftest import mounted
 
-if TYPE_CHECKING:
-    from tests.conftest import Contents, Program, Trees
-
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-INFO = "vllm-0.20.2.dist-info"
-COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
-ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-TARGETS = (CONFIG, "vllm/engine/arg_utils.py", "vllm/platforms/interface.py", ATTENTION)
-COMPANIONS = (COMPANION, "vllm/_vpatch/turboquant_speculation.py")
-WRITTEN = (f"{INFO}/RECORD", *COMPANIONS, *TARGETS)
 NOBODY = 65534
 
 # linux/capability.h: version 3, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH and FOWNER
@@ -67,9 +55,9 @@ def given_away(copied: Path) -> Path:
 
 
 @root_only
-def test_a_tree_of_another_user(given_away: Path, contents: Callable[[Path], Contents]) -> None:
+def test_a_tree_of_another_user(given_away: Path) -> None:
     """Reading works; writing reports what was refused. vpatch tries instead of checking permissions in advance."""
-    before = contents(given_away)
+    before = contents_of(given_away)
 
     looked, changed = humbly("status", given_away), humbly("apply", given_away)
 
@@ -77,29 +65,27 @@ def test_a_tree_of_another_user(given_away: Path, contents: Callable[[Path], Con
     assert looked.out.startswith(f"{HYBRID}: pending")
     assert (changed.code, changed.out) == (1, "")
     assert changed.err == f"cannot write: {INFO}/vpatch: permission denied\n"
-    assert contents(given_away) == before
+    assert contents_of(given_away) == before
 
 
 @pytest.mark.parametrize(
     ("closed", "named", "cause"),
     [
         ("vllm/platforms", ("vllm/platforms/interface.py",), "permission denied to write in its folder"),
-        ("vllm", COMPANIONS, "permission denied"),
+        ("vllm", (COMPANION, SPECULATION), "permission denied"),
         (INFO, (f"{INFO}/vpatch",), "permission denied"),
     ],
 )
-def test_a_read_only_folder(
-    linked: Trees, contents: Callable[[Path], Contents], closed: str, named: tuple[str, ...], cause: str
-) -> None:
+def test_a_read_only_folder(linked: Trees, closed: str, named: tuple[str, ...], cause: str) -> None:
     tree = linked("0.20.2")
-    before = contents(tree)
+    before = contents_of(tree)
     (tree / closed).chmod(0o555)
 
     ran = humbly("apply", tree)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == "".join(f"cannot write: {file}: {cause}\n" for file in named)
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 @pytest.mark.parametrize("closed", ["vllm/platforms", "vllm", "."])
@@ -126,9 +112,9 @@ def small(tmp_path: Path, slim: Trees) -> Iterator[Path]:
 
 
 @root_only
-def test_a_read_only_file_system(vpatch: Program, small: Path, contents: Callable[[Path], Contents]) -> None:
+def test_a_read_only_file_system(vpatch: Program, small: Path) -> None:
     tree = small
-    before = contents(tree)
+    before = contents_of(tree)
     subprocess.run(["mount", "-o", "remount,ro", tree], check=True)
 
     refused = vpatch("apply", tree, *ONLY)
@@ -136,7 +122,7 @@ def test_a_read_only_file_system(vpatch: Program, small: Path, contents: Callabl
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == f"cannot write: {INFO}/vpatch: read-only file system\n"
     assert vpatch("apply", "--check", tree, *ONLY).code == 1
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     subprocess.run(["mount", "-o", "remount,rw", tree], check=True)
     assert vpatch("apply", tree, *ONLY).code == 0
     subprocess.run(["mount", "-o", "remount,ro", tree], check=True)
@@ -145,9 +131,9 @@ def test_a_read_only_file_system(vpatch: Program, small: Path, contents: Callabl
 
 
 @root_only
-def test_a_full_disk(vpatch: Program, small: Path, contents: Callable[[Path], Contents]) -> None:
+def test_a_full_disk(vpatch: Program, small: Path) -> None:
     tree, ballast = small, small / "ballast"
-    before = contents(tree)
+    before = contents_of(tree)
     space = os.statvfs(tree)
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_bsize)
@@ -159,21 +145,19 @@ def test_a_full_disk(vpatch: Program, small: Path, contents: Callable[[Path], Co
         assert (ran.code, ran.out) == (1, "")
         assert all(line.startswith("cannot write: ") for line in ran.err.splitlines())
         assert all(line.endswith(": no space left on device") for line in ran.err.splitlines())
-        assert contents(tree).keys() == {*before, "ballast"}
+        assert contents_of(tree).keys() == {*before, "ballast"}
     ballast.unlink()
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert vpatch("apply", tree, *ONLY).code == 0
 
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
-def test_another_vpatch_at_work(
-    vpatch: Program, linked: Trees, monkeypatch: pytest.MonkeyPatch, contents: Callable[[Path], Contents], command: str
-) -> None:
+def test_another_vpatch_at_work(vpatch: Program, linked: Trees, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """The clock runs fast here; the real timeout is half a minute."""
     tree = linked("0.20.2")
     if command == "revert":
         vpatch("apply", tree, *ONLY)
-    before = contents(tree)
+    before = contents_of(tree)
     clock = itertools.count(step=10)
     fast = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
 
@@ -183,18 +167,16 @@ def test_another_vpatch_at_work(
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"another vpatch is at work: {tree}: it did not end in 30 seconds\n"
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert vpatch(command, tree, *ONLY).code == 0
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.deep)])
-def test_killed_at_any_moment(
-    vpatch: Program, linked: Trees, patched: Trees, contents: Callable[[Path], Contents], kills: int
-) -> None:
+def test_killed_at_any_moment(vpatch: Program, linked: Trees, patched: Trees, kills: int) -> None:
     """The kill comes after a random part of the processor time of the run: while it plans or writes."""
     tree = linked("0.20.2")
-    before, goal = contents(tree), patched("0.20.2", HYBRID)
-    both = {file: (before.get(file), (goal / file).read_bytes()) for file in (*TARGETS, COMPANION)}
+    before, goal = contents_of(tree), patched("0.20.2", HYBRID)
+    both = {file: (before.get(file), (goal / file).read_bytes()) for file in (*UPSTREAMS, COMPANION)}
     whole = 60.0
     chance = random.Random(20)  # noqa: S311 - for a test
     killed = 0
@@ -212,22 +194,20 @@ def test_killed_at_any_moment(
         else:
             assert os.WTERMSIG(status) == signal.SIGPROF
             killed += 1
-        now = contents(tree)
+        now = contents_of(tree)
         assert [file for file in both if now.get(file) not in both[file]] == [], "only whole files, old or new"
         if chance.random() < 0.3:
             assert vpatch("apply", tree, *ONLY).code == 0
             assert vpatch("verify", tree, *ONLY).code == 0
         assert vpatch("revert", tree).code == 0
-        assert contents(tree) == before
+        assert contents_of(tree) == before
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.deep)])
-def test_concurrent_runs(
-    vpatch: Program, linked: Trees, contents: Callable[[Path], Contents], tmp_path: Path, count: int
-) -> None:
+def test_concurrent_runs(vpatch: Program, linked: Trees, tmp_path: Path, count: int) -> None:
     """One process does the work; the others wait for it and find it done."""
     tree = linked("0.20.2")
-    before = contents(tree)
+    before = contents_of(tree)
     told = [tmp_path / f"told{n}" for n in range(count)]
     begin, write = os.pipe()
 
@@ -245,7 +225,7 @@ def test_concurrent_runs(
     assert [ended(run) for run in runs] == [0] * count
     os.close(begin)
     changed = [json.loads(each.read_bytes())["changed"] for each in told]
-    assert sorted(changed) == [[]] * (count - 1) + [sorted(WRITTEN)]
+    assert sorted(changed) == [[]] * (count - 1) + [WRITTEN]
     assert vpatch("verify", tree, *ONLY).code == 0
     assert vpatch("revert", tree).code == 0
-    assert contents(tree) == before
+    assert contents_of(tree) == before

@@ -6,13 +6,11 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.matrix.cache import WHEELS, Cache
 
-if TYPE_CHECKING:
-    from tests.conftest import Program
+from tests.conftest import Program
 
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()

@@ -12,7 +12,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.core.catalogue import discover, select
@@ -20,26 +20,13 @@ from vpatch.core.verdict import State
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
+from tests.conftest import Process, Program, Trees, contents_of
 from tests.forks import CLOSED, ended, start
+from tests.hybrid import CHANGED, COMPANION, HYBRID, ONLY, UPSTREAMS, WRITTEN
 from tests.releases import FACTS, fact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import Contents, Process, Program, Trees
 
 COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "new", "matrix", "cache")
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-UPSTREAMS = [
-    "vllm/engine/arg_utils.py",
-    "vllm/model_executor/layers/quantization/turboquant/config.py",
-    "vllm/platforms/interface.py",
-    "vllm/v1/attention/backends/turboquant_attn.py",
-]
-TARGETS = ["vllm/_vpatch/turboquant_hybrid.py", "vllm/_vpatch/turboquant_speculation.py", *UPSTREAMS]
-WRITTEN = ["vllm-0.20.2.dist-info/RECORD", *TARGETS]
 
 STATES = {str(state) for state in State}
 PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), "files": [str]}
@@ -167,14 +154,14 @@ def test_json_of_states(vpatch: Program, tree: Path) -> None:
     assert states("verify", tree) == (0, after)
 
 
-def test_check_writes_nothing(vpatch: Program, tree: Path, contents: Callable[[Path], Contents]) -> None:
-    before = contents(tree)
+def test_check_writes_nothing(vpatch: Program, tree: Path) -> None:
+    before = contents_of(tree)
 
     ran = vpatch("apply", "--check", tree, *ONLY)
 
     assert (ran.code, ran.err) == (1, "")
     assert ran.out.startswith(f"{HYBRID}: pending: ")
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
@@ -248,8 +235,8 @@ def test_a_bug_is_reported_as_one(vpatch: Program, tree: Path, monkeypatch: pyte
     assert re.search(r"this is a bug in vpatch: please report it, .* at https://\S+/issues\n$", ran.err)
 
 
-def test_interrupt(tree: Path, tmp_path: Path, contents: Callable[[Path], Contents]) -> None:
-    before = contents(tree)
+def test_interrupt(tree: Path, tmp_path: Path) -> None:
+    before = contents_of(tree)
     read, write = os.pipe()
 
     def tell() -> None:
@@ -266,7 +253,7 @@ def test_interrupt(tree: Path, tmp_path: Path, contents: Callable[[Path], Conten
     os.close(read)
 
     assert [(tmp_path / name).read_text() for name in ("out", "err")] == ["", "\ninterrupted\n"]
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 @pytest.mark.parametrize(
@@ -313,7 +300,7 @@ def test_a_full_standard_output(tree: Path) -> None:
         ran = told("apply", tree, *ONLY, stdout=full.fileno())
 
     assert ran == (1, "cannot write: standard output: no space left on device\n")
-    assert (tree / TARGETS[0]).exists()
+    assert (tree / COMPANION).exists()
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("plan", "--list"), ("plan", "--preset", "qwen3.6-35b-5090-32k")])
@@ -337,7 +324,7 @@ def test_list_and_show(vpatch: Program) -> None:
         "from vpatch ",
         "https://github.com/vllm-project/vllm/pull/39931",
         "vLLM >=0.20,<0.21: pending",
-        *TARGETS,
+        *CHANGED,
     ):
         assert told in shown
     assert [item["id"] for item in vpatch("list", "--json").json["overlays"]].count(HYBRID) == 1

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import Contents, Process, Program, Trees
+from tests.conftest import Process, Program, Trees, contents_of
+from tests.hybrid import COMPANION, CONFIG
 
 TOOLS = {"patch": ["patch", "-p1", "--quiet"], "git": ["git", "apply", "-p1"]}
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
 
 
 def unchanged(data: bytes) -> bytes:
@@ -34,7 +30,6 @@ def test_the_diff_is_what_apply_does(
     vpatch: Program,
     tree: Path,
     linked: Trees,
-    contents: Callable[[Path], Contents],
     spoil: Callable[[bytes], bytes],
 ) -> None:
     copies = {tool: linked("0.20.2", tool) for tool in TOOLS}
@@ -42,10 +37,10 @@ def test_the_diff_is_what_apply_does(
         data = spoil((root / CONFIG).read_bytes())
         (root / CONFIG).unlink()
         (root / CONFIG).write_bytes(data)
-    before = contents(tree)
+    before = contents_of(tree)
     ran = child("diff", tree)
     assert (ran.code, ran.err) == (0, "")
-    assert contents(tree) == before
+    assert contents_of(tree) == before
     assert f"--- /dev/null\n+++ b/{COMPANION}\n@@ -0,0 +1," in ran.out
 
     diff = ran.out.encode("utf-8", "surrogateescape")

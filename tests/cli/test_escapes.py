@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -14,9 +13,7 @@ from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 
 from tests.cli.test_terminal import on_terminal
-
-if TYPE_CHECKING:
-    from tests.conftest import Program
+from tests.conftest import Program
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
 SEEN = r"a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.tree.locate import locate
 
+from tests.conftest import Program, Trees, contents_of
 from tests.engines import engine_of
 from tests.releases import FACTS, RELEASES, fact, tiered
 
-if TYPE_CHECKING:
-    from tests.conftest import Program, Trees
-
-    Contents = Callable[[Path], Mapping[str, bytes | None]]
-    Files = Mapping[str, bytes]
+Files = Mapping[str, bytes]
 
 DEFAULT = tuple(item.id for item in select(discover(), ()) if item.id in FACTS)
 
@@ -29,9 +25,9 @@ def todo(release: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("release", tiered(RELEASES))
-def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents, release: str) -> None:
+def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> None:
     tree = linked(release)
-    before = contents(tree)
+    before = contents_of(tree)
 
     ran = vpatch("apply", tree, "--json")
     assert (ran.code, ran.err) == (0, "")
@@ -49,7 +45,7 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, contents: Contents
     if changed:
         assert vpatch("verify", tree).code == 0
         assert vpatch("revert", tree).code == 0
-    assert contents(tree) == before
+    assert contents_of(tree) == before
 
 
 def together(tree: Path, *steps: tuple[str, ...]) -> Files:

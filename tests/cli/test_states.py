@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover, select
 
+from tests.conftest import Program, Trees
+from tests.hybrid import HYBRID
 from tests.releases import FACTS, RELEASES, fact, pending, tiered
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Program, Trees
-
-HYBRID = "turboquant-hybrid"
 
 
 def states(vpatch: Program, tree: Path) -> dict[str, str]:

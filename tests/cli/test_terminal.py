@@ -7,18 +7,14 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import api
 
+from tests.conftest import Process, Program, Trees
 from tests.forks import ended, output, start
+from tests.hybrid import HYBRID, ONLY
 
-if TYPE_CHECKING:
-    from tests.conftest import Process, Program, Trees
-
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
 ESCAPE = "\x1b["
 BASH = r"""
 eval "$(_VPATCH_COMPLETE=bash_source vpatch)"

@@ -6,17 +6,12 @@ import csv
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.conftest import Program, Trees
-
-INFO = "vllm-0.20.2.dist-info"
-TARGET = "vllm/engine/arg_utils.py"
+from tests.conftest import Program, Trees, contents_of
+from tests.hybrid import ARG_UTILS, INFO
 
 
 def uv(cache: Path, *arguments: str | Path) -> None:
@@ -43,7 +38,6 @@ def test_the_cache_keeps_its_bytes(
     vpatch: Program,
     slim: Trees,
     tmp_path: Path,
-    contents: Callable[[Path], object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # else nothing could be left of what `verify` imports
@@ -54,18 +48,18 @@ def test_the_cache_keeps_its_bytes(
     uv(cache, "pip", "install", "--python", python, "--no-deps", "--link-mode", "hardlink", wheel)
     (site,) = environment.glob("lib/python3*/site-packages")
     others = {path for path in site.rglob("*") if path.is_file() and "vllm" not in path.relative_to(site).parts[0]}
-    before, installed = contents(cache), contents(site)
-    assert (site / TARGET).stat().st_nlink > 1
+    before, installed = contents_of(cache), contents_of(site)
+    assert (site / ARG_UTILS).stat().st_nlink > 1
 
     assert vpatch("apply", environment).code == 0
     assert vpatch("verify", environment, "--python", python).code == 0
-    assert (site / TARGET).stat().st_nlink == 1
-    assert contents(cache) == before
+    assert (site / ARG_UTILS).stat().st_nlink == 1
+    assert contents_of(cache) == before
 
     assert vpatch("revert", environment).code == 0
-    assert contents(site) == installed
+    assert contents_of(site) == installed
 
     assert vpatch("apply", environment).code == 0
     uv(cache, "pip", "uninstall", "--python", python, "vllm")
     assert {path for path in site.rglob("*") if path.is_file()} == others
-    assert contents(cache) == before
+    assert contents_of(cache) == before

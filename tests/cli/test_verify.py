@@ -8,27 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch import api
 from vpatch.core import nesting
 
+from tests.conftest import Process, Program, Trees
+from tests.hybrid import ARG_UTILS, ATTENTION, COMPANION, CONFIG, HYBRID, INFO, INTERFACE
 from tests.paths import CACHE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import Process, Program, Trees
-
-HYBRID = "turboquant-hybrid"
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-ARG_UTILS = "vllm/engine/arg_utils.py"
-INTERFACE = "vllm/platforms/interface.py"
-TURBOQUANT_ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
-INFO = "vllm-0.20.2.dist-info"
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +180,7 @@ class TestPython:
 
         assert ran.code == 0, ran.err
         notes = [line for line in ran.out.splitlines() if line.startswith("note: functions not compared: ")]
-        assert [note.split(": ")[2] for note in notes] == [ARG_UTILS, TURBOQUANT_ATTENTION]
+        assert [note.split(": ")[2] for note in notes] == [ARG_UTILS, ATTENTION]
         assert all(f"{python} cannot import it: " in note for note in notes)
 
         (tmp_path / "first").mkdir()

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core.verdict import Changeset
@@ -26,12 +25,12 @@ from vpatch.tree.apply import Snapshot, WritePlan
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-if TYPE_CHECKING:
-    from tests.conftest import Trees
+from tests.conftest import Trees
 
 INFO = "vllm-1.0.dist-info"
 NOBODY = 65534
 RECORD = f"{INFO}/RECORD"
+MODULE, COMPANION = "vllm/engine/m0.py", "vllm/_vpatch/first.py"
 MODULES = {
     "vllm/__init__.py": b"",
     **{f"vllm/{folder}/__init__.py": b"" for folder in ("engine", "layers")},

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from vpatch import InsertAfter, Overlay, Part, ReplaceExpr, Shape
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import Catalogued, Edit
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from vpatch.core.overlay import Edit
-
-    from tests.conftest import Contents
+from tests.conftest import contents_of
 
 FILE = "vllm/m.py"
 
@@ -49,16 +44,16 @@ def text(store: SitePackages) -> str:
     return (store.tree.root / FILE).read_text()
 
 
-def test_an_overlay_on_an_overlay(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
+def test_an_overlay_on_an_overlay(store: SitePackages) -> None:
     """The lower overlay cannot be reverted alone: the upper one could not be applied."""
     assert apply(store, [FIRST])[1]
     assert apply(store, [LEANS_ON_FIRST])[1]
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
-    before = contents(store.tree.root)
+    before = contents_of(store.tree.root)
 
     with pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`"):
         revert(store, ALL, [FIRST])
-    assert contents(store.tree.root) == before
+    assert contents_of(store.tree.root) == before
 
     revert(store, ALL, [LEANS_ON_FIRST])
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nw = 9\n"
@@ -75,14 +70,14 @@ def test_a_rival_that_is_not_applied_does_not_matter(store: SitePackages) -> Non
     assert text(store) == "x = 1\nw = 10  # vpatch: apart\n"
 
 
-def test_rivals_are_not_applied(store: SitePackages, contents: Callable[[Path], Contents]) -> None:
-    before = contents(store.tree.root)
+def test_rivals_are_not_applied(store: SitePackages) -> None:
+    before = contents_of(store.tree.root)
 
     changeset, changed = apply(store, [APART, IN_CONFLICT])
 
     assert changed == ()
     assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
-    assert contents(store.tree.root) == before
+    assert contents_of(store.tree.root) == before
 
 
 def test_an_overlay_that_is_not_applied_cannot_be_reverted(store: SitePackages) -> None:

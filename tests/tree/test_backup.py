@@ -5,17 +5,14 @@ import json
 import os
 import pwd
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.tree import backup
 from vpatch.tree.locate import Tree
 
-from tests.tree.conftest import edited
-
-if TYPE_CHECKING:
-    from tests.tree.conftest import Sandbox
+from tests.tree.conftest import Sandbox, edited
 
 PROVENANCE = "vllm-1.0.dist-info/vpatch/provenance.json"
 NOT_OURS = [

@@ -9,15 +9,13 @@ import sys
 import time
 from pathlib import Path
 from py_compile import PycInvalidationMode as Mode
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.core import nesting
 from vpatch.errors import Failure
 from vpatch.tree import bytecode
 
-if TYPE_CHECKING:
-    from tests.tree.conftest import Sandbox
+from tests.tree.conftest import Sandbox
 
 OLD, NEW = b"value = 'old'\n", b"value = 'new'\n"
 

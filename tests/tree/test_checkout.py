@@ -6,30 +6,18 @@ import itertools
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.tree.disk import Folders
 
+from tests.conftest import Program, Trees
+from tests.hybrid import CHANGED, COMPANION, CONFIG, HYBRID, INTERFACE, ONLY, UPSTREAMS
 from tests.tree.steps import at_each_step
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.conftest import Program, Trees
-
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-COMPANION = "vllm/_vpatch/turboquant_hybrid.py"
-SPECULATION = "vllm/_vpatch/turboquant_speculation.py"
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
-ARG_UTILS = "vllm/engine/arg_utils.py"
-INTERFACE = "vllm/platforms/interface.py"
-ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-TRACKED = [ARG_UTILS, CONFIG, INTERFACE, ATTENTION]
-FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *TRACKED)
-CHANGED = [COMPANION, SPECULATION, *TRACKED]
+FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *UPSTREAMS)
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -80,7 +68,7 @@ def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
     assert applied.json["changed"] == CHANGED
     for file in CHANGED:
         assert (clone / file).read_bytes() == (patched("0.20.2", HYBRID) / file).read_bytes()
-    changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in TRACKED)
+    changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in UPSTREAMS)
     assert sorted(git(clone, "status", "--porcelain").splitlines()) == sorted(changed.splitlines())
     assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
     assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
@@ -223,7 +211,7 @@ def test_killed_at_any_step(
     What a kill leaves is what is on the disk then.
     """
     assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
-    committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in TRACKED}
+    committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in UPSTREAMS}
     made = itertools.count()
     left: list[Path] = []
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import Process, Program
+from tests.hybrid import CHANGED, INTERFACE, ONLY
 from tests.needs import root_only
 from tests.tree.conftest import flagged
-from tests.tree.test_checkout import CHANGED, INTERFACE, ONLY, clean, clone, cloned, git, upstream
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Process, Program
+from tests.tree.test_checkout import clean, clone, cloned, git, upstream
 
 __all__ = ["clone", "cloned", "upstream"]
 

@@ -19,7 +19,8 @@ from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
-from tests.tree.test_checkout import HYBRID, TRACKED, clone, cloned, upstream
+from tests.hybrid import ARG_UTILS, HYBRID, UPSTREAMS
+from tests.tree.test_checkout import clone, cloned, upstream
 
 __all__ = ["clone", "cloned", "upstream"]
 
@@ -98,7 +99,7 @@ def test_apply_decides_anew_if_something_differs(
     tree: Path, reads: Counter[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = SitePackages.lock
-    file = tree / "vllm/engine/arg_utils.py"
+    file = tree / ARG_UTILS
 
     @contextmanager
     def waiting(seen: SitePackages) -> Iterator[None]:
@@ -109,8 +110,8 @@ def test_apply_decides_anew_if_something_differs(
     monkeypatch.setattr(SitePackages, "lock", waiting)
     changeset, changed = apply(SitePackages(locate(tree)), discover())
 
-    assert "vllm/engine/arg_utils.py" in changed
-    assert file.read_bytes() == changeset.files["vllm/engine/arg_utils.py"]
+    assert ARG_UTILS in changed
+    assert file.read_bytes() == changeset.files[ARG_UTILS]
     assert file.read_bytes().endswith(b"# of another program\n")
     assert calls == {"parse": 2, "decide": 2, "lock": 1}
 
@@ -131,7 +132,7 @@ def test_a_checkout_decides_once(clone: Path, reads: Counter[str], calls: Counte
     store, overlays = Checkout.at(locate(clone)), select(discover(), (HYBRID,))
 
     assert apply(store, overlays)[1]
-    assert {reads[str(clone / file)] for file in TRACKED} == {2}
+    assert {reads[str(clone / file)] for file in UPSTREAMS} == {2}
     assert apply(store, overlays)[1] == ()
     assert revert(store, overlays, None)
 

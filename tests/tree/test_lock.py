@@ -8,17 +8,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.tree import guard as module
 from vpatch.tree.guard import file_system, lock, locked, mount
 
-from tests.tree.conftest import in_a_child
-
-if TYPE_CHECKING:
-    from tests.tree.conftest import Sandbox
+from tests.tree.conftest import Sandbox, in_a_child
 
 METADATA = "vllm-1.0.dist-info/METADATA"
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.tree.conftest import INFO, MODULE, Sandbox
 
-    from tests.tree.conftest import Sandbox
-
-INFO = "vllm-1.0.dist-info"
-MODULE = "vllm/engine/m0.py"
 ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 _NO_ID = 0xFFFFFFFF

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 
 from tests.needs import root_only
-from tests.tree.conftest import flagged, mounted
+from tests.tree.conftest import COMPANION, INFO, Sandbox, flagged, mounted
 from tests.tree.steps import at_each_step
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.tree.conftest import Sandbox
-
-INFO = "vllm-1.0.dist-info"
 MODULE = "vllm/layers/m3.py"
-COMPANION = "vllm/_vpatch/first.py"
 ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
 IMMUTABLE = "immutable (chattr +i)"
 

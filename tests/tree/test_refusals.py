@@ -6,7 +6,6 @@ import base64
 import hashlib
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
@@ -15,15 +14,7 @@ from vpatch.tree.guard import lock
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-from tests.tree.conftest import change, edited, plan_of, settled
-
-if TYPE_CHECKING:
-    from tests.tree.conftest import Sandbox
-
-INFO = "vllm-1.0.dist-info"
-RECORD = f"{INFO}/RECORD"
-MODULE = "vllm/engine/m0.py"
-COMPANION = "vllm/_vpatch/first.py"
+from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, plan_of, settled
 
 
 def refuse_edit(path: str) -> str:

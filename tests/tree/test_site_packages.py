@@ -7,21 +7,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.tree import record
 from vpatch.tree.locate import Tree
 
-from tests.tree.conftest import change, edited, settled
-
-if TYPE_CHECKING:
-    from tests.tree.conftest import Sandbox
-
-INFO = "vllm-1.0.dist-info"
-RECORD = f"{INFO}/RECORD"
-MODULE = "vllm/engine/m0.py"
-COMPANION = "vllm/_vpatch/first.py"
+from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled
 
 
 def test_apply(sandbox: Sandbox) -> None:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.tree import backup
 
+from tests.tree.conftest import INFO, MODULE, Sandbox
 from tests.tree.steps import at_each_step
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.tree.conftest import Sandbox
-
-INFO = "vllm-1.0.dist-info"
-MODULE = "vllm/engine/m0.py"
 NOBODY = 65534
 Outside = tuple[Path, "Mapping[str, tuple[object, ...]]"]
 

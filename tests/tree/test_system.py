@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.tree.guard import lock
 
 from tests.needs import root_only
-from tests.tree.conftest import NOBODY, another_user, in_a_child
-
-if TYPE_CHECKING:
-    from tests.tree.conftest import Sandbox
+from tests.tree.conftest import NOBODY, Sandbox, another_user, in_a_child
 
 
 def test_a_file_size_limit(sandbox: Sandbox) -> None:

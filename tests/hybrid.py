@@ -1,0 +1,13 @@
+"""The overlay that most tests of whole trees apply, and its files in vLLM 0.20.2."""
+
+HYBRID = "turboquant-hybrid"
+ONLY = ("--overlay", HYBRID)
+INFO = "vllm-0.20.2.dist-info"
+ARG_UTILS = "vllm/engine/arg_utils.py"
+CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+INTERFACE = "vllm/platforms/interface.py"
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+UPSTREAMS = [ARG_UTILS, CONFIG, INTERFACE, ATTENTION]
+COMPANION, SPECULATION = "vllm/_vpatch/turboquant_hybrid.py", "vllm/_vpatch/turboquant_speculation.py"
+CHANGED = [COMPANION, SPECULATION, *UPSTREAMS]
+WRITTEN = [f"{INFO}/RECORD", *CHANGED]
