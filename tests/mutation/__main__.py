@@ -2,10 +2,8 @@
 
     python -m tests.mutation --seed 16 --count 60 --first FILE --deep FILE --record docs/test-power.md
 
-FILE is coverage's data of one tier, recorded with a context for each test; `FILE.xml`, if it is there, has the times:
-
-    COVERAGE_FILE=first .venv/bin/python -m pytest --cov --cov-context=test --cov-report= --junitxml=first.xml
-    COVERAGE_FILE=deep .venv/bin/python -m pytest -m deep --cov --cov-context=test --cov-report= --junitxml=deep.xml
+FILE is coverage's data of one tier, recorded with a context for each test; `FILE-times.xml`, if it is there, has the
+times. tests/README.md has the commands that record them.
 
 The mutants are our own (`operators.py`). mutmut skips decorated functions, here every command and property, and code
 outside functions, and selects a mutant by a variable, which tests that clear the environment of a process would lose.
@@ -163,7 +161,7 @@ those of the first tier. [tests/README.md](../tests/README.md) says how to recor
 
 
 def _read(path: Path) -> Record:
-    times = path.with_name(f"{path.name}.xml")
+    times = path.with_name(f"{path.name}-times.xml")
     return read(path, times if times.exists() else None)
 
 

@@ -64,7 +64,6 @@ def test_tensors_of_a_hybrid_model(seen: Comparison, model: str, dtype: str) -> 
 
 
 @pytest.mark.deep
-@pytest.mark.deep
 @pytest.mark.parametrize(("model", "dtype"), HYBRID)
 def test_tensors_are_those_of_a_release_without_the_defect(
     seen: Comparison, whole: dict[str, Any], model: str, dtype: str
