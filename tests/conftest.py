@@ -23,6 +23,7 @@ from vpatch.tree.write_plan import SitePackages
 
 from tests.engines import _bounded, _shared, engine_of
 from tests.forks import output
+from tests.paths import link
 from tests.releases import tree_of
 from tests.session import (
     pytest_collection_modifyitems,
@@ -175,10 +176,10 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Trees:
             made[version] = tmp_path_factory.mktemp("slim") / version
             whole = tree_of(version)
             (info,) = whole.glob("*.dist-info")
-            shutil.copytree(info, made[version] / info.name, copy_function=_link)
+            shutil.copytree(info, made[version] / info.name, copy_function=link)
             for file in sorted(file for file in wanted if (whole / file).is_file()):
                 (made[version] / file).parent.mkdir(parents=True, exist_ok=True)
-                _link(str(whole / file), str(made[version] / file))
+                link(str(whole / file), str(made[version] / file))
         return made[version]
 
     return make
@@ -189,16 +190,9 @@ def linked(tmp_path: Path, slim: Trees) -> Trees:
     """`linked("0.21.0")`: a copy of `slim` made of hard links. Replace files; never write into them."""
 
     def make(version: str, name: str = "linked") -> Path:
-        return shutil.copytree(slim(version), tmp_path / name, copy_function=_link)
+        return shutil.copytree(slim(version), tmp_path / name, copy_function=link)
 
     return make
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
 
 
 Contents = Mapping[str, bytes | None]

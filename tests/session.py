@@ -36,8 +36,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     releases = FIRST if "not deep" in config.option.markexpr else RELEASES
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for _ in pool.map(_fetch, releases):
-            continue
+        list(pool.map(_fetch, releases))
     try:
         prepare(("0.20.2",) if releases is FIRST else RELEASES)
     except RuntimeError as error:

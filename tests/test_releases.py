@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from tests.paths import ROOT
 from tests.releases import FIRST, RELEASES
 
-RECORD = Path(__file__).parents[1] / "docs/matrix.json"  # tests/matrix/test_command.py holds it true
+RECORD = ROOT / "docs/matrix.json"  # tests/matrix/test_command.py holds it true
 
 
 def test_the_first_tier_has_every_shape() -> None:

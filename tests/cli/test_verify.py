@@ -84,7 +84,7 @@ def half_reverted(tree: Path) -> None:
 
 
 HARM: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "edited": (add(INTERFACE, b"# somebody\n"), [f"RECORD is not true: {INTERFACE}: "]),
+    "edited": (add(INTERFACE, b"# edited by hand\n"), [f"RECORD is not true: {INTERFACE}: "]),
     "untrue RECORD": (untrue_record, [f"RECORD is not true: {COMPANION}: "]),
     "forgotten row": (forgotten_row, [f"not in RECORD: {COMPANION}: "]),
     "no RECORD": (remove(f"{INFO}/RECORD"), ["no RECORD: "]),

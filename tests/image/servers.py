@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from tests.processes import PATIENCE
+
 ENGINE = ("root", "dockerd", "setpriv")
 """What `tests.needs` is to find for an engine."""
 # A process of dockerd for each archive it sends takes a fifth less.
 _THRIFTY = {"GOGC": "800", "GOMAXPROCS": "1"}
-_PATIENCE = 120  # seconds, which only a server that hangs needs
 
 
 @contextmanager
@@ -76,9 +77,9 @@ def _serving(command: list[str], ready: str) -> Iterator[str]:
     )
     try:
         threading.Thread(target=read, daemon=True).start()
-        place = reached.get(timeout=_PATIENCE)
+        place = reached.get(timeout=PATIENCE)
         assert place, f"{command[0]} does not come up:\n{''.join(last)}"
         yield place
     finally:
         process.terminate()
-        process.wait(_PATIENCE)
+        process.wait(PATIENCE)

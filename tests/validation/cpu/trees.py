@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
-from tests.paths import CACHE
+from tests.paths import CACHE, link
 from tests.releases import tree_of
 from tests.validation.cpu.environment import BYTECODE, interpreter, probe
 
@@ -37,7 +36,7 @@ def patched_tree(version: str, *overlays: str) -> Path:
     with tree.with_name(f".{tree.name}.lock").open("w") as lock, TemporaryDirectory(dir=tree.parent) as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not tree.exists():
-            made = shutil.copytree(pristine, Path(folder, "tree"), copy_function=_link)
+            made = shutil.copytree(pristine, Path(folder, "tree"), copy_function=link)
             written, _ = apply(SitePackages(locate(made)), chosen)
             assert written.files == changeset.files
             _share_bytecode(version, pristine, made, tree)
@@ -55,11 +54,4 @@ def _share_bytecode(version: str, pristine: Path, made: Path, tree: Path) -> Non
         target = BYTECODE.joinpath(*tree.parts[1:]) / file.relative_to(compiled)
         if (made / source).exists() and (made / source).samefile(pristine / source) and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(str(file), str(target))
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
+            link(str(file), str(target))
