@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import vpatch
 
-from tests.conftest import Trees, contents_of
+from tests.conftest import Trees, contents_of, unchanged
 from tests.hybrid import ARG_UTILS
 
 SKIP, HYBRID, AUTO = "turboquant-skip-list", "turboquant-hybrid", "turboquant-auto-dtype"
@@ -41,6 +42,26 @@ def test_apply_and_revert_restore_the_tree(linked: Trees) -> None:
     assert set(back.changed) == set(done.changed)
     assert contents_of(tree) == before
     assert vpatch.revert(tree).changed == ()
+
+
+def test_an_empty_list_chooses_no_overlay(linked: Trees) -> None:
+    tree = linked("0.21.0")
+    vpatch.apply(tree, [SKIP])
+
+    with unchanged(tree):
+        assert vpatch.status(tree, []).overlays == vpatch.diff(tree, []).overlays == ()
+        assert vpatch.apply(tree, []).changed == vpatch.revert(tree, []).changed == ()
+        assert vpatch.verify(tree, []).overlays == ()
+
+
+@pytest.mark.parametrize("verb", [vpatch.status, vpatch.diff, vpatch.apply])
+def test_ids_may_come_from_an_iterator(linked: Trees, verb: Callable[..., vpatch.Result]) -> None:
+    try:
+        result = verb(linked("0.18.0"), iter([HYBRID]))
+    except vpatch.Refused as refused:
+        result = refused.result
+
+    assert [str(problem).split(": ")[0] for problem in result.problems] == ["not applicable"]
 
 
 def test_results_are_frozen(pristine: Trees) -> None:

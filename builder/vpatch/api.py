@@ -37,7 +37,7 @@ TreeLike = Tree | str | os.PathLike[str] | None
 """A site-packages folder, a virtual environment, an interpreter or a source checkout; None: this interpreter's vLLM."""
 
 Ids = Iterable[str] | None
-"""Ids of overlays; None: every installed overlay that is not opt-in."""
+"""Ids of overlays. None: every installed overlay that is not opt-in; an empty list: no overlay."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,11 @@ def status(tree: TreeLike = None, overlays: Ids = None) -> Result:
     Raises:
         Failure: there is no such vLLM or overlay, or a file cannot be read.
     """
-    found, chosen = _tree(tree), _select(overlays)
+    found, chosen = _tree(tree), select(discover(), overlays)
     verdicts = Engine(chosen).status(found.read)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
-    return Result(found.root, found.version, verdicts, (*problems, *_inapplicable(verdicts, overlays, found.root)))
+    problems += _inapplicable(verdicts, overlays, found.root)
+    return Result(found.root, found.version, verdicts, tuple(problems))
 
 
 def diff(tree: TreeLike = None, overlays: Ids = None) -> Diff:
@@ -105,7 +106,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None) -> Diff:
         Refused: an overlay is drifted, in conflict, or was named and is not applicable.
         Failure: as `status`.
     """
-    found, chosen = _tree(tree), _select(overlays)
+    found, chosen = _tree(tree), select(discover(), overlays)
     seen = Reads(found)
     changeset = Engine(chosen).plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
@@ -121,7 +122,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None) -> Changed:
         Refused: an overlay is drifted or in conflict, and nothing was written; or one was named and is not applicable.
         Failure: as `status`, or the tree cannot be written.
     """
-    writable, chosen = open_tree(tree), _select(overlays)
+    writable, chosen = open_tree(tree), select(discover(), overlays)
     changeset, changed = changing.apply(writable, chosen)
     root = writable.tree.root
     problems = (*changeset.problems, *_inapplicable(changeset.after, overlays, root))
@@ -136,7 +137,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
         Failure: as `apply`; or a file was edited after vpatch, or an overlay that was named is not applied.
     """
     writable, installed = open_tree(tree), discover()
-    changed = changing.revert(writable, installed, None if overlays is None else select(installed, tuple(overlays)))
+    changed = changing.revert(writable, installed, None if overlays is None else select(installed, overlays))
     return Changed(writable.tree.root, writable.tree.version, changed=changed)
 
 
@@ -155,7 +156,7 @@ def verify(tree: TreeLike = None, overlays: Ids = None, *, python: str | os.Path
     from vpatch.tree.verify import verify as check
 
     found, installed = _tree(tree), discover()
-    chosen = installed if overlays is None else select(installed, tuple(overlays))
+    chosen = installed if overlays is None else select(installed, overlays)
     seen = check(found, chosen, asked=overlays is not None, python=None if python is None else Path(python))
     problems = list(seen.problems)
     with suppress(Failure):  # `check` has reported an unreadable provenance
@@ -184,15 +185,10 @@ def _tree(tree: TreeLike) -> Tree:
     return locate(None, Path(sys.executable)) if tree is None else locate(Path(tree))
 
 
-def _select(overlays: Ids) -> tuple[Catalogued, ...]:
-    return select(discover(), () if overlays is None else tuple(overlays))
-
-
 def _inapplicable(verdicts: Sequence[Verdict], overlays: Ids, root: Path) -> Iterator[Problem]:
-    """Yield the overlays that were asked for by name and are not applicable."""
-    named = set(overlays or ())
+    """Yield the overlays that are not applicable, if they were asked for by name."""
     for verdict in verdicts:
-        if verdict.id in named and verdict.state is State.NOT_APPLICABLE:
+        if overlays is not None and verdict.state is State.NOT_APPLICABLE:
             yield Problem("not applicable", str(root), f"{verdict.id}: {verdict.because}")
 
 

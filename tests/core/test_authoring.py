@@ -75,9 +75,8 @@ def test_each_shorthand_is_an_edit_or_a_predicate(short: object, long: object) -
 
 def test_an_import_adds_the_companion_once() -> None:
     companion = Companion("vpatch.errors")
-    shape = Shape(
-        "1", [companion.import_into(file, "Problem, Failure", "Problem as P"), [companion.files, companion.files]]
-    )
+    imports = companion.import_into(file, "Problem, Failure", "Problem as P")
+    shape = Shape("1", [imports, [companion.files, companion.files]])
 
     added, imported = [e.file for e in shape.edits if not isinstance(e, EnsureImport)], shape.edits[:2]
     assert added == ["vllm/_vpatch/errors.py"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import subprocess
-import sys
 from textwrap import dedent
 
 import pytest
 from vpatch.core.landing.flow import STAR, Flow, flow, truth
+
+from tests.processes import printed
 
 
 def bound_before(node: ast.AST, found: Flow) -> set[str]:
@@ -87,17 +87,16 @@ def test_a_star_import_may_bind_anything() -> None:
     assert before("from a import *\nhere") == {STAR}
 
 
-@pytest.mark.parametrize(("test", "value"), [("x", None), ("not x", None), ("1 and x", None), ("0 or x", None)])
-def test_a_condition_that_is_not_constant(test: str, value: bool | None) -> None:  # noqa: FBT001
-    assert truth(ast.parse(test, mode="eval").body) is value
+@pytest.mark.parametrize("test", ["x", "not x", "1 and x", "0 or x"])
+def test_a_condition_that_is_not_constant(test: str) -> None:
+    assert truth(ast.parse(test, mode="eval").body) is None
 
 
 def test_the_analysis_has_every_name_that_python_binds() -> None:
     """Run a module with every kind of block, and compare the analysis with the bound names at each step."""
     code = dedent(PROGRAM)
     found = flow(ast.parse(code).body)
-    ran = subprocess.run([sys.executable, "-c", TRACER, code], capture_output=True, text=True, check=True)
-    seen = [line.split() for line in ran.stdout.splitlines()]
+    seen = [line.split() for line in printed(TRACER, code).splitlines()]
     twice = ast.For | ast.While | ast.With  # Python returns to these lines behind their blocks
     reached = [node for node in found.before if isinstance(node, ast.stmt) and not isinstance(node, twice)]
     by_line = {stmt.lineno: bound_before(stmt, found) for stmt in reached}

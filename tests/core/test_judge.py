@@ -115,10 +115,7 @@ def test_an_interrupted_run_completes() -> None:
     item = overlay(EDIT, HELPER, merged=HAS)
     whole = applied(module(OLD), overlay(EDIT, HELPER))
 
-    for file in whole:
-        half = {name: data for name, data in whole.items() if name != file} | (
-            {FILE: OLD.encode()} if file == FILE else {}
-        )
+    for half in ({**whole, FILE: OLD.encode()}, {FILE: whole[FILE]}):
         assert verdict(half, overlay(EDIT, HELPER)).state is State.PENDING
         assert applied(half, overlay(EDIT, HELPER)) == whole
     assert verdict({FILE: whole[FILE]}, item).state is State.PENDING
@@ -143,11 +140,8 @@ def test_marks_of_another_version_are_drift(source: str, message: str) -> None:
 def test_a_deletion_without_marks_proves_nothing() -> None:
     edits: tuple[Edit, ...] = (EnsureImport(FILE, "import a"), DeleteStatements(FILE, "", "old()"))
 
-    assert verdict(module("import a\nold(1)\n"), overlay(*edits)).state is State.DRIFTED
-    assert (
-        verdict(unmarked(applied(module("import a\nold()\nx\n"), overlay(*edits))), overlay(*edits)).state
-        is State.DRIFTED
-    )
+    for files in (module("import a\nold(1)\n"), unmarked(applied(module("import a\nold()\nx\n"), overlay(*edits)))):
+        assert verdict(files, overlay(*edits)).state is State.DRIFTED
 
 
 @dataclass(frozen=True)

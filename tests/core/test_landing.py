@@ -42,10 +42,6 @@ def refusal(source: str, *edits: Edit) -> str:
     return "\n".join(problem.cause for problem in changeset.problems)
 
 
-def test_code_lands_where_its_names_are_bound() -> None:
-    assert applied(module(CLASS), overlay(HELP, CALL))
-
-
 @pytest.mark.parametrize(
     ("new", "name"),
     [
@@ -125,8 +121,10 @@ def test_the_origin_of_a_name(source: str, bound: bool) -> None:  # noqa: FBT001
         assert "reads `name`" in refusal(source, edit)
 
 
-def test_a_name_that_an_enclosing_function_binds_later() -> None:
-    source = "def f():\n    def g():\n        anchor()\n    name = 1\n"
+@pytest.mark.parametrize("declared", ["", "nonlocal name\n        "])
+def test_a_name_that_an_enclosing_function_binds_later(declared: str) -> None:
+    after = "\n        name = 2" if declared else ""
+    source = f"def f():\n    def g():\n        {declared}anchor(){after}\n    name = 1\n"
 
     assert applied(module(source), overlay(InsertAfter(FILE, "f.g", "anchor()", "print(name)")))
 
@@ -223,7 +221,7 @@ def test_names_are_checked_with_all_overlays_applied() -> None:
 
 def test_applied_code_is_checked_too() -> None:
     item = overlay(HELP, CALL)
-    (tree,) = [applied(module(CLASS), item)]
+    tree = applied(module(CLASS), item)
 
     for old, new in ((b"size)", b"length)"), (b"class A", b"A = 1\nclass A")):
         mutated = {FILE: tree[FILE].replace(old, new, 1)}

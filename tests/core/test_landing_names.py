@@ -18,11 +18,7 @@ from tests.snippets import FILE, applied, module, overlay
         ("def f(a):\n    print(1, [x for x in a])\n", ReplaceExpr(FILE, "f", "1", "max(x)"), "x"),
         ("def f(a):\n    print([x for x in 1])\n", ReplaceExpr(FILE, "f", "1", "max(x)"), "x"),
         ("def f(a=lambda x: 1):\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "print(x)"), "x"),
-        (
-            "def f(a):\n    help_it: int\n    anchor()\n",
-            InsertAfter(FILE, "f", "anchor()", "print(help_it)"),
-            "help_it",
-        ),
+        ("def f(a):\n    size: int\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "print(size)"), "size"),
         ("def f(a):\n    anchor()\n    del os\n", InsertAfter(FILE, "f", "anchor()", "print(os)"), "os"),
         ("class f:\n    anchor()\n", InsertAfter(FILE, "f", "anchor()", "x: Unknown = 1"), "Unknown"),
     ],
@@ -51,16 +47,12 @@ def test_names_are_read_where_python_reads_them(source: str, edit: Edit) -> None
 
 def test_two_functions_import_the_same_name() -> None:
     source = "def f():\n    anchor()\ndef g():\n    anchor()\n"
-    edits = [
-        edit
+    f, g = (
+        (EnsureImport(FILE, "from helpers import help_it", scope), InsertAfter(FILE, scope, "anchor()", "help_it()"))
         for scope in ("f", "g")
-        for edit in (
-            EnsureImport(FILE, "from helpers import help_it", scope),
-            InsertAfter(FILE, scope, "anchor()", "help_it()"),
-        )
-    ]
+    )
 
-    assert applied(module(source), overlay(*edits))
+    assert applied(module(source), overlay(*f, *g))
 
 
 @pytest.mark.parametrize(

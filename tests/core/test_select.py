@@ -7,17 +7,7 @@ from unittest.mock import Mock
 import libcst as cst
 import pytest
 from vpatch.core.parse import Lost, Source
-from vpatch.core.select import (
-    block,
-    definitions,
-    expression,
-    expressions,
-    headline,
-    names,
-    nearest,
-    runs,
-    scopes,
-)
+from vpatch.core.select import block, definitions, expression, expressions, headline, names, nearest, runs, scopes
 from vpatch.core.syntax import Spot
 
 CODE = """

@@ -73,7 +73,7 @@ def build_command(
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
     for order in orders:
         _check_names(order)
-        select(discover(), order.overlays)  # before the first is built, or published
+        select(discover(), order.overlays or None)  # before the first is built, or published
     unwinding()
     reports = [_built(order, registry=registry) for order in orders]
     return reports[0] if len(reports) == 1 else _together(reports)
@@ -117,7 +117,7 @@ def _built(order: Order, *, registry: bool) -> Report:
             from vpatch.image.engine.build import build
     try:
         with bar(f"reading {order.base}") as progress:
-            return _report(build(order, select(discover(), order.overlays), progress))
+            return _report(build(order, select(discover(), order.overlays or None), progress))
     except Failure as failure:  # the other images are built and reported all the same
         base = {"ref": order.base, "digest": None}
         nothing: dict[str, Any] = {"base": base, "image": None, "layer": None, "tests": []}

@@ -8,6 +8,7 @@ the module's name with hyphens, and its docstring is the explanation.
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -68,15 +69,15 @@ def _catalogued(module: ModuleType, point: EntryPoint) -> Catalogued:
     return Catalogued(name, overlay, (module.__doc__ or "").strip(), point)
 
 
-def select(installed: tuple[Catalogued, ...], ids: tuple[str, ...]) -> tuple[Catalogued, ...]:
-    """Return the overlays with these ids; without ids, all but the opt-in ones.
+def select(installed: tuple[Catalogued, ...], ids: Iterable[str] | None = None) -> tuple[Catalogued, ...]:
+    """Return the overlays with these ids; for None, all but the opt-in ones.
 
     Raises:
         Failure: an id is not installed.
     """
-    known = {item.id: item for item in installed}
-    if unknown := [name for name in ids if name not in known]:
+    if ids is None:
+        return tuple(item for item in installed if not item.overlay.opt_in)
+    known, wanted = {item.id: item for item in installed}, tuple(ids)
+    if unknown := [name for name in wanted if name not in known]:
         raise Failure(*(Problem("no such overlay", name, f"installed: {', '.join(known)}") for name in unknown))
-    if ids:
-        return tuple(known[name] for name in sorted(set(ids)))
-    return tuple(item for item in installed if not item.overlay.opt_in)
+    return tuple(known[name] for name in sorted(set(wanted)))

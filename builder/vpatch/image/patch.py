@@ -84,7 +84,7 @@ def patch(
 ) -> tuple[Changeset, Layer | None]:
     """Compute what the engine's overlays change in an image, and the layer for it; `python` is as in an `Order`."""
     changeset = engine.plan(lambda file: files.read(f"{vllm.root}/{file}"))
-    if changeset.problems or not changeset.files:
+    if not changeset.files:
         return changeset, None
     if (rows := read_record(files, vllm)) is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))

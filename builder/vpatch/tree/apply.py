@@ -154,11 +154,13 @@ def revert(
     overlays: Collection[Catalogued] | None,
     engine: Engine | None = None,
 ) -> tuple[str, ...]:
-    """Revert `overlays`, or all if None; return the paths that were put back.
+    """Revert `overlays`, all if None and nothing if empty; return the paths that were put back.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure if a user
     edited a file after vpatch, if an overlay to remove is not applied, or if marks of unknown overlays remain.
     """
+    if overlays is not None and not overlays:
+        return ()
     engine = engine or Engine(installed)
 
     def plan(seen: Snapshot) -> WritePlan:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import pytest
 from vpatch import EnsureImport, File
 from vpatch.core.overlay import Edit
 from vpatch.core.verdict import State
 
-from tests.snippets import FILE, Files, applied, becomes, drifts, make, module, overlay, verdict
-
-M = "# vpatch: demo"
+from tests.snippets import FILE, M, becomes, drifts, in_any_order, make, module, overlay, verdict
 
 
 def ensure(statement: str, scope: str = "", *, typing_only: bool = False) -> EnsureImport:
@@ -22,48 +18,48 @@ FUTURE = File(FILE).defer_annotations()
 
 
 PLACED: dict[str, tuple[str, Edit, str]] = {
-    "behind the imports": ("import a\nx = 1\n", ensure("import b"), f"import a\nimport b  {M}\nx = 1\n"),
-    "behind the docstring": ('"""Doc."""\nx = 1\n', ensure("import b"), f'"""Doc."""\nimport b  {M}\nx = 1\n'),
-    "docstring only": ('"""Doc."""\n', ensure("from b import c as d"), f'"""Doc."""\nfrom b import c as d  {M}\n'),
-    "empty module": ("", ensure("import b"), f"import b  {M}\n"),
-    "comments only": ("# Licence\n", ensure("import b"), f"# Licence\nimport b  {M}\n"),
+    "behind the imports": ("import a\nx = 1\n", ensure("import b"), f"import a\nimport b{M}\nx = 1\n"),
+    "behind the docstring": ('"""Doc."""\nx = 1\n', ensure("import b"), f'"""Doc."""\nimport b{M}\nx = 1\n'),
+    "docstring only": ('"""Doc."""\n', ensure("from b import c as d"), f'"""Doc."""\nfrom b import c as d{M}\n'),
+    "empty module": ("", ensure("import b"), f"import b{M}\n"),
+    "comments only": ("# Licence\n", ensure("import b"), f"# Licence\nimport b{M}\n"),
     "in a function": (
         'def f():\n    """Doc."""\n    import a\n    x\n',
         ensure("import b", "f"),
-        f'def f():\n    """Doc."""\n    import a\n    import b  {M}\n    x\n',
+        f'def f():\n    """Doc."""\n    import a\n    import b{M}\n    x\n',
     ),
     "in a guard": (
         "if TYPE_CHECKING:\n    import a\n",
         ensure("import b", typing_only=True),
-        f"if TYPE_CHECKING:\n    import a\n    import b  {M}\n",
+        f"if TYPE_CHECKING:\n    import a\n    import b{M}\n",
     ),
     "in a new guard": (
         "import a\nx = 1\n",
         ensure("import b", typing_only=True),
-        f"import a\n\nif TYPE_CHECKING:  {M}\n    import b  {M}\nx = 1\n",
+        f"import a\n\nif TYPE_CHECKING:{M}\n    import b{M}\nx = 1\n",
     ),
     "in a guard behind its flag": (
         "import a\ntry:\n    import c\nfinally:\n    pass\nfrom typing import TYPE_CHECKING\nx = 1\n",
         ensure("import b", typing_only=True),
         "import a\ntry:\n    import c\nfinally:\n    pass\nfrom typing import TYPE_CHECKING\n\n"
-        f"if TYPE_CHECKING:  {M}\n    import b  {M}\nx = 1\n",
+        f"if TYPE_CHECKING:{M}\n    import b{M}\nx = 1\n",
     ),
-    "beside a submodule": ("import a.b\n", ensure("import a.c"), f"import a.b\nimport a.c  {M}\n"),
+    "beside a submodule": ("import a.b\n", ensure("import a.c"), f"import a.b\nimport a.c{M}\n"),
     "more than is there": (
         "from a import b\n",
         ensure("from a import b, c"),
-        f"from a import b\nfrom a import b, c  {M}\n",
+        f"from a import b\nfrom a import b, c{M}\n",
     ),
-    "future": ("import a\n", FUTURE, f"from __future__ import annotations  {M}\nimport a\n"),
+    "future": ("import a\n", FUTURE, f"from __future__ import annotations{M}\nimport a\n"),
     "future, docstring": (
         '"""Doc."""\n\nimport a\n',
         FUTURE,
-        f'"""Doc."""\n\nfrom __future__ import annotations  {M}\n\nimport a\n',
+        f'"""Doc."""\n\nfrom __future__ import annotations{M}\n\nimport a\n',
     ),
     "future as an import": (
         "import a\n",
         ensure("from __future__ import annotations"),
-        f"from __future__ import annotations  {M}\nimport a\n",
+        f"from __future__ import annotations{M}\nimport a\n",
     ),
 }
 
@@ -109,34 +105,17 @@ def test_it_drifts(source: str, edit: Edit, message: str) -> None:
     drifts(source, edit, message)
 
 
-FIRST = (
-    ensure("import b"),
-    ensure("from . import z"),
-    FUTURE,
-    ensure("import t", typing_only=True),
-)
+FIRST = (ensure("import b"), ensure("from . import z"), FUTURE, ensure("import t", typing_only=True))
 SECOND = (ensure("import c"), ensure("import b"), FUTURE, ensure("import s", typing_only=True))
-THIRD = (
-    ensure("import a.d"),
-    ensure("from Z import y"),
-    ensure("import b", typing_only=True),
-)
+THIRD = (ensure("import a.d"), ensure("from Z import y"), ensure("import b", typing_only=True))
 
 
 @pytest.mark.parametrize("source", ["", '"""Doc."""\n', "import os\n\nx = 1\n", "if TYPE_CHECKING:\n    import o\n"])
 @pytest.mark.parametrize("pair", [(FIRST, SECOND), (FIRST, THIRD)], ids=["shared", "typing"])
 def test_the_order_of_two_overlays_does_not_matter(source: str, pair: tuple[tuple[Edit, ...], ...]) -> None:
     one, two = (overlay(*edits, name=name) for edits, name in zip(pair, ("one", "two"), strict=True))
-    start = module(source)
 
-    together = applied(start, one, two)
-
-    for order in permutations((one, two)):
-        tree: Files = start
-        for item in order:
-            tree = applied(tree, item)
-        assert tree[FILE].decode() == together[FILE].decode()
-    assert [v.state for v in make(together, one, two).before] == [State.APPLIED, State.APPLIED]
+    in_any_order(module(source), one, two)
 
 
 def test_one_name_for_two_things_is_a_conflict() -> None:

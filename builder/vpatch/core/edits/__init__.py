@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
@@ -111,9 +112,9 @@ def classify(
         Lost: neither occurs `count` times.
     """
     if len(old) == count and not ours:
-        return Finding(Found.BEFORE, regions=tuple(path for paths in old for path in paths))
+        return Finding(Found.BEFORE, regions=tuple(sorted(chain.from_iterable(old))))
     if not old and len(new) == count:
-        regions = tuple(path for paths in new for path in paths)
+        regions = tuple(sorted(chain.from_iterable(new)))
         return Finding(Found.AFTER, marked=ours, regions=regions, landed=tuple(map(landed, regions)))
     done = f", what replaces it {len(new)} times" if new else ""
     raise Lost(f"{wanted} {occurs(len(old), count)}{done}", hint)

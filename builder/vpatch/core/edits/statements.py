@@ -109,7 +109,7 @@ class _Insert(CodeEdit):
             told = f", the new code beside it {done} times" if done else ""
             hint = nearest(source, self._owners(source), block(self.anchor))
             raise Lost(f"`{headline(self.anchor)}` {occurs(len(anchors), self.count)}{told}", hint)
-        regions = tuple(_paths(*anchors, *inserted))
+        regions = tuple(sorted(_paths(*anchors, *inserted)))
         ours = frozenset(path for path in _paths(*inserted) if marked(source, path, overlay))
         landed = tuple(Landed(spot.path, uses=self.uses) for run in inserted for spot in run)
         found = Found.AFTER if done else Found.BEFORE
@@ -168,7 +168,7 @@ class DeleteStatements(CodeEdit):
     def _find(self, source: Source, overlay: str) -> Finding:
         found, owners = self._runs(source), self._owners(source)
         if len(found) == self.count:
-            return Finding(Found.BEFORE, regions=tuple(_paths(*found)))
+            return Finding(Found.BEFORE, regions=tuple(sorted(_paths(*found))))
         traces = frozenset(path for owner in owners for path in _traces(owner, overlay))
         if traces and not found:
             blocks = {path[:-2] if path[-1][0] == "leading_lines" else path[:-1] for path in traces}
