@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +29,7 @@ from tests.paths import link
 from tests.releases import tree_of
 from tests.session import (
     pytest_collection_modifyitems,
+    pytest_runtest_setup,
     pytest_sessionstart,
     pytest_terminal_summary,
     pytest_xdist_auto_num_workers,
@@ -37,6 +40,7 @@ __all__ = [
     "_bounded",
     "_shared",
     "pytest_collection_modifyitems",
+    "pytest_runtest_setup",
     "pytest_sessionstart",
     "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
@@ -90,7 +94,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
         if key not in made:
             made[key] = tmp_path_factory.mktemp("patched") / version
             shutil.copytree(tree_of(version), made[key])
-            changeset, changed = apply(SitePackages(locate(made[key])), select(discover(), overlays))
+            changeset, changed = apply(SitePackages(locate(made[key])), select(discover(), overlays or None))
             assert not changeset.problems
             assert changed
         return made[key]
@@ -200,11 +204,42 @@ Contents = Mapping[str, bytes | None]
 
 def contents_of(top: Path) -> Contents:
     """Return everything that `diff -r` compares: each file's bytes, and None for each folder."""
-    paths = (path for path in top.rglob("*") if ".git" not in path.parts)
-    return {str(path.relative_to(top)): None if path.is_dir() else path.read_bytes() for path in paths}
+    found: dict[str, bytes | None] = {}
+    for at, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != ".git"]
+        below = f"{at}/"[len(f"{top}/") :]
+        found |= {f"{below}{name}": None for name in folders}
+        for name in names:
+            with FileIO(f"{at}/{name}") as file:  # of thousands of copies: a Path takes longer than the file
+                found[f"{below}{name}"] = file.readall()
+    return found
 
 
-@pytest.fixture(scope="session")
-def contents() -> Callable[[Path], Contents]:
-    """`contents(tree)`: all bytes of a tree, to compare."""
-    return contents_of
+@contextmanager
+def unchanged(top: Path) -> Iterator[None]:
+    """Assert that all bytes of a tree are the same after the block."""
+    before = contents_of(top)
+    yield
+    assert contents_of(top) == before
+
+
+@contextmanager
+def untouched(top: Path) -> Iterator[None]:
+    """Assert that the block writes nothing, not even the same bytes again."""
+
+    def stats() -> dict[str, tuple[int, ...]]:
+        found = {str(path): path.lstat() for path in (top, *top.rglob("*"))}
+        # Without the ctime: other trees may link the same files meanwhile.
+        return {path: (of.st_ino, of.st_mtime_ns, of.st_mode) for path, of in found.items()}
+
+    with unchanged(top):
+        before = stats()
+        yield
+        assert stats() == before
+
+
+def environment(at: Path) -> Path:
+    """Make a virtual environment, without pip; return its site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", at], check=True)
+    (packages,) = at.glob("lib/python3*/site-packages")
+    return packages

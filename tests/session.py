@@ -76,6 +76,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """With `--cov-context=test`, let the processes that a test starts say whose they are, too."""
+    if settings := item.config.getoption("cov_context", None) and os.environ.get("COVERAGE_PROCESS_CONFIG"):
+        from coverage.config import CoverageConfig
+
+        config = CoverageConfig.deserialize(settings)
+        config.context = f"{item.nodeid}|process"
+        os.environ["COVERAGE_PROCESS_CONFIG"] = config.serialize()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Write one line on the tests that could not run here."""
     reasons = Counter(map(_reason, terminalreporter.getreports("skipped")))

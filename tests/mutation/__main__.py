@@ -9,8 +9,8 @@ The mutants are our own (`operators.py`). mutmut skips decorated functions, here
 outside functions, and selects a mutant by a variable, which tests that clear the environment of a process would lose.
 cosmic-ray makes every mutant and runs one command for each. Neither draws by a seed, or knows two tiers.
 
-A mutant is killed if a test fails that passes without it, or does not end. What no test runs in its own process, as a
-module's own statements or code of a process that a test starts, is tested by the tests of the module and of its room.
+A mutant is killed if a test fails that passes without it, or does not end. What runs in no test, as a module's own
+statements, is tested by the tests of the module and of its room.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import argparse
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,6 +29,9 @@ from tests.mutation.copies import Copy
 from tests.mutation.operators import Mutant, compiles, mutants
 from tests.mutation.record import Record, key, read
 from tests.paths import ROOT
+
+MINUTES = {"first": 5, "deep": 5}
+"""How long a mutant's tests may take in each tier, by the times recorded: the slowest are left out."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class Trial:
         known: set[str] = set()
         try:
             for tier, record in self.records.items():
-                tests = [test for test in record.tests(mutant.file, mutant.lines) if test not in known]
+                chosen = record.tests(mutant.file, mutant.lines, 60 * MINUTES[tier])
+                tests = [test for test in chosen if test not in known]
                 known.update(tests)
                 if killer := self._killer(copy, tests, record):
                     return Result(mutant, tier, killer, len(known))
@@ -89,7 +93,7 @@ class Trial:
 
     def _killer(self, copy: Copy, tests: list[str], record: Record) -> str:
         while tests:
-            limit = 300 + 10 * sum(record.seconds.get(key(test), 1) for test in tests)
+            limit = 300 + 5 * sum(record.seconds.get(key(test), 1) for test in tests)
             outcome = copy.run(tests, limit)
             if not outcome.failed:
                 return ""
@@ -144,8 +148,9 @@ def main() -> int:
         results = [Result(mutant, "", "", 0) for mutant in drawn]
     else:
         with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, ThreadPoolExecutor(options.jobs) as pool:
-            for result in pool.map(Trial(ROOT, records, Path(scratch), options.jobs).result, drawn):
-                results.append(result)
+            trial = Trial(ROOT, records, Path(scratch), options.jobs)
+            for future in as_completed([pool.submit(trial.result, one) for one in drawn]):
+                results.append(result := future.result())
                 print(*list(table([result]))[-1:], flush=True)  # noqa: T201
     lines = [*table(results)]
     print("", *lines, sep="\n")  # noqa: T201
@@ -156,11 +161,15 @@ def main() -> int:
     return 0
 
 
-HEAD = """Small mistakes, made in `builder/` one at a time. Each is run against the tests that cover its line, first
-those of the first tier. [tests/README.md](../tests/README.md) says how to record what covers a line. To count again:"""
+HEAD = f"""Small mistakes, made in `builder/` one at a time. Each is run against the tests that cover its line,
+fastest first: those of the first tier, at most {MINUTES["first"]} minutes of them, and then those of the second,
+at most {MINUTES["deep"]} minutes. [tests/README.md](../tests/README.md) says how to record what covers a line.
+To count again:"""
 
 
 def _read(path: Path) -> Record:
+    if not path.is_file():
+        raise SystemExit(f"no such record: {path}; tests/README.md has the commands that make one")
     times = path.with_name(f"{path.name}-times.xml")
     return read(path, times if times.exists() else None)
 

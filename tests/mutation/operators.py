@@ -265,9 +265,7 @@ def _element(node: ast.AST, _: ast.AST) -> Iterator[str]:
         case ast.Dict(keys=keys, values=values):
             for index in range(len(keys)):
                 yield _with(
-                    node,
-                    keys=[*keys[:index], *keys[index + 1 :]],
-                    values=[*values[:index], *values[index + 1 :]],
+                    node, keys=[*keys[:index], *keys[index + 1 :]], values=[*values[:index], *values[index + 1 :]]
                 )
 
 

@@ -12,6 +12,7 @@ from coverage import CoverageData
 from tests.mutation.__main__ import Trial, draw, table
 from tests.mutation.operators import mutants
 from tests.mutation.record import Record, key, read
+from tests.paths import ROOT
 
 MODULE = "builder/vpatch/toy/sign.py"
 PACKAGE = "builder/vpatch/__init__.py"
@@ -63,6 +64,7 @@ def test_the_tests_of_a_line(record: Record) -> None:
     assert set(record.lines) == {MODULE}
     assert record.tests(MODULE, (3, 3)) == [f"{TESTS}::test_broken", f"{TESTS}::test_positive"]
     assert record.tests(MODULE, (3, 4)) == [f"{TESTS}::test_{name}" for name in ("broken", "negative", "positive")]
+    assert record.tests(MODULE, (3, 4), seconds=0.45) == [f"{TESTS}::test_{name}" for name in ("broken", "negative")]
     assert len(record.tests(MODULE, (1, 1))) == 3  # run by the import: the tests of the module
     assert record.ran(MODULE, (1, 1))
     assert not record.ran(MODULE, (5, 9))
@@ -72,11 +74,11 @@ def test_the_tests_of_a_line(record: Record) -> None:
 @pytest.mark.parametrize(
     ("test", "name"),
     [
-        ("tests/a/test_b.py::test_c", "tests.a.test_b.test_c"),
-        ("tests/a/test_b.py::TestC::test_d[e::f.py/g]", "tests.a.test_b.TestC.test_d[e::f.py/g]"),
+        ("tests/a/test_b.py::test_c", ("tests.a.test_b", "test_c")),
+        ("tests/a/test_b.py::TestC::test_d[e::f.py/g]", ("tests.a.test_b.TestC", "test_d[e::f.py/g]")),
     ],
 )
-def test_the_name_of_a_test_in_the_times(test: str, name: str) -> None:
+def test_the_name_of_a_test_in_the_times(test: str, name: tuple[str, str]) -> None:
     assert key(test) == name
 
 
@@ -123,17 +125,17 @@ def test_a_hang_is_a_kill(project: Path, record: Record, tmp_path: Path) -> None
 
 @pytest.mark.deep
 def test_the_command_lists_what_it_would_run(project: Path, record: Record) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.mutation",
-        "--list",
-        "--count",
-        "2",
-        "--first",
-        str(project.parent / "data"),
-    ]
-
-    ran = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    options = ["--list", "--count", "2", "--first", str(project.parent / "data")]
+    command = [sys.executable, "-m", "tests.mutation", *options]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert "0 mutants" in ran.stdout  # no line of this project ran
+
+
+def test_without_a_record_nothing_is_counted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.mutation", "--list", "--first", str(tmp_path / "none")]
+
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(f"no such record: {tmp_path}/none; ")
