@@ -1,4 +1,4 @@
-"""The error of an action that must fail."""
+"""The errors of an action that must fail."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from vpatch.errors import Failure, Problem
 P = ParamSpec("P")
 
 
-def problem_of(action: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> Problem:
-    """Return the one problem that an action reports; as a string it is the line that the user reads."""
+def problems_of(action: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> tuple[Problem, ...]:
+    """Return the problems that an action reports; each as a string is a line that the user reads."""
     with pytest.raises(Failure) as caught:
         action(*arguments, **options)
-    (problem,) = caught.value.problems
+    return caught.value.problems
+
+
+def problem_of(action: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> Problem:
+    """Return the one problem that an action reports."""
+    (problem,) = problems_of(action, *arguments, **options)
     return problem

@@ -1,4 +1,4 @@
-"""A package index on loopback that serves made-up wheels, correctly or not."""
+"""Servers on loopback, and one that is a package index and serves made-up wheels, correctly or not."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import io
 import json
 import os
 import re
+import ssl
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from vpatch.net import session
 
-NAME = "vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl"
+X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
+NAME = f"vllm-1.0-{X86}"
 SOURCES = {
     "vllm/__init__.py": b"__version__ = '1.0'\n",
     "vllm/engine/core.py": b"# -*- coding: latin-1 -*-\r\nname = 'caf\xe9'\r\n",
@@ -213,6 +216,26 @@ class Server(ThreadingHTTPServer):
         """Print nothing when a client hangs up."""
 
 
+@contextmanager
+def listening(
+    handler: type[BaseHTTPRequestHandler],
+    address: str = "127.0.0.1",
+    context: ssl.SSLContext | None = None,
+    **state: object,
+) -> Iterator[Server]:
+    """Serve in a thread, on a free port, with a handler that has this state; with a `context`, by HTTPS."""
+    with Server((address, 0), type("BoundHandler", (handler,), state)) as server:
+        if context:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Hide the user's settings; return the empty home folder that replaces theirs."""
@@ -235,9 +258,7 @@ def index(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IndexServ
     monkeypatch.setattr(session, "BACKOFF", 0)
     monkeypatch.setattr(session, "TIMEOUT", 5.0)
     state = IndexServer()
-    with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"index": state})) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with listening(Handler, index=state) as server:
         state.url = f"http://127.0.0.1:{server.server_port}"
         state.publish(NAME, make_wheel())
         monkeypatch.setenv("PIP_INDEX_URL", f"{state.url}/simple/")
@@ -246,7 +267,6 @@ def index(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IndexServ
             state.end.set()
             server.shutdown()
             server.server_close()
-            thread.join()
 
         state.stop = stop
         try:

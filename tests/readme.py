@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 from vpatch.core.catalogue import discover
 from vpatch.core.overlay import Catalogued
 
+from tests.blocks import put
+from tests.paths import ROOT
 from tests.releases import RELEASES
 
-README = Path(__file__).parents[1] / "README.md"
-RECORD = README.parent / "docs/matrix.json"
+README = ROOT / "README.md"
+RECORD = ROOT / "docs/matrix.json"
+STALE = "run `python -m tests.readme`"
 # Releases newer than those the tests know are reported by the scheduled workflow.
 KNOWN = tuple(word for release in RELEASES for word in ("--vllm", release))
 
@@ -35,24 +36,11 @@ def _row(item: Catalogued) -> str:
     return f"| {name} | {overlay.summary.removesuffix('.')} | {', '.join(links)} |"
 
 
-def fresh(text: str, name: str, table: str) -> str:
-    """Replace the table `name` in README's text.
-
-    Raises:
-        ValueError: README has no place for this table, or several.
-    """
-    place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-    new, count = place.subn(lambda _: table, text)
-    if count != 1:
-        raise ValueError(f"README.md has {count} places for the table {name}")
-    return new
-
-
 def main() -> None:
     """Write both tables and `docs/matrix.json`, the baseline of `vpatch matrix`, with one line a release."""
     vpatch = (sys.executable, "-m", "vpatch", "matrix", *KNOWN)
     matrix = subprocess.run([*vpatch, "--markdown"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    README.write_text(fresh(fresh(README.read_text(), "overlays", overlays()), "matrix", matrix))
+    README.write_text(put(put(README.read_text(), "overlays", overlays()), "matrix", matrix))
     ran = json.loads(subprocess.run([*vpatch, "--json"], check=True, stdout=subprocess.PIPE).stdout)
     rows = ",\n".join(map(json.dumps, ran["rows"]))
     RECORD.write_text(f'{{"schema": {ran["schema"]}, "command": "matrix", "rows": [\n{rows}\n]}}\n')

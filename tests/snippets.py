@@ -6,6 +6,7 @@ import builtins
 import re
 import string
 from collections.abc import Mapping
+from itertools import permutations
 from textwrap import dedent
 
 import pytest
@@ -14,6 +15,8 @@ from vpatch.core.overlay import Catalogued, Edit, Overlay, Part, Predicate, Shap
 from vpatch.core.verdict import Changeset, State, Verdict
 
 FILE = "vllm/m.py"
+M = "  # vpatch: demo"
+"""The mark on what `overlay` changes."""
 
 Files = Mapping[str, bytes]
 
@@ -59,6 +62,17 @@ def applied(files: Files, *items: Catalogued) -> Files:
     for file, data in changeset.files.items():
         compile(data, file, "exec", dont_inherit=True)
     return new
+
+
+def in_any_order(files: Files, *items: Catalogued) -> Files:
+    """Apply overlays together, and one after another in every order; assert that the trees are equal."""
+    together = applied(files, *items)
+    for order in permutations(items):
+        tree = files
+        for item in order:
+            tree = applied(tree, item)
+        assert tree == applied(files, *order) == together
+    return together
 
 
 def verdict(files: Files, item: Catalogued) -> Verdict:

@@ -41,28 +41,23 @@ def test_every_action_is_pinned_by_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "printed", "code"),
+    ("first", "arguments", "printed", "code"),
     [
-        ((), "echo one\none\necho two\ntwo\n", 0),
-        (("first",), "echo one\none\n", 0),
-        (("deep",), "echo two\ntwo\n", 0),
-        (("third",), "", 2),
+        ("echo one", (), "echo one\none\necho two\ntwo\n", 0),
+        ("echo one", ("first",), "echo one\none\n", 0),
+        ("echo one", ("deep",), "echo two\ntwo\n", 0),
+        ("echo one", ("third",), "", 2),
+        ("exit 7", (), "exit 7\n", 7),
     ],
 )
 def test_ci_runs_the_commands_of_the_documents(
-    arguments: tuple[str, ...], printed: str, code: int, tmp_path: Path
+    first: str, arguments: tuple[str, ...], printed: str, code: int, tmp_path: Path
 ) -> None:
-    ran = documented(
-        tmp_path, {"README.md": ("tests", "echo one"), "tests/README.md": ("deep", "echo two")}, *arguments
-    )
+    """It stops where the first tier fails."""
+    commands = {"README.md": ("tests", first), "tests/README.md": ("deep", "echo two")}
+    ran = documented(tmp_path, commands, *arguments)
 
     assert (ran.returncode, ran.stdout) == (code, printed)
-
-
-def test_ci_stops_where_the_first_tier_fails(tmp_path: Path) -> None:
-    ran = documented(tmp_path, {"README.md": ("tests", "exit 7"), "tests/README.md": ("deep", "echo two")})
-
-    assert (ran.returncode, ran.stdout) == (7, "exit 7\n")
 
 
 def test_the_documents_have_the_commands() -> None:

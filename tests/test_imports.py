@@ -63,22 +63,8 @@ EXTRAS = {
     "ruamel": {"plan.rendering"},
 }
 OUTSIDE = {
-    "click",
-    "fcntl",
-    "glob",
-    "http",
-    "mmap",
-    "os",
-    "pathlib",
-    "requests",
-    "rich",
-    "shutil",
-    "socket",
-    "subprocess",
-    "sys",
-    "tempfile",
-    "urllib",
-    "urllib3",
+    *("click", "fcntl", "glob", "http", "mmap", "os", "pathlib", "requests", "rich", "shutil", "socket", "subprocess"),
+    *("sys", "tempfile", "urllib", "urllib3"),
 }
 LATE = {"git", "huggingface_hub", "jinja2", "rich", "ruamel", "libcst"}
 
@@ -177,8 +163,7 @@ def test_no_circle() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     runtime = {re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]}  # type: ignore[index]
     tree = parsed(OURS[name])
 
@@ -192,9 +177,7 @@ def test_the_tool_knows_no_overlay_and_few_packages(name: str) -> None:
 
 
 def test_an_extra_is_declared() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        extras = tomllib.load(file)["project"]["optional-dependencies"]
-
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {"gitpython": "git", "pypi-simple": "pypi_simple", "pyelftools": "elftools"}
     declared = " ".join(
         names.get(re.split("[>=]", one)[0], one)

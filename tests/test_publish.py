@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,31 +12,27 @@ from vpatch.image.order import definition_files, read_definitions
 from vpatch.image.registry.reference import parse
 
 from tests.paths import ROOT
-from tests.workflows import step, workflow
+from tests.workflows import bash, outputs, step, workflow
 
 NAMES = sorted(path.stem for path in (ROOT / "images").glob("*.toml"))
 
 
 def names(folder: Path, *, one: str = "", ref: str = "refs/tags/v0.1.0") -> subprocess.CompletedProcess[str]:
     """Run the step that lists the images, in the repository."""
-    environment = {**os.environ, "ONE": one, "GITHUB_REF": ref, "GITHUB_OUTPUT": str(folder / "output")}
-    command = ["bash", "-e", "-c", step("publish", "definitions", "names")["run"]]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    script = step("publish", "definitions", "names")["run"]
+    return bash(script, ROOT, ONE=one, GITHUB_REF=ref, GITHUB_OUTPUT=str(folder / "output"))
 
 
-def given(folder: Path) -> list[str]:
-    key, _, value = (folder / "output").read_text().strip().partition("=")
-    assert key == "names"
-    found = json.loads(value)
-    assert isinstance(found, list)
-    return found
+def given(folder: Path) -> dict[str, Any]:
+    return {name: json.loads(value) for name, value in outputs(folder / "output").items()}
 
 
 def test_the_matrix_is_exactly_the_definitions(tmp_path: Path) -> None:
     ran = names(tmp_path)
 
     assert ran.returncode == 0, ran.stderr
-    assert given(tmp_path) == NAMES == sorted(one.name for one in read_definitions(definition_files(ROOT)))
+    assert given(tmp_path) == {"names": NAMES}
+    assert sorted(one.name for one in read_definitions(definition_files(ROOT))) == NAMES
     jobs = workflow("publish")["jobs"]
     assert jobs["definitions"]["outputs"] == {"names": "${{ steps.names.outputs.names }}"}
     assert jobs["image"]["strategy"]["matrix"] == {"name": "${{ fromJSON(needs.definitions.outputs.names) }}"}
@@ -49,7 +44,7 @@ def test_one_definition_can_be_chosen(tmp_path: Path) -> None:
     ran = names(tmp_path, one="v0.20.2")
 
     assert ran.returncode == 0, ran.stderr
-    assert given(tmp_path) == ["v0.20.2"]
+    assert given(tmp_path) == {"names": ["v0.20.2"]}
 
 
 @pytest.mark.parametrize(
@@ -65,11 +60,7 @@ def test_a_bad_choice_is_not_published(tmp_path: Path, one: str, ref: str, says:
 
     assert ran.returncode == 1
     assert says in ran.stderr
-    assert given_nothing(tmp_path)
-
-
-def given_nothing(folder: Path) -> bool:
-    return (folder / "output").read_text() == ""
+    assert given(tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", ["publish", "publish-image"])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.paths import ROOT
+from tests.readme import RECORD
 from tests.releases import FIRST, RELEASES
-
-RECORD = ROOT / "docs/matrix.json"  # tests/matrix/test_command.py holds it true
 
 
 def test_the_first_tier_has_every_shape() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vpatch import testing
@@ -21,8 +22,7 @@ from vpatch.tree.write_plan import SitePackages
 from tests.conftest import Trees, contents_of
 from tests.hybrid import CONFIG, HYBRID, INTERFACE
 
-PENDING = Case("0.20.2", State.PENDING)
-SUMS = ("self.value_fp8 = True", "self.value_fp8 = False")
+PENDING, MERGED = Case("0.20.2", State.PENDING), Case("0.21.0", State.MERGED)
 
 
 def run(case: Case, slim: Trees, scratch: Path) -> Path:
@@ -30,9 +30,7 @@ def run(case: Case, slim: Trees, scratch: Path) -> Path:
 
 
 def test_a_case_that_holds(slim: Trees, patched: Trees, tmp_path: Path) -> None:
-    result = {
-        file: (patched("0.20.2", HYBRID) / file).read_text() + "\n# comments are no syntax\n" for file in (CONFIG,)
-    }
+    result = {CONFIG: (patched("0.20.2", HYBRID) / CONFIG).read_text() + "\n# comments are no syntax\n"}
 
     applied = run(Case("0.20.2", State.PENDING, result=result, says="12 of 12"), slim, tmp_path)
 
@@ -79,100 +77,72 @@ def spoil(root: Path, file: str = "vllm/__init__.py") -> None:
     (root / file).write_bytes(data + b"# spoilt\n")
 
 
-class Faults:
-    """Each makes vpatch do one thing wrong, which `check` must detect."""
-
-    @staticmethod
-    def writes_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
-            spoil(store.tree.root)
-            return changing.apply(store, overlays)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(testing, "apply", apply)
-        return Case("0.21.0", State.MERGED)
-
-    @staticmethod
-    def writes_where_nothing_is_pending(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
-            return changing.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(testing, "apply", apply)
-        return Case("0.21.0", State.MERGED)
-
-    @staticmethod
-    def writes_each_time(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
-            return changing.apply(store, overlays)[0], ("vllm/__init__.py",)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(testing, "apply", apply)
-        return PENDING
-
-    @staticmethod
-    def leaves_the_state(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
-            changeset, changed = changing.apply(store, overlays)  # type: ignore[arg-type]
-            return type(changeset)(changeset.before, changeset.before, {}, ()), changed
-
-        monkeypatch.setattr(testing, "apply", apply)
-        return PENDING
-
-    @staticmethod
-    def spoils_what_it_applied(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def apply(store: SitePackages, overlays: object, _engine: object) -> object:
-            result = changing.apply(store, overlays)  # type: ignore[arg-type]
-            if result[1]:
-                spoil(store.tree.root, INTERFACE)
-            return result
-
-        monkeypatch.setattr(testing, "apply", apply)
-        return PENDING
-
-    @staticmethod
-    def does_not_verify(monkeypatch: pytest.MonkeyPatch) -> Case:
-        monkeypatch.setattr(testing, "verify", lambda *_, **__: Verified((), (Problem("what", "where", "cause"),)))
-        return PENDING
-
-    @staticmethod
-    def reverts_too_little(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def revert(store: SitePackages, installed: object, overlays: object, _engine: object) -> None:
-            changing.revert(store, installed, None)  # type: ignore[arg-type]
-            spoil(store.tree.root)
-
-        monkeypatch.setattr(testing, "revert", revert)
-        return PENDING
-
-    @staticmethod
-    def reverts_too_much(monkeypatch: pytest.MonkeyPatch) -> Case:
-        def revert(store: SitePackages, installed: object, overlays: object, _engine: object) -> None:
-            changing.revert(store, installed, None)  # type: ignore[arg-type]
-            (store.tree.root / INTERFACE).unlink()
-
-        monkeypatch.setattr(testing, "revert", revert)
-        return PENDING
+# Each of these makes vpatch do one thing wrong, which `check` must detect.
 
 
-COMPLAINTS: Mapping[str, str] = {
-    "writes_and_says_nothing": "it says that it wrote nothing, and it did",
-    "writes_where_nothing_is_pending": "merged, and yet it wrote ('vllm/__init__.py',)",
-    "writes_each_time": "the second run wrote something",
-    "leaves_the_state": f"{HYBRID} is pending after it was applied",
-    "spoils_what_it_applied": "the second run wrote something",
-    "does_not_verify": "what: where: cause",
-    "reverts_too_little": "revert left ['vllm/__init__.py']",
-    "reverts_too_much": f"revert left ['{INTERFACE}']",
-}
+def writes_and_says_nothing(store: SitePackages, overlays: Any, _engine: object) -> object:
+    spoil(store.tree.root)
+    return changing.apply(store, overlays)
 
 
-@pytest.mark.parametrize("fault", COMPLAINTS)
+def says_that_it_wrote(store: SitePackages, overlays: Any, _engine: object) -> object:
+    return changing.apply(store, overlays)[0], ("vllm/__init__.py",)
+
+
+def leaves_the_state(store: SitePackages, overlays: Any, _engine: object) -> object:
+    changeset, changed = changing.apply(store, overlays)
+    return type(changeset)(changeset.before, changeset.before, {}, ()), changed
+
+
+def spoils_what_it_applied(store: SitePackages, overlays: Any, _engine: object) -> object:
+    result = changing.apply(store, overlays)
+    if result[1]:
+        spoil(store.tree.root, INTERFACE)
+    return result
+
+
+def does_not_verify(*_: object, **__: object) -> Verified:
+    return Verified((), (Problem("what", "where", "cause"),))
+
+
+def reverts_too_little(store: SitePackages, installed: Any, _overlays: object, _engine: object) -> None:
+    changing.revert(store, installed, None)
+    spoil(store.tree.root)
+
+
+def reverts_too_much(store: SitePackages, installed: Any, _overlays: object, _engine: object) -> None:
+    changing.revert(store, installed, None)
+    (store.tree.root / INTERFACE).unlink()
+
+
+@pytest.mark.parametrize(
+    ("verb", "fault", "case", "complaint"),
+    [
+        ("apply", writes_and_says_nothing, MERGED, "it says that it wrote nothing, and it did"),
+        ("apply", says_that_it_wrote, MERGED, "merged, and yet it wrote ('vllm/__init__.py',)"),
+        ("apply", says_that_it_wrote, PENDING, "the second run wrote something"),
+        ("apply", leaves_the_state, PENDING, f"{HYBRID} is pending after it was applied"),
+        ("apply", spoils_what_it_applied, PENDING, "the second run wrote something"),
+        ("verify", does_not_verify, PENDING, "what: where: cause"),
+        ("revert", reverts_too_little, PENDING, "revert left ['vllm/__init__.py']"),
+        ("revert", reverts_too_much, PENDING, f"revert left ['{INTERFACE}']"),
+    ],
+)
 def test_faults_of_vpatch_fail_the_case(
-    slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    slim: Trees,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    fault: Callable[..., object],
+    case: Case,
+    complaint: str,
 ) -> None:
-    case = getattr(Faults, fault)(monkeypatch)
+    monkeypatch.setattr(testing, verb, fault)
 
     with pytest.raises(AssertionError) as failure:
         run(case, slim, tmp_path)
 
-    assert COMPLAINTS[fault] in str(failure.value)
+    assert complaint in str(failure.value)
 
 
 def test_without_hard_links(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

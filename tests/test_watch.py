@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from tests.conftest import Trees
 from tests.matrix.git_server import git
 from tests.needs import need
 from tests.paths import ROOT
-from tests.processes import UNWATCHED
-from tests.workflows import step, workflow
+from tests.workflows import bash, outputs, step, workflow
 
 OVERLAY, RELEASE = "turboquant-workspace", "0.20.2"
+deep = partial(pytest.param, marks=pytest.mark.deep)
 RUN = "https://github.example/vpatch/vpatch/actions/runs/1"
 
 
@@ -63,13 +62,6 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def bash(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", "-e", "-c", script]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **UNWATCHED, **environment}, capture_output=True, text=True, check=False
-    )
-
-
 def look(checkout: Path, ref: str, repository: str, *, only: str = "", overlays: Path | None = None) -> Looked:
     """Run the steps; `only` holds more options that save time, `overlays` is a folder to take overlays from."""
     for name in ("output", "summary"):
@@ -89,19 +81,7 @@ def look(checkout: Path, ref: str, repository: str, *, only: str = "", overlays:
     ran = bash(command.replace("vpatch matrix ", f"vpatch matrix {only} "), checkout, **environment)
     told = bash(step("watch", "look", "difference")["run"], checkout, **environment)
     summary = (checkout / "summary").read_text()
-    return Looked(ran.returncode, told.returncode, outputs((checkout / "output").read_text()), summary, ran.stderr)
-
-
-def outputs(text: str) -> dict[str, str]:
-    """Parse a step's outputs as the runner does."""
-    found, lines = {}, iter(text.splitlines())
-    for line in lines:
-        name, operator, end = line.partition("<<")
-        if operator and "=" not in name:
-            found[name] = "\n".join(itertools.takewhile(end.__ne__, lines))
-        else:
-            name, _, found[name] = line.partition("=")
-    return found
+    return Looked(ran.returncode, told.returncode, outputs(checkout / "output"), summary, ran.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +110,8 @@ def maimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("ref", "only"),
     [
         pytest.param("main", f"--overlay {OVERLAY}", id="main"),
-        pytest.param("main", "", id="all overlays", marks=pytest.mark.deep),
-        pytest.param("", f"--vllm {RELEASE}", id="releases", marks=pytest.mark.deep),  # from the real index
+        deep("main", "", id="all overlays"),
+        deep("", f"--vllm {RELEASE}", id="releases"),  # from the real index
     ],
 )
 def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str, only: str) -> None:
@@ -159,14 +139,7 @@ def test_a_planted_regression(checkout: Path, vllm: str, maimed: Path, ref: str,
 
 
 @pytest.mark.parametrize(
-    "ref",
-    [
-        "--upload-pack=touch done",
-        *(
-            pytest.param(ref, marks=pytest.mark.deep)
-            for ref in ("v0.20.1", '"; touch done; "', "$(touch done)", "`id`")
-        ),
-    ],
+    "ref", ["--upload-pack=touch done", *map(deep, ("v0.20.1", '"; touch done; "', "$(touch done)", "`id`"))]
 )
 def test_a_ref_by_hand(checkout: Path, vllm: str, ref: str) -> None:
     """A ref chosen by hand opens no issue; a value that is no ref is reported and never executed."""
@@ -199,7 +172,7 @@ def test_upstream_text_is_contained_and_cut(checkout: Path) -> None:
 
     ran = bash(step("watch", "look", "difference")["run"], checkout, **environment, **where)
 
-    found = outputs((checkout / "GITHUB_OUTPUT").read_text())
+    found = outputs(checkout / "GITHUB_OUTPUT")
     assert ran.returncode == 0, ran.stderr
     assert found.keys() == {"found", "title", "text"}
     assert found["found"] == "difference"

@@ -11,6 +11,12 @@ import pytest
 from tests.conftest import Trees
 
 
+def rewrite(file: Path, data: bytes) -> None:
+    """Write a file anew: the old one may be a hard link to the pristine release."""
+    file.unlink()
+    file.write_bytes(data)
+
+
 @pytest.fixture
 def tree(linked: Trees) -> Path:
     """A slim 0.20.2 for one test, made of hard links to the pristine release. Replace files; never write into them."""

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Process, Program, Trees, contents_of
+from tests.cli.conftest import rewrite
+from tests.conftest import Process, Program, Ran, Trees, environment, unchanged, untouched
 from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
-
-SHADOW = "import sys\nprint('hello from site')\n"
-
-
-def stats(tree: Path) -> dict[Path, tuple[int, int, int]]:
-    found = {path: path.lstat() for path in (tree, *tree.rglob("*"))}
-    return {path: (stat.st_ino, stat.st_mtime_ns, stat.st_mode) for path, stat in found.items()}
 
 
 @pytest.fixture
 def venv(tmp_path: Path, linked: Trees) -> Path:
-    """A virtual environment whose interpreter imports a tree by a .pth file."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    """A virtual environment whose interpreter imports a tree by a .pth file, and prints when it starts."""
+    packages = environment(tmp_path / "venv")
     (packages / "vllm.pth").write_text(f"{linked('0.20.2')}\n")
+    (packages / "sitecustomize.py").write_text("import sys\nprint('hello from site')\n")
     return tmp_path / "venv"
 
 
 def test_the_second_run_touches_nothing(vpatch: Program, tree: Path) -> None:
     first = vpatch("apply", tree, "--json")
-    before, inodes = contents_of(tree), stats(tree)
-
-    again = vpatch("apply", tree, "--json")
+    with untouched(tree):
+        again = vpatch("apply", tree, "--json")
 
     assert (first.code, again.code) == (0, 0)
     assert {COMPANION, CONFIG} < set(first.json["changed"])
     assert again.json["changed"] == []
     assert again.json["overlays"] == first.json["overlays"]
-    assert contents_of(tree) == before
-    assert stats(tree) == inodes
 
 
 def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) -> None:
@@ -55,19 +44,14 @@ def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) ->
     assert (again.code, again.json["changed"]) == (0, [])
 
 
-def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, linked: Trees) -> None:
-    tree = linked("0.20.2")
-
-    ran = vpatch("revert", tree, *ONLY)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"not applied: {tree}: there is nothing of {HYBRID} to take away\n"
+def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, tree: Path) -> None:
+    says = f"not applied: {tree}: there is nothing of {HYBRID} to take away\n"
+    assert vpatch("revert", tree, *ONLY) == Ran(1, "", says)
 
 
 def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Trees) -> None:
     vpatch("apply", tree, *ONLY)
-    shutil.copyfile(slim("0.20.2") / CONFIG, tree / "new")
-    (tree / "new").replace(tree / CONFIG)
+    rewrite(tree / CONFIG, (slim("0.20.2") / CONFIG).read_bytes())
     assert vpatch("status", tree, *ONLY, "--json").json["overlays"][0]["state"] == "pending"
 
     ran = vpatch("revert", tree, *ONLY)
@@ -80,20 +64,17 @@ def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Tre
 def test_revert_refuses_an_edited_file(vpatch: Program, tree: Path, only: tuple[str, ...]) -> None:
     vpatch("apply", tree)
     (tree / CONFIG).write_bytes((tree / CONFIG).read_bytes() + b"\nsomebody = 1\n")
-    before = contents_of(tree)
 
-    ran = vpatch("revert", tree, *only)
+    with unchanged(tree):
+        ran = vpatch("revert", tree, *only)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"edited after vpatch: {CONFIG}: ")
-    assert contents_of(tree) == before
 
 
 def test_another_interpreter(child: Process, venv: Path) -> None:
     """vpatch asks the interpreter where vLLM is; whatever the interpreter prints when it starts does no harm."""
     python, tree = venv / "bin/python", venv.parent / "linked"
-    (packages,) = venv.glob("lib/python3*/site-packages")
-    (packages / "sitecustomize.py").write_text(SHADOW)
 
     applied = child("apply", "--python", python, *ONLY, "--json")
     assert (applied.code, applied.json["tree"]) == (0, str(tree))
@@ -112,10 +93,7 @@ def test_revert_of_one_overlay_must_know_the_others(vpatch: Program, tree: Path)
     vpatch("apply", tree)
     data = (tree / CONFIG).read_bytes()
     (tree / CONFIG).write_bytes(data + b"somebody = 1  # vpatch: from-elsewhere\n")
-    before = contents_of(tree)
 
-    ran = vpatch("revert", tree, *ONLY)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed\n"
-    assert contents_of(tree) == before
+    says = f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed\n"
+    with unchanged(tree):
+        assert vpatch("revert", tree, *ONLY) == Ran(1, "", says)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import rewrite
 from tests.conftest import Program, Trees, contents_of
 from tests.hybrid import HYBRID, ONLY, UPSTREAMS
 
@@ -43,21 +44,14 @@ CASES = [
 
 @pytest.mark.parametrize(("spoil", "overlays"), CASES)
 def test_unusual_files_keep_everything_but_the_edits(
-    vpatch: Program,
-    tree: Path,
-    patched: Trees,
-    slim: Trees,
-    spoil: Callable[[bytes], bytes],
-    overlays: tuple[str, ...],
+    vpatch: Program, tree: Path, patched: Trees, slim: Trees, spoil: Callable[[bytes], bytes], overlays: tuple[str, ...]
 ) -> None:
     goal, only = patched("0.20.2", *overlays), [f"--overlay={name}" for name in overlays]
     sources = [file for file in contents_of(tree) if file.endswith(".py")]
     targets = [file for file in sources if (tree / file).read_bytes() != (goal / file).read_bytes()]
     assert set(UPSTREAMS) <= set(targets)
     for file in targets:
-        data = spoil((tree / file).read_bytes())
-        (tree / file).unlink()
-        (tree / file).write_bytes(data)
+        rewrite(tree / file, spoil((tree / file).read_bytes()))
     before = contents_of(tree)
 
     ran = vpatch("apply", tree, *only, "--json")
@@ -73,8 +67,7 @@ def test_unusual_files_keep_everything_but_the_edits(
     assert contents_of(tree) == before
 
 
-def test_a_tree_may_be_named_by_a_symlink(vpatch: Program, linked: Trees, slim: Trees) -> None:
-    tree = linked("0.20.2")
+def test_a_tree_may_be_named_by_a_symlink(vpatch: Program, tree: Path, slim: Trees) -> None:
     (tree.parent / "name").symlink_to(tree)
 
     ran = vpatch("apply", tree.parent / "name", "--json")

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.conftest import Ran, Trees, contents_of
+from tests.conftest import Ran, Trees, unchanged
 from tests.forks import output
 
 HEAD = """
@@ -78,10 +78,7 @@ def broken(tmp_path: Path) -> Broken:
 )
 def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
     for arguments in (("list",), ("status", pristine("0.20.2"))):
-        ran = broken(source, *arguments)
-
-        assert (ran.code, ran.out) == (1, "")
-        assert ran.err == f"cannot load overlays: broken: {cause}\n"
+        assert broken(source, *arguments) == Ran(1, "", f"cannot load overlays: broken: {cause}\n")
 
 
 @pytest.mark.parametrize(
@@ -92,41 +89,33 @@ def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, sourc
         ("ask", "overlay failed: broken: Custom raised ZeroDivisionError: a fault"),
     ],
 )
-def test_an_overlay_that_raises_while_it_is_used(broken: Broken, linked: Trees, place: str, line: str) -> None:
-    tree = linked("0.20.2")
-    before = contents_of(tree)
+def test_an_overlay_that_raises_while_it_is_used(broken: Broken, tree: Path, place: str, line: str) -> None:
     source = HEAD.format(**{**FINE, place: RAISES})
 
-    ran = broken(source, "apply", tree, *(() if place == "state" else ONLY))
-
-    assert (ran.code, ran.out, ran.err) == (1, "", line + "\n")
-    assert contents_of(tree) == before
+    with unchanged(tree):
+        assert broken(source, "apply", tree, *(() if place == "state" else ONLY)) == Ran(1, "", line + "\n")
     assert broken(source, "status", tree, *ONLY).code == 1  # it makes the edits in memory, too
 
 
-def test_an_edit_whose_postcondition_fails(broken: Broken, linked: Trees) -> None:
+def test_an_edit_whose_postcondition_fails(broken: Broken, tree: Path) -> None:
     """The overlay's postcondition fails after its edits: a bug, and nothing is written."""
-    tree = linked("0.20.2")
-    before = contents_of(tree)
-
-    ran = broken(HEAD.format(**FINE), "apply", tree, *ONLY)
+    with unchanged(tree):
+        ran = broken(HEAD.format(**FINE), "apply", tree, *ONLY)
 
     assert (ran.code, ran.out) == (3, "")
     assert "Traceback" in ran.err
     assert "broken" in ran.err
-    assert contents_of(tree) == before
 
 
 def test_an_edit_that_has_no_hash(broken: Broken, pristine: Trees) -> None:
     source = HEAD.format(**FINE).replace("reach = ()", "reach = ()\n    odd: list = field(default_factory=list)")
-    ran = broken(source.replace("import dataclass\n", "import dataclass, field\n"), "status", pristine("0.20.2"), *ONLY)
+    source = source.replace("import dataclass\n", "import dataclass, field\n")
 
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"{FAILED}TypeError: unhashable type: 'list'\n"
+    says = f"{FAILED}TypeError: unhashable type: 'list'\n"
+    assert broken(source, "status", pristine("0.20.2"), *ONLY) == Ran(1, "", says)
 
 
 def test_an_edit_that_ends_the_program(broken: Broken, pristine: Trees) -> None:
-    ran = broken(HEAD.format(**{**FINE, "state": "raise SystemExit(0)"}), "status", pristine("0.20.2"), *ONLY)
+    source = HEAD.format(**{**FINE, "state": "raise SystemExit(0)"})
 
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"{FAILED}SystemExit: 0\n"
+    assert broken(source, "status", pristine("0.20.2"), *ONLY) == Ran(1, "", f"{FAILED}SystemExit: 0\n")

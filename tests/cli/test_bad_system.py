@@ -20,13 +20,11 @@ from vpatch import api
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
-from tests.conftest import Program, Ran, Trees, contents_of
+from tests.conftest import Program, Ran, Trees, contents_of, unchanged
 from tests.forks import ended, output, start
 from tests.hybrid import COMPANION, HYBRID, INFO, ONLY, SPECULATION, UPSTREAMS, WRITTEN
 from tests.needs import root_only
-from tests.tree.conftest import mounted
-
-NOBODY = 65534
+from tests.tree.conftest import give_away, mounted
 
 # linux/capability.h: version 3, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH and FOWNER
 VERSION, BYPASSING = 0x20080522, 0b1111
@@ -49,23 +47,19 @@ def humbly(command: str, tree: Path) -> Ran:
 @pytest.fixture
 def given_away(copied: Path) -> Path:
     """A tree that belongs to another user."""
-    for path in (copied, *copied.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
+    give_away(copied)
     return copied
 
 
 @root_only
 def test_a_tree_of_another_user(given_away: Path) -> None:
     """Reading works; writing reports what was refused. vpatch tries instead of checking permissions in advance."""
-    before = contents_of(given_away)
-
-    looked, changed = humbly("status", given_away), humbly("apply", given_away)
+    with unchanged(given_away):
+        looked, changed = humbly("status", given_away), humbly("apply", given_away)
 
     assert (looked.code, looked.err) == (0, "")
     assert looked.out.startswith(f"{HYBRID}: pending")
-    assert (changed.code, changed.out) == (1, "")
-    assert changed.err == f"cannot write: {INFO}/vpatch: permission denied\n"
-    assert contents_of(given_away) == before
+    assert changed == Ran(1, "", f"cannot write: {INFO}/vpatch: permission denied\n")
 
 
 @pytest.mark.parametrize(
@@ -76,21 +70,15 @@ def test_a_tree_of_another_user(given_away: Path) -> None:
         (INFO, (f"{INFO}/vpatch",), "permission denied"),
     ],
 )
-def test_a_read_only_folder(linked: Trees, closed: str, named: tuple[str, ...], cause: str) -> None:
-    tree = linked("0.20.2")
-    before = contents_of(tree)
+def test_a_read_only_folder(tree: Path, closed: str, named: tuple[str, ...], cause: str) -> None:
     (tree / closed).chmod(0o555)
 
-    ran = humbly("apply", tree)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "".join(f"cannot write: {file}: {cause}\n" for file in named)
-    assert contents_of(tree) == before
+    with unchanged(tree):
+        assert humbly("apply", tree) == Ran(1, "", "".join(f"cannot write: {file}: {cause}\n" for file in named))
 
 
 @pytest.mark.parametrize("closed", ["vllm/platforms", "vllm", "."])
-def test_an_unreadable_folder(linked: Trees, closed: str) -> None:
-    tree = linked("0.20.2")
+def test_an_unreadable_folder(tree: Path, closed: str) -> None:
     (tree / closed).chmod(0)
 
     ran = humbly("status", tree)
@@ -113,20 +101,18 @@ def small(tmp_path: Path, slim: Trees) -> Iterator[Path]:
 
 @root_only
 def test_a_read_only_file_system(vpatch: Program, small: Path) -> None:
-    tree = small
-    before = contents_of(tree)
-    subprocess.run(["mount", "-o", "remount,ro", tree], check=True)
+    def remount(option: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{option}", small], check=True)
 
-    refused = vpatch("apply", tree, *ONLY)
-
-    assert (refused.code, refused.out) == (1, "")
-    assert refused.err == f"cannot write: {INFO}/vpatch: read-only file system\n"
-    assert vpatch("apply", "--check", tree, *ONLY).code == 1
-    assert contents_of(tree) == before
-    subprocess.run(["mount", "-o", "remount,rw", tree], check=True)
-    assert vpatch("apply", tree, *ONLY).code == 0
-    subprocess.run(["mount", "-o", "remount,ro", tree], check=True)
-    again = vpatch("apply", tree, *ONLY, "--json")
+    with unchanged(small):
+        remount("ro")
+        refused = Ran(1, "", f"cannot write: {INFO}/vpatch: read-only file system\n")
+        assert vpatch("apply", small, *ONLY) == refused
+        assert vpatch("apply", "--check", small, *ONLY).code == 1
+    remount("rw")
+    assert vpatch("apply", small, *ONLY).code == 0
+    remount("ro")
+    again = vpatch("apply", small, *ONLY, "--json")
     assert (again.code, again.json["changed"]) == (0, [])
 
 
@@ -152,29 +138,23 @@ def test_a_full_disk(vpatch: Program, small: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
-def test_another_vpatch_at_work(vpatch: Program, linked: Trees, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_another_vpatch_at_work(vpatch: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """The clock runs fast here; the real timeout is half a minute."""
-    tree = linked("0.20.2")
     if command == "revert":
         vpatch("apply", tree, *ONLY)
-    before = contents_of(tree)
     clock = itertools.count(step=10)
     fast = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
 
-    with lock(locate(tree)):
+    says = f"another vpatch is at work: {tree}: it did not end in 30 seconds\n"
+    with unchanged(tree), lock(locate(tree)):
         monkeypatch.setattr("vpatch.tree.guard.time", fast)
-        ran = vpatch(command, tree, *ONLY)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"another vpatch is at work: {tree}: it did not end in 30 seconds\n"
-    assert contents_of(tree) == before
+        assert vpatch(command, tree, *ONLY) == Ran(1, "", says)
     assert vpatch(command, tree, *ONLY).code == 0
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.deep)])
-def test_killed_at_any_moment(vpatch: Program, linked: Trees, patched: Trees, kills: int) -> None:
+def test_killed_at_any_moment(vpatch: Program, tree: Path, patched: Trees, kills: int) -> None:
     """The kill comes after a random part of the processor time of the run: while it plans or writes."""
-    tree = linked("0.20.2")
     before, goal = contents_of(tree), patched("0.20.2", HYBRID)
     both = {file: (before.get(file), (goal / file).read_bytes()) for file in (*UPSTREAMS, COMPANION)}
     whole = 60.0
@@ -204,9 +184,8 @@ def test_killed_at_any_moment(vpatch: Program, linked: Trees, patched: Trees, ki
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.deep)])
-def test_concurrent_runs(vpatch: Program, linked: Trees, tmp_path: Path, count: int) -> None:
+def test_concurrent_runs(vpatch: Program, tree: Path, tmp_path: Path, count: int) -> None:
     """One process does the work; the others wait for it and find it done."""
-    tree = linked("0.20.2")
     before = contents_of(tree)
     told = [tmp_path / f"told{n}" for n in range(count)]
     begin, write = os.pipe()

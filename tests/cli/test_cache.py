@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from vpatch.matrix.cache import WHEELS, Cache
 
 from tests.conftest import Program
+from tests.processes import printed
 
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
@@ -61,9 +60,7 @@ sys.argv = ["vpatch", "cache"]
 from vpatch.cli import main
 main()
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert ran.stdout == f"{cache.folder}: 0 files, 0.0 MB\n"
+    assert printed(code) == f"{cache.folder}: 0 files, 0.0 MB\n"
 
 
 def test_says_what_it_cannot_clear(vpatch: Program, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from vpatch.core.verdict import State
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
-from tests.conftest import Process, Program, Trees, contents_of
+from tests.conftest import Process, Program, Ran, Trees, contents_of, unchanged
 from tests.forks import CLOSED, ended, start
 from tests.hybrid import CHANGED, COMPANION, HYBRID, ONLY, UPSTREAMS, WRITTEN
 from tests.releases import FACTS, fact
@@ -138,7 +138,7 @@ def test_json_of_a_failure(vpatch: Program, tmp_path: Path, command: str) -> Non
 def test_json_of_states(vpatch: Program, tree: Path) -> None:
     """`apply` reports the states after the run, `apply --check` and `diff` those before it."""
 
-    default = [item.id for item in select(discover(), ()) if item.id in FACTS]
+    default = [item.id for item in select(discover()) if item.id in FACTS]
     before = {name: fact(name, "0.20.2") for name in default}
     after = {name: "applied" if state == "pending" else state for name, state in before.items()}
     assert before[HYBRID] == "pending"
@@ -155,13 +155,11 @@ def test_json_of_states(vpatch: Program, tree: Path) -> None:
 
 
 def test_check_writes_nothing(vpatch: Program, tree: Path) -> None:
-    before = contents_of(tree)
-
-    ran = vpatch("apply", "--check", tree, *ONLY)
+    with unchanged(tree):
+        ran = vpatch("apply", "--check", tree, *ONLY)
 
     assert (ran.code, ran.err) == (1, "")
     assert ran.out.startswith(f"{HYBRID}: pending: ")
-    assert contents_of(tree) == before
 
 
 def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
@@ -196,11 +194,11 @@ def test_help_of_the_program(vpatch: Program) -> None:
 
 
 def test_version_and_module(process: Process) -> None:
-    ran = process("--version")
+    says = f"vpatch {version('vpatch')}\n"
 
-    assert (ran.code, ran.out, ran.err) == (0, f"vpatch {version('vpatch')}\n", "")
+    assert process("--version") == Ran(0, says, "")
     script = subprocess.run([Path(sys.executable).with_name("vpatch"), "--version"], capture_output=True, check=True)
-    assert script.stdout.decode() == ran.out
+    assert script.stdout.decode() == says
 
 
 @pytest.mark.parametrize(
@@ -257,8 +255,7 @@ def test_interrupt(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "code", "state"),
-    [("0.18.0", 1, "not_applicable"), ("0.20.2", 0, "pending"), ("0.21.0", 0, "merged")],
+    ("version", "code", "state"), [("0.18.0", 1, "not_applicable"), ("0.20.2", 0, "pending"), ("0.21.0", 0, "merged")]
 )
 def test_a_named_overlay_must_apply(vpatch: Program, linked: Trees, version: str, code: int, state: str) -> None:
     """An overlay that does not apply is fine by default, and a failure if it was named."""

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Process, Program, Trees, contents_of
+from tests.cli.conftest import rewrite
+from tests.conftest import Process, Program, Trees, unchanged
 from tests.hybrid import COMPANION, CONFIG
 
 TOOLS = {"patch": ["patch", "-p1", "--quiet"], "git": ["git", "apply", "-p1"]}
 
 
-def unchanged(data: bytes) -> bytes:
+def plain(data: bytes) -> bytes:
     return data
 
 
@@ -24,23 +25,16 @@ def odd(data: bytes) -> bytes:
     return text.replace("\n", "\r\n").encode("latin-1", "replace")
 
 
-@pytest.mark.parametrize("spoil", [unchanged, odd])
+@pytest.mark.parametrize("spoil", [plain, odd])
 def test_the_diff_is_what_apply_does(
-    child: Process,
-    vpatch: Program,
-    tree: Path,
-    linked: Trees,
-    spoil: Callable[[bytes], bytes],
+    child: Process, vpatch: Program, tree: Path, linked: Trees, spoil: Callable[[bytes], bytes]
 ) -> None:
     copies = {tool: linked("0.20.2", tool) for tool in TOOLS}
     for root in (tree, *copies.values()):
-        data = spoil((root / CONFIG).read_bytes())
-        (root / CONFIG).unlink()
-        (root / CONFIG).write_bytes(data)
-    before = contents_of(tree)
-    ran = child("diff", tree)
+        rewrite(root / CONFIG, spoil((root / CONFIG).read_bytes()))
+    with unchanged(tree):
+        ran = child("diff", tree)
     assert (ran.code, ran.err) == (0, "")
-    assert contents_of(tree) == before
     assert f"--- /dev/null\n+++ b/{COMPANION}\n@@ -0,0 +1," in ran.out
 
     diff = ran.out.encode("utf-8", "surrogateescape")
@@ -68,8 +62,7 @@ def test_the_diff_in_json(vpatch: Program, slim: Trees) -> None:
 
 
 def test_no_diff_of_a_drifted_overlay(vpatch: Program, tree: Path) -> None:
-    (tree / CONFIG).unlink()
-    (tree / CONFIG).write_text("nothing = 0\n")
+    rewrite(tree / CONFIG, b"nothing = 0\n")
 
     ran = vpatch("diff", tree)
 

@@ -12,8 +12,10 @@ from vpatch.cli.output import Report, printable, show, tell
 from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 
+from tests.cli.conftest import rewrite
 from tests.cli.test_terminal import on_terminal
 from tests.conftest import Program
+from tests.hybrid import CONFIG, ONLY
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
 SEEN = r"a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
@@ -56,14 +58,12 @@ def test_json_keeps_the_exact_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_diff_is_exact_in_a_pipe_and_escaped_on_a_terminal(tree: Path, vpatch: Program) -> None:
-    file = tree / "vllm/model_executor/layers/quantization/turboquant/config.py"
-    data = file.read_bytes().replace(b"import math\n", b"import math  # \x1b[2J\n", 1)
+    data = (tree / CONFIG).read_bytes().replace(b"import math\n", b"import math  # \x1b[2J\n", 1)
     assert b"\x1b" in data
-    file.unlink()
-    file.write_bytes(data)
+    rewrite(tree / CONFIG, data)
 
     assert "\x1b[2J" in vpatch("diff", tree).out
-    seen = on_terminal("diff", tree, "--overlay", "turboquant-hybrid")
+    seen = on_terminal("diff", tree, *ONLY)
     assert "\x1b" not in seen
     assert r"import math  # \x1b[2J" in seen
 

@@ -17,7 +17,7 @@ from tests.releases import FACTS, RELEASES, fact, tiered
 
 Files = Mapping[str, bytes]
 
-DEFAULT = tuple(item.id for item in select(discover(), ()) if item.id in FACTS)
+DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
 
 
 def todo(release: str) -> tuple[str, ...]:

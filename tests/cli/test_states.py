@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Program, Trees
-from tests.hybrid import HYBRID
+from tests.hybrid import HYBRID, ONLY
 from tests.releases import FACTS, RELEASES, fact, pending, tiered
+from tests.tree.conftest import git
 
 
 def states(vpatch: Program, tree: Path) -> dict[str, str]:
@@ -24,7 +24,7 @@ def states(vpatch: Program, tree: Path) -> dict[str, str]:
 def test_pristine(vpatch: Program, slim: Trees, release: str) -> None:
     found = states(vpatch, slim(release))
 
-    ours = [item.id for item in select(discover(), ()) if item.id in FACTS]
+    ours = [item.id for item in select(discover()) if item.id in FACTS]
     assert {name: found[name] for name in ours} == {name: fact(name, release) for name in ours}
     assert not {"applied", "drifted", "conflict"} & set(found.values())
 
@@ -32,18 +32,22 @@ def test_pristine(vpatch: Program, slim: Trees, release: str) -> None:
 @pytest.fixture(params=tiered(pending(HYBRID)))
 def applied(request: pytest.FixtureRequest, vpatch: Program, linked: Trees) -> Path:
     tree = linked(request.param)
-    assert vpatch("apply", tree, "--overlay", HYBRID).code == 0
+    assert vpatch("apply", tree, *ONLY).code == 0
     return tree
 
 
-def test_patched_without_dist_info(vpatch: Program, applied: Path) -> None:
+@pytest.mark.parametrize("committed", [False, True])
+def test_patched_without_dist_info(vpatch: Program, applied: Path, *, committed: bool) -> None:
     (info,) = applied.glob("*.dist-info")
     shutil.rmtree(info)
+    if committed:
+        for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "patched"]):
+            git(applied, *command)
 
     assert states(vpatch, applied)[HYBRID] == "applied"
-    ran = vpatch("apply", applied, "--overlay", HYBRID, "--json")
+    ran = vpatch("apply", applied, *ONLY, "--json")
     assert (ran.code, ran.json["changed"]) == (0, [])
-    for only in ((), ("--overlay", HYBRID)):
+    for only in ((), ONLY):
         ran = vpatch("revert", applied, *only)
 
         assert (ran.code, ran.out) == (1, "")
@@ -52,18 +56,3 @@ def test_patched_without_dist_info(vpatch: Program, applied: Path) -> None:
         assert all(line.startswith("cannot revert: vllm/") for line in told)
         assert all(line.endswith("reinstall vLLM, or revert the commit that has it") for line in told)
         assert states(vpatch, applied)[HYBRID] == "applied"
-
-
-def test_patched_and_committed(vpatch: Program, applied: Path) -> None:
-    (info,) = applied.glob("*.dist-info")
-    shutil.rmtree(info)
-    git = ["git", "-C", str(applied), "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "gc.auto=0"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "patched"]):
-        subprocess.run([*git, *command], check=True)
-
-    assert states(vpatch, applied)[HYBRID] == "applied"
-    ran = vpatch("apply", applied, "--overlay", HYBRID, "--json")
-    assert (ran.code, ran.json["changed"]) == (0, [])
-    ran = vpatch("revert", applied)
-    assert ran.code == 1
-    assert "revert the commit that has it" in ran.err

@@ -153,8 +153,7 @@ for command in sys.argv[1:]:
 """
 
 
-def test_libcst_is_imported_only_to_parse(linked: Trees, slim: Trees) -> None:
-    tree = linked("0.20.2")
+def test_libcst_is_imported_only_to_parse(tree: Path, slim: Trees) -> None:
     assert api.apply(tree).changed
     lean = ("list", f"show {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert {tree}")
     commands = [*lean, f"status {slim('0.20.2')} --overlay {HYBRID}"]

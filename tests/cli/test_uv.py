@@ -35,10 +35,7 @@ def wheel_of(tree: Path, target: Path) -> Path:
 
 
 def test_the_cache_keeps_its_bytes(
-    vpatch: Program,
-    slim: Trees,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    vpatch: Program, slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # else nothing could be left of what `verify` imports
     environment, cache = tmp_path / "environment", tmp_path / "cache"

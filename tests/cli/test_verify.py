@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from vpatch import api
 from vpatch.core import nesting
 
-from tests.conftest import Process, Program, Trees
+from tests.conftest import Process, Program, Trees, environment
 from tests.hybrid import ARG_UTILS, ATTENTION, COMPANION, CONFIG, HYBRID, INFO, INTERFACE
 from tests.paths import CACHE
 
@@ -53,16 +52,13 @@ def remove(file: str) -> Callable[[Path], None]:
     return lambda tree: (tree / file).unlink()
 
 
-def untrue_record(tree: Path) -> None:
-    record = tree / INFO / "RECORD"
-    rows = record.read_text().splitlines(keepends=True)
-    record.write_text("".join(f"{COMPANION},sha256=xyz,1\n" if row.startswith(COMPANION) else row for row in rows))
+def companions_row(new: str) -> Callable[[Path], None]:
+    def harm(tree: Path) -> None:
+        record = tree / INFO / "RECORD"
+        rows = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(new if row.startswith(COMPANION) else row for row in rows))
 
-
-def forgotten_row(tree: Path) -> None:
-    record = tree / INFO / "RECORD"
-    rows = record.read_text().splitlines(keepends=True)
-    record.write_text("".join(row for row in rows if not row.startswith(COMPANION)))
+    return harm
 
 
 def stale_bytecode(tree: Path) -> None:
@@ -85,8 +81,8 @@ def half_reverted(tree: Path) -> None:
 
 HARM: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "edited": (add(INTERFACE, b"# edited by hand\n"), [f"RECORD is not true: {INTERFACE}: "]),
-    "untrue RECORD": (untrue_record, [f"RECORD is not true: {COMPANION}: "]),
-    "forgotten row": (forgotten_row, [f"not in RECORD: {COMPANION}: "]),
+    "untrue RECORD": (companions_row(f"{COMPANION},sha256=xyz,1\n"), [f"RECORD is not true: {COMPANION}: "]),
+    "forgotten row": (companions_row(""), [f"not in RECORD: {COMPANION}: "]),
     "no RECORD": (remove(f"{INFO}/RECORD"), ["no RECORD: "]),
     "stale bytecode": (stale_bytecode, [f"stale bytecode: {Path(CONFIG).parent}/__pycache__/config."]),
     "missing companion": (remove(COMPANION), ["not applied: ", f"missing file: {COMPANION}: "]),
@@ -150,96 +146,100 @@ def test_a_checkout_has_no_record(vpatch: Program, applied: Path) -> None:
     assert vpatch("verify", applied).code == 0
 
 
-class TestPython:
-    """Which files the interpreter would import."""
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """A folder that the interpreter searches before the tree."""
+    (tmp_path / "first").mkdir()
+    return tmp_path / "first"
 
-    @pytest.fixture
-    def python(self, applied: Path, tmp_path: Path) -> Path:
-        """An interpreter that imports the tree, and `first` before it."""
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-        (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
-        (tmp_path / "first").mkdir()
-        (packages / "paths.pth").write_text(f"{tmp_path / 'first'}\n{applied}\n")
-        return tmp_path / "venv/bin/python"
 
-    def test_the_interpreter_imports_exactly_these_files(self, vpatch: Program, applied: Path, python: Path) -> None:
-        for tree in ((applied,), ()):
-            assert vpatch("verify", *tree, "--python", python).code == 0
+@pytest.fixture
+def python(applied: Path, first: Path, tmp_path: Path) -> Path:
+    """An interpreter that imports the tree, and `first` before it."""
+    (environment(tmp_path / "venv") / "paths.pth").write_text(f"{first}\n{applied}\n")
+    return tmp_path / "venv/bin/python"
 
-    @pytest.mark.deep
-    def test_functions_are_compared_where_they_can_be_imported(self, process: Process, tmp_path: Path) -> None:
-        """The interpreter imports the real vLLM here, except `arg_utils`, whose dependencies its environment lacks."""
-        from tests.validation.cpu.environment import interpreter
 
-        python = interpreter("0.20.2")
-        complete = shutil.copytree(CACHE / "trees/0.20.2", tmp_path / "complete")
-        assert process("apply", complete, "--overlay", HYBRID).code == 0
-        environment = {"PYTHONPATH": f"{complete}:{tmp_path / 'first'}", "CUDA_VISIBLE_DEVICES": ""}
+def test_the_interpreter_imports_exactly_these_files(vpatch: Program, applied: Path, python: Path) -> None:
+    for tree in ((applied,), ()):
+        assert vpatch("verify", *tree, "--python", python).code == 0
 
-        ran = process("verify", complete, "--python", python, env=environment)
 
-        assert ran.code == 0, ran.err
-        notes = [line for line in ran.out.splitlines() if line.startswith("note: functions not compared: ")]
-        assert [note.split(": ")[2] for note in notes] == [ARG_UTILS, ATTENTION]
-        assert all(f"{python} cannot import it: " in note for note in notes)
+@pytest.mark.deep
+def test_functions_are_compared_where_they_can_be_imported(process: Process, tmp_path: Path, first: Path) -> None:
+    """The interpreter imports the real vLLM here, except `arg_utils`, whose dependencies its environment lacks."""
+    from tests.validation.cpu.environment import interpreter
 
-        (tmp_path / "first").mkdir()
-        (tmp_path / "first/sitecustomize.py").write_text(
-            "import sys\n"
-            "if sys.argv[1:] and '[[' in sys.argv[1]:\n"
-            "    from vllm.platforms.interface import Platform\n"
-            "    Platform._align_hybrid_block_size = classmethod(lambda cls, *args: None)\n"
-        )
-        ran = process("verify", complete, "--python", python, env=environment)
+    python = interpreter("0.20.2")
+    complete = shutil.copytree(CACHE / "trees/0.20.2", tmp_path / "complete")
+    assert process("apply", complete, "--overlay", HYBRID).code == 0
+    env = {"PYTHONPATH": f"{complete}:{first}", "CUDA_VISIBLE_DEVICES": ""}
 
-        assert ran.code == 1
-        there = f"{tmp_path}/first/sitecustomize.py:4 instead of the function in this file"
-        place = f"{INTERFACE} (Platform._align_hybrid_block_size)"
-        assert f"not what runs: {place}: {python} has {there}" in ran.err
+    ran = process("verify", complete, "--python", python, env=env)
 
-    def test_another_vllm_comes_first(self, vpatch: Program, applied: Path, python: Path, tmp_path: Path) -> None:
-        (tmp_path / "first/vllm").mkdir()
-        (tmp_path / "first/vllm/__init__.py").touch()
+    assert ran.code == 0, ran.err
+    notes = [line for line in ran.out.splitlines() if line.startswith("note: functions not compared: ")]
+    assert [note.split(": ")[2] for note in notes] == [ARG_UTILS, ATTENTION]
+    assert all(f"{python} cannot import it: " in note for note in notes)
 
-        ran = vpatch("verify", applied, "--python", python)
+    (first / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if sys.argv[1:] and '[[' in sys.argv[1]:\n"
+        "    from vllm.platforms.interface import Platform\n"
+        "    Platform._align_hybrid_block_size = classmethod(lambda cls, *args: None)\n"
+    )
+    ran = process("verify", complete, "--python", python, env=env)
 
-        assert ran.code == 1
-        told = f"not what is imported: {INTERFACE}: {python} would import no such module"
-        assert told in ran.err.splitlines()
+    assert ran.code == 1
+    there = f"{first}/sitecustomize.py:4 instead of the function in this file"
+    place = f"{INTERFACE} (Platform._align_hybrid_block_size)"
+    assert f"not what runs: {place}: {python} has {there}" in ran.err
 
-    def test_another_whole_vllm_comes_first(
-        self, vpatch: Program, applied: Path, python: Path, tmp_path: Path, patched: Trees
-    ) -> None:
-        (tmp_path / "first/vllm").symlink_to(patched("0.20.2", HYBRID) / "vllm")
 
-        ran = vpatch("verify", applied, "--python", python)
+def another_vllm(tree: Path, first: Path) -> None:
+    (first / "vllm").mkdir()
+    (first / "vllm/__init__.py").touch()
 
-        assert ran.code == 1
-        told = f"not what is imported: {INTERFACE}: {python} would import {tmp_path}/first/{INTERFACE}"
-        assert told in ran.err.splitlines()
 
-    def test_an_extension_module_comes_first(self, vpatch: Program, applied: Path, python: Path) -> None:
-        shadow = (applied / INTERFACE).with_suffix(".abi3.so")
-        shadow.touch()
+def another_whole_vllm(tree: Path, first: Path) -> None:
+    shutil.copytree(tree / "vllm", tree.parent / "whole")
+    (first / "vllm").symlink_to(tree.parent / "whole")
 
-        ran = vpatch("verify", applied, "--python", python)
 
-        assert ran.code == 1
-        assert f"{python} would import {shadow}" in ran.err
+def an_extension_module(tree: Path, first: Path) -> None:
+    (tree / INTERFACE).with_suffix(".abi3.so").touch()
 
-    def test_a_companion_that_the_interpreter_cannot_compile(
-        self, vpatch: Program, applied: Path, python: Path
-    ) -> None:
-        """A companion may need a newer Python than the interpreter; this one needs one that does not exist."""
-        (applied / COMPANION).write_bytes((applied / COMPANION).read_bytes() + b"\nreturn\n")
 
-        ran = vpatch("verify", applied, "--python", python)
+def a_companion_for_another_python(tree: Path, first: Path) -> None:
+    """Write what needs a newer Python than the interpreter, one that does not exist."""
+    add(COMPANION, b"\nreturn\n")(tree)
 
-        assert ran.code == 1
-        assert f"does not compile: {COMPANION}: {python}: " in ran.err
 
-    def test_no_interpreter(self, vpatch: Program, applied: Path, tmp_path: Path) -> None:
-        ran = vpatch("verify", applied, "--python", tmp_path / "none")
+ELSEWHERE: dict[Callable[[Path, Path], None], str] = {
+    another_vllm: f"not what is imported: {INTERFACE}: {{python}} would import no such module\n",
+    another_whole_vllm: f"not what is imported: {INTERFACE}: {{python}} would import {{first}}/{INTERFACE}\n",
+    an_extension_module: (
+        f"not what is imported: {INTERFACE}: {{python}} would import {{tree}}/{INTERFACE.removesuffix('.py')}.abi3.so\n"
+    ),
+    a_companion_for_another_python: f"does not compile: {COMPANION}: {{python}}: ",
+}
 
-        assert ran.code == 1
-        assert ran.err == f"cannot ask the interpreter: {tmp_path / 'none'}: no such file or directory\n"
+
+@pytest.mark.parametrize("harm", ELSEWHERE)
+def test_the_interpreter_imports_something_else(
+    vpatch: Program, applied: Path, python: Path, first: Path, harm: Callable[[Path, Path], None]
+) -> None:
+    harm(applied, first)
+
+    ran = vpatch("verify", applied, "--python", python)
+
+    assert ran.code == 1
+    line = ELSEWHERE[harm].format(python=python, first=first, tree=applied)
+    assert f"\n{line}" in f"\n{ran.err}"
+
+
+def test_no_interpreter(vpatch: Program, applied: Path, tmp_path: Path) -> None:
+    ran = vpatch("verify", applied, "--python", tmp_path / "none")
+
+    assert ran.code == 1
+    assert ran.err == f"cannot ask the interpreter: {tmp_path / 'none'}: no such file or directory\n"

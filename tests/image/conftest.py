@@ -10,15 +10,16 @@ from pathlib import Path
 import docker
 import pytest
 
+from tests.conftest import Program, Ran, Trees
 from tests.engines import engine_of
 from tests.image.servers import ENGINE, docker_engine, docker_registry
-from tests.image.standin import SITE, archive, imported, layered, python_root
+from tests.image.standin import BASE, SITE, archive, imported, layered, python_root
 from tests.needs import need
 
-BASE = "vllm/vllm-openai:v0.20.2"
 PYTHON = "try:python"
 
-Tar = Callable[..., Path]
+Small = Callable[..., str]
+Left = Callable[[], tuple[list[str], list[object]]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,12 +67,7 @@ def python(client: docker.DockerClient, interpreter: Path, tmp_path_factory: pyt
 
 
 @pytest.fixture(scope="session")
-def base(
-    client: docker.DockerClient,
-    python: str,
-    pristine: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> str:
+def base(client: docker.DockerClient, python: str, pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Make the stand-in for vllm/vllm-openai:v0.20.2; return its name."""
     tar = archive(tmp_path_factory.mktemp("base") / "base.tar", (pristine("0.20.2"), SITE))
     layered(client, tar, python, BASE)
@@ -87,7 +83,7 @@ def engine(engine_address: str, client: docker.DockerClient, monkeypatch: pytest
 
 
 @pytest.fixture
-def small(engine: docker.DockerClient, slim: Callable[[str], Path], tmp_path: Path) -> Callable[..., str]:
+def small(engine: docker.DockerClient, slim: Trees, tmp_path: Path) -> Small:
     """`small("try:two", ("0.20.2", "opt/venv/lib/python3.12/site-packages"))`: an image of a few files; returns its ID.
 
     It has no interpreter, so it can be read but not run, unless it is built on the image `below`.
@@ -106,7 +102,7 @@ def small(engine: docker.DockerClient, slim: Callable[[str], Path], tmp_path: Pa
 
 
 @pytest.fixture
-def left(engine: docker.DockerClient) -> Callable[[], tuple[list[str], list[object]]]:
+def left(engine: docker.DockerClient) -> Left:
     """Return what `docker ps -a` and `docker images -a` would show."""
 
     def look() -> tuple[list[str], list[object]]:
@@ -115,6 +111,20 @@ def left(engine: docker.DockerClient) -> Callable[[], tuple[list[str], list[obje
         return containers, list(images)
 
     return look
+
+
+@pytest.fixture
+def refused(vpatch: Program, left: Left) -> Program:
+    """`refused("build", ...)`: run the program, which must fail and leave nothing in the engine."""
+
+    def run(*arguments: str | Path) -> Ran:
+        before = left()
+        ran = vpatch(*arguments)
+        assert ran.code == 1
+        assert left() == before
+        return ran
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,13 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from vpatch.image.engine.containers import ScriptResult, ScriptRunner
+
+BASE = "vllm/vllm-openai:v0.20.2"
+ONE = ("--overlay", "turboquant-skip-list")
+"""The overlay of the fewest files, where any would do."""
 SITE = "usr/local/lib/python3.12/dist-packages"
 ENTRYPOINT = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
 CONFIG: Mapping[str, object] = {
@@ -24,15 +30,8 @@ import json, site, sys, sysconfig
 print(json.dumps([sys.executable, sys.prefix, sysconfig.get_path("stdlib"), site.getsitepackages()[0]]))
 """
 _LEFT_OUT = (
-    "test",
-    "tests",
-    "idlelib",
-    "tkinter",
-    "ensurepip",
-    "lib2to3",
-    "site-packages",
-    "dist-packages",
-    "config-*",
+    *("test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3"),
+    *("site-packages", "dist-packages", "config-*"),
 )
 # Half of the rest, which nothing runs that is not installed in the image: an engine reads an image several times.
 _UNUSED = (
@@ -126,3 +125,8 @@ def layered(client: object, tar: Path, below: str, name: str) -> str:
         return str(api.commit(container, *name.split(":"))["Id"])
     finally:
         api.remove_container(container)
+
+
+def run_in(client: Any, image: str, code: str, *arguments: str) -> ScriptResult:
+    """Run a script in a container of an image, as the tests of an image run."""
+    return ScriptRunner(client, image, "python3", "the-tests").run(code, arguments, seconds=60)

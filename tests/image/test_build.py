@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,28 @@ import docker
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.image.engine.build import build
-from vpatch.image.engine.containers import ScriptRunner
 from vpatch.image.order import Built, Order
 
-from tests.conftest import Process, Program, Ran
+from tests.conftest import Process, Program, Ran, Trees
 from tests.engines import engine_of
-from tests.image.conftest import BASE
-from tests.image.standin import CONFIG, ENTRYPOINT, SITE
+from tests.image.conftest import Left
+from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, run_in
 from tests.processes import UNWATCHED
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 INFO = f"{SITE}/vllm-0.20.2.dist-info"
-ONE = ("--overlay", "turboquant-skip-list", "--no-test")  # the one of the fewest files, where any would do
+ORDER = (*ONE, "--no-test")
 
 Members = dict[str, tuple[tarfile.TarInfo, bytes]]
 
 
 @pytest.fixture(scope="module")
-def changed(pristine: Callable[[str], Path]) -> dict[str, bytes]:
+def changed(pristine: Trees) -> dict[str, bytes]:
     """The files that the default overlays change in the release, computed outside the image."""
     tree = pristine("0.20.2")
     read = lambda file: (tree / file).read_bytes() if (tree / file).is_file() else None  # noqa: E731
-    return dict(engine_of(select(discover(), ())).plan(read).files)
+    return dict(engine_of(select(discover())).plan(read).files)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +61,11 @@ def once(engine_address: str, base: str) -> Built:
     """An image with one overlay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", engine_address)
-        return build(Order(base, tests=frozenset()), select(discover(), ONE[1:2]))
+        return build(Order(base, tests=frozenset()), select(discover(), ONE[1:]))
 
 
 def run(client: docker.DockerClient, image: str, code: str) -> str:
-    ran = ScriptRunner(client, image, "python3", "the-tests").run(code, seconds=60)
+    ran = run_in(client, image, code)
     assert ran.code == 0, ran.err
     return ran.out
 
@@ -167,7 +165,7 @@ def test_a_built_image_passes_its_tests_again(built: Ran, vpatch: Program) -> No
 
 def test_a_build_at_a_fixed_time_is_reproducible(vpatch: Program, monkeypatch: pytest.MonkeyPatch, once: Built) -> None:
     def build_again() -> dict[str, Any]:
-        return vpatch("build", "--base", BASE, *ONE, "--json").json
+        return vpatch("build", "--base", BASE, *ORDER, "--json").json
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     fixed = [build_again(), build_again()]
@@ -177,9 +175,9 @@ def test_a_build_at_a_fixed_time_is_reproducible(vpatch: Program, monkeypatch: p
     assert fixed[0]["layer"]["diff_id"] != once.layer.diff_id
 
 
-def test_a_patched_base_is_reported_as_nothing_to_do(once: Built, vpatch: Program, left: Callable[[], Any]) -> None:
+def test_a_patched_base_is_reported_as_nothing_to_do(once: Built, vpatch: Program, left: Left) -> None:
     before = left()
-    ran = vpatch("build", "--base", once.image, *ONE)
+    ran = vpatch("build", "--base", once.image, *ORDER)
 
     assert (ran.code, ran.out) == (0, f"{once.image}\n")
     assert "nothing to build" in ran.err
@@ -200,7 +198,7 @@ def test_one_overlay_then_another(vpatch: Program, engine: docker.DockerClient, 
 
 @pytest.mark.deep
 def test_a_tree_copied_from_the_image_works_with_every_command(
-    members: Members, vpatch: Program, linked: Callable[..., Path]
+    members: Members, vpatch: Program, linked: Trees
 ) -> None:
     tree = linked("0.20.2")
     for name, (member, data) in members.items():

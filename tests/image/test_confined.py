@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import docker
 import pytest
 from vpatch.image.engine import containers
-from vpatch.image.engine.containers import ScriptResult, ScriptRunner
-from vpatch.image.filesystem import Limits
+from vpatch.image.engine.containers import ScriptResult
 from vpatch.net.session import size
 
+from tests.conftest import Program, Trees
 from tests.image.registry.images import put_image, tar
-from tests.image.standin import SITE, archive, layered
+from tests.image.standin import SITE, archive, layered, run_in
+from tests.paths import ROOT
 
 LOOK = """
 import json, os, site, subprocess, sys, tempfile
@@ -55,10 +56,6 @@ try:
 except OSError as error:
     print(len(made), error.strerror)
 """
-
-
-Run = Callable[..., ScriptResult]
-
 WRITE = """
 import os, sys
 try:
@@ -67,21 +64,20 @@ except OSError as error:
     print(error.strerror, os.path.exists(sys.argv[2]))
 """
 
+Run = Callable[..., ScriptResult]
+
 
 @pytest.fixture(scope="module")
-def image(
-    client: docker.DockerClient, python: str, slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> str:
+def image(client: docker.DockerClient, python: str, slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image with an interpreter and vLLM."""
     tar = archive(tmp_path_factory.mktemp("confined") / "tar", (slim("0.20.2"), SITE))
     return layered(client, tar, python, "try:confined")
 
 
-def with_volumes(image: str, engine: docker.DockerClient, *paths: str) -> str:
-    """Make an image that declares volumes, as `VOLUME` in a Dockerfile does; return its ID."""
+def with_volume(image: str, engine: docker.DockerClient, path: str) -> str:
+    """Make an image that declares a volume, as `VOLUME` in a Dockerfile does; return its ID."""
     container = engine.api.create_container(image, ["true"])["Id"]
-    changes = "\n".join(f"VOLUME {path}" for path in paths)
-    made = str(engine.api.commit(container, "try", "volumes", changes=changes)["Id"])
+    made = str(engine.api.commit(container, "try", "volumes", changes=f"VOLUME {path}")["Id"])
     engine.api.remove_container(container, force=True)
     return made
 
@@ -92,7 +88,7 @@ def volumes(engine: docker.DockerClient) -> list[str]:
 
 @pytest.fixture
 def run(image: str, engine: docker.DockerClient) -> Run:
-    return lambda code, *more: ScriptRunner(engine, image, "python3", "the-tests").run(code, more, seconds=60)
+    return partial(run_in, engine, image)
 
 
 def test_confinement(run: Run) -> None:
@@ -127,9 +123,14 @@ def test_memory_has_a_limit_files_below_tmp_included(run: Run, monkeypatch: pyte
     assert (ran.code, ran.out) == (137, "")
 
 
-def test_files_below_tmp_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("volume", ["", "/tmp", "/var/../tmp/"])  # noqa: S108
+def test_files_below_tmp_have_a_limit(
+    image: str, engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
+) -> None:
+    """Also where the image declares a volume."""
     monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
-    ran = run("open('/tmp/x', 'wb').write(b'x' * (11 << 20))")
+    declaring = with_volume(image, engine, volume) if volume else image
+    ran = run_in(engine, declaring, "open('/tmp/x', 'wb').write(b'x' * (11 << 20))")
 
     assert ran.code == 1
     assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
@@ -138,30 +139,15 @@ def test_files_below_tmp_have_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("volume", ["/data", "/data/../data", "data", f"/{SITE}", "/tmp/x"])  # noqa: S108
 def test_volumes_of_an_image_are_read_only(image: str, engine: docker.DockerClient, volume: str) -> None:
     """An engine mounts a folder for each, with the image's content, writable without a limit."""
-    declaring = with_volumes(image, engine, volume)
+    declaring = with_volume(image, engine, volume)
     before = volumes(engine)
-    ran = ScriptRunner(engine, declaring, "python3", "the-tests").run(
-        WRITE, [volume, f"/{SITE}/vllm/__init__.py"], seconds=60
-    )
+    ran = run_in(engine, declaring, WRITE, volume, f"/{SITE}/vllm/__init__.py")
 
     assert (ran.code, ran.out, ran.err) == (0, "Read-only file system True\n", "")
     assert volumes(engine) == before
 
 
-@pytest.mark.parametrize("volume", ["/tmp", "/var/../tmp/"])  # noqa: S108
-def test_a_volume_at_tmp_has_the_limit(
-    image: str, engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, volume: str
-) -> None:
-    monkeypatch.setattr(containers, "SCRATCH", 10 << 20)
-    declaring = with_volumes(image, engine, volume)
-    ran = ScriptRunner(engine, declaring, "python3", "the-tests").run(
-        "open('/tmp/x', 'wb').write(b'x' * (11 << 20))", seconds=60
-    )
-
-    assert ran.err.endswith("OSError: [Errno 28] No space left on device\n")
-
-
-def test_volumes_that_do_not_match_the_schema(vpatch: Callable[..., Any], registry: str) -> None:
+def test_volumes_that_do_not_match_the_schema(vpatch: Program, registry: str) -> None:
     put_image(registry, "confined/volumes", "x", [tar(("a", b""))], settings={"config": {"Volumes": ["/data"]}})
     ran = vpatch("inspect", f"{registry}/confined/volumes:x")
 
@@ -179,29 +165,16 @@ def test_output_has_a_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_traceback_shows_the_script_alone(run: Run) -> None:
-    ran = run(
-        '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
-    )
+    code = '"""Doc."""\nfrom __future__ import annotations\nassert __name__ == "__main__"\nraise AssertionError("x")'
+    ran = run(code)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("Traceback (most recent call last):\n")
     assert ran.err.endswith('File "<string>", line 4, in <module>\nAssertionError: x\n')
 
 
-def test_a_large_file_in_an_engines_image(
-    vpatch: Callable[..., Any], small: Callable[..., str], engine: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small("try:large", ("0.20.2", SITE))
-    monkeypatch.setattr(Limits, "SOURCE", 3)
-    ran = vpatch("build", "--base", "try:large")
-
-    assert ran.code == 1
-    assert ran.err.startswith(f"too large: /{SITE}/vllm/")
-    assert ran.err.endswith(" bytes, and may have 3 bytes\n")
-
-
 def test_the_documents_state_the_limits() -> None:
-    text = (Path(__file__).parents[2] / "docs/images.md").read_text()
+    text = (ROOT / "docs/images.md").read_text()
 
     for limit in (containers.MEMORY, containers.SERVER_MEMORY, containers.SCRATCH, containers.LOG):
         assert size(limit) in text

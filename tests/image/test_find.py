@@ -75,31 +75,25 @@ def image(env: dict[str, str], workdir: str = "") -> Base:
 
 
 @pytest.mark.parametrize(
-    ("site", "python", "env"),
+    ("site", "python", "how"),
     [
         ("usr/local/lib/python3.12/dist-packages", "usr/bin/python3", {}),
         ("usr/local/lib/python3.12/site-packages", "usr/local/bin/python3", {}),
         ("usr/lib/python3/dist-packages", "usr/bin/python3", {}),
-        ("opt/venv/lib/python3.12/site-packages", "opt/venv/bin/python3", {"PATH": f"/opt/venv/bin:{PATH}"}),
-        ("opt/conda/lib/python3.11/site-packages", "opt/conda/bin/python", {"PATH": f"/opt/conda/bin:{PATH}"}),
+        ("opt/venv/lib/python3.12/site-packages", "opt/venv/bin/python3", {}),
+        ("opt/conda/lib/python3.11/site-packages", "opt/conda/bin/python", {}),
         ("srv/env/lib/python3.13/site-packages", "srv/env/bin/python3", {"PATH": f"/srv/env/bin:{PATH}"}),
         ("srv/env/lib/python3.13/site-packages", "usr/bin/python3", {"VIRTUAL_ENV": "/srv/env"}),
         ("workspace/vllm-source", "usr/bin/python3", {"PYTHONPATH": "/workspace/vllm-source"}),
+        ("workspace", "usr/bin/python3", {"workdir": "/workspace"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_layouts(tmp_path: Path, site: str, python: str, env: dict[str, str]) -> None:
+def test_layouts(tmp_path: Path, site: str, python: str, how: dict[str, str]) -> None:
     install(tmp_path, site)
     interpreter(tmp_path, python)
 
-    assert found(tmp_path, **env) == Vllm(site, "vllm-0.20.2.dist-info")
-
-
-def test_the_working_folder_counts(tmp_path: Path) -> None:
-    install(tmp_path, "workspace")
-    interpreter(tmp_path, "usr/bin/python3")
-
-    assert found(tmp_path, workdir="/workspace").root == "workspace"
+    assert found(tmp_path, **how) == Vllm(site, "vllm-0.20.2.dist-info")
 
 
 def test_an_image_without_a_path_has_the_default_one(tmp_path: Path) -> None:

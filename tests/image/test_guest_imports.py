@@ -6,17 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from vpatch.image import guest
 from vpatch.image.checks import Check, import_outcomes
 
+from tests.conftest import Trees
 from tests.releases import FACTS
 from tests.validation.cpu.environment import environ, interpreter
-
-Trees = Callable[..., Path]
 
 SCRIPT = Path(guest.__file__).read_text()
 NOISY = """

@@ -16,15 +16,16 @@ import pytest
 from vpatch.image.engine import containers
 from vpatch.image.engine.containers import NAME, REAPER
 
+from tests.image.conftest import Left
+from tests.image.standin import ONE
 from tests.processes import UNWATCHED
-
-Left = Callable[[], Any]
 
 # What the engine is asked while a build reads its base, and while it tests the new image.
 WHILE_READING, WHILE_TESTING = "create", "start"
-BUILD = (sys.executable, "-m", "vpatch", "build", "--overlay", "turboquant-skip-list", "--tag", "try:never", "--base")
+BUILD = (sys.executable, "-m", "vpatch", "build", *ONE, "--tag", "try:never", "--base")
 
 Events = Callable[..., Iterator[Any]]
+Begin = Callable[[str], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def events(engine: docker.DockerClient) -> Iterator[Events]:
 
 
 @pytest.fixture
-def under_way(events: Events, base: str) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def under_way(events: Events, base: str) -> Iterator[Begin]:
     """`under_way("start")`: begin a build, and return its process when the engine did that with a container."""
     with ExitStack() as started:
         environment = {**os.environ, **UNWATCHED}
@@ -64,7 +65,7 @@ def under_way(events: Events, base: str) -> Iterator[Callable[[str], subprocess.
     ("number", "event"),
     [(signal.SIGINT, WHILE_READING), pytest.param(signal.SIGTERM, WHILE_TESTING, marks=pytest.mark.deep)],
 )
-def test_interrupted(under_way: Callable[[str], Any], left: Left, event: str, number: int) -> None:
+def test_interrupted(under_way: Begin, left: Left, event: str, number: int) -> None:
     before = left()
     process = under_way(event)
     os.kill(process.pid, number)
@@ -76,9 +77,7 @@ def test_interrupted(under_way: Callable[[str], Any], left: Left, event: str, nu
 
 
 @pytest.mark.parametrize("event", [pytest.param(WHILE_READING, marks=pytest.mark.deep), WHILE_TESTING])
-def test_killed(
-    under_way: Callable[[str], Any], left: Left, events: Events, engine: docker.DockerClient, event: str
-) -> None:
+def test_killed(under_way: Begin, left: Left, events: Events, engine: docker.DockerClient, event: str) -> None:
     before = left()
     process = under_way(event)
     gone = events("destroy", "delete")
@@ -102,7 +101,7 @@ def reap(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
 def test_containers_are_removed_unless_the_run_is_done(
     engine: docker.DockerClient,
     base: str,
-    left: Callable[[], Any],
+    left: Left,
     monkeypatch: pytest.MonkeyPatch,
     told: str,
     left_over: bool,  # noqa: FBT001 - a parameter of the test

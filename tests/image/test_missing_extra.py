@@ -47,8 +47,7 @@ def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "spared"),
-    [(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")],
+    ("arguments", "spared"), [(ENGINE, "oras zstandard jsonschema elftools"), (REGISTRY, "docker elftools")]
 )
 def test_imports_only_what_is_needed(arguments: tuple[str, ...], spared: str) -> None:
     """Each import costs at least a tenth of a second."""

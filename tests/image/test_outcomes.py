@@ -23,10 +23,7 @@ FAILED = {
     ),
     "another error": (f"{FRAMES}ValueError: nothing\n", "ValueError: nothing"),
     "an error without a message": (f"{FRAMES}KeyboardInterrupt\n", "KeyboardInterrupt"),
-    "of one rank": (
-        "".join(f"[rank0]: {line}\n" for line in f"{FRAMES}AssertionError: wrong".splitlines()),
-        "wrong",
-    ),
+    "of one rank": ("".join(f"[rank0]: {line}\n" for line in f"{FRAMES}AssertionError: wrong".splitlines()), "wrong"),
     "the last of a chain": (
         f"{FRAMES}KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
         f"{FRAMES}AssertionError: wrong\n",

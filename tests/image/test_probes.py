@@ -10,12 +10,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests.conftest import Program
+from tests.conftest import Program, Trees
 from tests.image.standin import SITE, archive, imported, python_root
 from tests.validation.cpu.environment import interpreter as cpu_interpreter
 
 PACKAGES = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-SHARED = "opt/shared"
 LIBRARIES = ("libpthread.so.0", "librt.so.1", "libdl.so.2", "libutil.so.1", "libstdc++.so.6", "libgcc_s.so.1")
 
 # torchvision's compiled half wants the torch that it was built with.
@@ -27,9 +26,7 @@ for name in ("_meta_registrations", "_autograd_registrations"):
 
 
 @pytest.fixture
-def complete(
-    engine: docker.DockerClient, pristine: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Callable[[str], str]]:
+def complete(engine: docker.DockerClient, pristine: Trees, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """`complete("0.20.2")`: an image of that release with the packages of its CPU environment."""
     made: list[str] = []
 
@@ -39,13 +36,8 @@ def complete(
         shared = own / (own / "shared.pth").read_text().strip()
         (tmp_path / "custom").mkdir()
         (tmp_path / "custom/sitecustomize.py").write_text(CUSTOM)
-        parts = (
-            (tmp_path / "root", ""),
-            (shared.resolve(), PACKAGES),
-            (own, PACKAGES),
-            (tmp_path / "custom", PACKAGES),
-        )
-        tar = archive(tmp_path / "complete.tar", *parts, (pristine(release), SITE))
+        packages = ((folder, PACKAGES) for folder in (shared.resolve(), own, tmp_path / "custom"))
+        tar = archive(tmp_path / "complete.tar", (tmp_path / "root", ""), *packages, (pristine(release), SITE))
         made.append(f"try:complete-{release}")
         imported(engine, tar, made[-1])
         tar.unlink()

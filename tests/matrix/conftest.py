@@ -29,6 +29,13 @@ def release_of(cache: Cache | None, version: str = "1.0") -> Release:
     return release
 
 
+def flip(path: Path) -> None:
+    """Flip one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """The user's cache, empty."""

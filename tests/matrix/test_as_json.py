@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch.core.verdict import PartVerdict, State, Verdict
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Problem
 from vpatch.matrix.baseline import Change, Kind, from_objects
 from vpatch.matrix.rendering import markdown_changes
 from vpatch.matrix.verdicts import Cell, Matrix, Row, Tree, as_rows, parsed_version, read_rows
+
+from tests.failures import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,13 +49,8 @@ def test_there_and_back(tmp_path: Path) -> None:
 def test_a_row() -> None:
     first, *_, last = as_rows(Matrix((), ROWS))
 
-    assert [row["vllm"] for row in as_rows(Matrix((), ROWS))] == [
-        "0.20.2",
-        "0.20.2",
-        "main",
-        "0.20.2-3-g1234",
-        "0.21.0",
-    ]
+    names = [row["vllm"] for row in as_rows(Matrix((), ROWS))]
+    assert names == ["0.20.2", "0.20.2", "main", "0.20.2-3-g1234", "0.21.0"]
     assert list(first) == ["vllm", "name", "origin", "problems", "overlays"]
     assert list(first["overlays"][0]) == ["id", "state", "because", "parts", "problems"]
     assert first["overlays"][0]["state"] == "drifted"
@@ -75,6 +72,7 @@ def put(*path: str | int, to: object) -> Callable[[Any], object]:
 
 
 NUMBERS = itertools.count()
+CELL, IN_CELL = ("rows", 0, "overlays", 0), "rows[0]: overlays[0]: "
 
 
 @pytest.mark.parametrize(
@@ -89,36 +87,18 @@ NUMBERS = itertools.count()
         (put("rows", 1, "name", to=1), "rows[1]: name: 1 is no str"),
         (put("rows", 1, "name", to="0.20.2"), "rows: two are called 0.20.2"),
         (lambda body: body["rows"][0].pop("origin"), "rows[0]: origin: it is missing"),
-        (
-            put("rows", 0, "overlays", 0, "state", to="pending"),
-            "rows[0]: overlays[0]: state: it is not that of the parts of an-overlay",
-        ),
-        (
-            put("rows", 0, "overlays", 0, "parts", 1, "state", to="fine"),
-            "rows[0]: overlays[0]: parts[1]: state: there is none called fine",
-        ),
-        (
-            put("rows", 0, "overlays", 0, "parts", to=[]),
-            "rows[0]: overlays[0]: state: it is not that of the parts of an-overlay",
-        ),
-        (
-            put("rows", 0, "overlays", 0, "parts", 0, "files", to=[1]),
-            "rows[0]: overlays[0]: parts[0]: files[0]: 1 is no str",
-        ),
-        (
-            put("rows", 0, "overlays", 0, "problems", 0, "cause", to=[]),
-            "rows[0]: overlays[0]: problems[0]: cause: [] is no str",
-        ),
+        (put(*CELL, "state", to="pending"), f"{IN_CELL}state: it is not that of the parts of an-overlay"),
+        (put(*CELL, "parts", 1, "state", to="fine"), f"{IN_CELL}parts[1]: state: there is none called fine"),
+        (put(*CELL, "parts", to=[]), f"{IN_CELL}state: it is not that of the parts of an-overlay"),
+        (put(*CELL, "parts", 0, "files", to=[1]), f"{IN_CELL}parts[0]: files[0]: 1 is no str"),
+        (put(*CELL, "problems", 0, "cause", to=[]), f"{IN_CELL}problems[0]: cause: [] is no str"),
     ],
     ids=lambda value: str(next(NUMBERS)) if callable(value) else "",
 )
 def test_another_object(tmp_path: Path, change: Callable[[Any], object], cause: str) -> None:
     path = recorded(tmp_path / "baseline.json", change)
 
-    with pytest.raises(Failure) as caught:
-        read_rows(path)
-
-    assert str(caught.value) == f"not a baseline: {path}: {cause}"
+    assert str(problem_of(read_rows, path)) == f"not a baseline: {path}: {cause}"
 
 
 @pytest.mark.parametrize(
@@ -127,18 +107,17 @@ def test_another_object(tmp_path: Path, change: Callable[[Any], object], cause: 
 def test_no_json_object(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "baseline.json").write_bytes(data)
 
-    with pytest.raises(Failure) as caught:
-        read_rows(tmp_path / "baseline.json")
+    line = str(problem_of(read_rows, tmp_path / "baseline.json"))
 
-    assert str(caught.value).startswith(f"not a baseline: {tmp_path}/baseline.json: ")
-    assert "\n" not in str(caught.value)
+    assert line.startswith(f"not a baseline: {tmp_path}/baseline.json: ")
+    assert "\n" not in line
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match=r"^cannot read: .*/gone: no such file or directory$"):
-        read_rows(tmp_path / "gone")
-    with pytest.raises(Failure, match=r"^cannot read: .*: is a directory$"):
-        read_rows(tmp_path)
+    gone = tmp_path / "gone"
+
+    assert str(problem_of(read_rows, gone)) == f"cannot read: {gone}: no such file or directory"
+    assert str(problem_of(read_rows, tmp_path)) == f"cannot read: {tmp_path}: is a directory"
 
 
 CHANGES = (

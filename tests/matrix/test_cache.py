@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,25 +12,22 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Usage, folder
 
+from tests.failures import problem_of
+from tests.matrix.conftest import flip
 from tests.needs import root_only
+from tests.processes import printed
 
 # Without these capabilities root has the permissions of any other user, and still finds the interpreter.
 HUMBLE = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown") if os.getuid() == 0 else ()
 KEY = "1" * 64
 DATA = b"some bytes\n"
 HASH = hashlib.sha256(DATA).hexdigest()
+OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
 BAD = "f" * 64
 
 
 def files_in(top: Path) -> list[str]:
     return sorted(str(path.relative_to(top)) for path in top.rglob("*") if not path.is_dir() or path.is_symlink())
-
-
-def flip(path: Path) -> None:
-    """Flip one bit in the middle."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def empty(path: Path) -> None:
@@ -56,14 +51,13 @@ def test_gives_what_was_put(cache: Cache) -> None:
 
     assert cache.note(WHEELS, KEY, never) == {"a": ["ü", 1, None], "schema": 1}
     assert cache.note(LISTINGS, KEY, never) is None
-    assert files_in(cache.folder) == [f"objects/{HASH[:2]}/{HASH[2:]}", f"wheels/{KEY}"]
+    assert files_in(cache.folder) == [OBJECT, f"wheels/{KEY}"]
 
 
 @pytest.mark.parametrize("harm", [flip, empty, shorten])
 def test_a_damaged_object_is_reported_and_removed(cache: Cache, harm: Callable[[Path], None]) -> None:
     cache.put(DATA)
-    path = cache.folder / "objects" / HASH[:2] / HASH[2:]
-    harm(path)
+    harm(cache.folder / OBJECT)
 
     told: list[str] = []
     assert cache.get(HASH, lambda: told.append("damaged")) is None
@@ -116,14 +110,9 @@ def test_says_that_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "caches").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
 
-    with pytest.raises(Failure) as caught:
-        Cache.opened()
-
     where = tmp_path / "caches/vpatch"
-    assert str(caught.value) == f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
-
-
-OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
+    line = f"cannot write the cache: {where}: not a directory; use --no-cache to do without"
+    assert str(problem_of(Cache.opened)) == line
 
 
 @pytest.mark.parametrize(
@@ -132,10 +121,10 @@ OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
         ("new", 0o500, "opened()", "cannot write the cache: {folder}"),
         (OBJECT, 0o000, f"opened().get({HASH!r}, print)", f"cannot read the cache: {{folder}}/{OBJECT}"),
         (
-            f"objects/{BAD[:2]}",
+            "objects/ff",
             0o500,
             f"opened().get({BAD!r}, print)",
-            f"cannot write the cache: {{folder}}/objects/{BAD[:2]}/{BAD[2:]}",
+            f"cannot write the cache: {{folder}}/objects/ff/{BAD[2:]}",
         ),
         ("objects", 0o000, "opened().usage()", "cannot read the cache: {folder}/objects"),
         ("wheels", 0o400, "opened().clear()", f"cannot read the cache: {{folder}}/wheels/{KEY}"),
@@ -144,8 +133,8 @@ OBJECT = f"objects/{HASH[:2]}/{HASH[2:]}"
 def test_says_that_it_may_not_be_used(cache: Cache, closed: str, mode: int, call: str, line: str) -> None:
     cache.put(DATA)
     cache.put_note(WHEELS, KEY, {})
-    (cache.folder / "objects" / BAD[:2]).mkdir()
-    (cache.folder / "objects" / BAD[:2] / BAD[2:]).write_text("damaged")
+    (cache.folder / "objects/ff").mkdir()
+    (cache.folder / "objects/ff" / BAD[2:]).write_text("damaged")
     (cache.folder / closed).chmod(mode)
     code = f"""
 from vpatch.errors import Failure
@@ -155,10 +144,10 @@ try:
 except Failure as failure:
     print(failure)
 """
-    ran = subprocess.run([*HUMBLE, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = printed(code, wrapper=HUMBLE)
     (cache.folder / closed).chmod(0o700)
 
-    assert ran.stdout == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
+    assert told == f"{line.format(folder=cache.folder)}: permission denied; use --no-cache to do without\n"
 
 
 @root_only
@@ -175,9 +164,7 @@ try:
 except Failure as failure:
     print(failure)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert ran.stdout == "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache\n"
+    assert printed(code) == "no cache: ~/.cache: no home folder; set XDG_CACHE_HOME, or use --no-cache\n"
 
 
 def test_a_full_disk_leaves_nothing_half_written(cache: Cache) -> None:
@@ -193,9 +180,7 @@ except Failure as failure:
     print(failure)
 resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert ran.stdout == f"cannot write the cache: {cache.folder}: file too large; use --no-cache to do without\n"
+    assert printed(code) == f"cannot write the cache: {cache.folder}: file too large; use --no-cache to do without\n"
     assert files_in(cache.folder) == []
 
 
@@ -213,8 +198,7 @@ def test_runs_at_once_do_not_harm_each_other(cache: Cache) -> None:
                 except Failure as error:
                     wrong.append(error)
                 else:
-                    if found not in (None, data):
-                        wrong.append(found)
+                    wrong.extend({found} - {None, data})
 
     def clear() -> None:
         while not end.wait(0.01):

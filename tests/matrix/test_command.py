@@ -10,7 +10,8 @@ from vpatch.matrix.baseline import changes
 from vpatch.matrix.rendering import markdown
 from vpatch.matrix.verdicts import Matrix, read_rows
 
-from tests.readme import README, RECORD, fresh
+from tests.blocks import put
+from tests.readme import README, RECORD, STALE
 from tests.releases import FACTS, RELEASES, fact
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.deep  # it reads the real index; test_record.py reads what is recorded
 
-STALE = "run `python -m tests.readme`"
 OURS = tuple(item.id for item in discover() if item.id in FACTS)
 
 
@@ -95,7 +95,7 @@ def test_readme_and_the_record_are_as_the_releases_are(cold: Ran, tmp_path: Path
     rows = tuple(row for row in read_rows(tmp_path / "cold.json") if row.name in RELEASES)
     matrix = Matrix(discover(), rows)
 
-    assert README.read_text() == fresh(README.read_text(), "matrix", "\n".join([*markdown(matrix), ""])), STALE
+    assert README.read_text() == put(README.read_text(), "matrix", "\n".join([*markdown(matrix), ""])), STALE
     assert changes(read_rows(RECORD), matrix) == (), STALE
 
 

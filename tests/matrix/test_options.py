@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -17,7 +18,9 @@ from vpatch.core import catalogue
 from vpatch.matrix import run
 
 from tests.cli.test_terminal import on_terminal
-from tests.processes import PATIENCE, UNWATCHED
+from tests.conftest import contents_of
+from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
+from tests.processes import PATIENCE, UNWATCHED, printed
 from tests.releases import FACTS, FIRST, fact
 
 if TYPE_CHECKING:
@@ -25,10 +28,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Program, Trees
 
-HYBRID = "turboquant-hybrid"
-ONLY = ("--overlay", HYBRID)
-DEFAULT = tuple(item.id for item in catalogue.select(catalogue.discover(), ()) if item.id in FACTS)
-CONFIG = "vllm/model_executor/layers/quantization/turboquant/config.py"
+DEFAULT = tuple(item.id for item in catalogue.select(catalogue.discover()) if item.id in FACTS)
 
 
 def drifted(tree: Path) -> Path:
@@ -80,10 +80,8 @@ def test_a_row_that_cannot_be_read_does_not_hide_the_others(vpatch: Program, sli
     ran = vpatch("matrix", *rows, *ONLY, "--json")
     assert ran.code == 1
     assert [len(row["overlays"]) for row in ran.json["rows"]] == [0, 1, 0]
-    assert [problem["file"].partition(":")[0] for problem in ran.json["problems"]] == [
-        "no.whl",
-        str(tmp_path / "empty"),
-    ]
+    names = [problem["file"].partition(":")[0] for problem in ran.json["problems"]]
+    assert names == ["no.whl", str(tmp_path / "empty")]
     table = vpatch("matrix", *rows, *ONLY, "--markdown").out
     assert f"| {tmp_path / 'empty'} | **cannot be read**: " in table
     assert f"| {slim('0.20.2')} | pending |" in table
@@ -132,6 +130,14 @@ def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
     assert "overlay" in seen
     assert "vllm-project/vllm#39931" in seen
     assert "get_boundary_skip_layers" in seen
+
+
+def test_progress_on_a_terminal_and_results_in_a_file(slim: Trees, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        seen = on_terminal("matrix", "--tree", slim("0.21.0"), *ONLY, "--json", env=UNWATCHED, stdout=out.fileno())
+
+    assert "1 vLLMs" in seen
+    assert json.loads((tmp_path / "out").read_text())["command"] == "matrix"
 
 
 ENDLESS = """
@@ -209,6 +215,30 @@ def test_an_interrupt(running: Running, send: Callable[[int, int], None], number
     running.wait_for_the_end_of_all()
 
 
+SILENT = """
+import os, signal, threading
+from vpatch.matrix.run import run
+
+class Silent:
+    name = "silent"
+
+    def read(self, files):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+
+try:
+    run([Silent()], [], [], print)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.usefixtures("heeding_interrupts")
+def test_an_interrupt_while_a_server_is_silent() -> None:
+    """Nothing waits for the server's answer."""
+    assert printed(SILENT) == "interrupted\n"
+
+
 def test_a_process_that_is_killed(running: Running) -> None:
     os.kill(running.workers()[0], signal.SIGKILL)
     out, err = running.process.communicate(timeout=PATIENCE)
@@ -249,7 +279,7 @@ def test_a_tree_that_is_patched_in_part(vpatch: Program, linked: Trees) -> None:
 def test_a_tree_that_lost_a_companion_is_one_that_apply_heals(vpatch: Program, linked: Trees) -> None:
     tree = linked("0.20.2")
     assert vpatch("apply", tree, *ONLY).code == 0
-    (tree / "vllm/_vpatch/turboquant_hybrid.py").unlink()
+    (tree / COMPANION).unlink()
 
     ran = vpatch("matrix", "--tree", tree, *ONLY, "--json")
     assert (ran.code, ran.json["problems"]) == (0, [])
@@ -266,7 +296,7 @@ def test_rows_of_one_name(vpatch: Program, slim: Trees) -> None:
 
 def test_nothing_is_written_into_a_tree(vpatch: Program, slim: Trees, tmp_path: Path) -> None:
     copy = shutil.copytree(slim("0.20.2"), tmp_path / "copy")
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    before = contents_of(copy)
 
     assert vpatch("matrix", "--tree", copy, *ONLY).code == 0
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert contents_of(copy) == before

@@ -6,10 +6,10 @@ from vpatch.core.catalogue import discover
 from vpatch.matrix.rendering import markdown
 from vpatch.matrix.verdicts import Matrix, read_rows
 
-from tests.readme import README, RECORD, fresh
+from tests.blocks import put
+from tests.readme import README, RECORD, STALE
 from tests.releases import FACTS, RELEASES, fact
 
-STALE = "run `python -m tests.readme`"
 ROWS = read_rows(RECORD)
 
 
@@ -26,4 +26,4 @@ def test_the_record_is_what_the_facts_say() -> None:
 def test_readmes_table_is_the_record() -> None:
     table = "\n".join([*markdown(Matrix(discover(), ROWS)), ""])
 
-    assert README.read_text() == fresh(README.read_text(), "matrix", table), STALE
+    assert README.read_text() == put(README.read_text(), "matrix", table), STALE

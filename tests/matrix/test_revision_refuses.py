@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.matrix import trees
 from vpatch.matrix.trees import Revision, shown
 
+from tests.failures import problem_of
 from tests.matrix.git_server import Served, git, serving
 from tests.processes import PATIENCE, ending, processes
 
@@ -55,9 +55,7 @@ def server(tmp_path: Path) -> Iterator[Served]:
 
 
 def refused(address: object, rev: str = "main") -> str:
-    with pytest.raises(Failure) as caught:
-        Revision(str(address), rev).read(FILES)
-    return str(caught.value)
+    return str(problem_of(Revision(str(address), rev).read, FILES))
 
 
 @pytest.mark.parametrize("kind", ["folder", "url"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["names_of_fragments"]
 
-SOURCE = "def f():\n    a(b(1), 2)\n    c()\n"
+SOURCE, PATCHED = "def f():\n    a(b(1), 2)\n    c()\n", "def f():\n    a(x, 2)  # vpatch: {}\n    c()\n"
 GOOD = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), name="good")
 RIVAL = overlay(ReplaceExpr(FILE, "f", "a(b(1), 2)", "y"), name="rival")
 OTHER = overlay(InsertAfter(FILE, "f", "c()", "z()"), name="other")
 LOST = overlay(ReplaceExpr(FILE, "f", "nowhere()", "x"), name="lost")
 BROKEN = overlay(AddFile("vllm/_vpatch/x.py", "def\n"), name="broken")
+BOTH = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), InsertAfter(FILE, "f", "c()", "z()"), name="both")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Odd:
         files.put(FILE, b"other = 1\n")
 
 
+ODD, RAISING = overlay(Odd(), name="odd"), overlay(Odd(raises=True), name="odd")
+
+
 def one(item: Catalogued, files: Files | None = None) -> Cell:
     return try_one((files or module(SOURCE)).get, item, Engine([item]))
 
@@ -59,51 +64,41 @@ def together(*items: Catalogued) -> Together:
     return try_together(module(SOURCE).get, items, Engine(items))
 
 
-def test_an_overlay_that_does_what_it_promises() -> None:
-    cell = one(GOOD)
-
-    assert (cell.verdict.id, cell.verdict.state, cell.problems) == ("good", State.PENDING, ())
-    assert cell.verdict.parts[0].shape == "1.0"
-
-
-def test_the_tree_is_as_it_was() -> None:
-    files = dict(module(SOURCE))
-    one(GOOD, files)
-
-    assert files == module(SOURCE)
-
-
-def test_an_overlay_that_drifted() -> None:
-    cell = one(LOST)
-
-    assert cell.verdict.state is State.DRIFTED
-    assert cell.problems == cell.verdict.problems
-    assert "nowhere()" in str(cell.problems[0])
-
-
-def test_code_that_does_not_compile() -> None:
-    cell = one(BROKEN)
-
-    assert cell.verdict.state is State.PENDING
-    assert [str(problem).partition(" (")[0] for problem in cell.problems] == [
-        "does not compile: vllm/_vpatch/x.py: invalid syntax"
-    ]
+CELLS = {
+    "it does what it promises": (GOOD, SOURCE, State.PENDING, ""),
+    "it drifted": (LOST, SOURCE, State.DRIFTED, r"drifted: .*nowhere\(\).*"),
+    "its code does not compile": (
+        BROKEN,
+        SOURCE,
+        State.PENDING,
+        r"does not compile: vllm/_vpatch/x\.py: invalid syntax( \(.*)?",
+    ),
+    "it never finds what it made": (ODD, SOURCE, State.PENDING, "overlay failed: .*not applied.*"),
+    "it raises": (
+        RAISING,
+        SOURCE,
+        State.DRIFTED,
+        f"overlay failed: odd: {FILE}: Odd raised ZeroDivisionError: no such thing",
+    ),
+    "half of it is there": (BOTH, PATCHED.format("both"), State.PENDING, ""),
+    "it is there": (GOOD, PATCHED.format("good"), State.APPLIED, ""),
+}
 
 
-def test_an_edit_that_never_finds_what_it_made() -> None:
-    cell = one(overlay(Odd(), name="odd"))
+@pytest.mark.parametrize(("item", "source", "state", "told"), CELLS.values(), ids=CELLS)
+def test_a_cell(item: Catalogued, source: str, state: State, told: str) -> None:
+    """The tree is as it was, and a cell has at most one problem, of one line."""
+    files = dict(module(source))
+    cell = one(item, files)
 
-    assert cell.verdict.state is State.PENDING
-    assert [problem.what for problem in cell.problems] == ["overlay failed"]
-    assert "not applied" in str(cell.problems[0])
+    assert (cell.verdict.id, cell.verdict.state) == (item.id, state)
+    assert re.fullmatch(told, "\n".join(map(str, cell.problems)))
+    assert files == module(source)
 
 
-def test_an_edit_that_raises() -> None:
-    cell = one(overlay(Odd(raises=True), name="odd"))
-
-    assert cell.verdict.state is State.DRIFTED
-    (problem,) = cell.problems
-    assert str(problem) == f"overlay failed: odd: {FILE}: Odd raised ZeroDivisionError: no such thing"
+def test_a_cell_has_the_shape_and_the_problems_of_its_verdict() -> None:
+    assert one(GOOD).verdict.parts[0].shape == "1.0"
+    assert one(LOST).problems == one(LOST).verdict.problems
 
 
 def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,20 +125,6 @@ def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"not reversible: {FILE}: it stays changed" in map(str, one(GOOD).problems)
 
 
-def test_a_tree_that_is_half_patched_is_healed() -> None:
-    both = overlay(ReplaceExpr(FILE, "f", "b(1)", "x"), InsertAfter(FILE, "f", "c()", "z()"), name="both")
-    half = module("def f():\n    a(x, 2)  # vpatch: both\n    c()\n")
-    cell = one(both, half)
-
-    assert (cell.verdict.state, cell.problems) == (State.PENDING, ())
-
-
-def test_a_tree_that_is_patched() -> None:
-    cell = one(GOOD, module("def f():\n    a(x, 2)  # vpatch: good\n    c()\n"))
-
-    assert (cell.verdict.state, cell.problems) == (State.APPLIED, ())
-
-
 def test_overlays_that_get_along() -> None:
     assert together(GOOD, OTHER) == Together({}, ())
 
@@ -151,20 +132,16 @@ def test_overlays_that_get_along() -> None:
 def test_overlays_that_want_the_same_code() -> None:
     found = together(GOOD, OTHER, RIVAL)
 
-    assert {name: verdict.state for name, verdict in found.clashes.items()} == {
-        "good": State.CONFLICT,
-        "rival": State.CONFLICT,
-    }
+    states = {name: verdict.state for name, verdict in found.clashes.items()}
+    assert states == {"good": State.CONFLICT, "rival": State.CONFLICT}
     assert found.problems == ()
 
 
 def test_a_conflict_is_reported_although_another_overlay_raises() -> None:
-    found = together(GOOD, overlay(Odd(raises=True), name="odd"), RIVAL)
-
-    assert found.clashes.keys() == {"good", "rival"}
+    assert together(GOOD, RAISING, RIVAL).clashes.keys() == {"good", "rival"}
 
 
-@pytest.mark.parametrize("bad", [LOST, BROKEN, overlay(Odd(raises=True), name="odd"), overlay(Odd(), name="odd")])
+@pytest.mark.parametrize("bad", [LOST, BROKEN, RAISING, ODD])
 def test_a_problem_of_one_overlay_is_not_one_of_all(bad: Catalogued) -> None:
     assert together(GOOD, bad, OTHER) == Together({}, ())
 
@@ -200,9 +177,8 @@ def files(trees: Trees, release: str) -> dict[str, bytes]:
 def test_the_overlays_that_are_asked_for_are_tried(slim: Trees) -> None:
     cells, both = work(files(slim, "0.20.2"), IDS, IDS[:2], IDS)
 
-    assert {name: cell.verdict.state for name, cell in cells.items()} == {
-        name: fact(name, "0.20.2") for name in IDS[:2]
-    }
+    states = {name: cell.verdict.state for name, cell in cells.items()}
+    assert states == {name: fact(name, "0.20.2") for name in IDS[:2]}
     assert both == Together({}, ())
 
 

@@ -33,6 +33,7 @@ from vpatch.core.workspace import Workspace
 
 from tests.overlays import overrides
 from tests.overlays.meaning import Key, meanings, worse
+from tests.overlays.mutations import compiles
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
 
@@ -107,7 +108,7 @@ class File:
     def fits(self, override: Override) -> bool:
         """Whether an override compiles and, if harmless, leaves alone the functions that edits match as a whole."""
         whole = [edit.scope for edit, _ in self.found if isinstance(edit, ReplaceFunction)]
-        if not _compiles(override.text):
+        if not compiles(override.text):
             return False
         if override.harmful or not whole:
             return True
@@ -134,7 +135,7 @@ class File:
             plain = (f"vp_{variable.name}", f"{variable.name}_", f"_{variable.name}")
             new = rng.choice(hidden) if hidden and rng.random() < 0.1 else rng.choice(plain)
             text = renamed(self.text, self.variables[variable], new)
-            if _compiles(text):
+            if compiles(text):
                 return variable, text
 
 
@@ -146,14 +147,6 @@ def _follows(path: Steps, others: Collection[Steps]) -> bool:
     """Whether the statement before the one at `path` is among `others`."""
     *above, (block, index) = path
     return (*above, (block, index - 1)) in others
-
-
-def _compiles(text: str) -> bool:
-    try:
-        compile(text, "mutant", "exec", dont_inherit=True)
-    except SyntaxError:
-        return False
-    return True
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from tests.overlays.mutations import blocks
+from tests.overlays.mutations import blocks, span
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Key = tuple[str, str]
@@ -42,7 +42,7 @@ def meanings(before: str, after: str) -> Mapping[Key, str]:
             mine = known[_rendered(stmt)] <= 0
             known[_rendered(stmt)] -= 1
             (ours if mine else theirs).append(stmt)
-        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, _first(function))]
+        symbols = tables.get((function.name, function.lineno)) or tables[(function.name, span(function)[0] + 1)]
         stored = {n.id for s in theirs for n in _names(s) if not isinstance(n.ctx, ast.Load)}
         read = {n.id for s in theirs for n in _names(s) if isinstance(n.ctx, ast.Load)}
         written = {n.id for s in ours for n in _names(s) if not isinstance(n.ctx, ast.Load)}
@@ -147,7 +147,3 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     for child in table.get_children():
         yield child
         yield from _tables(child)
-
-
-def _first(function: Function) -> int:
-    return min([function.lineno, *(d.lineno for d in function.decorator_list)])

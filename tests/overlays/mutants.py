@@ -23,6 +23,7 @@ from tests.overlays.mutations import (
     WRAPPERS,
     Place,
     Steps,
+    compiles,
     definitions,
     follow,
     header,
@@ -201,7 +202,7 @@ class Mutator:
         """Make one mutant; None if it is not valid Python, changes nothing or has no counterpart."""
         fate = self.fate(kind, place, path)
         text = mutated(self.pristine, kind, place, path, how)
-        if fate == "undefined" or text in {None, self.pristine} or not _compiles(text):
+        if fate == "undefined" or text in {None, self.pristine} or not compiles(text):
             return None
         other = ""
         if fate != "drifted":
@@ -224,14 +225,6 @@ class Mutator:
         """Return the expected outcome of a mutation."""
         fates = {region.fate(kind, place, path) for region in self.regions}
         return next((fate for fate in ("undefined", "drifted", "moved", "leaned") if fate in fates), "equal")
-
-
-def _compiles(text: str | None) -> bool:
-    try:
-        compile(text or "", "mutant", "exec", dont_inherit=True)
-    except SyntaxError:
-        return False
-    return True
 
 
 def mutants(mutator: Mutator, count: int, each: int, seed: int) -> list[Mutant]:

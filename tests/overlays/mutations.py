@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 BLOCKS = ("body", "orelse", "finalbody")
-WRAPPERS = {
-    "if": ("if True:", ""),
-    "with": ("with vp_context:", ""),
-    "try": ("try:", "finally:\n{indent}    pass\n"),
-}
+WRAPPERS = {"if": ("if True:", ""), "with": ("with vp_context:", ""), "try": ("try:", "finally:\n{indent}    pass\n")}
 
 Steps = tuple[tuple[str, int], ...]
 
@@ -97,6 +93,15 @@ def _alike(a: ast.stmt, b: ast.stmt) -> bool:
     return type(a) is type(b) and heads[0] == heads[1] and any(heads[0])
 
 
+def compiles(text: str | None) -> bool:
+    """Whether a module is valid Python."""
+    try:
+        compile(text or "", "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
 def definitions(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
@@ -138,11 +143,15 @@ def reorder(text: str, place: Place, _: str) -> str:
 
 
 def wrap(text: str, place: Place, how: str) -> str:
-    first, last = span(place.node)
-    lines, indent = text.splitlines(keepends=True), " " * place.node.col_offset
-    head, tail = WRAPPERS[how]
-    strings = [n for n in ast.walk(place.node) if isinstance(n, ast.Constant | ast.JoinedStr)]
-    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}  # strings keep their text
+    return indented(text, place.node, *WRAPPERS[how])
+
+
+def indented(text: str, node: ast.stmt, head: str, tail: str = "") -> str:
+    """Put a statement under a header, and `tail` after it; lines inside strings keep their indentation."""
+    first, last = span(node)
+    lines, indent = text.splitlines(keepends=True), " " * node.col_offset
+    strings = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr)]
+    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}
     inner = [
         f"    {lines[row]}" if lines[row].strip() and row not in kept else lines[row] for row in range(first, last)
     ]

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.overlays.mutations import indented, span
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -61,8 +63,8 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
     )
     yield made("deleted", f"{text}\ndel {name}\n")
     yield made("assigned", f"{text}\n{name} = vp_other\n")
-    yield made("dead-if", _indented(text, node, "if False:"))
-    yield made("typing-only", _indented(text, node, "if TYPE_CHECKING:"))
+    yield made("dead-if", indented(text, node, "if False:"))
+    yield made("typing-only", indented(text, node, "if TYPE_CHECKING:"))
     yield made("another-assigned", f"{text}\n{name}_vp = vp_other\n", harmful=False)
     yield made(
         "another-definition",
@@ -85,9 +87,9 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
                 yield made("on-the-class", _before(text, method.body[-1], f"type(self).{last} = vp_other"))
                 break
     if isinstance(node, Function):
-        yield made("decorated", _above(text, node, "@vp_wrapper"))
+        yield made("decorated", _before(text, node, "@vp_wrapper"))
         first = next(stmt for stmt in ast.parse(text).body if isinstance(stmt, ast.Import))
-        kept = _before(_above(text, node, "@functools.cache"), first, "import functools")
+        kept = _before(_before(text, node, "@functools.cache"), first, "import functools")
         yield made("decorated-and-kept", kept, harmful=False)
 
 
@@ -127,22 +129,5 @@ def _after(text: str, line: int, code: str) -> str:
 
 
 def _before(text: str, stmt: ast.stmt, code: str) -> str:
-    first = min([stmt.lineno, *(d.lineno for d in getattr(stmt, "decorator_list", ()))])
-    return _after(text, first - 1, f"{' ' * stmt.col_offset}{code}\n")
-
-
-def _above(text: str, node: Function, decorator: str) -> str:
-    return _before(text, node, decorator)
-
-
-def _indented(text: str, node: ast.stmt, head: str) -> str:
-    """Put a definition under a header; lines inside multi-line strings keep their indentation."""
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
-    last, indent = node.end_lineno or first, " " * node.col_offset
-    strings = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr)]
-    kept = {row for n in strings for row in range(n.lineno, n.end_lineno or 0)}
-    lines = text.splitlines(keepends=True)
-    inner = [
-        f"    {lines[row]}" if lines[row].strip() and row not in kept else lines[row] for row in range(first, last)
-    ]
-    return "".join([*lines[:first], f"{indent}{head}\n", *inner, *lines[last:]])
+    first, _ = span(stmt)
+    return _after(text, first, f"{' ' * stmt.col_offset}{code}\n")

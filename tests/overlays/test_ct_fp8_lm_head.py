@@ -11,6 +11,7 @@ from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
+from tests.overlays.tables import drifted
 from tests.releases import RELEASES, cases, tiered
 
 LAYERS = "vllm/model_executor/layers/"
@@ -42,11 +43,8 @@ PENDING: dict[str, set[str]] = {
 
 NO_QUANT_CONFIG = "config.hidden_size,\n            prefix=maybe_prefix("
 OTHER_CONFIG = "config.hidden_size,\n            quant_config=None,\n            prefix=maybe_prefix("
-
-
-def drifted(release: str, file: str, old: str, new: str, says: str) -> Case:
-    return Case(release, State.DRIFTED, replace={file: (old, new)}, says=says)
-
+SHARES = "self.model.lm_head.weight.cpu()"
+TIES = "if config.tie_word_embeddings"
 
 CASES = (
     *(Case(release, State.PENDING) for release in PENDING),
@@ -57,53 +55,49 @@ CASES = (
         replace={QWEN3_5: ("quant_config=self.quant_config,\n                    prefix=m", "prefix=m")},
         says="qwen3.5: upstream's code is as in 0.18; 1 of 2 changes to make",
     ),
-    drifted(
-        "0.20.2", CT, "isinstance(layer, ParallelLMHead)", "isinstance(layer, VocabParallelEmbedding)", "not as in"
+    *drifted("0.20.2", CT, ("(layer, ParallelLMHead)", "(layer, VocabParallelEmbedding)", "not as in")),
+    *drifted("0.26.0", VOCAB, ("loaded_weight = loaded_weight.reshape(1)", "return", "`loaded_weight.ndim`")),
+    *drifted(
+        "0.31.0",
+        VOCAB,
+        ("self.has_bias = bias", "self.biased = bias", "has `self.output_partition_sizes`"),
+        ("self.output_partition_sizes = [", "self.sizes = [", "__init__ has `self.output_part"),
+        ("self.embedding_dim = embedding_dim\n", "self.hidden = embedding_dim\n", "embedding_dim"),
     ),
-    drifted("0.26.0", VOCAB, "loaded_weight = loaded_weight.reshape(1)", "return", "`loaded_weight.ndim`"),
-    drifted("0.31.0", VOCAB, "self.has_bias = bias", "self.biased = bias", "has `self.output_partition_sizes`"),
-    drifted("0.31.0", VOCAB, "self.output_partition_sizes = [", "self.sizes = [", "__init__ has `self.output_part"),
     # A quantization config of something else.
-    drifted("0.33.0", QWEN3_NEXT, NO_QUANT_CONFIG, OTHER_CONFIG, "already has `quant_config=None"),
+    *drifted("0.33.0", QWEN3_NEXT, (NO_QUANT_CONFIG, OTHER_CONFIG, "already has `quant_config=None")),
     # Unrecognized code.
-    drifted("0.18.0", CT, "if isinstance(layer, Attention):", "if isinstance(layer, MLAAttention):", "is not there"),
-    drifted(
-        "0.33.0", CT, "def get_scheme_dict(", "def get_scheme_dicts(", "nearest: 'CompressedTensorsConfig.get_sche"
-    ),
-    drifted("0.33.0", CT, "if should_ignore_layer(", "if should_keep_layer(", "`if should_ignore_layer("),
-    drifted("0.33.0", VOCAB, "packed_dim = getattr(", "packed_dims = getattr(", "`packed_dim = getattr("),
-    drifted("0.33.0", VOCAB, "self.quant_method: QuantizeMethodBase = ", "self.quant_method = ", "QuantizeMethodBase"),
-    drifted("0.31.0", VOCAB, "self.embedding_dim = embedding_dim\n", "self.hidden = embedding_dim\n", "embedding_dim"),
-    drifted(
-        "0.21.0", VOCAB, "if output_dim is None:\n            assert", "if not output_dim:\n            assert", "if "
-    ),
-    drifted("0.21.0", VOCAB, 'self.quant_config.get_name() == "gguf"', "self.quant_config.gguf", "is not there"),
-    drifted("0.26.0", VOCAB, "return self.quant_method.tie_weights(self, ", "return self.tie(self, ", "tie_weights"),
-    drifted("0.26.0", QWEN3_5, "self.lm_head = self.model.embed_tokens", "self.lm_head = None", "embed_tokens"),
-    drifted(
-        "0.26.0", QWEN3_5_MTP, "if config.tie_word_embeddings:", "if config.tied:", "if config.tie_word_embeddings"
-    ),
-    drifted("0.31.0", QWEN3_5, "self.lm_head.tie_weights(self.model.", "self.lm_head.tie(self.model.", "line 356"),
-    drifted(
-        "0.26.0",
-        BUILD,
-        "model_class(vllm_config=vllm_config, prefix",
-        "model_class(config=vllm_config, prefix",
-        "is not",
-    ),
-    drifted(
-        "0.26.0", PROPOSER, "self.model.lm_head.weight.cpu()", "self.model.head.weight.cpu()", "`torch.equal(target"
-    ),
-    drifted("0.18.0", EAGLE, "self.model.lm_head.weight.cpu()", "self.model.head.weight.cpu()", "_maybe_share_lm_head"),
-    drifted(
+    *drifted("0.18.0", CT, ("if isinstance(layer, Attention):", "if isinstance(layer, MLAAttention):", "is not there")),
+    *drifted("0.18.0", EAGLE, (SHARES, SHARES.replace("lm_head", "head"), "_maybe_share_lm_head")),
+    *drifted(
         "0.21.0",
-        V2_DRAFTS,
-        "share_lm_head = not eagle_model.has_own",
-        "share_lm_head = not eagle_model.owns",
-        "no '_should_share'",
+        VOCAB,
+        ("if output_dim is None:\n            assert", "if not output_dim:\n            assert", "if "),
+        ('self.quant_config.get_name() == "gguf"', "self.quant_config.gguf", "is not there"),
     ),
-    drifted("0.33.0", V2_DRAFTS, "    w = draft.weight", "    w = draft.weights", "`w = draft.weight` is not there"),
-    drifted("0.33.0", VOCAB, "import torch\nimport", "import torch (\nimport", "not valid Python"),
+    *drifted(
+        "0.21.0", V2_DRAFTS, ("head = not eagle_model.has_own", "head = not eagle_model.owns", "no '_should_share'")
+    ),
+    *drifted("0.26.0", VOCAB, ("return self.quant_method.tie_weights(self, ", "return self.tie(self, ", "tie_weights")),
+    *drifted("0.26.0", QWEN3_5, ("self.lm_head = self.model.embed_tokens", "self.lm_head = None", "embed_tokens")),
+    *drifted("0.26.0", QWEN3_5_MTP, (f"{TIES}:", "if config.tied:", TIES)),
+    *drifted("0.26.0", BUILD, ("class(vllm_config=vllm_config, prefix", "class(config=vllm_config, prefix", "is not")),
+    *drifted("0.26.0", PROPOSER, (SHARES, SHARES.replace("lm_head", "head"), "`torch.equal(target")),
+    *drifted("0.31.0", QWEN3_5, ("self.lm_head.tie_weights(self.model.", "self.lm_head.tie(self.model.", "line 356")),
+    *drifted(
+        "0.33.0",
+        CT,
+        ("def get_scheme_dict(", "def get_scheme_dicts(", "nearest: 'CompressedTensorsConfig.get_sche"),
+        ("if should_ignore_layer(", "if should_keep_layer(", "`if should_ignore_layer("),
+    ),
+    *drifted(
+        "0.33.0",
+        VOCAB,
+        ("packed_dim = getattr(", "packed_dims = getattr(", "`packed_dim = getattr("),
+        ("self.quant_method: QuantizeMethodBase = ", "self.quant_method = ", "QuantizeMethodBase"),
+        ("import torch\nimport", "import torch (\nimport", "not valid Python"),
+    ),
+    *drifted("0.33.0", V2_DRAFTS, ("    w = draft.weight", "    w = draft.weights", "`w = draft.weight` is not there")),
 )
 
 

@@ -20,7 +20,7 @@ from vpatch.image.checks import outcome
 
 from tests.paths import ROOT
 from tests.releases import FACTS, RELEASES, fact, tree_of
-from tests.validation.cpu.comparison import Comparison, one_first, ran
+from tests.validation.cpu.comparison import Comparison, each, one_first, ran
 from tests.validation.cpu.environment import environ, interpreter
 from tests.validation.cpu.trees import patched_tree
 
@@ -57,9 +57,7 @@ def run_scripts(release: str, tree: Path, scripts: dict[str, str]) -> Outcomes:
     return {name: (code, stderr) for name, (code, stderr) in found.items()}
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", WITH_TURBOQUANT))
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+release = each(one_first("0.20.2", WITH_TURBOQUANT))
 
 
 @pytest.fixture(scope="module")

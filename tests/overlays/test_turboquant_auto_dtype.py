@@ -9,24 +9,26 @@ from typing import NamedTuple
 import pytest
 from vpatch.testing import Case, State, check
 
+from tests.overlays.tables import CACHE, CACHE_TYPES, WITHOUT_TURBOQUANT, drifted
 from tests.releases import cases, tiered
 
 ATTENTION = "vllm/model_executor/layers/attention/attention.py"
-CACHE = "vllm/config/cache.py"
 INTERFACE = "vllm/v1/kv_cache_interface.py"
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 
-UNQUANTIZED = "if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE\n"
+CONDITION = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
+UNQUANTIZED = f"if {CONDITION}\n"
 SPEC = "TQFullAttentionSpec"
 GUARDED = UNQUANTIZED.replace("\n", f" and not isinstance(kv_cache_spec, {SPEC})\n")
 MODE = 'isinstance(kv_cache_dtype, str) and kv_cache_dtype.startswith("turboquant_")'
 IMPORT = "    UniformTypeKVCacheSpecs,\n"
+RESHAPE = "_reshape_kv_cache_tensors"
+MISNAMED = f"no 'GPUModelRunner.{RESHAPE}' here; nearest: 'GPUModelRunner._reshape_kv_caches'"
+PASSES = "kv_cache_spec.head_size,\n                        cache_dtype_str=self"
+GETS_MODE = "kv_quant_mode=quant_mode,\n                tq_slot"
 
 CASES = (
-    *(
-        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
-        for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
-    ),
+    *WITHOUT_TURBOQUANT,
     *(
         Case(release, State.NOT_APPLICABLE, says="cache_dtype_str=self.cache_config.cache_dtype)`")
         for release in ("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0")
@@ -36,51 +38,25 @@ CASES = (
         Case(release, State.MERGED, says="(vllm-project/vllm#50533): get_kv_quant_mode has")
         for release in ("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
     ),
-    Case(
+    *drifted(
         "0.26.0",
-        State.DRIFTED,
-        replace={RUNNER: (UNQUANTIZED, "if not kv_cache_spec.kv_quant_mode\n")},
-        says="`kv_cache_spec.kv_quant_mode == KVQuantMode.NONE` is not there",
-    ),
-    Case(
-        "0.26.0",
-        State.DRIFTED,
-        replace={RUNNER: ("def _reshape_kv_cache_tensors(", "def _reshape_kv_caches(")},
-        says="no 'GPUModelRunner._reshape_kv_cache_tensors' here; nearest: 'GPUModelRunner._reshape_kv_caches'",
-    ),
-    Case(
-        "0.26.0",
-        State.DRIFTED,
-        replace={RUNNER: (IMPORT, f"{IMPORT}    MLAAttentionSpec as {SPEC},\n")},
-        says="'TQFullAttentionSpec' is already bound",
+        RUNNER,
+        (UNQUANTIZED, "if not kv_cache_spec.kv_quant_mode\n", f"`{CONDITION}` is not there"),
+        (f"def {RESHAPE}(", "def _reshape_kv_caches(", MISNAMED),
+        (IMPORT, f"{IMPORT}    MLAAttentionSpec as {SPEC},\n", f"'{SPEC}' is already bound"),
     ),
     # A broken tree is never taken for one without the feature, nor a changed one for one without the defect.
     Case(
         "0.18.0",
         State.DRIFTED,
-        replace={
-            CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal["),
-            RUNNER: ("cache_dtype_str=self", "x=self"),
-        },
+        replace={CACHE: CACHE_TYPES, RUNNER: ("cache_dtype_str=self", "x=self")},
         says="CacheDType 0 times",
     ),
-    Case(
-        "0.21.0",
-        State.DRIFTED,
-        replace={
-            RUNNER: ("kv_cache_spec.head_size,\n                        cache_dtype_str=self", "cache_dtype_str=x")
-        },
-        says="KVQuantMode.NONE` is not there",
-    ),
+    *drifted("0.21.0", RUNNER, (PASSES, "cache_dtype_str=x", "KVQuantMode.NONE` is not there")),
     # Half of upstream's change is not merged: a mode that no spec gets, or a spec that gets no mode of its own.
-    Case(
-        "0.27.1",
-        State.DRIFTED,
-        replace={ATTENTION: ("kv_quant_mode=quant_mode,\n                tq_slot", "tq_slot")},
-        says="not as in 0.25: get_kv_quant_mode has",
-    ),
-    Case("0.27.0", State.DRIFTED, replace={INTERFACE: (MODE, "False")}, says="not as in 0.25: Attention.get_kv"),
-    Case("0.28.0", State.DRIFTED, replace={INTERFACE: (MODE, "False")}, says="has no `TQFullAttentionSpec(...)`"),
+    *drifted("0.27.1", ATTENTION, (GETS_MODE, "tq_slot", "not as in 0.25: get_kv_quant_mode has")),
+    *drifted("0.27.0", INTERFACE, (MODE, "False", "not as in 0.25: Attention.get_kv")),
+    *drifted("0.28.0", INTERFACE, (MODE, "False", f"has no `{SPEC}(...)`")),
 )
 
 
@@ -104,7 +80,6 @@ ALONE = ("\nif TYPE_CHECKING:", f"\nfrom vllm.v1.kv_cache_interface import {SPEC
 CHOOSES = "                    layer_cache_dtype_str = (\n"
 IN_FUNCTION = (CHOOSES, f"                    from vllm.v1.kv_cache_interface import {SPEC}\n\n{CHOOSES}")
 NAMED = (IMPORT, f"{IMPORT})\nfrom vllm.v1 import (\n    kv_cache_interface,\n")
-CONDITION = "kv_cache_spec.kv_quant_mode == KVQuantMode.NONE"
 IS = f"isinstance(kv_cache_spec, {SPEC})"
 CHOICE = """"auto"
                         if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE
@@ -124,7 +99,8 @@ class ByHand(NamedTuple):
     choice: str
     imported: tuple[str, str]
 
-    def put(self, tree: Path) -> None:
+    def check(self, before: State, says: str, tree: Path, scratch: Path) -> None:
+        """Check the overlay's state on a tree with this guard."""
         source = (tree / RUNNER).read_text()
         for old, new in ((CHOICE, f"{self.choice}\n"), self.imported):
             assert source.count(old) == 1
@@ -132,6 +108,8 @@ class ByHand(NamedTuple):
         compile(source, RUNNER, "exec", dont_inherit=True)
         (tree / RUNNER).unlink()
         (tree / RUNNER).write_text(source)
+        scratch.mkdir()
+        check(Case("0.26.0", before, says=says), "turboquant-auto-dtype", tree=tree, scratch=scratch)
 
 
 def guarded(condition: str, imported: tuple[str, str] = ALONE) -> ByHand:
@@ -165,23 +143,13 @@ UNCLEAR = {
 @pytest.mark.parametrize("name", EQUIVALENT)
 def test_a_correct_guard_is_merged(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
     """A guard as in upstream's V2 runner, as proposed by vllm-project/vllm#49798, or written in another way."""
-    tree = linked("0.26.0")
-    EQUIVALENT[name].put(tree)
-    (tmp_path / "scratch").mkdir()
+    says = f"{RESHAPE} has `{SPEC}`" if name != "class by its module" else ""
 
-    case = Case(
-        "0.26.0", State.MERGED, says=f"_reshape_kv_cache_tensors has `{SPEC}`" * (name != "class by its module")
-    )
-
-    check(case, "turboquant-auto-dtype", tree=tree, scratch=tmp_path / "scratch")
+    EQUIVALENT[name].check(State.MERGED, says, linked("0.26.0"), tmp_path / "scratch")
 
 
 @pytest.mark.parametrize("name", UNCLEAR)
 def test_what_only_looks_like_a_guard_is_drifted(name: str, linked: Callable[..., Path], tmp_path: Path) -> None:
-    tree = linked("0.26.0")
-    UNCLEAR[name].put(tree)
-    (tmp_path / "scratch").mkdir()
+    says = f"not as in 0.25: GPUModelRunner.{RESHAPE} has `{SPEC}`"
 
-    case = Case("0.26.0", State.DRIFTED, says=f"not as in 0.25: GPUModelRunner._reshape_kv_cache_tensors has `{SPEC}`")
-
-    check(case, "turboquant-auto-dtype", tree=tree, scratch=tmp_path / "scratch")
+    UNCLEAR[name].check(State.DRIFTED, says, linked("0.26.0"), tmp_path / "scratch")

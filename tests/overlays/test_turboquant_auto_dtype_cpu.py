@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.releases import tree_of
-from tests.validation.cpu import models
-from tests.validation.cpu.comparison import Comparison, compared, ran
+from tests.validation.cpu.comparison import Comparison, compared, each, ran
 from tests.validation.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS
 
 UNKNOWN = "Unknown TurboQuant cache dtype: 'auto'."
@@ -20,19 +19,8 @@ SLOTS = {
 }
 HEADS = {"35B": 2, "27B": 4, "dense": 8}
 
-
 # Each release with the nearest one that lacks the defect and has the same shapes.
-@pytest.fixture(
-    scope="module", params=[("0.26.0", "0.27.1"), pytest.param(("0.25.1", "0.24.0"), marks=pytest.mark.deep)]
-)
-def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
-    found: tuple[str, str] = request.param
-    return found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(models.write(tmp_path_factory.mktemp("models")))
+pair = each([("0.26.0", "0.27.1"), pytest.param(("0.25.1", "0.24.0"), marks=pytest.mark.deep)])
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.releases import pending, tree_of
 from tests.validation.cpu import boundary, models, upstream
-from tests.validation.cpu.comparison import Comparison, compared, one_first, ran
+from tests.validation.cpu.comparison import Comparison, compared, each, one_first, ran
 from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.probe_hybrid import ALIGNED, DTYPES, HYBRIDS, SIZED, WHOLE
 from tests.validation.cpu.trees import patched_tree
@@ -72,14 +72,7 @@ FAIL_BEFORE = {
 }
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", pending("turboquant-hybrid")))
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(models.write(tmp_path_factory.mktemp("models")))  # one folder, since its path is part of the config
+release = each(one_first("0.20.2", pending("turboquant-hybrid")))
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ import pytest
 from vpatch.testing import Case, State, check
 from vpatch_overlays.companions.turboquant_skip_list import skip_layer_order
 
-from tests.conftest import Contents, Program
+from tests.conftest import Contents, Program, Trees, contents_of
+from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
 from tests.releases import cases, tiered
 
 ARG_UTILS = "vllm/engine/arg_utils.py"
-CACHE = "vllm/config/cache.py"
 
+UNSORTED = "layers) | set(boundary)\n"
 BRANCH = 'if resolved_cache_dtype.startswith("turboquant_"):'
 SPELLINGS = {
     "0.20.2": "sorted(existing | set(boundary), key=lambda x: int(x))",
@@ -24,10 +25,8 @@ SPELLINGS = {
 }
 
 CASES = (
-    *(
-        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
-        for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
-    ),
+    *WITHOUT_TURBOQUANT,
+    BROKEN,
     *(Case(release, State.PENDING, says="as in 0.20; 3 of 3") for release in ("0.20.0", "0.20.1", "0.20.2")),
     *(
         Case(release, State.PENDING, says="as in 0.21; 3 of 3")
@@ -37,34 +36,16 @@ CASES = (
         )
     ),
     *(Case(release, State.MERGED, says="has no `sorted(..., key=...)`") for release in ("0.32.0", "0.33.0")),
-    Case(
-        "0.20.2",
-        State.DRIFTED,
-        replace={ARG_UTILS: ("key=lambda x: int(x)", "key=lambda x: float(x)")},
-        says="is not there; nearest, line 1689",
-    ),
-    Case("0.31.0", State.DRIFTED, replace={ARG_UTILS: ("key=int", "key=int, reverse=True")}, says="is not there"),
-    Case("0.26.0", State.DRIFTED, replace={ARG_UTILS: (BRANCH, "if turboquant:")}, says="no block `if resolved_cache"),
-    # A broken tree is never taken for one without the feature.
-    Case(
-        "0.18.0",
-        State.DRIFTED,
-        replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
-        says="CacheDType 0 times",
-    ),
-    # Half of upstream's change is not merged.
-    Case(
-        "0.33.0",
-        State.DRIFTED,
-        replace={ARG_UTILS: ("layers) | set(boundary)\n", "layers) | set(boundary), key=int\n")},
-        says="no block `if resolved_cache",
-    ),
-    Case(
+    *drifted("0.20.2", ARG_UTILS, ("lambda x: int(x)", "lambda x: float(x)", "is not there; nearest, line 1689")),
+    *drifted("0.26.0", ARG_UTILS, (BRANCH, "if turboquant:", "no block `if resolved_cache")),
+    *drifted(
         "0.31.0",
-        State.DRIFTED,
-        replace={ARG_UTILS: ("existing | set(boundary), key=int", "existing | set(boundary)")},
-        says="key=int)` is not there",
+        ARG_UTILS,
+        ("key=int", "key=int, reverse=True", "is not there"),
+        # Half of upstream's change is not merged.
+        ("existing | set(boundary), key=int", "existing | set(boundary)", "key=int)` is not there"),
     ),
+    *drifted("0.33.0", ARG_UTILS, (UNSORTED, UNSORTED.replace("\n", ", key=int\n"), "no block `if resolved_cache")),
 )
 
 
@@ -85,21 +66,19 @@ def test_only_the_key_changes(release: str, slim: Callable[[str], Path], tmp_pat
     check(case, "turboquant-skip-list", tree=slim(release), scratch=tmp_path)
 
 
-def test_with_turboquant_hybrid_every_order_gives_the_same_bytes(
-    vpatch: Program, linked: Callable[..., Path], contents: Callable[[Path], Contents]
-) -> None:
+def test_with_turboquant_hybrid_every_order_gives_the_same_bytes(vpatch: Program, linked: Trees) -> None:
     names = ("turboquant-hybrid", "turboquant-skip-list")
-    before = contents(linked("0.20.2", "before"))
+    before = contents_of(linked("0.20.2", "before"))
     found: list[Contents] = []
     for runs in ([names], [[name] for name in names], [[name] for name in reversed(names)]):
         tree = linked("0.20.2", f"tree{len(found)}")
         for run in runs:
             ran = vpatch("apply", *(f"--overlay={name}" for name in run), tree)
             assert ran.code == 0, ran.out + ran.err
-        found.append({file: data for file, data in contents(tree).items() if file.startswith("vllm/")})
+        found.append({file: data for file, data in contents_of(tree).items() if file.startswith("vllm/")})
         for name in names:
             assert vpatch("revert", f"--overlay={name}", tree).code == 0
-        assert contents(tree) == before
+        assert contents_of(tree) == before
 
     assert found[0] == found[1] == found[2]
     assert found[0][ARG_UTILS] != before[ARG_UTILS]

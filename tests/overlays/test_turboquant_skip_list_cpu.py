@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.validation.cpu import models
 from tests.validation.cpu.comparison import Comparison, compared, one_first
 from tests.validation.cpu.probe_skip_list import INDICES, NAMES, SKIPPED
 
@@ -20,12 +19,11 @@ ORDERED = {
 
 
 @pytest.fixture(scope="module", params=one_first("0.20.2", MORE))
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def seen(request: pytest.FixtureRequest, folder: str) -> Comparison:
     release = request.param
     # Before 0.21 hybrid models are refused without the other overlay.
     overlays = ("turboquant-skip-list", *(("turboquant-hybrid",) if release < "0.21" else ()))
-    folder = models.write(tmp_path_factory.mktemp("models"))  # one folder, since its path is part of the config
-    return compared("probe_skip_list", release, overlays, str(folder))
+    return compared("probe_skip_list", release, overlays, folder)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,8 +8,7 @@ import pytest
 from packaging.version import Version
 
 from tests.releases import pending
-from tests.validation.cpu import models
-from tests.validation.cpu.comparison import ran
+from tests.validation.cpu.comparison import each, ran
 from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
 from tests.validation.cpu.trees import patched_tree
 
@@ -38,21 +37,12 @@ REFUSED = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(pair, marks=() if pair[0] == FIRST else pytest.mark.deep, id="-".join(pair)) for pair in PAIRS
-    ],
-)
-def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
-    found: tuple[str, str] = request.param
-    return found
+pair = each(pytest.param(pair, marks=() if pair[0] == FIRST else pytest.mark.deep, id="-".join(pair)) for pair in PAIRS)
 
 
 @pytest.fixture(scope="module")
-def seen(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    folder = models.write(tmp_path_factory.mktemp("models"))
-    return ran("probe_speculation", pair[0], patched_tree(*pair), str(folder))
+def seen(pair: tuple[str, str], folder: str) -> Seen:
+    return ran("probe_speculation", pair[0], patched_tree(*pair), folder)
 
 
 def reads_the_cpu(release: str) -> bool:

@@ -12,84 +12,49 @@ from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
-from tests.releases import RELEASES, cases, fact, pending
+from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
+from tests.releases import cases, fact, pending
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 KERNELS = "vllm/v1/attention/ops/triton_turboquant_decode.py"
 MERGE = "vllm/v1/attention/ops/merge_attn_states.py"
-CACHE = "vllm/config/cache.py"
 
-SHAPE = "        q_len, Hq, D = query.shape\n"
+SHAPE, UNPACKS = (f"        q_len, Hq, D = {shape}\n" for shape in ("query.shape", "tuple(query.shape)"))
+MERGES = "        merge_attn_states(query, query, Pi, query, Pi)\n"
 IDLE = "        if attn_metadata is None:\n            return output.fill_(0)\n"
 SPLITS = "        self.max_num_kv_splits = ("
+MOST_SPLITS = "self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
+RESERVES = "        reserve_continuation_prefill = ("
+LSE = "    output_lse: torch.Tensor | None = None,\n"
+V_OUT = "    V_out_ptr,  # [B, Hk, max_seq, D] float16\n"
+HAS = "TurboQuantAttentionImpl._continuation_prefill has `merge_attn_states(...)`"
 
 CASES = (
+    *WITHOUT_TURBOQUANT,
+    BROKEN,
     *(
-        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
-        for release in RELEASES
-        if fact("turboquant-tiles", release) == "not_applicable"
-    ),
-    *(
-        Case(
-            release,
-            State.PENDING,
-            says="1 of 1 changes to make"
-            if fact("turboquant-workspace", release) == "merged"
-            else "5 of 5 changes to make",
-        )
+        Case(release, State.PENDING, says=f"{count} of {count} changes to make")
         for release in pending("turboquant-tiles")
+        for count in (1 if fact("turboquant-workspace", release) == "merged" else 5,)
     ),
-    Case(
-        "0.20.2",
-        State.DRIFTED,
-        replace={ATTENTION: (SHAPE, "        q_len, Hq, D = tuple(query.shape)\n")},
-        says="`q_len, Hq, D = query.shape` is not there",
-    ),
-    Case(
+    *drifted("0.20.2", ATTENTION, (SHAPE, UNPACKS, "`q_len, Hq, D = query.shape` is not there")),
+    *drifted(
         "0.21.0",
-        State.DRIFTED,
-        replace={ATTENTION: (IDLE, IDLE.replace("attn_metadata is None", "not attn_metadata"))},
-        says="`if attn_metadata is None",
+        ATTENTION,
+        (IDLE, IDLE.replace("attn_metadata is None", "not attn_metadata"), "`if attn_metadata is None"),
     ),
-    Case(
+    *drifted(
         "0.26.0",
-        State.DRIFTED,
-        replace={ATTENTION: (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"))},
-        says="`self.max_num_kv_splits = vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph` is not there",
+        ATTENTION,
+        (SPLITS, SPLITS.replace("max_num_kv_splits", "num_kv_splits"), f"`{MOST_SPLITS}` is not there"),
+        # Upstream's reservation would remain, so this must not pass as not applicable.
+        (RESERVES, "        reserve_all = (", f"`{RESERVES.strip()}` is not there"),
     ),
     # The companion module passes these arguments by name.
-    Case(
-        "0.33.0",
-        State.DRIFTED,
-        replace={KERNELS: ("    V_out_ptr,  # [B, Hk, max_seq, D] float16\n", "    Values_ptr,\n")},
-        says="_tq_full_dequant_kv does not take V_out_ptr",
-    ),
-    Case(
-        "0.26.0",
-        State.DRIFTED,
-        replace={MERGE: ("    output_lse: torch.Tensor | None = None,\n", "")},
-        says="merge_attn_states does not take output_lse",
-    ),
-    # Upstream's reservation would remain, so this must not pass as not applicable.
-    Case(
-        "0.26.0",
-        State.DRIFTED,
-        replace={ATTENTION: ("        reserve_continuation_prefill = (", "        reserve_all = (")},
-        says="`reserve_continuation_prefill = (` is not there",
-    ),
-    Case(
-        "0.18.0",
-        State.DRIFTED,
-        replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
-        says="CacheDType 0 times",
-    ),
+    *drifted("0.26.0", MERGE, (LSE, "", "merge_attn_states does not take output_lse")),
+    *drifted("0.33.0", KERNELS, (V_OUT, "    Values_ptr,\n", "_tq_full_dequant_kv does not take V_out_ptr")),
     # If upstream does the same one day, the overlay needs a review.
-    Case(
-        "0.33.0",
-        State.DRIFTED,
-        replace={ATTENTION: (SHAPE, f"{SHAPE}        merge_attn_states(query, query, Pi, query, Pi)\n")},
-        says="upstream seems to have it (TurboQuantAttentionImpl._continuation_prefill has `merge_attn_states(...)`)",
-    ),
+    *drifted("0.33.0", ATTENTION, (SHAPE, SHAPE + MERGES, f"upstream seems to have it ({HAS})")),
 )
 
 
@@ -99,7 +64,7 @@ def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
 
 
 def test_it_is_opt_in() -> None:
-    assert "turboquant-tiles" not in {item.id for item in select(discover(), ())}
+    assert "turboquant-tiles" not in {item.id for item in select(discover())}
 
 
 @pytest.mark.parametrize("release", ["0.20.2", "0.21.0"])

@@ -15,25 +15,21 @@ import pytest
 from packaging.version import Version
 
 from tests.releases import pending
-from tests.validation.cpu import models
-from tests.validation.cpu.comparison import Comparison, compared, one_first
+from tests.validation.cpu.comparison import Comparison, compared, each, one_first
 from tests.validation.cpu.probe_tiles import CASES, FIRST, MAX_MODEL_LEN, MEASURED_TILE, PEAKS
 
 MORE = [name for name in CASES if name not in FIRST]
 DECODE = {"35B": 64 * 16 * (32 * 257 * 4 + 256 * 2 + 4), "decode is more": 1024 * 16 * (32 * 257 * 4 + 256 * 2 + 4)}
 
 
-@pytest.fixture(scope="module", params=one_first("0.26.0", pending("turboquant-tiles")))
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+release = each(one_first("0.26.0", pending("turboquant-tiles")))
 
 
 @pytest.fixture(scope="module")
-def some(release: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comparison]:
+def some(release: str, folder: str) -> Callable[..., Comparison]:
     """`some(*names)`: what the probe finds in these cases, or without names in all that is not of a case."""
-    folder = models.write(tmp_path_factory.mktemp("models"))
     own = ("turboquant-workspace",) if Version(release) < Version("0.24") else ()
-    return cache(lambda *names: compared("probe_tiles", release, ("turboquant-tiles", *own), str(folder), *names))
+    return cache(lambda *names: compared("probe_tiles", release, ("turboquant-tiles", *own), folder, *names))
 
 
 measured = pytest.mark.deep  # the interpreter takes long for contexts in which memory would show

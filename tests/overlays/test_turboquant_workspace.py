@@ -11,20 +11,23 @@ from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
 from tests.engines import engine_of
+from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
 from tests.releases import cases
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-CACHE = "vllm/config/cache.py"
 
-THRESHOLD_SET = "self._init_reorder_batch_threshold(1, supports_spec_as_decode=False)\n"
-RESERVES = "        self._reserve_workspace()\n"
+MISNAMED = "nearest: 'TurboQuantAttentionImpl._continue_prefill'"
+K_BUF = '`k_buf = getattr(layer, "_tq_k_dequant_buf", None)`'
+THRESHOLD = "self._init_reorder_batch_threshold"
+THRESHOLD_SET = f"{THRESHOLD}(1, supports_spec_as_decode=False)\n"
 MANAGER = "current_workspace_manager().get_simultaneous"
+RESERVES = "        self._reserve_workspace()\n"
+RESERVES_ELSE = f"        {MANAGER}(((1 << 30,), torch.uint8))\n"
+DEFINED = "'_reserve_workspace' is defined already"
 
 CASES = (
-    *(
-        Case(release, State.NOT_APPLICABLE, says="lists no turboquant_*")
-        for release in ("0.18.0", "0.18.1", "0.19.0", "0.19.1")
-    ),
+    *WITHOUT_TURBOQUANT,
+    BROKEN,
     *(Case(release, State.PENDING, says="as in 0.20; 6 of 6 changes") for release in ("0.20.0", "0.20.1", "0.20.2")),
     # Upstream has one of the 10 changes, the import.
     *(
@@ -38,75 +41,30 @@ CASES = (
             *("0.32.0", "0.33.0"),
         )
     ),
-    Case(
+    *drifted(
         "0.20.2",
-        State.DRIFTED,
-        replace={ATTENTION: ("k_buf.shape[2] < alloc_len", "k_buf.shape[2] != alloc_len")},
-        says='`k_buf = getattr(layer, "_tq_k_dequant_buf", None)` is not there',
+        ATTENTION,
+        ("k_buf.shape[2] < alloc_len", "k_buf.shape[2] != alloc_len", f"{K_BUF} is not there"),
+        ("def _continuation_prefill(", "def _continue_prefill(", MISNAMED),
+        ("import math\n", "import math (\n", "not valid Python"),
+        ("import math\n", "import math\nfrom scipy import scratch\n", "'scratch' is already bound"),
+        # A reservation in another form.
+        (THRESHOLD_SET, THRESHOLD_SET + RESERVES_ELSE, f"TurboQuantMetadataBuilder has `{MANAGER}(...)`"),
     ),
-    Case(
-        "0.20.2",
-        State.DRIFTED,
-        replace={ATTENTION: ("def _continuation_prefill(", "def _continue_prefill(")},
-        says="nearest: 'TurboQuantAttentionImpl._continue_prefill'",
-    ),
-    Case("0.20.2", State.DRIFTED, replace={ATTENTION: ("import math\n", "import math (\n")}, says="not valid Python"),
-    Case(
-        "0.20.2",
-        State.DRIFTED,
-        replace={ATTENTION: ("import math\n", "import math\nfrom scipy import scratch\n")},
-        says="'scratch' is already bound",
-    ),
-    # A reservation in another form.
-    Case(
-        "0.20.2",
-        State.DRIFTED,
-        replace={ATTENTION: (THRESHOLD_SET, f"{THRESHOLD_SET}        {MANAGER}(((1 << 30,), torch.uint8))\n")},
-        says=f"TurboQuantMetadataBuilder has `{MANAGER}(...)`",
-    ),
-    Case(
+    *drifted(
         "0.21.0",
-        State.DRIFTED,
-        replace={ATTENTION: ("((B, Hq, S, D + 1), torch.float32),", "((B, Hq, S, D + 2), torch.float32),")},
-        says=f"`{MANAGER}(",
+        ATTENTION,
+        ("((B, Hq, S, D + 1), torch.float32),", "((B, Hq, S, D + 2), torch.float32),", f"`{MANAGER}("),
+        (f"        {THRESHOLD}(1", "        self._init_threshold(1", f"`{THRESHOLD}(...)` is not there"),
+        # Half of upstream's change is not merged.
+        (THRESHOLD_SET, THRESHOLD_SET + RESERVES, "TurboQuantMetadataBuilder.__init__ has `self._reserve_workspace()`"),
     ),
-    Case(
-        "0.21.0",
-        State.DRIFTED,
-        replace={ATTENTION: ("        self._init_reorder_batch_threshold(1", "        self._init_threshold(1")},
-        says="`self._init_reorder_batch_threshold(...)` is not there",
-    ),
-    # A broken tree is never taken for one without the feature.
-    Case(
-        "0.18.0",
-        State.DRIFTED,
-        replace={CACHE: ("CacheDType = Literal[", "CacheDTypes = Literal[")},
-        says="CacheDType 0 times",
-    ),
-    # Half of upstream's change is not merged.
-    Case(
-        "0.21.0",
-        State.DRIFTED,
-        replace={ATTENTION: (THRESHOLD_SET, THRESHOLD_SET + RESERVES)},
-        says="TurboQuantMetadataBuilder.__init__ has `self._reserve_workspace()`",
-    ),
-    Case(
+    *drifted(
         "0.26.0",
-        State.DRIFTED,
-        replace={ATTENTION: (RESERVES, "")},
-        says="'_reserve_workspace' is defined already",
-    ),
-    Case(
-        "0.26.0",
-        State.DRIFTED,
-        replace={ATTENTION: (f"{MANAGER}(\n            (cache_buf_shape", "print(\n            (cache_buf_shape")},
-        says="'_reserve_workspace' is defined already",
-    ),
-    Case(
-        "0.26.0",
-        State.DRIFTED,
-        replace={ATTENTION: (f"k_buf, v_buf = {MANAGER}(", "k_buf, v_buf = self._buffers(")},
-        says="'_reserve_workspace' is defined already",
+        ATTENTION,
+        (RESERVES, "", DEFINED),
+        (f"{MANAGER}(\n            (cache_buf_shape", "print(\n            (cache_buf_shape", DEFINED),
+        (f"k_buf, v_buf = {MANAGER}(", "k_buf, v_buf = self._buffers(", DEFINED),
     ),
 )
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.releases import pending, tree_of
-from tests.validation.cpu import models, upstream
-from tests.validation.cpu.comparison import Comparison, compared, one_first, ran
+from tests.validation.cpu import upstream
+from tests.validation.cpu.comparison import Comparison, compared, each, one_first, ran
 from tests.validation.cpu.environment import interpreter
 from tests.validation.cpu.probe_workspace import FIRST, RESERVED, RUNS
 from tests.validation.cpu.trees import patched_tree
@@ -55,16 +55,13 @@ RESERVATION = {
 }
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", pending("turboquant-workspace")))
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+release = each(one_first("0.20.2", pending("turboquant-workspace")))
 
 
 @pytest.fixture(scope="module")
-def some(release: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comparison]:
+def some(release: str, folder: str) -> Callable[..., Comparison]:
     """`some(*names)`: what the probe finds in these runs, or without names the reserved bytes."""
-    folder = models.write(tmp_path_factory.mktemp("models"))
-    return cache(lambda *names: compared("probe_workspace", release, ("turboquant-workspace",), str(folder), *names))
+    return cache(lambda *names: compared("probe_workspace", release, ("turboquant-workspace",), folder, *names))
 
 
 @pytest.fixture(scope="module", params=[FIRST, pytest.param(MORE, marks=pytest.mark.deep)], ids=["first", "more"])
@@ -84,8 +81,7 @@ def test_reserved_bytes(some: Callable[..., Comparison], name: str) -> None:
 
 
 @pytest.mark.deep
-def test_upstream_reserves_the_same_and_misses_the_same_cases(tmp_path: Path) -> None:
-    folder = str(models.write(tmp_path))
+def test_upstream_reserves_the_same_and_misses_the_same_cases(folder: str) -> None:
     found = ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder, *RUNS)
 
     assert ran("probe_workspace", "0.24.0", tree_of("0.24.0"), folder)["reserved"] == BYTES

@@ -16,6 +16,7 @@ from vpatch.plan.lookup import load
 
 MOE, DENSE_HYBRID = "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B"
 PACKED = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
+FOUR_BITS = "turboquant_4bit_nc"
 
 
 def hybrid(name: str = PACKED, gib: float = 21.88, **said: Any) -> Model:
@@ -43,6 +44,7 @@ def dense(layers: int = 28, gib: float = 1.2, **said: Any) -> Model:
 
 
 def weights_of(model: Model) -> Weights:
+    """Return the weights of a model, which must be known."""
     assert model.weights
     return model.weights
 
@@ -88,9 +90,6 @@ def bare_deployment(vllm: str = "0.20.2", **options: Any) -> Deployment:
 
 def preset_deployment(preset: Preset, **given: Any) -> tuple[Model, Deployment]:
     return load(preset.model, preset.revision), preset.deployment(gpu(preset.gpu), given)
-
-
-CARD = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
 
 
 @dataclass(frozen=True)

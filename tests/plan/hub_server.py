@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
+
+from tests.loopback import listening
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 NAME = "somebody/Some-Model"
@@ -82,26 +83,15 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class Server(ThreadingHTTPServer):
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Stay quiet when a client hangs up."""
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve a hub, and make huggingface_hub use it."""
     from huggingface_hub import constants
 
     state = Hub()
-    with Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"hub": state})) as server:
+    with listening(Handler, hub=state) as server:
         state.url = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(constants, "ENDPOINT", state.url)
         template = state.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield state
-        finally:
-            server.shutdown()
-            thread.join()
+        yield state

@@ -190,9 +190,7 @@ def theirs(found: Found) -> Found | str:
         assert found["error"][0] == "ValueError"
         return sizes | {"held": REFUSED}
     (printed,) = set(found["printed"])
-    return sizes | {
-        "held": {"blocks": found["blocks"], "concurrency": found["concurrency"], "printed": printed},
-    }
+    return sizes | {"held": {"blocks": found["blocks"], "concurrency": found["concurrency"], "printed": printed}}
 
 
 def _wants_overlay(draw: Draw, release: str) -> bool:

@@ -13,7 +13,7 @@ from vpatch.plan.deployment import Deployment, arithmetic_of
 from vpatch.plan.fit import advise, fit
 from vpatch.plan.planner import plan
 
-from tests.plan.examples import MOE, dense, deployment, hybrid, weights_of
+from tests.plan.examples import FOUR_BITS, MOE, dense, deployment, hybrid, weights_of
 from tests.plan.test_model_cards import planned
 from tests.releases import RELEASES
 
@@ -23,7 +23,7 @@ def names(model: Model, said: Deployment, **more: Any) -> set[str]:
 
 
 def test_cautions() -> None:
-    turboquant: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc"}
+    turboquant: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS}
     head = planned("qwen3.6-35b-5090-32k-fp8head")[0].head
 
     assert names(hybrid(), deployment(kv_cache_dtype="fp8")) == {"fp8-kv-quality"}
@@ -54,11 +54,8 @@ def test_a_desktop_wants_room(share: float, told: str | None) -> None:
 
 def test_uncounted_memory() -> None:
     """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
-    long: dict[str, Any] = {
-        "kv_cache_dtype": "turboquant_4bit_nc",
-        "max_model_len": 262_144,
-        "max_num_batched_tokens": 8192,
-    }
+    lengths = {"max_model_len": 262_144, "max_num_batched_tokens": 8192}
+    long: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, **lengths}
     model = hybrid("Qwen/Qwen3.6-27B", 17.0)
     found = fit(model, weights_of(model), deployment(**long, gpu_memory_utilization=0.95))
     uncounted = {item.name: round(item.size.likely / GIB, 3) for item in found.memory.items if not item.counted}
@@ -81,7 +78,7 @@ def test_what_is_counted_does_not_come_on_top() -> None:
 
 def test_buffers_of_decode_on_0_20() -> None:
     """The figures of the 35B: 331 MiB for 64 requests, which the card's weights show for 16."""
-    found = fit(hybrid(), weights_of(hybrid()), deployment(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=64))
+    found = fit(hybrid(), weights_of(hybrid()), deployment(kv_cache_dtype=FOUR_BITS, max_num_seqs=64))
     buffers = next(item for item in found.memory.items if item.name == "TurboQuant buffers")
 
     assert round(buffers.size.likely / 2**20) == 331
@@ -98,10 +95,8 @@ def test_a_slow_link_is_for_pipelines_only() -> None:
 
 
 def test_a_block_that_no_batch_holds_is_refused_with_prefix_caching() -> None:
-    said: dict[str, Any] = {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_batched_tokens": 2048}
-    off, on = (
-        plan(hybrid(), deployment(enable_prefix_caching=prefixes, **said), discover()) for prefixes in (False, True)
-    )
+    said: dict[str, Any] = {"kv_cache_dtype": FOUR_BITS, "max_num_batched_tokens": 2048}
+    off, on = (plan(hybrid(), deployment(enable_prefix_caching=on, **said), discover()) for on in (False, True))
 
     assert [problem.what for problem in on.problems] == ["vLLM refuses to start"]
     assert "a block, which is 4,096 tokens" in on.problems[0].cause
@@ -153,20 +148,10 @@ def test_a_share_that_is_not_free_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "said", "since", "why"),
     [
-        (
-            dense(),
-            {"kv_cache_dtype": "turboquant_4bit_nc", "pipeline_parallel_size": 2},
-            "0.28.0",
-            "different block sizes",
-        ),
+        (dense(), {"kv_cache_dtype": FOUR_BITS, "pipeline_parallel_size": 2}, "0.28.0", "different block sizes"),
         (dense(), {"kv_cache_dtype": "turboquant_k8v4", "card": "B200"}, "0.29.0", "no layout in common"),
         (hybrid(), {"pipeline_parallel_size": 14}, "0.20.0", "would have no attention layer"),
-        (
-            dense(attention=Attention(16, 8, 96)),
-            {"kv_cache_dtype": "fp8", "card": "RTX 3090"},
-            "0.24.0",
-            "before Ada",
-        ),
+        (dense(attention=Attention(16, 8, 96)), {"kv_cache_dtype": "fp8", "card": "RTX 3090"}, "0.24.0", "before Ada"),
         (dense(dtype="float16"), {"kv_cache_dtype": "bfloat16"}, "0.33.0", "another float type"),
     ],
     ids=["stages", "B200", "no attention", "Ampere", "float type"],

@@ -13,6 +13,7 @@ from vpatch.plan.deployment import GPUS, presets
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.cli.test_terminal import on_terminal
 from tests.plan.examples import AT_32K, FP8_AT_262K, Printed
+from tests.validation.cpu.models import CONFIGS
 
 if TYPE_CHECKING:
     from tests.conftest import Process, Program
@@ -27,32 +28,16 @@ SHAPE = {
     "model": {"name": str, "revision": (str, type(None)), "architecture": str, "hybrid": bool, "unknown": [str]},
     "gpu": {"name": str, "gib": float},
     "fits": bool,
-    "overlays": [
-        {"id": str, "needed": (bool, type(None)), "because": str, "state": STATES, "opt_in": bool},
-    ],
+    "overlays": [{"id": str, "needed": (bool, type(None)), "because": str, "state": STATES, "opt_in": bool}],
     "kv_cache": {
         "dtype": str,
         **BOUNDED,
-        "block_size": int,
-        "page_bytes": int,
-        "state_bytes": int,
-        "groups": int,
-        "blocks": int,
-        "blocks_per_request": int,
-        "slots": int,
-        "tokens": int,
+        **dict.fromkeys(("block_size", "page_bytes", "state_bytes", "groups", "blocks", "blocks_per_request"), int),
+        **dict.fromkeys(("slots", "tokens", "max_model_len"), int),
+        **dict.fromkeys(("concurrency", "least_concurrency"), float),
         "prints": {"slots", "tokens"},
-        "concurrency": float,
-        "least_concurrency": float,
-        "max_model_len": int,
     },
-    "memory": {
-        "total_gib": float,
-        "requested_gib": float,
-        "needed_gib": float,
-        "items": list,
-        "left": dict,
-    },
+    "memory": {"total_gib": float, "requested_gib": float, "needed_gib": float, "items": list, "left": dict},
     "advice": {"max_model_len": int, "max_num_seqs": int, "gpu_memory_utilization": float, "requests": int},
     "warnings": [{"name": str, "because": str, "source": str}],
     "commands": {"apply": str, "serve": str, "build": str, "docker": str},
@@ -159,22 +144,22 @@ def test_options_override_the_preset(vpatch: Program) -> None:
     assert "--max-num-batched-tokens 4096" in ran.json["commands"]["serve"]
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--max-model-len 4096", "--max-num-seqs 3", "--max-num-batched-tokens 4096", "--gpu-memory-utilization 0.91"),
+        *("--tensor-parallel-size 2", "--pipeline-parallel-size 2", "--kv-cache-dtype fp8"),
+        *("--no-enable-prefix-caching", "--enforce-eager", "--language-model-only"),
+    ],
+)
+def test_an_option_of_vllm_serve_is_in_its_command(vpatch: Program, option: str) -> None:
+    ran = vpatch("plan", "--preset", PRESET, *option.split(), "--json")
+
+    assert option in " ".join(ran.json["commands"]["serve"].replace("\\\n", " ").split())
+
+
 def test_a_folder_with_a_config(vpatch: Program, tmp_path: Path) -> None:
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "max_position_embeddings": 40_960,
-        "vocab_size": 151_936,
-        "tie_word_embeddings": True,
-        "dtype": "bfloat16",
-        "model_type": "qwen3",
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["dense"]))
     ran = vpatch("plan", "--model", tmp_path, "--gpu", "3090", "--json")
 
     assert ran.code == 0, ran.err
@@ -184,15 +169,9 @@ def test_a_folder_with_a_config(vpatch: Program, tmp_path: Path) -> None:
 
 
 def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -> None:
-    config = {
-        "architectures": ["FancyForCausalLM"],
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "hidden_size": 4096,
-        "vocab_size": 32_000,
-        "max_position_embeddings": 8192,
-    }
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+    sizes = {"num_hidden_layers": 32, "vocab_size": 32_000, "max_position_embeddings": 8192}
+    config = {"architectures": ["FancyForCausalLM"], **heads, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
     ran = vpatch("plan", "--model", tmp_path, "--weights-gib", "13", "--json")
 
@@ -245,8 +224,7 @@ def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "size"),
-    [("20600M", 20600 << 20), ("21.6g", 21_600_000_000), ("21600665600", 21_600_665_600)],
+    ("said", "size"), [("20600M", 20600 << 20), ("21.6g", 21_600_000_000), ("21600665600", 21_600_665_600)]
 )
 def test_a_size_as_vllm_takes_it(vpatch: Program, said: str, size: int) -> None:
     arguments = ("--model", NAME, "--gpu", "pro 6000", "--max-num-batched-tokens", "8192")

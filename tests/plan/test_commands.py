@@ -200,16 +200,12 @@ def test_the_published_image_with_the_fewest_overlays(monkeypatch: pytest.Monkey
 
 
 def test_an_unpublished_image_must_be_built_and_has_no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = Image(
-        f"{STOCK}:v0.21.0",
-        "localhost/vllm-openai:v0.21.0-vpatch",
-        ("turboquant-skip-list", "turboquant-workspace"),
-        built=True,
-    )
+    overlays = ("turboquant-skip-list", "turboquant-workspace")
+    none = Image(f"{STOCK}:v0.21.0", "localhost/vllm-openai:v0.21.0-vpatch", overlays, built=True)
 
     with monkeypatch.context() as published:
         published.setattr("vpatch.plan.deployment.PUBLISHED", True)
-        assert image(bare_deployment("0.21.0"), {"turboquant-workspace", "turboquant-skip-list"}) == none
+        assert image(bare_deployment("0.21.0"), {*overlays}) == none
     assert image(bare_deployment("0.20.2"), HYBRID).name == "localhost/vllm-openai:v0.20.2-vpatch"
     assert image(bare_deployment("0.20.2+cu129"), ()).name == f"{STOCK}:v0.20.2"
     assert image(bare_deployment("0.33.0"), {"ct-fp8-lm-head", "turboquant-tiles"}).built

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from vpatch.errors import Failure
 from vpatch.plan.deployment import presets
 from vpatch.plan.rendering import compose, docker
 
+from tests.loopback import listening
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
 
 OVERLAYS = ("ct-fp8-lm-head", "turboquant-workspace")
@@ -26,62 +26,10 @@ CHECK = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.c
 
 # Strings that YAML 1.1 or 1.2, or compose, could read as something else.
 HARD = (
-    *(
-        "yes",
-        "no",
-        "on",
-        "Off",
-        "true",
-        "null",
-        "~",
-        "",
-        " ",
-        "0o17",
-        "017",
-        "0x1f",
-        "1_000",
-        "1e3",
-        ".5",
-        "1:30",
-        "=",
-        "<<",
-    ),
-    *(
-        "2026-11-21",
-        "- a",
-        "a: b",
-        "a #b",
-        "# a",
-        "{a: b}",
-        "[a]",
-        "*a",
-        "&a",
-        "!a",
-        "%a",
-        "@a",
-        "`a`",
-        "'a'",
-        '"a"',
-        "|",
-    ),
-    *(
-        ">",
-        "?",
-        "---",
-        "...",
-        "a\nb",
-        "a\r\n",
-        "\ta",
-        "\x7f",
-        "\x85",
-        "\u2028",
-        "\ufeff",
-        "\U0001f600",
-        "\\",
-        "\\n",
-        "x" * 999,
-    ),
-    *("$HOME", "${HOME}", "$$", "$", "${a:-b}", "a$", "$${a}"),
+    *("yes", "no", "on", "Off", "true", "null", "~", "", " ", "0o17", "017", "0x1f", "1_000", "1e3", ".5", "1:30"),
+    *("=", "<<", "2026-11-21", "- a", "a: b", "a #b", "# a", "{a: b}", "[a]", "*a", "&a", "!a", "%a", "@a", "`a`"),
+    *("'a'", '"a"', "|", ">", "?", "---", "...", "a\nb", "a\r\n", "\ta", "\x7f", "\x85", "\u2028", "\ufeff"),
+    *("\U0001f600", "\\", "\\n", "x" * 999, "$HOME", "${HOME}", "$$", "$", "${a:-b}", "a$", "$${a}"),
 )
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | st.sampled_from(HARD)
 
@@ -179,12 +127,8 @@ def test_a_folder_is_mounted() -> None:
     found = service(compose(bare_model("/srv/$x, y: z"), bare_deployment(), ()))
 
     assert found["command"][0] == "/models/$x, y: z"
-    assert found["volumes"][-1] == {
-        "type": "bind",
-        "source": "/srv/$x, y: z",
-        "target": "/models/$x, y: z",
-        "read_only": True,
-    }
+    volume = {"type": "bind", "source": "/srv/$x, y: z", "target": "/models/$x, y: z", "read_only": True}
+    assert found["volumes"][-1] == volume
 
 
 def test_an_image_to_build_comes_with_the_command_and_is_never_pulled() -> None:
@@ -218,13 +162,11 @@ def test_the_health_check_recognizes_a_healthy_server(monkeypatch: pytest.Monkey
         checked = [argument.replace("8000", port) for argument in arguments]
         return subprocess.run([sys.executable, *checked], capture_output=True, check=False).returncode
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with listening(Server) as server:
         status = 200
         assert asked() == 0
         status = 503
         assert asked() == 1
-        server.shutdown()
     assert asked() == 1, "there is no server"
 
 

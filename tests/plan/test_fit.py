@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,10 @@ from vpatch.plan.fit import SEQUENCES, advise, fit, remedies
 from vpatch.plan.lookup import load
 from vpatch.plan.planner import plan
 
+from tests.failures import problems_of
 from tests.plan.examples import (
     AT_32K,
+    FOUR_BITS,
     FP8_AT_262K,
     MOE,
     TURBOQUANT_AT_262K,
@@ -53,6 +56,17 @@ def test_a_card_too_small_has_missing_memory_and_remedies() -> None:
     assert "would fit: --tensor-parallel-size 4; --gpu 'H100'" in problem.cause
 
 
+def test_what_is_missing_is_what_a_request_takes_beyond_what_is_there() -> None:
+    model = hybrid(gib=25.9)
+    found = plan(model, deployment(max_model_len=262_144), discover())
+    cause = found.problems[0].cause
+    missing, need, have = map(float, re.findall(r"(\d+\.\d\d)(?= GiB are missing| GiB, | are there)", cause))
+
+    assert need == round(found.fit.request / GIB, 2)
+    assert have == round(found.fit.memory.kv_cache.likely / GIB, 2)
+    assert missing == pytest.approx(need - have, abs=0.011)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -82,7 +96,7 @@ def test_nothing_fits_what_is_larger_than_everything() -> None:
     assert found.problems[0].cause.endswith("nothing that is known would fit")
 
 
-@pytest.mark.parametrize("said", [{}, {"kv_cache_dtype": "turboquant_4bit_nc"}, {"vllm": "0.33.0"}])
+@pytest.mark.parametrize("said", [{}, {"kv_cache_dtype": FOUR_BITS}, {"vllm": "0.33.0"}])
 @pytest.mark.parametrize("requests", [1, 3])
 def test_advice_is_the_bound(requests: int, said: dict[str, Any]) -> None:
     model, wanted = hybrid(), deployment(**said)
@@ -192,11 +206,10 @@ def test_a_batch_that_takes_too_much_may_be_smaller() -> None:
 
 def test_the_needs_of_an_unknown_architecture_are_unknown() -> None:
     model = dense(unknown=("what its layers keep",))
-    found = plan(model, deployment(kv_cache_dtype="turboquant_4bit_nc"), discover())
+    found = plan(model, deployment(kv_cache_dtype=FOUR_BITS), discover())
     needed = {item.id: item.needed for item in found.needs}
 
     assert needed["turboquant-hybrid"] is None
     assert needed["turboquant-workspace"] is True
-    with pytest.raises(Failure) as raised:
-        plan(replace(model, weights=None), deployment(), discover())
-    assert [problem.what for problem in raised.value.problems] == ["cannot know", "unknown weights"]
+    problems = problems_of(plan, replace(model, weights=None), deployment(), discover())
+    assert [problem.what for problem in problems] == ["cannot know", "unknown weights"]

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Problem
 from vpatch.plan import GIB, Model, lookup
 from vpatch.plan.lookup import load
 
+from tests.failures import problem_of, problems_of
 from tests.plan.configs import file, header, named
+from tests.plan.examples import weights_of
 from tests.plan.hub_server import COMMIT, NAME, Hub, hub
 from tests.plan.test_weights import CONFIG, FIRST, MEASURED, SECOND, index
+from tests.processes import printed
 
 __all__ = ["hub"]
 
@@ -31,8 +34,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+FOLDER = f"models--{NAME.replace('/', '--')}"
+
+
 def stored(cache: Path, commit: str, reference: str = "", **files: bytes) -> Path:
-    folder = cache / f"models--{NAME.replace('/', '--')}"
+    folder = cache / FOLDER
     snapshot = folder / "snapshots" / commit
     snapshot.mkdir(parents=True)
     for name, data in {"config_json": json.dumps(CONFIG).encode(), **files}.items():
@@ -58,16 +64,15 @@ def test_a_snapshot_in_the_cache_is_found_by_branch_tag_and_commit(cache: Path) 
 def test_a_revision_missing_from_the_cache_is_refused(revision: str, cache: Path) -> None:
     stored(cache, COMMIT, "v1")
 
-    with pytest.raises(Failure, match="no such model: somebody/Some-Model: it is neither a path, nor recorded, nor in"):
-        load(NAME, revision)
+    line = str(problem_of(load, NAME, revision))
+    assert line.startswith("no such model: somebody/Some-Model: it is neither a path, nor recorded, nor in")
 
 
-def test_an_unreadable_reference_is_ignored(cache: Path) -> None:
+@pytest.mark.parametrize("said", [b"\xff\xfe", b"../../../.."])
+def test_an_unreadable_reference_is_ignored(cache: Path, said: bytes) -> None:
     stored(cache, COMMIT, "main")
-    (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"\xff\xfe")
-    assert lookup.cached_folder(NAME, None) is None
+    (cache / FOLDER / "refs/main").write_bytes(said)
 
-    (cache / f"models--{NAME.replace('/', '--')}" / "refs/main").write_bytes(b"../../../..")
     assert lookup.cached_folder(NAME, None) is None
 
 
@@ -88,8 +93,7 @@ def test_the_cache_is_where_huggingface_hub_looks(name: str, monkeypatch: pytest
         monkeypatch.delenv(variable, raising=False)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    script = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
-    theirs = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    theirs = printed("from huggingface_hub import constants; print(constants.HF_HUB_CACHE)").strip()
 
     assert [str(lookup.cache_home()), theirs] == [wanted, wanted]
 
@@ -109,26 +113,23 @@ def download(name: str = NAME, revision: str | None = None, weights_gib: float |
 
 
 def refused(name: str = NAME, revision: str | None = None) -> tuple[Problem, ...]:
-    with pytest.raises(Failure) as caught:
-        download(name, revision)
-    return caught.value.problems
+    return problems_of(download, name, revision)
 
 
 def test_the_hub_is_asked_only_with_download(hub: Hub) -> None:
     publish(hub)
 
-    with pytest.raises(Failure, match="nothing is downloaded unless --download is given"):
-        load(NAME)
+    assert "nothing is downloaded unless --download is given" in str(problem_of(load, NAME))
     assert hub.asked == []
 
 
 def test_only_headers_are_downloaded_and_nothing_is_stored(hub: Hub, cache: Path) -> None:
     publish(hub)
     model = download()
+    weights = weights_of(model)
 
-    assert model.weights
-    assert (*model.weights.layers, model.weights.head) == (*MEASURED.layers, MEASURED.head)
-    assert model.weights.exact
+    assert (*weights.layers, weights.head) == (*MEASURED.layers, MEASURED.head)
+    assert weights.exact
     assert (model.name, model.revision) == (NAME, None)
     assert [name for name, span in hub.asked if span] == ["a.safetensors", "b.safetensors"]
     assert not cache.exists()
@@ -138,10 +139,8 @@ def test_a_long_header_takes_a_second_request_and_no_tensor(hub: Hub, monkeypatc
     publish(hub)
     monkeypatch.setattr(lookup, "FIRST", 64)
     hub.redirects = True
-    model = download()
 
-    assert model.weights
-    assert model.weights.loaded == MEASURED.loaded
+    assert weights_of(download()).loaded == MEASURED.loaded
     spans = [span for name, span in hub.asked if name == "a.safetensors"]
     length = int.from_bytes(hub.files["a.safetensors"][:8], "little")
     assert set(spans) == {"bytes=0-63", f"bytes=8-{length + 7}"}
@@ -161,26 +160,20 @@ def test_one_file_without_an_index_is_enough(hub: Hub) -> None:
     publish(hub)
     hub.files["model.safetensors"] = file(header(FIRST | SECOND))
     del hub.files["model.safetensors.index.json"]
-    model = download()
 
-    assert model.weights
-    assert model.weights.layers == MEASURED.layers
+    assert weights_of(download()).layers == MEASURED.layers
 
 
 def test_without_safetensors_the_weights_are_estimated(hub: Hub) -> None:
     hub.files = {"config.json": json.dumps(CONFIG).encode()}
-    model = download()
 
-    assert model.weights
-    assert not model.weights.exact
+    assert not weights_of(download()).exact
 
 
 def test_with_a_given_size_only_the_config_is_downloaded(hub: Hub) -> None:
     publish(hub)
-    model = download(weights_gib=2)
 
-    assert model.weights
-    assert model.weights.loaded == 2 * GIB
+    assert weights_of(download(weights_gib=2)).loaded == 2 * GIB
     assert {name for name, _ in hub.asked} == {"config.json", "hf_quant_config.json"}
 
 
@@ -195,9 +188,7 @@ def test_the_quantization_may_be_beside_the_config(hub: Hub, cache: Path) -> Non
 
 
 def test_a_recorded_model_has_more_revisions_on_the_hub(hub: Hub) -> None:
-    with pytest.raises(Failure) as caught:
-        download("Qwen3.6-27B", "next")
-    assert caught.value.problems[0].where == "config.json of Qwen/Qwen3.6-27B (next)"
+    assert refused("Qwen3.6-27B", "next")[0].where == "config.json of Qwen/Qwen3.6-27B (next)"
     assert len(hub.asked) == 1
 
 
@@ -235,10 +226,8 @@ def test_every_missing_file_is_reported(hub: Hub) -> None:
     del hub.files["a.safetensors"]
     hub.refusals["b.safetensors"] = (500, "")
 
-    assert [problem.cause for problem in refused()] == [
-        "the index names it, and it is not there",
-        "the hub answers 500",
-    ]
+    causes = [problem.cause for problem in refused()]
+    assert causes == ["the index names it, and it is not there", "the hub answers 500"]
 
 
 @pytest.mark.parametrize("cut", ["config.json", "model.safetensors.index.json", "a.safetensors"])
@@ -260,13 +249,11 @@ def test_a_config_that_is_not_json_or_too_long_is_reported(hub: Hub, monkeypatch
     assert refused()[0].cause == "it is longer than 5 bytes"
 
 
+OTHER = "the hub sends another part of it than was asked for"
+
+
 @pytest.mark.parametrize(
-    ("ranges", "cause"),
-    [
-        ("another", "the hub sends another part of it than was asked for"),
-        ("unsaid", "the hub sends another part of it than was asked for"),
-        ("endless", "the hub does not say how long it is"),
-    ],
+    ("ranges", "cause"), [("another", OTHER), ("unsaid", OTHER), ("endless", "the hub does not say how long it is")]
 )
 def test_wrong_ranges_are_reported(ranges: str, cause: str, hub: Hub) -> None:
     publish(hub)
@@ -281,7 +268,7 @@ def test_a_hub_without_ranges_is_read_from_the_beginning_only(hub: Hub, monkeypa
     assert download().weights
 
     monkeypatch.setattr(lookup, "FIRST", 64)
-    assert {problem.cause for problem in refused()} == {"the hub sends another part of it than was asked for"}
+    assert {problem.cause for problem in refused()} == {OTHER}
 
 
 def test_an_unreachable_hub_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

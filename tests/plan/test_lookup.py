@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.plan import FULL, GIB, LINEAR, lookup
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.lookup import load
 
+from tests.failures import problem_of
 from tests.plan.configs import named
+from tests.plan.examples import weights_of
 from tests.validation.cpu.models import CONFIGS
 
 NAMES = {
@@ -45,32 +46,20 @@ def test_a_recorded_model_is_whole(one: lookup.Recorded) -> None:
     shape = model_of(CONFIGS["35B" if "35B" in one.name else "27B"], "tests", name="the same shape")
 
     assert (model.name, model.revision, model.unknown) == (one.name, one.revision, ())
-    for part in (
-        "layers",
-        "attention",
-        "linear",
-        "hidden_size",
-        "vocab_size",
-        "max_position_embeddings",
-        "draft_layers",
-    ):
+    parts = ("layers", "attention", "linear", "hidden_size", "vocab_size", "max_position_embeddings", "draft_layers")
+    for part in parts:
         assert getattr(model, part) == getattr(shape, part), part
     assert (model.quantization is None) == ("NVFP4" not in one.name)
     assert model.head == ("fp8-block" if one.revision == "fp8-head" else None)
-    assert model.weights
-    assert not model.weights.exact
+    assert not weights_of(model).exact
     assert one.source
     assert all(text.endswith(".") for text in one.source)
 
 
 def test_estimates_are_close_to_what_the_model_card_gives() -> None:
-    main, fp8 = (
-        model_of(one.config, "x", name="x").weights for one in lookup.recorded_revisions("qwen3.6-35b-a3b-nvfp4")
-    )
-    bf16 = load("Qwen/Qwen3.6-35B-A3B").weights
-    assert main
-    assert fp8
-    assert bf16
+    revisions = lookup.recorded_revisions("qwen3.6-35b-a3b-nvfp4")
+    main, fp8 = (weights_of(model_of(one.config, "x", name="x")) for one in revisions)
+    bf16 = weights_of(load("Qwen/Qwen3.6-35B-A3B"))
 
     # The card: 21.88 and 21.40 GiB loaded, 0.48 apart; about 67 GiB in bf16, and 1.6 GB of MTP beside.
     assert main.loaded / GIB == pytest.approx(21.88, rel=0.01)
@@ -83,14 +72,11 @@ def test_estimates_are_close_to_what_the_model_card_gives() -> None:
 
 def test_what_the_model_card_gives_is_what_is_loaded() -> None:
     for revision, gib in (("main", 21.88), ("fp8-head", 21.40)):
-        weights = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", revision).weights
-        assert weights
+        weights = weights_of(load("inferRouter/Qwen3.6-35B-A3B-NVFP4", revision))
         assert weights.loaded == round(gib * GIB)
         assert weights.source == f"{gib} GiB as recorded, split by the shapes in the config"
 
-    weights = load("Qwen3.6-35B-A3B-NVFP4", weights_gib=30).weights
-    assert weights
-    assert weights.loaded == 30 * GIB
+    assert weights_of(load("Qwen3.6-35B-A3B-NVFP4", weights_gib=30)).loaded == 30 * GIB
 
 
 @pytest.mark.parametrize("name", ["qwen3.6-27b-nvfp4", "INFERROUTER/QWEN3.6-27B-NVFP4", "Qwen3.6-27B-NVFP4"])
@@ -115,9 +101,7 @@ def test_an_unknown_model_is_refused(name: str, tmp_path: Path, monkeypatch: pyt
     if name == "../..":
         name = "no/../such"
 
-    with pytest.raises(Failure) as caught:
-        load(name)
-    (problem,) = caught.value.problems
+    problem = problem_of(load, name)
     assert (problem.what, problem.where) == ("no such model", name[:200])
     assert problem.cause.startswith("it is neither a path, nor recorded, nor in the local cache; recorded are Qwen/")
     assert problem.cause.endswith("; nothing is downloaded unless --download is given")
@@ -125,9 +109,7 @@ def test_an_unknown_model_is_refused(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_revision_that_is_not_recorded_is_refused() -> None:
-    with pytest.raises(Failure) as caught:
-        load("Qwen3.6-35B-A3B-NVFP4", "fp8-head-embed")
-    (problem,) = caught.value.problems
+    problem = problem_of(load, "Qwen3.6-35B-A3B-NVFP4", "fp8-head-embed")
     assert (problem.what, problem.where) == ("no such revision", "Qwen3.6-35B-A3B-NVFP4 (fp8-head-embed)")
     name = "inferRouter/Qwen3.6-35B-A3B-NVFP4"
     there = f"recorded are {name} (main), {name} (fp8-head)"

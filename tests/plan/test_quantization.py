@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.plan.checkpoint import model_of
 
+from tests.failures import problems_of
 from tests.plan.configs import named
+from tests.plan.examples import weights_of
 from tests.validation.cpu.head_models import BF16_HEAD, MODELS, fp8_head
 
 MOE = "Qwen3_5MoeForConditionalGeneration"
@@ -23,9 +24,7 @@ def groups(*pairs: tuple[list[str], Any], ignore: tuple[str, ...] = (), **config
     return {"quant_method": "compressed-tensors", "config_groups": made, "ignore": [*ignore], **config}
 
 
-def quantization_and_head(
-    config: Any, name: str = "Qwen3_5MoeForConditionalGeneration"
-) -> tuple[str | None, str | None]:
+def quantization_and_head(config: Any, name: str = MOE) -> tuple[str | None, str | None]:
     model = model_of(named(name) | {"quantization_config": config}, "config.json", name="quantized")
     return model.quantization, model.head
 
@@ -37,21 +36,12 @@ HEADS = {
     "by an expression": (groups((["re:.*lm_head"], CHANNEL)), "fp8-channel"),
     "by its class": (groups((["ParallelLMHead"], CHANNEL)), "fp8-channel"),
     "by another name": (groups((["model.lm_head", "re:visual.*"], CHANNEL)), None),
-    "its own group before Linear": (
-        groups((["Linear"], NVFP4), (["re:.*lm_head$"], BLOCK)),
-        "fp8-block",
-    ),
+    "its own group before Linear": (groups((["Linear"], NVFP4), (["re:.*lm_head$"], BLOCK)), "fp8-block"),
     "ignored by name": (groups((["re:.*lm_head"], BLOCK), ignore=("lm_head",)), None),
     "ignored by an expression": (groups((["lm_head"], BLOCK), ignore=("re:.*lm_head",)), None),
     "weights left alone": (groups((["lm_head"], None)), None),
-    "per tensor, by default": (
-        groups((["lm_head"], {"num_bits": 8, "type": "float"})),
-        "fp8-tensor",
-    ),
-    "NVFP4": (
-        groups((["lm_head"], NVFP4), format="nvfp4-pack-quantized"),
-        "nvfp4-pack-quantized",
-    ),
+    "per tensor, by default": (groups((["lm_head"], {"num_bits": 8, "type": "float"})), "fp8-tensor"),
+    "NVFP4": (groups((["lm_head"], NVFP4), format="nvfp4-pack-quantized"), "nvfp4-pack-quantized"),
     "mixed": (groups((["lm_head"], NVFP4), format="mixed-precision"), "float4-tensor_group"),
     "scales of attention": (groups((["Qwen3Attention"], BLOCK)), None),
     "the model card's": (fp8_head(), "fp8-block"),
@@ -91,11 +81,7 @@ OTHERS: dict[str, tuple[Any, str, str | None]] = {
     ),
     "modelopt, mixed": ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "modelopt_mixed", None),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq", None),
-    "gptq, its head too": (
-        {"quant_method": "gptq", "bits": 8, "group_size": -1, "lm_head": True},
-        "gptq",
-        "int8",
-    ),
+    "gptq, its head too": ({"quant_method": "gptq", "bits": 8, "group_size": -1, "lm_head": True}, "gptq", "int8"),
     "what plan does not know": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", None),
 }
 
@@ -145,37 +131,27 @@ WRONG = {
 def test_a_wrong_quantization_is_refused(name: str) -> None:
     config, cause = WRONG[name]
 
-    with pytest.raises(Failure) as caught:
-        quantization_and_head(config)
-    assert caught.value.problems[0].cause.startswith(cause)
+    assert problems_of(quantization_and_head, config)[0].cause.startswith(cause)
 
 
 def test_estimates_follow_the_quantization() -> None:
     def loaded(config: Any) -> Any:
         outer = named("LlamaForCausalLM") | ({"quantization_config": config} if config else {})
-        weights = model_of(outer, "config.json", name="x").weights
-        assert weights
-        return weights
+        return weights_of(model_of(outer, "config.json", name="x"))
 
     plain, fp8 = loaded(None), loaded({"quant_method": "fp8"})
     four = loaded(groups((["Linear"], NVFP4)))
     kept = loaded(groups((["Linear"], NVFP4), ignore=(r"re:.*layers\.0\..*", "model.layers.1.mlp.up_proj")))
-    left = {
-        "ignored_layers": ["lm_head", "mlp.up_proj", "model.layers.1", "model.layers.2.self_attn*", "*.3.*down_proj"]
-    }
-    some = loaded({"quant_method": "fp8", **left})
+    left = ["lm_head", "mlp.up_proj", "model.layers.1", "model.layers.2.self_attn*", "*.3.*down_proj"]
+    some = loaded({"quant_method": "fp8", "ignored_layers": left})
     unknown = loaded({"quant_method": "bitsandbytes"})
 
     assert fp8.layers[0] / plain.layers[0] == pytest.approx(1 / 2, rel=1e-3)
     assert four.layers[0] / plain.layers[0] == pytest.approx(0.5625 / 2, rel=1e-3)
     assert (fp8.head, fp8.embedding) == (plain.head, plain.embedding)
     up, attention = 2048 * 11_008, 4 * 2048 * 2048
-    assert [more - less for more, less in zip(some.layers, fp8.layers, strict=True)] == [
-        up,
-        plain.layers[1] - fp8.layers[1],
-        up + attention,
-        2 * up,
-    ]
+    saved = [more - less for more, less in zip(some.layers, fp8.layers, strict=True)]
+    assert saved == [up, plain.layers[1] - fp8.layers[1], up + attention, 2 * up]
     assert kept.layers[0] == plain.layers[0]
     assert four.layers[1] < kept.layers[1] < plain.layers[1]
     assert kept.layers[2:] == four.layers[2:]

@@ -14,6 +14,7 @@ from vpatch.plan.weights import from_tensors
 
 from tests.conftest import Trees
 from tests.plan.configs import CONFIGS, write
+from tests.plan.examples import weights_of
 from tests.validation.cpu import environment
 from tests.validation.cpu.comparison import one_first
 
@@ -83,9 +84,7 @@ def test_its_estimate_of_the_weights_is_close(name: str, release: str, reads: Re
     if "refused" in all_found[name]:
         pytest.skip("this release does not have the architecture")
     model = read(home / name)
-    estimate, built = model.weights, from_tensors(model, all_found[name]["parameters"], "").weights
-    assert estimate
-    assert built
+    estimate, built = weights_of(model), weights_of(from_tensors(model, all_found[name]["parameters"], ""))
 
     assert not estimate.exact
     for part in ("loaded", "embedding", "head"):

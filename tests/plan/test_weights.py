@@ -16,7 +16,9 @@ from vpatch.plan import GIB, Weights
 from vpatch.plan.checkpoint import read
 from vpatch.plan.checkpoint_files import tensor_sizes
 
+from tests.failures import problem_of, problems_of
 from tests.plan.configs import file, header, named
+from tests.plan.examples import weights_of
 
 CONFIG = named("Qwen3_5ForConditionalGeneration", mtp_num_hidden_layers=1)
 FIRST = {
@@ -73,9 +75,13 @@ def test_a_tied_head_is_not_loaded(tmp_path: Path) -> None:
     tied = named("Qwen3_5ForConditionalGeneration", tie_word_embeddings=True)
     checkpoint(tmp_path, tied, a_safetensors=file(header(FIRST | SECOND)))
 
-    weights = read(tmp_path).weights
-    assert weights
+    weights = weights_of(read(tmp_path))
     assert (weights.head, weights.embedding) == (0, 1600)
+
+
+def tensor(first: int, last: int, dtype: str = "U8", size: int = 4) -> dict[str, Any]:
+    """Return what a header says of a tensor of one dimension."""
+    return {"dtype": dtype, "shape": [size], "data_offsets": [first, last]}
 
 
 LIES: dict[str, tuple[bytes, str]] = {
@@ -86,41 +92,16 @@ LIES: dict[str, tuple[bytes, str]] = {
     "endless header": (b"\xff" * 8 + b"{}", "the file is cut short: 10 bytes with a header of 18,446,744"),
     "no JSON": ((5).to_bytes(8, "little") + b"hello", "it is not JSON"),
     "no object": ((2).to_bytes(8, "little") + b"[]", "its JSON is a list, not an object"),
-    "overlap": (
-        file(
-            {
-                "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
-                "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]},
-            }
-        ),
-        "b begins at 2, inside the end at 4",
-    ),
-    "a hole": (
-        file(
-            {
-                "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
-                "b": {"dtype": "U8", "shape": [4], "data_offsets": [6, 10]},
-            }
-        ),
-        "b begins at 6, after the end at 4",
-    ),
+    "overlap": (file({"a": tensor(0, 4), "b": tensor(2, 6)}), "b begins at 2, inside the end at 4"),
+    "a hole": (file({"a": tensor(0, 4), "b": tensor(6, 10)}), "b begins at 6, after the end at 4"),
     "more data": (file(header(FIRST), 2000), "139 bytes belong to no tensor"),
-    "a wrong size": (
-        file({"a": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 4]}}),
-        "a takes 4 bytes, BF16 of its shape takes 8",
-    ),
-    "a negative size": (
-        file({"a": {"dtype": "BF16", "shape": [-4], "data_offsets": [0, 8]}}),
-        "a has a shape that no tensor has",
-    ),
-    "offsets backwards": (
-        file({"a": {"dtype": "U8", "shape": [4], "data_offsets": [4, 0]}}, 4),
-        "a does not have a dtype, a shape and two offsets in order",
-    ),
+    "a wrong size": (file({"a": tensor(0, 4, "BF16")}), "a takes 4 bytes, BF16 of its shape takes 8"),
+    "a negative size": (file({"a": tensor(0, 8, "BF16", -4)}), "a has a shape that no tensor has"),
+    "offsets backwards": (file({"a": tensor(4, 0)}, 4), "a does not have a dtype, a shape and two offsets in order"),
     "no tensor": (file({"a": None}, 0), "a does not have a dtype, a shape and two offsets in order"),
     "a long name": (file({"a" * 999: None, "b": None}, 0), "a" * 97 + "... does not have"),
     "a shape without end": (
-        file({"a": {"dtype": "U8", "shape": [10**9] * 10_000, "data_offsets": [0, 4]}}, 4),
+        file({"a": tensor(0, 4) | {"shape": [10**9] * 10_000}}, 4),
         "a takes 4 bytes, U8 of its shape takes 1125899906842624",
     ),
 }
@@ -131,9 +112,8 @@ def test_a_false_header_is_one_problem(name: str, tmp_path: Path) -> None:
     data, cause = LIES[name]
     checkpoint(tmp_path, a_safetensors=data, b_safetensors=file(header(SECOND)))
 
-    with pytest.raises(Failure) as caught:
-        read(tmp_path)
-    (problem,) = caught.value.problems
+    problem = problem_of(read, tmp_path)
+
     assert problem.where == str(tmp_path / "a.safetensors")
     assert cause in problem.cause
 
@@ -141,18 +121,15 @@ def test_a_false_header_is_one_problem(name: str, tmp_path: Path) -> None:
 def test_every_wrong_file_is_reported_at_once(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=b"", b_safetensors=b"", c_safetensors=file(header(FIRST)))
 
-    with pytest.raises(Failure) as caught:
-        read(tmp_path)
-    assert [Path(problem.where).name for problem in caught.value.problems] == ["a.safetensors", "b.safetensors"]
+    assert [Path(problem.where).name for problem in problems_of(read, tmp_path)] == ["a.safetensors", "b.safetensors"]
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(checkpoint(tmp_path) / "a.safetensors")
     (tmp_path / "b.safetensors").mkdir()
 
-    with pytest.raises(Failure) as caught:
-        read(tmp_path)
-    assert [problem.cause for problem in caught.value.problems] == ["it is not a regular file", "Is a directory"]
+    causes = [problem.cause for problem in problems_of(read, tmp_path)]
+    assert causes == ["it is not a regular file", "Is a directory"]
 
 
 def test_a_header_that_is_too_long_is_not_read() -> None:
@@ -160,8 +137,8 @@ def test_a_header_that_is_too_long_is_not_read() -> None:
         assert (start, count) == (0, 8)
         return (10**9).to_bytes(8, "little")
 
-    with pytest.raises(Failure, match="wrong safetensors header: x: it is 1,000,000,000 bytes long"):
-        tensor_sizes(read, 1 << 40, "x")
+    line = str(problem_of(tensor_sizes, read, 1 << 40, "x"))
+    assert line.startswith("wrong safetensors header: x: it is 1,000,000,000 bytes long")
 
 
 def test_a_file_that_ends_while_it_is_read_is_a_problem() -> None:
@@ -170,19 +147,15 @@ def test_a_file_that_ends_while_it_is_read_is_a_problem() -> None:
 
 
 def test_an_unknown_dtype_is_measured_by_its_offsets(tmp_path: Path) -> None:
-    data = file({"lm_head.weight": {"dtype": "F2_NEW", "shape": [4], "data_offsets": [0, 9]}})
-    weights = read(checkpoint(tmp_path, a_safetensors=data)).weights
+    data = file({"lm_head.weight": tensor(0, 9, "F2_NEW")})
 
-    assert weights
-    assert weights.head == 9
+    assert weights_of(read(checkpoint(tmp_path, a_safetensors=data))).head == 9
 
 
 @pytest.mark.parametrize("total", [10**9, 1e9])
 def test_an_index_alone_gives_the_total_split_by_shape(total: float, tmp_path: Path) -> None:
-    estimate = read(checkpoint(tmp_path)).weights
-    weights = read(checkpoint(tmp_path, model_safetensors_index_json=index(total, a=FIRST, b=SECOND))).weights
-    assert estimate
-    assert weights
+    estimate = weights_of(read(checkpoint(tmp_path)))
+    weights = weights_of(read(checkpoint(tmp_path, model_safetensors_index_json=index(total, a=FIRST, b=SECOND))))
 
     assert weights.loaded + weights.draft == 10**9
     assert not weights.exact
@@ -193,9 +166,8 @@ def test_an_index_alone_gives_the_total_split_by_shape(total: float, tmp_path: P
 
 
 def test_an_index_without_draft_layers_has_none(tmp_path: Path) -> None:
-    weights = read(checkpoint(tmp_path, model_safetensors_index_json=index(a=FIRST))).weights
+    weights = weights_of(read(checkpoint(tmp_path, model_safetensors_index_json=index(a=FIRST))))
 
-    assert weights
     assert (weights.draft, weights.loaded) == (0, 10**9)
 
 
@@ -205,16 +177,14 @@ def test_an_index_without_a_total_leaves_the_estimate(tmp_path: Path) -> None:
     assert read(checkpoint(tmp_path, model_safetensors_index_json=index(None, a=FIRST))).weights == estimate
 
 
+NO_MAP = "weight_map does not give a safetensors file for each tensor"
 WRONG_INDEX: dict[str, tuple[bytes, str]] = {
     "negative": (index(-1, a=FIRST), "metadata.total_size is -1, not 1 to"),
     "absurd": (index(10**20, a=FIRST), "metadata.total_size is 100000000000000000000, not 1 to"),
     "a fraction": (index(0.5, a=FIRST), "metadata.total_size is 0.5"),
-    "no map": (b'{"metadata": {}}', "weight_map does not give a safetensors file for each tensor"),
-    "no names": (b'{"weight_map": {"a": 1}}', "weight_map does not give a safetensors file for each tensor"),
-    "elsewhere": (
-        b'{"weight_map": {"a": "../other/a.safetensors"}}',
-        "weight_map does not give a safetensors file for each tensor",
-    ),
+    "no map": (b'{"metadata": {}}', NO_MAP),
+    "no names": (b'{"weight_map": {"a": 1}}', NO_MAP),
+    "elsewhere": (b'{"weight_map": {"a": "../other/a.safetensors"}}', NO_MAP),
     "no index": (b"[]", "its JSON is a list, not an object"),
 }
 
@@ -223,16 +193,15 @@ WRONG_INDEX: dict[str, tuple[bytes, str]] = {
 def test_a_wrong_index_is_refused(name: str, tmp_path: Path) -> None:
     data, cause = WRONG_INDEX[name]
 
-    with pytest.raises(Failure) as caught:
-        read(checkpoint(tmp_path, model_safetensors_index_json=data))
-    assert [problem.cause.startswith(cause) for problem in caught.value.problems] == [True]
+    checkpoint(tmp_path, model_safetensors_index_json=data)
+
+    assert problem_of(read, tmp_path).cause.startswith(cause)
 
 
 def test_a_given_size_overrides_the_files(tmp_path: Path) -> None:
     checkpoint(tmp_path, a_safetensors=file(header(FIRST)))
-    weights = read(tmp_path, weights_gib=21.88).weights
+    weights = weights_of(read(tmp_path, weights_gib=21.88))
 
-    assert weights
     assert weights.loaded == round(21.88 * GIB)
     assert weights.source == "21.88 GiB as given, split by the shapes in the config"
     assert min(weights.layers) > 0
@@ -248,8 +217,7 @@ def test_weights_of_an_unknown_architecture_are_in_its_layers(tmp_path: Path) ->
     config = {"architectures": ["New"], "num_hidden_layers": 3, "num_attention_heads": 2, "hidden_size": 64}
 
     assert read(checkpoint(tmp_path, config)).weights is None
-    weights = read(tmp_path, weights_gib=1).weights
-    assert weights
+    weights = weights_of(read(tmp_path, weights_gib=1))
     assert (weights.loaded, weights.layers) == (GIB, (GIB // 3,) * 3)
 
 

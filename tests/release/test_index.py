@@ -10,9 +10,7 @@ from vpatch.net import session
 from vpatch.release.index import find_wheel, listings
 
 from tests.failures import problem_of
-from tests.loopback import IndexServer
-
-X86 = "cp38-abi3-manylinux_2_35_x86_64.whl"
+from tests.loopback import NAME, X86, IndexServer
 
 
 def versions() -> list[str]:
@@ -27,9 +25,8 @@ def test_finds_the_wheel_on_either_kind_of_page(index: IndexServer, page: str) -
 
     wheel = find_wheel("1.0")
 
-    name = f"vllm-1.0-{X86}"
-    assert (wheel.version, wheel.filename, wheel.url) == ("1.0", name, f"{index.url}/files/{name}")
-    assert wheel.sha256 == hashlib.sha256(index.files[name]).hexdigest()
+    assert (wheel.version, wheel.filename, wheel.url) == ("1.0", NAME, f"{index.url}/files/{NAME}")
+    assert wheel.sha256 == hashlib.sha256(index.files[NAME]).hexdigest()
 
 
 @pytest.mark.parametrize("turn", [1, -1])
@@ -93,16 +90,15 @@ def test_refuses_what_is_no_version_without_asking_anybody(index: IndexServer, v
     assert index.asked == []
 
 
+NO_PROJECT_PAGES = ("picture", "other", "newer", "broken", "nested")
+
+
 @pytest.mark.parametrize(
     ("page", "cause"),
     [
         ("500", "the server answers 500 internal server error"),
         ("403", "the server answers 403 forbidden"),
-        ("picture", "it sent something else than a project page"),
-        ("other", "it sent something else than a project page"),
-        ("newer", "it sent something else than a project page"),
-        ("broken", "it sent something else than a project page"),
-        ("nested", "it sent something else than a project page"),
+        *((page, "it sent something else than a project page") for page in NO_PROJECT_PAGES),
     ],
 )
 def test_says_what_a_broken_index_did(index: IndexServer, page: str, cause: str) -> None:

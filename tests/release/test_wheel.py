@@ -118,9 +118,7 @@ def test_names_every_unsafe_member_at_once(index: IndexServer, refusal: Refusal)
         with pytest.warns(UserWarning, match="Duplicate name"):
             archive.writestr("vllm/__init__.py", "evil")
 
-    lines = refusal(body.getvalue()).splitlines()
-
-    assert lines == [
+    assert refusal(body.getvalue()).splitlines() == [
         "unsafe file in wheel: vllm/link.py: a link or a special file",
         "unsafe name in wheel: vllm/__init__.py: it is there twice",
     ]

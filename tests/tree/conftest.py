@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,8 @@ from vpatch.tree.apply import Snapshot, WritePlan
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import Trees
+from tests.conftest import Contents, Trees, contents_of, unchanged
+from tests.hybrid import UPSTREAMS
 
 INFO = "vllm-1.0.dist-info"
 NOBODY = 65534
@@ -48,8 +48,6 @@ SECOND = FIRST | {
     "vllm/engine/m0.py": FIRST["vllm/engine/m0.py"] + b"two = 2  # vpatch: two\n",
     "vllm/engine/m5.py": MODULES["vllm/engine/m5.py"] + b"two = 2  # vpatch: two\n",
 }
-
-Contents = Mapping[str, bytes | None]
 
 
 def plan_of(seen: Snapshot, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> WritePlan:
@@ -95,6 +93,11 @@ class Sandbox:
     def root(self) -> Path:
         return self.tree.root
 
+    @property
+    def goals(self) -> dict[str, dict[str, bytes]]:
+        """What may be desired, by name."""
+        return {"pristine": {}, "first": self.first, "second": self.second}
+
     def settle(self, desired: Mapping[str, bytes], *, allow_edited: bool = False) -> tuple[str, ...]:
         """Do what the command line does, without the engine."""
         return () if self.settled(desired) else self.change(desired, allow_edited=allow_edited)
@@ -107,19 +110,13 @@ class Sandbox:
         return settled(self.tree, desired, {"overlays": sorted(desired)})
 
     def snapshot(self) -> Contents:
-        """Return all that `diff -r` would see: every folder (None), every file's bytes."""
-        found: dict[str, bytes | None] = {}
-        for at, folders, names in os.walk(self.root):
-            below = f"{at}/"[len(f"{self.root}/") :]
-            found |= {f"{below}{name}": None for name in folders}
-            for name in names:
-                with FileIO(f"{at}/{name}") as file:  # of thousands of copies: a Path takes longer than the file
-                    found[f"{below}{name}"] = file.readall()
-        return found
+        return contents_of(self.root)
 
-    def inodes(self) -> Mapping[str, tuple[int, int]]:
-        paths = sorted(self.root.rglob("*"))
-        return {str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in paths}
+    def refused(self, desired: Mapping[str, bytes]) -> Failure:
+        """Return why this is refused; assert that nothing changes."""
+        with unchanged(self.root), pytest.raises(Failure) as failure:
+            self.settle(desired)
+        return failure.value
 
     def copy(self, to: Path) -> Sandbox:
         """Hard-link it, as uv links its cache: what is done to the copy must not change this one."""
@@ -220,6 +217,12 @@ def another_user(uid: int = NOBODY) -> Iterator[None]:
         os.setgroups(groups)
 
 
+def give_away(root: Path) -> None:
+    """Give a tree to another user, as root's vpatch may find it. If the tests do not run as root, the owner stays."""
+    for path in (root, *root.rglob("*")) if os.getuid() == 0 else ():
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
 # linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS; what `chattr +i` and `chattr +a` set.
 GET_FLAGS, SET_FLAGS, FLAGS = 0x80086601, 0x40086602, {"i": 0x10, "a": 0x20}
 
@@ -252,3 +255,46 @@ def mounted(source: str | Path, at: Path, *options: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", at], check=True)
+
+
+IN_GIT = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *UPSTREAMS)
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "advice.detachedHead=false")
+    command = ["git", "-C", str(root), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory: pytest.TempPathFactory, pristine: Trees) -> Path:
+    """A repository with the real files that the overlay reads, committed twice and tagged as vLLM tags."""
+    root = tmp_path_factory.mktemp("upstream")
+    git(root, "init", "-q")
+    for version in ("0.21.0", "0.20.2"):
+        for file in IN_GIT:
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(pristine(version) / file, root / file)
+        (root / ".gitignore").write_text("__pycache__/\n*.pyc\n")
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", version, "--allow-empty")
+        git(root, "tag", f"v{version}")
+    return root
+
+
+@pytest.fixture(scope="session")
+def cloned(tmp_path_factory: pytest.TempPathFactory, upstream: Path) -> Path:
+    root = tmp_path_factory.mktemp("cloned") / "clone"
+    git(upstream, "clone", "-q", "--depth", "1", "--branch", "v0.20.2", f"file://{upstream}", str(root))
+    assert git(root, "rev-list", "--count", "HEAD") == "1\n"
+    return root
+
+
+@pytest.fixture
+def clone(public: Path, cloned: Path) -> Path:
+    return shutil.copytree(cloned, public / "clone", symlinks=True)
+
+
+def clean(root: Path) -> bool:
+    """Whether git reports nothing, ignored files included, and no folder is left."""
+    return git(root, "status", "--porcelain", "--ignored") == "" and not (root / "vllm/_vpatch").exists()

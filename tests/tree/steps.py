@@ -5,10 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 STEPS = ("open", "write", "fsync", "fchmod", "fchown", "utime", "replace", "unlink", "mkdir", "rmdir")
-Fault = Callable[[int, str, Callable[..., Any], tuple[Any, ...]], None]
+SCENARIOS = {
+    "apply": ("pristine", "first"),
+    "apply more": ("first", "second"),
+    "revert some": ("second", "first"),
+    "revert": ("second", "pristine"),
+}
+"""Runs: which of `Sandbox.goals` is there, and which is desired."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is about to be made: its number from 1, its function's name, its arguments, and the function."""
+
+    number: int
+    name: str
+    args: tuple[Any, ...]
+    make: Callable[..., Any]
+
+    def write_half(self) -> int:
+        """Write half of what this step writes; return how much that is."""
+        return int(self.make(self.args[0], bytes(self.args[1])[: len(self.args[1]) // 2]))
+
+
+Fault = Callable[[Step], object]
 
 
 def whole(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -35,7 +59,7 @@ def at_each_step(fault: Fault) -> Iterator[list[str]]:
                 at_work = True
                 made.append("look" if name == "open" and not args[1] & os.O_CREAT else name)
                 try:
-                    fault(len(made), name, real[name], whole(args, kwargs))
+                    fault(Step(len(made), name, whole(args, kwargs), real[name]))
                 finally:
                     at_work = False
             return real[name](*args, **kwargs)

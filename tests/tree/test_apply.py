@@ -15,7 +15,7 @@ from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import contents_of
+from tests.conftest import unchanged
 
 FILE = "vllm/m.py"
 
@@ -49,11 +49,10 @@ def test_an_overlay_on_an_overlay(store: SitePackages) -> None:
     assert apply(store, [FIRST])[1]
     assert apply(store, [LEANS_ON_FIRST])[1]
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
-    before = contents_of(store.tree.root)
 
-    with pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`"):
+    drifted = pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`")
+    with unchanged(store.tree.root), drifted:
         revert(store, ALL, [FIRST])
-    assert contents_of(store.tree.root) == before
 
     revert(store, ALL, [LEANS_ON_FIRST])
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nw = 9\n"
@@ -71,13 +70,11 @@ def test_a_rival_that_is_not_applied_does_not_matter(store: SitePackages) -> Non
 
 
 def test_rivals_are_not_applied(store: SitePackages) -> None:
-    before = contents_of(store.tree.root)
-
-    changeset, changed = apply(store, [APART, IN_CONFLICT])
+    with unchanged(store.tree.root):
+        changeset, changed = apply(store, [APART, IN_CONFLICT])
 
     assert changed == ()
     assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
-    assert contents_of(store.tree.root) == before
 
 
 def test_an_overlay_that_is_not_applied_cannot_be_reverted(store: SitePackages) -> None:

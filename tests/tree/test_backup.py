@@ -5,6 +5,7 @@ import json
 import os
 import pwd
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from vpatch.errors import Failure
 from vpatch.tree import backup
 from vpatch.tree.locate import Tree
 
-from tests.tree.conftest import Sandbox, edited
+from tests.conftest import unchanged
+from tests.failures import problem_of
+from tests.tree.conftest import COMPANION, INFO, MODULE, Sandbox, edited
 
-PROVENANCE = "vllm-1.0.dist-info/vpatch/provenance.json"
+PROVENANCE = f"{INFO}/vpatch/provenance.json"
 NOT_OURS = [
     b"",
     b"{",
@@ -35,21 +38,21 @@ def said(sandbox: Sandbox) -> Mapping[str, Any]:
 
 
 def test_provenance(sandbox: Sandbox) -> None:
-    module, companion = "vllm/engine/m0.py", "vllm/_vpatch/first.py"
     sandbox.settle(sandbox.first)
 
     about = said(sandbox)
     assert about.keys() == {"schema", "vpatch", "when", "who", "overlays", "files"}
+    assert about["vpatch"] == version("vpatch")
     assert about["schema"] == 1
     assert about["when"] == "2023-11-14T22:13:20Z"
     assert about["who"] == pwd.getpwuid(os.getuid()).pw_name
     assert about["overlays"] == {"overlays": sorted(sandbox.first)}
     assert list(about["files"]) == sorted(sandbox.first)
-    assert about["files"][module] == {
-        "before": hashlib.sha256(sandbox.modules[module]).hexdigest(),
-        "after": [hashlib.sha256(sandbox.first[module]).hexdigest()],
+    assert about["files"][MODULE] == {
+        "before": hashlib.sha256(sandbox.modules[MODULE]).hexdigest(),
+        "after": [hashlib.sha256(sandbox.first[MODULE]).hexdigest()],
     }
-    assert about["files"][companion]["before"] is None
+    assert about["files"][COMPANION]["before"] is None
 
 
 def test_when_is_now_and_who_may_have_no_name(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,12 +66,9 @@ def test_when_is_now_and_who_may_have_no_name(sandbox: Sandbox, monkeypatch: pyt
 
 @pytest.mark.parametrize("epoch", ["soon", "1" * 30])
 def test_a_bad_epoch_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, epoch: str) -> None:
-    before = sandbox.snapshot()
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
 
-    with pytest.raises(Failure, match=f"bad SOURCE_DATE_EPOCH: {epoch}: not a number of seconds"):
-        sandbox.settle(sandbox.first)
-    assert sandbox.snapshot() == before
+    assert f"bad SOURCE_DATE_EPOCH: {epoch}: not a number of seconds" in str(sandbox.refused(sandbox.first))
 
 
 def test_when_and_who_are_of_the_last_change(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,18 +97,10 @@ def test_broken_provenance_stops_revert_and_not_apply(sandbox: Sandbox, content:
     sandbox.settle(sandbox.first)
     whole = sandbox.snapshot()
     (sandbox.root / PROVENANCE).write_bytes(content)
-    broken = sandbox.snapshot()
 
-    for call in (
-        lambda: sandbox.settle({}),
-        lambda: backup.originals(sandbox.tree),
-        lambda: edited(sandbox.tree),
-    ):
-        with pytest.raises(Failure, match=r"cannot read provenance: vllm-1\.0\.dist-info/vpatch: not what vpatch"):
-            call()
-    assert not sandbox.settled(sandbox.first)
-    assert sandbox.snapshot() == broken
-
+    with unchanged(sandbox.root):
+        for call in (lambda: sandbox.settle({}), lambda: backup.originals(sandbox.tree), lambda: edited(sandbox.tree)):
+            assert str(problem_of(call)).startswith(f"cannot read provenance: {INFO}/vpatch: not what vpatch")
     sandbox.settle(sandbox.first, allow_edited=True)
     assert sandbox.snapshot() == whole
     sandbox.settle({})
@@ -118,11 +110,8 @@ def test_broken_provenance_stops_revert_and_not_apply(sandbox: Sandbox, content:
 def test_lost_provenance_stops_revert(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     (sandbox.root / PROVENANCE).unlink()
-    before = sandbox.snapshot()
 
-    with pytest.raises(Failure, match=r"edited after vpatch: vllm/engine/m0\.py"):
-        sandbox.settle({})
-    assert sandbox.snapshot() == before
+    assert f"edited after vpatch: {MODULE}" in str(sandbox.refused({}))
 
 
 def test_nothing_is_kept_without_a_dist_info(sandbox: Sandbox) -> None:

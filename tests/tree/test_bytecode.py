@@ -24,19 +24,21 @@ def compiled(source: Path, mode: Mode = Mode.TIMESTAMP, *, optimize: int = -1) -
     return Path(str(py_compile.compile(str(source), doraise=True, invalidation_mode=mode, optimize=optimize)))
 
 
-def written(source: Path, content: bytes, *, second: int = 1_600_000_000) -> Path:
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_bytes(content)
-    os.utime(source, (second, second))
-    return source
-
-
 def later() -> None:
     """Wait until the clock of the file system ticks, as it does every few milliseconds."""
     coarse = 5  # CLOCK_REALTIME_COARSE, which Python does not name: a file's times come from it
     now = time.clock_gettime_ns(coarse)
     while time.clock_gettime_ns(coarse) == now:
         pass
+
+
+def written(source: Path, content: bytes, *, second: int = 1_600_000_000) -> Path:
+    """Write a source later than whatever was compiled before."""
+    later()
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_bytes(content)
+    os.utime(source, (second, second))
+    return source
 
 
 def what_runs(folder: Path, *options: str) -> str:
@@ -54,7 +56,6 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("optimize", [0, 1, 2])
 def test_old_code_that_would_run_is_stale(source: Path, mode: Mode, optimize: int) -> None:
     old = compiled(source, mode, optimize=optimize)
-    later()
     written(source, NEW)
 
     assert what_runs(source.parent, *["-O"] * optimize) == "old"
@@ -74,7 +75,6 @@ def test_true_code_is_not_stale(source: Path, mode: Mode, optimize: int) -> None
 
 def test_code_that_python_refuses_is_not_stale(source: Path) -> None:
     compiled(source)
-    later()
     written(source, NEW, second=1_600_000_001)
     assert what_runs(source.parent) == "new"
     assert bytecode.stale(source) == ()
@@ -89,7 +89,6 @@ def test_code_that_python_refuses_is_not_stale(source: Path) -> None:
 def test_torn_bytecode(source: Path, keep: int) -> None:
     old = compiled(source)
     old.write_bytes(old.read_bytes()[:keep])
-    later()
     written(source, NEW)
 
     assert bytecode.stale(source) == ((old,) if keep >= 16 else ())
@@ -99,27 +98,18 @@ def test_another_interpreters_code_is_stale_when_in_doubt(source: Path) -> None:
     other = compiled(source).rename(source.parent / "__pycache__/m.cpython-399.pyc")
     other.write_bytes(b"\0\0\r\n" + other.read_bytes()[4:])
     assert bytecode.stale(source) == ()
-    later()
     written(source, NEW)
 
     assert bytecode.stale(source) == (other,)
 
 
-def test_a_source_that_is_not_python_has_no_true_code(source: Path) -> None:
-    old = compiled(source)
-    later()
-    written(source, b"value = 'new\n\n")
-
-    assert bytecode.stale(source) == (old,)
-
-
 @pytest.mark.parametrize(
-    "code", ["not " * 5000 + "1\n", "a;" * nesting.TOKENS, "# coding: utf-7\n"], ids=["deep", "much", "encoding"]
+    "code",
+    ["not " * 5000 + "1\n", "a;" * nesting.TOKENS, "# coding: utf-7\n", "value = 'new\n\n"],
+    ids=["deep", "much", "encoding", "not Python"],
 )
 def test_a_source_that_is_not_compiled_may_have_other_code(source: Path, code: str) -> None:
-    size = len(code)
-    old = compiled(written(source, b"#" * (size - len(OLD)) + b"\n" + OLD[:-1]))
-    later()
+    old = compiled(written(source, b"#" * (len(code) - len(OLD)) + b"\n" + OLD[:-1]))
     written(source, code.encode())
 
     assert bytecode.stale(source) == (old,)
@@ -141,7 +131,6 @@ def test_twins(source: Path) -> None:
 
 def test_the_legacy_twin_runs_only_without_its_source(source: Path) -> None:
     legacy = compiled(source).rename(source.with_suffix(".pyc"))
-    later()
     written(source, NEW)
     assert what_runs(source.parent) == "new"
     assert bytecode.stale(source) == ()
@@ -182,12 +171,10 @@ def test_stale_code_of_files_that_stay_goes(sandbox: Sandbox) -> None:
     source = sandbox.root / "vllm/engine/m0.py"
     content = source.read_bytes()
     old = compiled(written(source, content.replace(b"one = 1", b"one = 0")))
-    later()
     written(source, content)
 
-    assert [problem.where for problem in bytecode.problems(sandbox.tree, sandbox.first)] == [
-        str(old.relative_to(sandbox.root))
-    ]
+    (problem,) = bytecode.problems(sandbox.tree, sandbox.first)
+    assert problem.where == str(old.relative_to(sandbox.root))
     assert not sandbox.settled(sandbox.first)
     assert sandbox.settle(sandbox.first) == ()
     assert not old.exists()

@@ -5,59 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vpatch.tree.disk import Folders
 
-from tests.conftest import Program, Trees
+from tests.conftest import Program, Ran, Trees
 from tests.hybrid import CHANGED, COMPANION, CONFIG, HYBRID, INTERFACE, ONLY, UPSTREAMS
-from tests.tree.steps import at_each_step
-
-FILES = ("vllm/__init__.py", "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/v1/attention/backend.py", *UPSTREAMS)
-
-
-def git(root: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "advice.detachedHead=false")
-    command = ["git", "-C", str(root), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture(scope="module")
-def upstream(tmp_path_factory: pytest.TempPathFactory, pristine: Trees) -> Path:
-    """A repository with the real files that the overlay reads, committed twice and tagged as vLLM tags."""
-    root = tmp_path_factory.mktemp("upstream")
-    git(root, "init", "-q")
-    for version in ("0.21.0", "0.20.2"):
-        for file in FILES:
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(pristine(version) / file, root / file)
-        (root / ".gitignore").write_text("__pycache__/\n*.pyc\n")
-        git(root, "add", "-A")
-        git(root, "commit", "-q", "-m", version, "--allow-empty")
-        git(root, "tag", f"v{version}")
-    return root
-
-
-@pytest.fixture(scope="module")
-def cloned(tmp_path_factory: pytest.TempPathFactory, upstream: Path) -> Path:
-    root = tmp_path_factory.mktemp("cloned") / "clone"
-    git(upstream, "clone", "-q", "--depth", "1", "--branch", "v0.20.2", f"file://{upstream}", str(root))
-    assert git(root, "rev-list", "--count", "HEAD") == "1\n"
-    return root
-
-
-@pytest.fixture
-def clone(public: Path, cloned: Path) -> Path:
-    return shutil.copytree(cloned, public / "clone", symlinks=True)
-
-
-def clean(root: Path) -> bool:
-    """Whether git reports nothing, ignored files included, and no folder is left."""
-    return git(root, "status", "--porcelain", "--ignored") == "" and not (root / "vllm/_vpatch").exists()
+from tests.tree.conftest import IN_GIT, clean, git
+from tests.tree.steps import Step, at_each_step
 
 
 def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
@@ -95,11 +52,9 @@ def test_a_dirty_file(vpatch: Program, clone: Path) -> None:
         (clone / file).write_bytes((clone / file).read_bytes() + b"# somebody\n")
     before = git(clone, "diff")
 
-    ran = vpatch("apply", clone, *ONLY)
-
-    assert (ran.code, ran.out) == (1, "")
     cause = "it has uncommitted changes: commit or stash them, and run again"
-    assert ran.err == f"dirty file: {CONFIG}: {cause}\ndirty file: {INTERFACE}: {cause}\n"
+    says = f"dirty file: {CONFIG}: {cause}\ndirty file: {INTERFACE}: {cause}\n"
+    assert vpatch("apply", clone, *ONLY) == Ran(1, "", says)
     assert git(clone, "diff") == before
     assert not (clone / COMPANION).exists()
 
@@ -117,10 +72,8 @@ def test_an_unknown_file(vpatch: Program, clone: Path) -> None:
     git(clone, "rm", "-q", "--cached", CONFIG)
     git(clone, "commit", "-q", "-m", "forget it")
 
-    ran = vpatch("apply", clone, *ONLY)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"unknown file: {CONFIG}: git does not have it: there would be nothing to revert to\n"
+    says = f"unknown file: {CONFIG}: git does not have it: there would be nothing to revert to\n"
+    assert vpatch("apply", clone, *ONLY) == Ran(1, "", says)
     assert git(clone, "status", "--porcelain") == "?? vllm/model_executor/\n"
 
 
@@ -129,10 +82,10 @@ def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
     (clone / ".gitattributes").write_text("*.py text eol=crlf\n")
     git(clone, "add", ".gitattributes")
     git(clone, "commit", "-q", "-m", "crlf")
-    for file in FILES:
+    for file in IN_GIT:
         (clone / file).unlink()
     git(clone, "checkout", "-q", "--", ".")
-    before = {file: (clone / file).read_bytes() for file in FILES}
+    before = {file: (clone / file).read_bytes() for file in IN_GIT}
     assert b"\r\n" in before[CONFIG]
 
     assert vpatch("apply", clone, *ONLY).code == 0
@@ -140,7 +93,7 @@ def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
     assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
     assert vpatch("revert", clone).code == 0
 
-    assert {file: (clone / file).read_bytes() for file in FILES} == before
+    assert {file: (clone / file).read_bytes() for file in IN_GIT} == before
     assert clean(clone)
 
 
@@ -150,10 +103,8 @@ def test_edited_after_vpatch(vpatch: Program, clone: Path, only: tuple[str, ...]
     (clone / INTERFACE).write_bytes((clone / INTERFACE).read_bytes() + b"# somebody\n")
     before = git(clone, "diff")
 
-    ran = vpatch("revert", clone, *only)
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"edited after vpatch: {INTERFACE}: undo the edit, and run again; or `git checkout` the file\n"
+    says = f"edited after vpatch: {INTERFACE}: undo the edit, and run again; or `git checkout` the file\n"
+    assert vpatch("revert", clone, *only) == Ran(1, "", says)
     assert git(clone, "diff") == before
 
 
@@ -215,9 +166,9 @@ def test_killed_at_any_step(
     made = itertools.count()
     left: list[Path] = []
 
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if (name != "open" or args[1] & os.O_CREAT) and next(made) % every == 0:
-            left.append(shutil.copytree(clone, public / f"left/{number}", symlinks=True))
+    def fault(step: Step) -> None:
+        if (step.name != "open" or step.args[1] & os.O_CREAT) and next(made) % every == 0:
+            left.append(shutil.copytree(clone, public / f"left/{step.number}", symlinks=True))
 
     with at_each_step(fault):
         assert vpatch(command, clone, *(ONLY if command == "apply" else ())).code == 0
@@ -247,10 +198,9 @@ def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.M
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Folders, "stage", full)
-    ran = vpatch("apply", clone, *ONLY)
 
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.splitlines() == [f"cannot write: {file}: no space left on device" for file in (CONFIG, INTERFACE)]
+    says = "".join(f"cannot write: {file}: no space left on device\n" for file in (CONFIG, INTERFACE))
+    assert vpatch("apply", clone, *ONLY) == Ran(1, "", says)
     assert clean(clone)
 
 

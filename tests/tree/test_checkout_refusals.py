@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Process, Program
+from tests.conftest import Process, Program, Ran
 from tests.hybrid import CHANGED, INTERFACE, ONLY
 from tests.needs import root_only
-from tests.tree.conftest import flagged
-from tests.tree.test_checkout import clean, clone, cloned, git, upstream
-
-__all__ = ["clone", "cloned", "upstream"]
+from tests.tree.conftest import clean, flagged, git
 
 CACHE = "vllm/platforms/__pycache__"
 
@@ -46,12 +43,9 @@ def test_a_removal_that_is_refused(vpatch: Program, clone: Path, path: str, says
 def test_without_gitpython(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "git", None)
 
+    cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
     for command in ("apply", "revert"):
-        ran = vpatch(command, clone)
-
-        assert (ran.code, ran.out) == (1, "")
-        cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
-        assert ran.err == f"cannot read the checkout: {clone}: {cause}\n"
+        assert vpatch(command, clone) == Ran(1, "", f"cannot read the checkout: {clone}: {cause}\n")
     assert vpatch("status", clone, *ONLY).code == 0
 
 

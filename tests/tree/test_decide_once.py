@@ -19,10 +19,8 @@ from vpatch.tree.checkout import Checkout
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
+from tests.conftest import untouched
 from tests.hybrid import ARG_UTILS, HYBRID, UPSTREAMS
-from tests.tree.test_checkout import clone, cloned, upstream
-
-__all__ = ["clone", "cloned", "upstream"]
 
 
 @pytest.fixture
@@ -63,11 +61,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-def stats(root: Path) -> dict[str, tuple[int, int, int]]:
-    found = {str(path): path.lstat() for path in root.rglob("*")}
-    return {path: (of.st_ino, of.st_mtime_ns, of.st_ctime_ns) for path, of in found.items()}
-
-
 def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
     existing = {path for path in tree.rglob("*.py") if path.is_file()}
 
@@ -83,16 +76,15 @@ def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]
 
 def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
     apply(SitePackages(locate(tree)), discover())
-    before = stats(tree)
-    calls.clear()
-    reads.clear()
 
-    changeset, changed = apply(SitePackages(locate(tree)), discover())
+    with untouched(tree):
+        calls.clear()
+        reads.clear()
+        changeset, changed = apply(SitePackages(locate(tree)), discover())
 
-    assert (changeset.problems, changed) == ((), ())
-    assert (calls["decide"], calls["lock"]) == (1, 0)
-    assert max(count for path, count in reads.items() if path.startswith(f"{tree}/vllm/")) == 1
-    assert stats(tree) == before
+        assert (changeset.problems, changed) == ((), ())
+        assert (calls["decide"], calls["lock"]) == (1, 0)
+        assert max(count for path, count in reads.items() if path.startswith(f"{tree}/vllm/")) == 1
 
 
 def test_apply_decides_anew_if_something_differs(

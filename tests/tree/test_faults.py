@@ -9,42 +9,31 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 
-from tests.tree.conftest import Sandbox, in_a_child, in_memory, make_sandbox
-from tests.tree.steps import STEPS, Fault, at_each_step
+from tests.tree.conftest import MODULE, Sandbox, in_a_child, in_memory, make_sandbox
+from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step
 
-SCENARIOS = {
-    "apply": ("pristine", "first"),
-    "apply more": ("first", "second"),
-    "revert some": ("second", "first"),
-    "revert": ("second", "pristine"),
-}
 LATER = "the next run completes"
 
 
-def nothing(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    pass
-
-
-def killed_at(step: int) -> Fault:
+def killed_at(number: int) -> Fault:
     """Kill this process before a step, or in the middle of a write."""
 
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if number == step:
-            if name == "write":
-                real(args[0], bytes(args[1])[: len(args[1]) // 2])
+    def fault(step: Step) -> None:
+        if step.number == number:
+            if step.name == "write":
+                step.write_half()
             os.kill(os.getpid(), signal.SIGKILL)
 
     return fault
 
 
-def raised_at(step: int, error: BaseException, *, ever_after: bool = False) -> Fault:
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if number == step or (ever_after and number > step):
+def raised_at(number: int, error: BaseException, *, ever_after: bool = False) -> Fault:
+    def fault(step: Step) -> None:
+        if step.number == number or (ever_after and step.number > number):
             raise error
 
     return fault
@@ -54,22 +43,22 @@ def raised_at_write(count: int) -> Fault:
     """Simulate a full disk from write number `count` on."""
     writes = itertools.count(1)
 
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if name == "write" and next(writes) >= count:
+    def fault(step: Step) -> None:
+        if step.name == "write" and next(writes) >= count:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     return fault
 
 
-def interrupted_after(step: str, path: str) -> Fault:
-    """Interrupt this process after the `step` that made `path`."""
+def interrupted_after(name: str, path: str) -> Fault:
+    """Interrupt this process after the step of this name that made `path`."""
     made = False
 
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def fault(step: Step) -> None:
         nonlocal made
         if made:
             raise KeyboardInterrupt
-        made = name == step and str(args[-1]).endswith(f"site-packages/{path}")
+        made = step.name == name and str(step.args[-1]).endswith(f"site-packages/{path}")
 
     return fault
 
@@ -79,8 +68,7 @@ class Stage:
 
     def __init__(self, folder: Path, scenario: str) -> None:
         pristine = make_sandbox(folder / "site-packages")
-        desired: dict[str, Mapping[str, bytes]] = {"pristine": {}, "first": pristine.first, "second": pristine.second}
-        start, goal = SCENARIOS[scenario]
+        desired, (start, goal) = pristine.goals, SCENARIOS[scenario]
         self.folder, self.pristine, self.desired = folder, pristine.snapshot(), desired[goal]
         self.start = pristine.copy(folder / "start")
         self.start.settle(desired[start])
@@ -89,7 +77,7 @@ class Stage:
         # What an apply after a kill asks for: the same, or for a killed revert what was there.
         self.again = desired[start if goal == "pristine" else goal]
         done = self.start.copy(folder / "done")
-        with at_each_step(nothing) as made:
+        with at_each_step(lambda step: None) as made:
             done.change(self.desired)
         self.steps = list(made)
         self.before, self.after = self.start.snapshot(), done.snapshot()
@@ -158,13 +146,13 @@ def test_killed_at_any_step(stage: Stage) -> None:
     sandbox = stage.fresh()
     left: dict[int, Sandbox] = {}
 
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def fault(step: Step) -> None:
         # The disk is the same before a step that only looks as before the next one.
-        if stage.steps[number - 1] != "look":
-            written = real(args[0], bytes(args[1])[: len(args[1]) // 2]) if name == "write" else 0
-            left[number] = sandbox.copy(stage.folder / f"left/{number}")
-            if name == "write":
-                os.lseek(args[0], -written, os.SEEK_CUR)
+        if stage.steps[step.number - 1] != "look":
+            written = step.write_half() if step.name == "write" else 0
+            left[step.number] = sandbox.copy(stage.folder / f"left/{step.number}")
+            if step.name == "write":
+                os.lseek(step.args[0], -written, os.SEEK_CUR)
 
     stage.run(sandbox, fault)
 
@@ -230,14 +218,13 @@ def test_a_failure_after_a_kill(stage: Stage) -> None:
 
 def test_an_edit_survives_a_killed_apply(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
-    path = "vllm/engine/m0.py"
-    edit = sandbox.first[path] + b"mine = 1\n"
-    sandbox.write(path, edit)
+    edit = sandbox.first[MODULE] + b"mine = 1\n"
+    sandbox.write(MODULE, edit)
 
-    with at_each_step(interrupted_after("replace", path)), pytest.raises(KeyboardInterrupt):
-        sandbox.settle(sandbox.second | {path: edit + b"two = 2  # vpatch: two\n"}, allow_edited=True)
+    with at_each_step(interrupted_after("replace", MODULE)), pytest.raises(KeyboardInterrupt):
+        sandbox.settle(sandbox.second | {MODULE: edit + b"two = 2  # vpatch: two\n"}, allow_edited=True)
 
-    with pytest.raises(Failure, match=rf"edited after vpatch: {path}: "):
+    with pytest.raises(Failure, match=rf"edited after vpatch: {MODULE}: "):
         sandbox.settle({})
 
 
@@ -258,9 +245,9 @@ def test_a_revert_killed_at_its_last_step(sandbox: Sandbox) -> None:
     applied = sandbox.snapshot()
     folder = "vllm-1.0.dist-info/vpatch"
 
-    def fault(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if name == "unlink" and str(args[0]).endswith(("/under-way.json", "/provenance.json")):
-            real(sandbox.root / folder / "provenance.json")
+    def fault(step: Step) -> None:
+        if step.name == "unlink" and str(step.args[0]).endswith(("/under-way.json", "/provenance.json")):
+            step.make(sandbox.root / folder / "provenance.json")
             raise KeyboardInterrupt
 
     with at_each_step(fault), pytest.raises(KeyboardInterrupt):
@@ -275,11 +262,11 @@ def test_the_order_of_steps(sandbox: Sandbox) -> None:
     """Each file is durable before its rename, each group of names before the next group; RECORD comes last."""
     trace: list[tuple[str, str]] = []
 
-    def note(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if name == "fsync":
-            trace.append((name, str(Path(f"/proc/self/fd/{args[0]}").readlink().relative_to(sandbox.root))))
-        elif name == "replace":
-            trace.append((name, str(Path(args[0]).relative_to(sandbox.root))))
+    def note(step: Step) -> None:
+        if step.name in {"fsync", "replace"}:
+            at = step.args[0]
+            path = Path(at) if step.name == "replace" else Path(f"/proc/self/fd/{at}").readlink()
+            trace.append((step.name, str(path.relative_to(sandbox.root))))
 
     with at_each_step(note):
         sandbox.settle(sandbox.first)
@@ -308,13 +295,13 @@ def test_the_order_of_steps(sandbox: Sandbox) -> None:
 def test_no_old_code_beside_new_source(sandbox: Sandbox) -> None:
     """Not even if the run ends between two files, or an import compiled the old source meanwhile."""
     twins = {path: Path(path).parent / "__pycache__" / f"{Path(path).stem}.cpython-399.pyc" for path in sandbox.first}
-    written, seen = twins["vllm/engine/m0.py"], 0
+    written, seen = twins[MODULE], 0
     for twin in twins.values():
         sandbox.write(str(twin), b"old")
 
-    def compile_meanwhile(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def compile_meanwhile(step: Step) -> None:
         nonlocal seen
-        if name == "replace" and "originals" not in str(args[1]) and str(args[1]).endswith(".py"):
+        if step.name == "replace" and "originals" not in str(step.args[1]) and str(step.args[1]).endswith(".py"):
             seen += 1
             left = {twin for twin in twins.values() if (sandbox.root / twin).exists()}
             assert left == (set() if seen == 1 else {written})

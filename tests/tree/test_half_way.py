@@ -14,15 +14,11 @@ from vpatch.errors import Failure
 
 from tests.needs import root_only
 from tests.tree.conftest import INFO, NOBODY, Sandbox, another_user, flagged, in_memory, make_sandbox, mounted
+from tests.tree.steps import SCENARIOS
 
 pytestmark = root_only
 
-RUNS = {
-    "apply": ("pristine", "second"),
-    "apply more": ("first", "second"),
-    "revert some": ("second", "first"),
-    "revert": ("second", "pristine"),
-}
+RUNS = SCENARIOS | {"apply": ("pristine", "second")}
 COMPANIONS = "vllm/_vpatch"
 BYTECODE = f"{COMPANIONS}/__pycache__/gone.cpython-311.pyc"
 KEPT = f"{INFO}/vpatch"
@@ -38,7 +34,7 @@ def template() -> Iterator[Callable[[str], Sandbox]]:
 
         def make(run: str) -> Sandbox:
             sandbox = make_sandbox(folder / run)
-            sandbox.settle({"pristine": {}, "first": sandbox.first, "second": sandbox.second}[RUNS[run][0]])
+            sandbox.settle(sandbox.goals[RUNS[run][0]])
             if RUNS[run][0] != "pristine":
                 for file in (BYTECODE, f"{KEPT}/stray/file", f"{KEPT}/originals/gone/file"):
                     sandbox.write(file, b"")
@@ -59,8 +55,7 @@ def prepared(public: Path, template: Callable[[str], Sandbox]) -> Prepared:
         for at, _, names in os.walk(root):
             for path in (at, *(f"{at}/{name}" for name in names)):
                 os.chown(path, owner, owner)
-        desired = {"pristine": {}, "first": sandbox.first, "second": sandbox.second}[RUNS[run][1]]
-        return replace(sandbox, tree=replace(sandbox.tree, root=root)), desired
+        return replace(sandbox, tree=replace(sandbox.tree, root=root)), sandbox.goals[RUNS[run][1]]
 
     return prepare
 

@@ -1,15 +1,16 @@
-"""Every way to name a vLLM, and the message if there is none, or more than one."""
+"""Every way to name a vLLM; what is said of a tree without one is in `tests/cli/test_bad_input.py`."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.tree import locate as module
 from vpatch.tree.locate import Tree, ask, is_checkout, locate
+
+from tests.conftest import environment
+from tests.failures import problem_of
 
 INFO = "vllm-1.0.dist-info"
 PYTHON = f"python3.{sys.version_info.minor}"
@@ -27,15 +28,12 @@ def make(root: Path, info: str | None = INFO, record: str = "") -> Path:
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    make(tmp_path / "venv/lib" / PYTHON / "site-packages")
+    make(environment(tmp_path / "venv"))
     return tmp_path / "venv"
 
 
 def refusal(tree: Path | None, python: Path | None = None) -> str:
-    with pytest.raises(Failure) as failure:
-        locate(tree, python)
-    return str(failure.value)
+    return str(problem_of(locate, tree, python))
 
 
 @pytest.mark.parametrize("name", ["site-packages", "dist-packages", "anything"])
@@ -82,8 +80,7 @@ def test_lib64_is_no_second_one(venv: Path) -> None:
 def test_two_in_one_environment(venv: Path) -> None:
     make(venv / "lib/python3.99/dist-packages")
 
-    first = venv / "lib" / PYTHON / "site-packages"
-    expected = sorted([str(first), f"{venv}/lib/python3.99/dist-packages"])
+    expected = sorted([f"{venv}/lib/{PYTHON}/site-packages", f"{venv}/lib/python3.99/dist-packages"])
     assert refusal(venv) == f"more than one vllm: {venv}: {', '.join(expected)}"
 
 
@@ -110,7 +107,7 @@ def test_what_lies_around_is_not_what_is_imported(venv: Path, tmp_path: Path, mo
 
 
 def test_an_interpreter_without_it(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    environment(tmp_path / "bare")
     python = tmp_path / "bare/bin/python"
 
     assert refusal(python) == refusal(None, python) == f"no vllm: {python}: this interpreter would import none"
@@ -124,27 +121,18 @@ def test_an_interpreter_without_it(tmp_path: Path) -> None:
         ("echo hello", "its answer is not that of a Python interpreter"),
         ("exit 0", "its answer is not that of a Python interpreter"),
         ("printf '\\377'", "its answer is not that of a Python interpreter"),
-        ("sleep 60", "no answer in 0.2 seconds"),
+        ("exec sleep 60", "no answer in 0.2 seconds"),
+        ("\0", "exec format error"),
     ],
 )
 def test_not_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cause: str) -> None:
-    if script.startswith("sleep"):
+    if "sleep" in script:
         monkeypatch.setattr(module, "_PATIENCE", 0.2)
     program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{script.replace('sleep', 'exec sleep')}\n")
+    program.write_text(script if script == "\0" else f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
 
     assert refusal(program) == f"cannot ask the interpreter: {program}: {cause}"
-
-
-def test_not_a_program(tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.write_bytes(b"\0")
-    program.chmod(0o755)
-
-    assert refusal(program) == f"cannot ask the interpreter: {program}: exec format error"
-    program.chmod(0o644)
-    assert refusal(program) == f"no vllm: {program}: not a folder"
 
 
 def test_ask_passes_arguments() -> None:
@@ -169,31 +157,3 @@ def test_a_neighbour_is_no_fork(tmp_path: Path, record: str | bytes | None) -> N
         (root / "vllm_flash_attn-3.0.dist-info/RECORD").write_bytes(data)
 
     assert locate(root).dist_info == INFO
-
-
-def test_two_dist_infos(tmp_path: Path) -> None:
-    root = make(tmp_path / "site-packages")
-    (root / "vllm-0.9.dist-info").mkdir()
-
-    assert refusal(root) == f"more than one vllm: {root}: vllm-0.9.dist-info and {INFO}: remove the wrong one"
-
-
-def test_half_unpacked(tmp_path: Path) -> None:
-    root = make(tmp_path / "site-packages")
-    (root / "vllm/__init__.py").unlink()
-
-    assert refusal(root) == f"no vllm: {root}: vllm/ has no __init__.py: half unpacked, or something else"
-    assert refusal(root / "nonsense") == f"no vllm: {root}/nonsense: no such folder"
-
-
-def test_the_package_itself(tmp_path: Path) -> None:
-    root = make(tmp_path / "site-packages")
-
-    cause = f"this is the package itself; name the folder that holds it: {root}"
-    assert refusal(root / "vllm") == f"no vllm: {root}/vllm: {cause}"
-    nothing = "not a site-packages, virtual environment or source checkout with vllm in it"
-    assert refusal(root / INFO) == f"no vllm: {root / INFO}: {nothing}"
-
-
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
-    assert refusal(tmp_path / ("x" * 300)).endswith(": file name too long")

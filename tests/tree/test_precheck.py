@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 
 from tests.needs import root_only
 from tests.tree.conftest import COMPANION, INFO, Sandbox, flagged, mounted
-from tests.tree.steps import at_each_step
+from tests.tree.steps import Step, at_each_step
 
 MODULE = "vllm/layers/m3.py"
 ORIGINAL = f"{INFO}/vpatch/originals/{MODULE}"
@@ -31,13 +29,9 @@ IMMUTABLE = "immutable (chattr +i)"
     ],
 )
 def test_flags_on_apply(sandbox: Sandbox, path: str, flag: str, says: str) -> None:
-    before = sandbox.snapshot()
+    with flagged(sandbox.root / path, flag):
+        assert says in map(str, sandbox.refused(sandbox.first).problems)
 
-    with flagged(sandbox.root / path, flag), pytest.raises(Failure) as failure:
-        sandbox.settle(sandbox.first)
-
-    assert says in map(str, failure.value.problems)
-    assert sandbox.snapshot() == before
     assert sandbox.settle(sandbox.first)
 
 
@@ -54,20 +48,16 @@ def test_flags_on_apply(sandbox: Sandbox, path: str, flag: str, says: str) -> No
 def test_flags_on_revert(sandbox: Sandbox, path: str, says: str) -> None:
     pristine = sandbox.snapshot()
     sandbox.settle(sandbox.first)
-    before = sandbox.snapshot()
 
-    with flagged(sandbox.root / path, "i"), pytest.raises(Failure) as failure:
-        sandbox.settle({})
+    with flagged(sandbox.root / path, "i"):
+        assert str(sandbox.refused({})) == says
 
-    assert [str(problem) for problem in failure.value.problems] == [says]
-    assert sandbox.snapshot() == before
     sandbox.settle({})
     assert sandbox.snapshot() == pristine
 
 
 def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """For machines without `chattr` and file systems without flags: only the answer is injected."""
-    before = sandbox.snapshot()
     of = (sandbox.root / MODULE).stat().st_ino
 
     def ioctl(file: int, request: int, argument: bytes) -> bytes:
@@ -77,10 +67,7 @@ def test_flags_that_the_system_reports(sandbox: Sandbox, monkeypatch: pytest.Mon
         return bytes([0x10, *bytes(7)])
 
     monkeypatch.setattr("vpatch.tree.guard.fcntl.ioctl", ioctl)
-    with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is immutable"):
-        sandbox.settle(sandbox.first)
-
-    assert sandbox.snapshot() == before
+    assert f"cannot write: {MODULE}: it is immutable" in str(sandbox.refused(sandbox.first))
 
 
 def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -88,10 +75,7 @@ def test_a_file_that_something_is_mounted_over(sandbox: Sandbox, tmp_path: Path)
     mine = tmp_path / "m3.py"
     mine.write_bytes(sandbox.modules[MODULE])
     with mounted(mine, sandbox.root / MODULE):
-        before = sandbox.snapshot()
-        with pytest.raises(Failure, match=f"cannot write: {MODULE}: it is a mount point"):
-            sandbox.settle(sandbox.first)
-        assert sandbox.snapshot() == before
+        assert f"cannot write: {MODULE}: it is a mount point" in str(sandbox.refused(sandbox.first))
     assert sandbox.settle(sandbox.first)
 
 
@@ -103,8 +87,8 @@ def test_a_file_that_another_program_changes_meanwhile(sandbox: Sandbox, path: s
     new = old[:-1] + b" " if size == "the same" else old + b"# mine\n"
     done: list[str] = []
 
-    def change(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if name == "fsync" and not done:
+    def change(step: Step) -> None:
+        if step.name == "fsync" and not done:
             done.append(path)
             sandbox.write(path, new)
 
@@ -116,8 +100,8 @@ def test_a_file_that_another_program_changes_meanwhile(sandbox: Sandbox, path: s
 
 
 def test_a_file_that_another_program_removes_meanwhile(sandbox: Sandbox) -> None:
-    def remove(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        (sandbox.root / MODULE).unlink(missing_ok=True) if name == "fsync" else None
+    def remove(step: Step) -> None:
+        (sandbox.root / MODULE).unlink(missing_ok=True) if step.name == "fsync" else None
 
     with at_each_step(remove), pytest.raises(Failure, match=f"cannot write: {MODULE}: no such file"):
         sandbox.settle(sandbox.first)

@@ -69,25 +69,22 @@ def test_an_entry_is_as_an_installer_writes_it() -> None:
     assert record.entry('a, "b".py', b"hello").raw == f'"a, ""b"".py",{HELLO},5'
 
 
-def test_a_row_is_replaced_where_it_stands() -> None:
-    parsed = record.parse(b"a.py,x,1\nb.py,x,1\r\nc.py,x,1\n")
+@pytest.mark.parametrize(
+    ("before", "path", "after"),
+    [
+        pytest.param(
+            "a.py,x,1\nb.py,x,1\r\nc.py,x,1\n", "b.py", f"a.py,x,1\nb.py,{HELLO},5\r\nc.py,x,1\n", id="where it stands"
+        ),
+        pytest.param(f'"a.py",{HELLO},"5"\n', "a.py", f'"a.py",{HELLO},"5"\n', id="as it was, if it says the same"),
+        pytest.param("a.py,,\n", "b.py", f"a.py,,\nb.py,{HELLO},5\n", id="last"),
+        pytest.param("a.py,,\r\n", "b.py", f"a.py,,\r\nb.py,{HELLO},5\r\n", id="last, and ends as the others"),
+        pytest.param("a.py,,", "b.py", f"a.py,,\nb.py,{HELLO},5\n", id="last, after a line without an end"),
+    ],
+)
+def test_a_row_is_written(before: str, path: str, after: str) -> None:
+    revised = record.revise(record.parse(before.encode()), {path: record.entry(path, b"hello")})
 
-    revised = record.revise(parsed, {"b.py": record.entry("b.py", b"hello")})
-
-    assert revised.serialize() == f"a.py,x,1\nb.py,{HELLO},5\r\nc.py,x,1\n".encode()
-
-
-def test_a_row_that_says_the_same_keeps_its_line() -> None:
-    content = f'"a.py",{HELLO},"5"\n'.encode()
-
-    assert record.revise(record.parse(content), {"a.py": record.entry("a.py", b"hello")}).serialize() == content
-
-
-@pytest.mark.parametrize(("content", "end"), [(b"a.py,,\n", "\n"), (b"a.py,,\r\n", "\r\n"), (b"a.py,,", "\n")])
-def test_a_new_row_comes_last_and_ends_as_the_others(content: bytes, end: str) -> None:
-    revised = record.revise(record.parse(content), {"b.py": record.entry("b.py", b"hello")})
-
-    assert revised.serialize() == f"a.py,,{end}b.py,{HELLO},5{end}".encode()
+    assert revised.serialize() == after.encode()
 
 
 def test_rows_are_dropped() -> None:

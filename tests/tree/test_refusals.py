@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vpatch.tree.guard import lock
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
+from tests.conftest import unchanged, untouched
 from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, plan_of, settled
 
 
@@ -28,15 +30,12 @@ def test_revert_refuses_what_a_user_edited(sandbox: Sandbox, path: str) -> None:
     edit = sandbox.second[path] + b"mine = 1\n"
     sandbox.write(path, edit)
     sandbox.write("vllm/engine/m1.py", b"all = 'mine'\n")
-    before = sandbox.snapshot()
 
     assert edited(sandbox.tree) == tuple(sorted([path, "vllm/engine/m1.py"]))
     for desired in ({}, sandbox.first | {"vllm/engine/m1.py": b"all = 'mine'\n", path: b"other\n"}):
-        with pytest.raises(Failure) as failure:
-            sandbox.settle(desired)
-        assert refuse_edit(path) in str(failure.value)
-        assert (refuse_edit("vllm/engine/m1.py") in str(failure.value)) is (not desired)
-    assert sandbox.snapshot() == before
+        said = str(sandbox.refused(desired))
+        assert refuse_edit(path) in said
+        assert (refuse_edit("vllm/engine/m1.py") in said) is (not desired)
 
     for gone in (path, "vllm/engine/m1.py"):
         (sandbox.root / gone).unlink()
@@ -57,8 +56,7 @@ def test_apply_goes_on_from_an_edited_file_and_revert_still_refuses(sandbox: San
         assert edited(sandbox.tree) == (MODULE,)
         assert record.problems(sandbox.tree, desired) == ()
         assert backup.originals(sandbox.tree)[MODULE] == sandbox.modules[MODULE]
-        with pytest.raises(Failure, match=refuse_edit(MODULE)):
-            sandbox.settle({})
+        assert refuse_edit(MODULE) in str(sandbox.refused({}))
 
 
 def test_a_file_put_in_place_anew_is_the_new_original(sandbox: Sandbox) -> None:
@@ -111,47 +109,38 @@ def test_a_new_installation_over_ours(sandbox: Sandbox) -> None:
 def test_no_original_kept(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     shutil.rmtree(sandbox.root / INFO / "vpatch")
-    before = sandbox.snapshot()
 
-    with pytest.raises(Failure) as failure:
-        sandbox.settle(sandbox.second | {"vllm/engine/m1.py": b"# vpatch: two\n"})
-    assert [(problem.what, problem.where) for problem in failure.value.problems] == [
+    failure = sandbox.refused(sandbox.second | {"vllm/engine/m1.py": b"# vpatch: two\n"})
+    assert [(problem.what, problem.where) for problem in failure.problems] == [
         ("no original kept", MODULE),
         ("no original kept", "vllm/engine/m1.py"),
     ]
-    assert sandbox.snapshot() == before
 
 
 def test_an_original_that_a_user_deleted(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     (sandbox.root / INFO / "vpatch/originals" / MODULE).unlink()
 
-    with pytest.raises(Failure, match=f"no original kept: {MODULE}: "):
-        sandbox.settle({})
+    assert f"no original kept: {MODULE}: " in str(sandbox.refused({}))
 
 
 def test_a_patched_tree_whose_dist_info_is_new_needs_nothing(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     shutil.rmtree(sandbox.root / INFO / "vpatch")
     sandbox.settle(sandbox.first)  # RECORD has rows of what is gone
-    inodes = sandbox.inodes()
 
-    assert sandbox.settled(sandbox.first)
-    assert record.problems(sandbox.tree, sandbox.first) == ()
-    assert sandbox.settle({}) == ()
-    assert sandbox.inodes() == inodes
+    with untouched(sandbox.root):
+        assert sandbox.settled(sandbox.first)
+        assert record.problems(sandbox.tree, sandbox.first) == ()
+        assert sandbox.settle({}) == ()
 
 
 def test_without_a_dist_info(sandbox: Sandbox) -> None:
     tree = Tree(sandbox.root, None, None)
-    before = sandbox.snapshot()
-    for call in (
-        lambda: change(tree, sandbox.first, None),
-        lambda: lock(tree).__enter__(),
-    ):
-        with pytest.raises(Failure, match=r"no dist-info: .*: originals and provenance are kept in it"):
+    for call in (lambda: change(tree, sandbox.first, None), lambda: lock(tree).__enter__()):
+        says = r"no dist-info: .*: originals and provenance are kept in it"
+        with unchanged(sandbox.root), pytest.raises(Failure, match=says):
             call()
-    assert sandbox.snapshot() == before
     assert not settled(tree, sandbox.first, None)
 
     assert settled(tree, sandbox.modules, None)
@@ -160,36 +149,16 @@ def test_without_a_dist_info(sandbox: Sandbox) -> None:
     assert [problem.what for problem in record.problems(tree, [])] == ["no RECORD"]
 
 
-def test_without_record(sandbox: Sandbox) -> None:
-    (sandbox.root / RECORD).unlink()
-    before = sandbox.snapshot()
-
-    with pytest.raises(Failure, match=rf"no RECORD: {RECORD}: it could not be kept true"):
-        sandbox.settle(sandbox.first)
-    assert sandbox.snapshot() == before
-
-
-def test_a_record_that_does_not_parse(sandbox: Sandbox) -> None:
-    bad = b'a.py,"' + b"x" * 200_000
-    sandbox.write(RECORD, bad)
-    with pytest.raises(Failure, match=rf"bad RECORD: {RECORD}: line 1"):
-        sandbox.settle(sandbox.first)
-
-
 def test_a_kept_record_that_does_not_parse(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
     sandbox.write(f"{INFO}/vpatch/originals/{RECORD}", b'a.py,"' + b"x" * 200_000)
-    with pytest.raises(Failure, match=r"bad RECORD: .*/originals/"):
-        sandbox.settle({})
+    assert re.search(r"bad RECORD: .*/originals/", str(sandbox.refused({})))
 
 
 def test_a_module_that_is_missing(sandbox: Sandbox) -> None:
     for path in (MODULE, "vllm/engine/m1.py"):
         (sandbox.root / path).unlink()
-    with pytest.raises(Failure) as failure:
-        sandbox.settle(sandbox.first)
-
-    assert [str(problem) for problem in failure.value.problems] == [
+    assert [str(problem) for problem in sandbox.refused(sandbox.first).problems] == [
         f"no such file: {path}: an overlay changes it" for path in (MODULE, "vllm/engine/m1.py")
     ]
 
@@ -201,18 +170,15 @@ def test_symlinks_are_refused(sandbox: Sandbox, tmp_path: Path) -> None:
     (sandbox.root / "vllm/layers").symlink_to(elsewhere)
     (sandbox.root / MODULE).rename(sandbox.root / "vllm/engine/real.py")
     (sandbox.root / MODULE).symlink_to("real.py")
-    before = sandbox.snapshot()
 
-    with pytest.raises(Failure) as failure:
-        sandbox.settle(sandbox.first)
+    failure = sandbox.refused(sandbox.first)
 
     layers = sorted(path for path in sandbox.first if path.startswith("vllm/layers/"))
-    assert [(problem.what, problem.where) for problem in failure.value.problems] == [
+    assert [(problem.what, problem.where) for problem in failure.problems] == [
         ("symlink", MODULE),
         *(("symlinked folder", path) for path in layers),
     ]
-    assert f"it leads out of the tree, to {elsewhere}" in str(failure.value)
-    assert sandbox.snapshot() == before
+    assert f"it leads out of the tree, to {elsewhere}" in str(failure)
 
 
 @pytest.mark.parametrize("path", ["vllm/_vpatch", f"{INFO}/vpatch"])
@@ -220,8 +186,7 @@ def test_symlinks_for_our_own_folders_are_refused(sandbox: Sandbox, tmp_path: Pa
     (tmp_path / "elsewhere").mkdir()
     (sandbox.root / path).symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(Failure, match="symlink"):
-        sandbox.settle(sandbox.first)
+    assert "symlink" in str(sandbox.refused(sandbox.first))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -238,5 +203,4 @@ def test_a_folder_where_a_file_should_be(sandbox: Sandbox) -> None:
     (sandbox.root / MODULE).unlink()
     (sandbox.root / MODULE).mkdir()
 
-    with pytest.raises(Failure, match=f"cannot read: {MODULE}: "):
-        sandbox.settle(sandbox.first)
+    assert f"cannot read: {MODULE}: " in str(sandbox.refused(sandbox.first))

@@ -12,6 +12,7 @@ import pytest
 from vpatch.tree import record
 from vpatch.tree.locate import Tree
 
+from tests.conftest import unchanged, untouched
 from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change, edited, settled
 
 
@@ -27,13 +28,11 @@ def test_apply(sandbox: Sandbox) -> None:
 
 def test_again_changes_nothing(sandbox: Sandbox) -> None:
     sandbox.settle(sandbox.first)
-    before, inodes = sandbox.snapshot(), sandbox.inodes()
 
-    assert sandbox.settled(sandbox.first)
-    assert sandbox.settle(sandbox.first) == ()
-    assert sandbox.change(sandbox.first) == ()
-    assert sandbox.snapshot() == before
-    assert sandbox.inodes() == inodes
+    with untouched(sandbox.root):
+        assert sandbox.settled(sandbox.first)
+        assert sandbox.settle(sandbox.first) == ()
+        assert sandbox.change(sandbox.first) == ()
 
 
 def test_revert_gives_everything_back(sandbox: Sandbox) -> None:
@@ -96,10 +95,8 @@ def test_a_changed_note_is_written(sandbox: Sandbox) -> None:
 
 
 def test_desired_bytes_that_are_there_already(sandbox: Sandbox) -> None:
-    before = sandbox.snapshot()
-
-    assert sandbox.settle({MODULE: sandbox.modules[MODULE]}) == ()
-    assert sandbox.snapshot() == before
+    with unchanged(sandbox.root):
+        assert sandbox.settle({MODULE: sandbox.modules[MODULE]}) == ()
 
 
 def test_every_write_makes_a_new_inode(sandbox: Sandbox, public: Path) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vpatch.errors import Failure
 from vpatch.tree import backup
 
-from tests.tree.conftest import INFO, MODULE, Sandbox
-from tests.tree.steps import at_each_step
-
-NOBODY = 65534
-Outside = tuple[Path, "Mapping[str, tuple[object, ...]]"]
+from tests.tree.conftest import INFO, MODULE, Sandbox, give_away
+from tests.tree.steps import Step, at_each_step
 
 
 def state(top: Path) -> dict[str, tuple[object, ...]]:
@@ -36,26 +30,19 @@ def swapped(folder: Path, outside: Path) -> None:
     folder.symlink_to(outside)
 
 
-def give_away(sandbox: Sandbox) -> None:
-    """Give the tree to another user: root may run vpatch in a user's virtual environment."""
-    if os.getuid() == 0:
-        for path in (sandbox.root, *sandbox.root.rglob("*")):
-            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-
-
 @pytest.mark.parametrize("folder", ["vllm/_vpatch", f"{INFO}/vpatch", f"{INFO}/vpatch/originals"])
 def test_a_folder_that_is_swapped_as_soon_as_it_is_made(sandbox: Sandbox, public: Path, folder: str) -> None:
     """Between `mkdir` and `open`: vpatch changes the owner and the mode of what it opens."""
     outside = public / "outside"
     outside.mkdir(mode=0o711)
-    give_away(sandbox)
+    give_away(sandbox.root)
     before, tree_before = state(outside), sandbox.snapshot()
     swaps: list[str] = []
 
-    def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def swap(step: Step) -> None:
         made = sandbox.root / folder
         if not swaps and made.is_dir():
-            swaps.append(name)
+            swaps.append(step.name)
             made.rmdir()
             made.symlink_to(outside)
 
@@ -77,13 +64,13 @@ def test_a_folder_that_is_not_the_one_that_was_made(sandbox: Sandbox, public: Pa
     other = public / "other"
     other.mkdir(mode=0o711)
     (other / "file").touch()
-    give_away(sandbox)
+    give_away(sandbox.root)
     before, swaps = state(other), list[str]()
 
-    def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def swap(step: Step) -> None:
         made = sandbox.root / "vllm/_vpatch"
         if not swaps and made.is_dir():
-            swaps.append(name)
+            swaps.append(step.name)
             made.rmdir()
             other.rename(made)
 
@@ -100,22 +87,22 @@ def test_a_folder_swapped_at_any_step(sandbox: Sandbox, public: Path, folder: st
     sandbox.settle(sandbox.first)
     for name in ("m0", "m1"):
         sandbox.write(f"vllm/engine/__pycache__/{name}.cpython-399.pyc", b"old")
-    desired = sandbox.second if goal == "second" else {}
+    desired = sandbox.goals[goal]
     outside = shutil.copytree(sandbox.root / folder, public / "outside")
     before = state(outside)
-    with at_each_step(lambda *_: None) as made:
+    with at_each_step(lambda step: None) as made:
         sandbox.copy(public / "whole").settle(desired)
 
-    for step in range(1, len(made) + 1, 4):
+    for number in range(1, len(made) + 1, 4):
         run = sandbox.copy(public / "run")
 
-        def swap(number: int, *_: object, run: Sandbox = run, step: int = step) -> None:
-            if number == step and (run.root / folder).is_dir():
+        def swap(step: Step, run: Sandbox = run, number: int = number) -> None:
+            if step.number == number and (run.root / folder).is_dir():
                 swapped(run.root / folder, outside)
 
         with at_each_step(swap), suppress(Failure):
             run.settle(desired)
-        assert state(outside) == before, step
+        assert state(outside) == before, number
 
 
 def test_a_foreign_link_is_removed_and_not_what_it_leads_to(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -194,8 +181,8 @@ def test_a_file_that_is_swapped_after_it_was_read(sandbox: Sandbox, tmp_path: Pa
     content = (sandbox.root / path).read_bytes()
     (tmp_path / "theirs").write_bytes(content)
 
-    def swap(number: int, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if name == "mkdir" and not (sandbox.root / path).is_symlink():
+    def swap(step: Step) -> None:
+        if step.name == "mkdir" and not (sandbox.root / path).is_symlink():
             (sandbox.root / path).unlink()
             (sandbox.root / path).symlink_to(tmp_path / "theirs")
 
@@ -209,8 +196,8 @@ def test_a_tree_that_is_swapped_as_a_whole(sandbox: Sandbox, public: Path) -> No
     outside = shutil.copytree(sandbox.root, public / "outside")
     before = state(outside)
 
-    def swap(number: int, *_: object) -> None:
-        if number == 3:
+    def swap(step: Step) -> None:
+        if step.number == 3:
             swapped(sandbox.root, outside)
 
     with at_each_step(swap), pytest.raises(Failure):

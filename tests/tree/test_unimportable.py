@@ -50,8 +50,11 @@ def insert_import(code: str) -> EnsureImport:
     return EnsureImport(FILE, code)
 
 
-OTHER = {"vllm/other.py": "import sys\nif sys.platform == 'none':\n    conditional = 1\n"}
-LAZY = {"vllm/other.py": "def __getattr__(name): raise AttributeError(name)\n"}
+OTHERS = {
+    "vllm/other.py": "import sys\nif sys.platform == 'none':\n    conditional = 1\n",
+    "vllm/lazy.py": "def __getattr__(name): raise AttributeError(name)\n",
+    "vllm/below.py": "x = not_there\n",
+}
 
 FAULTS: dict[str, tuple[tuple[Edit, ...], str, int, str]] = {
     "a name that is not bound": (
@@ -91,7 +94,7 @@ FAULTS: dict[str, tuple[tuple[Edit, ...], str, int, str]] = {
 def test_the_change_is_to_blame(case: str, folder: Path) -> None:
     edits, file, line, error = FAULTS[case]
 
-    found = verified(folder, *edits, others=OTHER)
+    found = verified(folder, *edits, others=OTHERS)
 
     (problem,) = found.problems
     assert (problem.what, problem.where) == ("cannot be imported", file)
@@ -112,6 +115,10 @@ LACKS: dict[str, tuple[tuple[Edit, ...], str]] = {
         (insert_import("from vllm.other import conditional"),),
         "ImportError: cannot import name 'conditional'",
     ),
+    "a name that a module makes up": (
+        (insert_import("from vllm.lazy import gone"),),
+        "ImportError: cannot import name 'gone' from 'vllm.lazy'",
+    ),
     "a library": ((insert_import("import ctypes"), insert("x = ctypes.CDLL('libnone.so')")), "OSError: libnone.so"),
     "a GPU": ((insert("raise RuntimeError('no GPU')"),), "RuntimeError: no GPU"),
     "what None stands for": ((insert("x = None\ny = x.major"),), "AttributeError: 'NoneType' object has no"),
@@ -126,26 +133,17 @@ LACKS: dict[str, tuple[tuple[Edit, ...], str]] = {
 def test_the_environment_lacks_something(case: str, folder: Path) -> None:
     edits, error = LACKS[case]
 
-    found = verified(folder, *edits, others=OTHER)
+    found = verified(folder, *edits, others=OTHERS)
 
     assert found.problems == ()
     (note,) = found.notes
     assert note.startswith(f"functions not compared: {FILE}: {sys.executable} cannot import it: {error}")
 
 
-def test_a_module_may_make_its_names_up(folder: Path) -> None:
-    found = verified(folder, insert_import("from vllm.other import gone"), others=LAZY)
-
-    assert found.problems == ()
-    assert len(found.notes) == 1
-
-
 @pytest.mark.parametrize("line", ["x = 1 / 0", "import vllm.below"])
 def test_unchanged_code_fails(line: str, folder: Path) -> None:
     """Stock vLLM fails in the same way here, whatever kind of error it is."""
-    others = {"vllm/below.py": "x = not_there\n"}
-
-    found = verified(folder, insert("y = 1"), stock=f"{STOCK}{line}\n", others=others)
+    found = verified(folder, insert("y = 1"), stock=f"{STOCK}{line}\n", others=OTHERS)
 
     assert found.problems == ()
     assert len(found.notes) == 1

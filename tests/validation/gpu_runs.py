@@ -55,6 +55,13 @@ def without(run: Run, tree: str) -> Run:
     }
 
 
+def result_of(run: Run, tree: str, probe: str) -> Run:
+    """Return what a run says of a probe on a tree, to read or to change."""
+    found: Run
+    (found,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (tree, probe))
+    return found
+
+
 def dies_of(release: str, tree: str, probe: Probe) -> str | None:
     """Return the error with which a probe fails on a stock release, or ""."""
     if tree != STOCK:

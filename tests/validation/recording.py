@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import docker
 
 from tests.image.servers import docker_engine, docker_registry
-from tests.image.standin import SITE, archive, imported, python_root
+from tests.image.standin import BASE, SITE, archive, imported, python_root
 from tests.paths import ROOT
 from tests.releases import tree_of
 
@@ -28,7 +28,6 @@ Step = dict[str, Any]  # of one command: `exit`, `out`, `err`; `files`: what dif
 Record = dict[str, Step]  # by the label of the command
 
 COPY = "the pristine copy"  # a label beside those of the commands
-BASE = "vllm/vllm-openai:v0.20.2"
 SOURCES = ("builder", "patches")
 COMMANDS = (
     *("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "matrix", "cache", "plan"),
@@ -36,13 +35,7 @@ COMMANDS = (
 )
 
 _INHERITED = re.compile("PATH|TMPDIR|(PIP|UV|SSL|REQUESTS)_.*|.*_proxy", re.IGNORECASE)
-_FIXED = {
-    "COLUMNS": "200",
-    "LANG": "C.UTF-8",
-    "LOGNAME": "equality",
-    "SOURCE_DATE_EPOCH": "1767225600",
-    "TZ": "UTC",
-}
+_FIXED = {"COLUMNS": "200", "LANG": "C.UTF-8", "LOGNAME": "equality", "SOURCE_DATE_EPOCH": "1767225600", "TZ": "UTC"}
 _IMPORTED = "import vpatch, vpatch_overlays; print(vpatch.__file__, vpatch_overlays.__file__, sep='\\n')"
 _SECONDS = re.compile(r"\d+(\.\d+)? s\b")
 _HASHES = re.compile(rb'sha256=[\w-]+,\d+|"[0-9a-f]{64}"')

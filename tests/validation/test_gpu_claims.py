@@ -10,15 +10,14 @@ import pytest
 from tests.validation.gpu.claims import CLAIMS, verdicts
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
 from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
-from tests.validation.gpu_runs import RELEASES, Run, good, without
+from tests.validation.gpu_runs import RELEASES, Run, good, result_of, without
 
 GOOD = {release: good(release) for release in RELEASES}
 Break = Callable[[Run], None]
 
 
 def event(run: Run, tree: str, probe: str, key: str) -> Run:
-    (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (tree, probe))
-    found: Run = [one for one in result["events"] if key in one][-1]
+    found: Run = [one for one in result_of(run, tree, probe)["events"] if key in one][-1]
     return found
 
 
@@ -32,8 +31,7 @@ def setting(tree: str, probe: str, **values: object) -> Break:
 
 def failing(tree: str, probe: str, error: str | None = "OutOfMemoryError: CUDA out of memory") -> Break:
     def change(run: Run) -> None:
-        (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (tree, probe))
-        result |= {"ok": not error, "error": error}
+        result_of(run, tree, probe).update({"ok": not error, "error": error})
 
     return change
 
@@ -113,8 +111,7 @@ def test_each_claim_can_be_broken(name: str) -> None:
 
 def test_the_memory_claim_breaks_if_stock_does_not_grow() -> None:
     run = deepcopy(GOOD["0.20.2"])
-    (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == (STOCK, "dense"))
-    for each in result["events"]:
+    for each in result_of(run, STOCK, "dense")["events"]:
         each["used_mib"] = 16000
 
     assert judged(run)["flat-memory", "0.20.2"] == BROKEN

@@ -10,7 +10,7 @@ import pytest
 from tests.validation.gpu import report
 from tests.validation.gpu.claims import CLAIMS, verdicts
 from tests.validation.gpu.evidence import HOLDS, SKIPPED, gather, read
-from tests.validation.gpu_runs import RELEASES, good
+from tests.validation.gpu_runs import RELEASES, good, result_of
 
 
 def test_the_part_about_gpus_is_fresh() -> None:
@@ -45,8 +45,7 @@ def test_the_report_lists_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_the_report_shows_a_broken_claim() -> None:
     run = good("0.26.0")
-    (result,) = (one for one in run["results"] if (one["tree"], one["probe"]) == ("patched", "hybrid"))
-    result["error"] = "OutOfMemoryError"
+    result_of(run, "patched", "hybrid")["error"] = "OutOfMemoryError"
 
     (row,) = (line for line in report.section([run]).splitlines() if line.startswith("| hybrid-served |"))
     assert "| 0.26.0 | broken |" in row

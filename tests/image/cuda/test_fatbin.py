@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from vpatch.errors import Failure
 from vpatch.image.fatbin import Arch, Image, Kind, parse_gpu, read
 
+from tests.failures import problem_of
 from tests.image.cuda.making import box, boxes, elf, entry, extension, without_device_code
 from tests.image.cuda.record import HEADERS
 
@@ -71,10 +72,10 @@ def test_parse_gpu(text: str, arch: Arch) -> None:
     "text", ["5090", "", "sm_", "sm_1", "sm_120a", "compute_120", "12", "12.0.0", "SM_120", "sm_१२०"]
 )
 def test_parse_gpu_refuses_other_text(text: str) -> None:
-    with pytest.raises(Failure) as caught:
-        parse_gpu(text)
-
-    assert str(caught.value) == f"not a GPU architecture: {text}: it reads like sm_120 or 12.0, which is an RTX 5090"
+    assert (
+        str(problem_of(parse_gpu, text))
+        == f"not a GPU architecture: {text}: it reads like sm_120 or 12.0, which is an RTX 5090"
+    )
 
 
 MADE = json.loads(HEADERS.read_text())
@@ -86,9 +87,7 @@ def images(data: bytes) -> list[list[str]]:
 
 
 def refused(data: bytes) -> str:
-    with pytest.raises(Failure) as caught:
-        read("vllm/_C.abi3.so", io.BytesIO(data))
-    (problem,) = caught.value.problems
+    problem = problem_of(read, "vllm/_C.abi3.so", io.BytesIO(data))
     assert (problem.what, problem.where) == ("cannot read extension", "vllm/_C.abi3.so")
     return problem.cause
 

@@ -12,16 +12,12 @@ from vpatch.image.architectures import Level, Survey, Verdict, lacking, survey, 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.making import box, elf, entry, extension, without_device_code
 from tests.image.cuda.test_recorded import RELEASES, SMALL
+from tests.image.standin import SITE
 
 # The fat binaries of a few files of 0.20.2, one of each sort.
 LIST = "sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
 KERNELS = (
-    LIST,
-    "sm_90a",
-    "compute_80 sm_80 compute_90 sm_90",
-    "sm_75",
-    "sm_100f sm_120f",
-    "sm_89 sm_120",
+    *(LIST, "sm_90a", "compute_80 sm_80 compute_90 sm_90", "sm_75", "sm_100f sm_120f", "sm_89 sm_120"),
     "sm_90a sm_100f",
 )
 ROUTING = ("compute_80 sm_80", LIST, "sm_75", "sm_89 sm_120", "sm_90a sm_100f")
@@ -161,7 +157,7 @@ def test_a_file_that_cannot_be_read() -> None:
 
 
 def test_names_with_folders() -> None:
-    assert told({f"usr/local/lib/python3.12/dist-packages/{name}": data for name, data in FILES.items()}) == []
+    assert told({f"{SITE}/{name}": data for name, data in FILES.items()}) == []
 
 
 def test_an_invalid_gpu_is_refused() -> None:

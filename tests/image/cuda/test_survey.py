@@ -78,22 +78,24 @@ def test_ptx_of_a_later_minor_release_needs_a_newer_driver_than_its_machine_code
     assert [*found.lines()][-1] == ("CUDA 12.9, torch 2.11.0, driver >=525.60.13, >=575 where it compiles PTX")
 
 
-def test_without_ptx_the_library_shows_the_release() -> None:
-    found = look({"vllm/_C.abi3.so": extension("sm_80", needed=["libcudart.so.9", "libcudart.so.12", "libc.so.6"])})
-
-    assert (found.cuda, found.driver, found.ptx_driver) == ("12", ">=525.60.13", "")
+ENDLESS = "9" * 5000
 
 
-def test_without_ptx_and_library_the_environment_shows_the_driver() -> None:
-    assert look({}, env={"CUDA_VERSION": "12.9.1"}).driver == ">=525.60.13"
+@pytest.mark.parametrize(
+    ("needed", "said", "cuda", "driver"),
+    [
+        (["libcudart.so.9", "libcudart.so.12", "libc.so.6"], None, "12", ">=525.60.13"),
+        ([], "12.9.1", "", ">=525.60.13"),
+        ([f"libcudart.so.{ENDLESS}"], None, "", ""),
+        ([], ENDLESS, "", ""),
+    ],
+    ids=["by the library", "by the environment", "a library of too many digits", "a variable of too many digits"],
+)
+def test_without_ptx(needed: list[str], said: str | None, cuda: str, driver: str) -> None:
+    files = {"vllm/_C.abi3.so": extension("sm_80", needed=needed)} if needed else {}
+    found = look(files, env={"CUDA_VERSION": said} if said else None)
 
-
-def test_a_number_with_too_many_digits() -> None:
-    endless = "9" * 5000
-    data = extension("sm_80", needed=[f"libcudart.so.{endless}"])
-
-    assert look({"vllm/_C.abi3.so": data}).cuda == ""
-    assert look({}, env={"CUDA_VERSION": endless}).driver == ""
+    assert (found.cuda, found.driver, found.ptx_driver) == (cuda, driver, "")
 
 
 def test_an_empty_image() -> None:
@@ -121,6 +123,9 @@ def test_unknown_ptx_versions() -> None:
     assert fatbin.compiling_driver([(9, 0), (99, 0)]) == ">610"
     assert fatbin.release_of([(99, 0)]) == ""
     assert fatbin.compiling_driver([(6, 5)]) == ""
+    known = [(7, minor) for minor in range(9)] + [(8, minor) for minor in range(9)] + [(9, minor) for minor in range(4)]
+    branches = [int(fatbin.compiling_driver([version]).removeprefix(">=")) for version in known]
+    assert branches == sorted({*branches})  # each version needs a newer driver
 
 
 def test_without_the_extra_the_error_shows_how_to_install_it() -> None:

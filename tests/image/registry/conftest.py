@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+from vpatch.image.registry.image import RemoteImage
 from vpatch.net import session
 
-from tests.image.registry.images import BALLAST, Base, parents, put_base, tar
+from tests.conftest import Program, Ran, Trees
+from tests.image.registry.images import BALLAST, Base, build, opened, parents, put_base, put_image, tar
 from tests.image.registry.proxy import Proxy, proxying
 from tests.image.standin import SITE, archive
 
-# `user:s3cret-of-the-tests`; only bcrypt is known to the registry, and Python has none.
-HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuCvXHTKpGQnEpy6W23.dXnnhxlVKjkCa\n"
+USER, SECRET = "user", "s3cret-of-the-tests"
+CODED = base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
+# Only bcrypt is known to the registry, and Python has none.
+HTPASSWD = f"{USER}:$2b$05$abcdefghijklmnopqrstuuCvXHTKpGQnEpy6W23.dXnnhxlVKjkCa\n"
+
+Put = Callable[..., RemoteImage]
+Refused = Callable[..., Ran]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +71,7 @@ def locked_registry(start_registry: Callable[[str], str], tmp_path_factory: pyte
 
 
 @pytest.fixture(scope="session")
-def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def layers(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Three layers like vllm-openai's: everything below vLLM, vLLM, and files copied in above."""
     folder = tmp_path_factory.mktemp("layers")
     vllm = archive(folder / "1.tar", *parents(folder), (slim("0.20.2"), SITE)).read_bytes()
@@ -72,11 +81,7 @@ def layers(slim: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def remote(
-    registry: str,
-    layers: list[bytes],
-    interpreter: Path,
-    pristine: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    registry: str, layers: list[bytes], interpreter: Path, pristine: Trees, tmp_path_factory: pytest.TempPathFactory
 ) -> Base:
     """The base with all of vLLM's Python, and an interpreter in its lowest layer, so that it can run."""
     folder = tmp_path_factory.mktemp("remote")
@@ -92,3 +97,30 @@ def nothing_is_tagged(registry: str) -> Callable[[str], bool]:
         return not tags
 
     return look
+
+
+@pytest.fixture
+def refused_on(vpatch: Program, nothing_is_tagged: Callable[[str], bool], request: pytest.FixtureRequest) -> Refused:
+    """`refused_on("host/base:x", *options)`: build on a base, which must fail, and push no tag to its registry."""
+
+    def run(base: str, *options: str) -> Ran:
+        target = f"refused/{abs(hash(request.node.name))}"
+        host = base.partition("/")[0]
+        ran = build(vpatch, base, "--tag", f"{host}/{target}:one", *options)
+        assert (ran.code, ran.out == "") == (1, "--json" not in options)
+        assert nothing_is_tagged(target)
+        return ran
+
+    return run
+
+
+@pytest.fixture
+def put(registry: str, request: pytest.FixtureRequest) -> Put:
+    """`put(tar, tar, ...)`: push an image of these layers, the lowest first, and open it through the server `host`."""
+    name = f"put/{abs(hash(request.node.name))}"
+
+    def give(*tars: bytes, host: str = registry, **how: Any) -> RemoteImage:
+        put_image(registry, name, "x", tars, **how)
+        return opened(f"{host}/{name}:x")
+
+    return give

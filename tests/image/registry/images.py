@@ -13,11 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 import zstandard
+from vpatch.image.registry.image import RemoteImage, open_image
+from vpatch.image.registry.reference import parse
+from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
 
 from tests.conftest import Program, Ran
-from tests.image.standin import CONFIG, SITE
+from tests.image.standin import BASE, CONFIG, ONE, SITE
 
 TYPES = {
     "docker": (
@@ -148,6 +152,20 @@ def put_image(
     return Built(put_manifest(host, repository, tag, body, **options), body, config, blobs)
 
 
+def opened(name: str, platform: str = "linux/amd64") -> RemoteImage:
+    """Open an image by its name."""
+    return open_image(parse(name), platform)
+
+
+def refused_layer(data: bytes) -> str:
+    """Return why a layer is refused; none of its bytes are kept."""
+    spent = Usage()
+    with pytest.raises(BadLayerError) as caught:
+        read_layer(iter([data]), lambda _: True, spent)
+    assert spent["MEMORY"] == 0
+    return str(caught.value)
+
+
 def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built], *, flavour: str = "docker") -> str:
     """Push an index of images by platform."""
     entries = []
@@ -163,7 +181,6 @@ def put_index(host: str, repository: str, tag: str, images: Mapping[str, Built],
     return put_manifest(host, repository, tag, body)
 
 
-BASE = "vllm/vllm-openai:v0.20.2"
 COPIED = "COPY examples /vllm-workspace/examples # buildkit"
 BALLAST = 4 << 20
 
@@ -188,10 +205,6 @@ def put_base(host: str, layers: list[bytes], name: str = BASE, **more: Any) -> B
     history = [{"created_by": "RUN pip install torch"}, {"created_by": "RUN pip install vllm"}, {"created_by": COPIED}]
     settings = {"config": dict(CONFIG), "created": "2026-05-09T10:00:00.123456789Z"}
     return Base(f"{host}/{name}", put_image(host, repository, tag, layers, history=history, settings=settings, **more))
-
-
-ONE = ("--overlay", "turboquant-skip-list")
-"""The overlay of the fewest files, where any would do."""
 
 
 def build(vpatch: Program, base: str, *more: str) -> Ran:

@@ -18,11 +18,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
+
+from tests.loopback import listening
 
 
 @dataclass
@@ -193,27 +195,16 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-class Server(ThreadingHTTPServer):
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore a client that hangs up."""
-
-
 @contextmanager
 def proxying(behind: str, address: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Iterator[Proxy]:
     """Serve in front of the registry `behind`, on a free port of a loopback address; with a `context`, by HTTPS."""
     proxy = Proxy(behind)
-    with Server((address, 0), type("BoundHandler", (Handler,), {"proxy": proxy})) as server:
-        if context:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
+    with listening(Handler, address, context, proxy=proxy) as server:
         proxy.host = f"{address}:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         try:
             yield proxy
         finally:
             proxy.end.set()
-            server.shutdown()
-            thread.join()
 
 
 DOMAIN = "example.org"

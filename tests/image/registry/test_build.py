@@ -11,12 +11,12 @@ import docker
 import pytest
 import requests
 from vpatch.image.checks import Check
-from vpatch.image.engine.containers import ScriptRunner
 
 from tests.conftest import Process, Program, Ran
-from tests.image.registry.images import ONE, Base, build, put_base, put_index
+from tests.image.registry.conftest import Refused
+from tests.image.registry.images import Base, build, put_base, put_index
 from tests.image.registry.proxy import Proxy
-from tests.image.standin import CONFIG, ENTRYPOINT, SITE
+from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE, run_in
 from tests.processes import UNWATCHED
 
 
@@ -58,9 +58,7 @@ def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: s
 def test_it_pulls_and_runs(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
     image = built.json["image"]["ref"]
     engine.images.pull(image)
-    ran = ScriptRunner(engine, image, "python3", "the-tests").run(
-        "import importlib.util as u; print(u.find_spec('vllm'))", seconds=60
-    )
+    ran = run_in(engine, image, "import importlib.util as u; print(u.find_spec('vllm'))")
     config = engine.api.inspect_image(image)["Config"]
 
     assert SITE in ran.out
@@ -129,24 +127,14 @@ def test_the_tag_comes_last(vpatch: Program, proxy: Proxy, layers: list[bytes]) 
 
 
 def test_an_image_that_fails_a_check_gets_no_tag(
-    vpatch: Program,
-    registry: str,
-    layers: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    nothing_is_tagged: Callable[[str], bool],
+    refused_on: Refused, registry: str, layers: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vpatch.image import checks
-
-    base = put_base(registry, layers, "fails/base:x")
-
     failed = Check("files", ok=False, because="injected")
-    monkeypatch.setattr(checks, "check_files", lambda *_: iter([failed]))
-    ran = build(vpatch, base.name, "--tag", f"{registry}/fails/patched:one", "--json")
+    monkeypatch.setattr("vpatch.image.checks.check_files", lambda *_: iter([failed]))
+    ran = refused_on(put_base(registry, layers, "fails/base:x").name, "--json")
 
-    assert ran.code == 1
     assert ran.json["image"] is None
     assert "files: FAILED: injected" in ran.err
-    assert nothing_is_tagged("fails/patched")
 
 
 def test_pushed_by_digest_and_tagged_afterwards(
@@ -158,8 +146,10 @@ def test_pushed_by_digest_and_tagged_afterwards(
     assert nothing_is_tagged("later/patched")
 
     tagged = vpatch("tag", image, f"{target}:one", f"{target}:two", "--json")
+    digest = image.rpartition("@")[2]
     assert (tagged.code, tagged.json["changed"]) == (0, [f"{target}:one", f"{target}:two"])
-    assert vpatch("inspect", f"{target}:two", "--json").json["image"]["digest"] == image.rpartition("@")[2]
+    assert tagged.json["image"] == {"ref": image, "digest": digest}
+    assert vpatch("inspect", f"{target}:two", "--json").json["image"]["digest"] == digest
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ import socket
 from typing import Any
 
 import pytest
-from vpatch.errors import Failure
-from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.reference import parse
 from vpatch.net import session
 
-from tests.image.registry.images import put_image, tar
+from tests.failures import problem_of
+from tests.image.registry.images import opened, put_image, tar
 from tests.image.registry.proxy import Proxy
 
 NAME = "faults/one:x"
@@ -24,11 +22,9 @@ def _image(registry: str) -> None:
 
 
 def refusal(host: str, name: str = NAME) -> str:
-    with pytest.raises(Failure) as caught:
-        open_image(parse(f"{host}/{name}"))
-    told = str(caught.value)
-    assert told.startswith(f"cannot read: {host}/{name}: ")
-    return told.partition(f"{name}: ")[2]
+    problem = problem_of(opened, f"{host}/{name}")
+    assert (problem.what, problem.where) == ("cannot read", f"{host}/{name}")
+    return problem.cause
 
 
 @pytest.mark.parametrize(
@@ -61,15 +57,15 @@ def test_a_busy_server_is_asked_again(proxy: Proxy, fault: dict[str, Any]) -> No
     proxy.fail("GET", "/manifests/", times=2, **fault)
     proxy.fail("GET", "/blobs/", times=2, **fault)
 
-    assert LayeredFiles(open_image(parse(f"{proxy.host}/{NAME}")), lambda _: True).descend()
+    assert LayeredFiles(opened(f"{proxy.host}/{NAME}"), lambda _: True).descend()
 
 
 def test_a_missing_layer(proxy: Proxy) -> None:
-    image = open_image(parse(f"{proxy.host}/{NAME}"))
+    image = opened(f"{proxy.host}/{NAME}")
     proxy.fail("GET", "/blobs/", status=404)
 
-    with pytest.raises(Failure, match=f"the blob {image.layers[0].digest} is not there"):
-        LayeredFiles(image, lambda _: True).descend()
+    problem = problem_of(LayeredFiles(image, lambda _: True).descend)
+    assert problem.cause == f"the blob {image.layers[0].digest} is not there"
 
 
 def test_a_registry_that_is_down() -> None:
@@ -98,7 +94,7 @@ def test_only_loopback_is_asked_in_plain_http(proxy: Proxy, monkeypatch: pytest.
 def test_a_proxy_in_the_environment_is_not_asked_for_loopback(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
-    assert open_image(parse(f"{proxy.host}/{NAME}")).layers
+    assert opened(f"{proxy.host}/{NAME}").layers
 
 
 def test_an_endless_redirect(proxy: Proxy) -> None:

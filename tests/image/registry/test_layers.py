@@ -8,29 +8,15 @@ from typing import Any
 
 import pytest
 from vpatch.cli.output import printable
-from vpatch.errors import Failure
 from vpatch.image.filesystem import Entry, Files, Kind
 from vpatch.image.registry import layers
-from vpatch.image.registry.image import RemoteImage, open_image
+from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.reference import parse
 
-from tests.image.registry.images import PACKS, hard, put_image, tar
+from tests.failures import problem_of
+from tests.image.registry.conftest import Put
+from tests.image.registry.images import PACKS, hard, tar
 from tests.image.registry.proxy import Proxy
-
-Put = Callable[..., RemoteImage]
-
-
-@pytest.fixture
-def put(registry: str, request: pytest.FixtureRequest) -> Put:
-    """`put(tar, tar, ...)`: push and open an image of these layers, the lowest first."""
-
-    def give(*tars: bytes, **how: Any) -> RemoteImage:
-        repository = f"layers/{abs(hash(request.node.name))}"
-        put_image(registry, repository, "x", tars, **how)
-        return open_image(parse(f"{registry}/{repository}:x"))
-
-    return give
 
 
 def python(entry: Entry) -> bool:
@@ -44,10 +30,8 @@ def whole(image: RemoteImage) -> LayeredFiles:
     return files
 
 
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(Failure) as caught:
-        action()
-    (problem,) = caught.value.problems
+def refusal(action: Callable[..., object], *arguments: str) -> str:
+    problem = problem_of(action, *arguments)
     assert problem.what == "cannot read"
     return problem.cause
 
@@ -80,8 +64,8 @@ def test_reads_a_layer_in_every_format(put: Put, pack: str) -> None:
     assert files.entry("a") == Entry("a", Kind.FOLDER, 0o750, 7, 8, 1_700_000_000)
     assert files.entry("a/d") == Entry("a/d", Kind.LINK, 0o777, 7, 8, 1_700_000_000, 0, "../b")
     assert files.read("nothing") is None
-    assert refusal(lambda: files.read("a/c.so")) == "the bytes of a/c.so were not kept"
-    assert refusal(lambda: files.read("a/d")) == "a/d is a symbolic link"
+    assert refusal(files.read, "a/c.so") == "the bytes of a/c.so were not kept"
+    assert refusal(files.read, "a/d") == "a/d is a symbolic link"
     assert not files.descend()
     assert files.bytes_read == image.layers[0].size
     assert files.layers_read == list(image.layers)
@@ -119,7 +103,7 @@ def test_upper_layers_decide(put: Put) -> None:
     gone = ["a/y.py", "a/z", "a/z/deep.py", "b/one.py", "b/sub/two.py", "c/x.py", "e/x.py", "g", "g/h.py"]
     assert [files.entry(path) for path in gone] == [None] * len(gone)
     assert [files.names(folder) for folder in ("a/z", "c", "e", "g", "b/sub")] == [()] * 5
-    assert refusal(lambda: files.read("b")) == "b is a folder"
+    assert refusal(files.read, "b") == "b is a folder"
 
 
 def test_a_folder_without_an_entry(put: Put) -> None:
@@ -130,11 +114,9 @@ def test_a_folder_without_an_entry(put: Put) -> None:
     assert files.names("usr/lib") == ("x.py",)
 
 
-def test_reads_no_more_layers_than_needed(put: Put, proxy: Proxy, registry: str) -> None:
-    image = put(
-        tar(("a.py", b"1")), tar(("b.py", b"2")), tar(("c.py", b"3"), (".wh.gone.py", b"")), tar(("d.py", b"4"))
-    )
-    image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
+def test_reads_no_more_layers_than_needed(put: Put, proxy: Proxy) -> None:
+    tars = (tar(("a.py", b"1")), tar(("b.py", b"2")), tar(("c.py", b"3"), (".wh.gone.py", b"")), tar(("d.py", b"4")))
+    image = put(*tars, host=proxy.host)
     files = LayeredFiles(image, python)
 
     while not files.matching(lambda path: path == "c.py"):
@@ -242,7 +224,7 @@ def test_a_hard_link_is_the_file_that_it_links_to(put: Put) -> None:
 
     assert [files.read(f"site/{name}.py") for name in "abc"] == [b"first", b"second", b"first"]
     assert files.entry("site/d") == Entry("site/d", Kind.FILE, 0o644, 7, 8, 1_700_000_000, 5)
-    assert refusal(lambda: files.read("site/d")) == "the bytes of site/d were not kept"
+    assert refusal(files.read, "site/d") == "the bytes of site/d were not kept"
     assert files.layers_read == [image.layers[0]] * 2  # cache/a1 was not to be kept
 
 
@@ -312,8 +294,7 @@ def test_refuses_a_layer_of_another_tar(put: Put) -> None:
 @pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize("spoil", ["corrupt", "longer"])
 def test_refuses_a_blob_that_is_not_what_its_digest_says(put: Put, proxy: Proxy, pack: str, spoil: str) -> None:
-    image = put(tar(("a", b"a" * 3000)), pack=pack)
-    image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
+    image = put(tar(("a", b"a" * 3000)), pack=pack, host=proxy.host)
     proxy.fail("GET", "/blobs/", spoil=spoil)
 
     cause = refusal(LayeredFiles(image, python).descend)
@@ -324,8 +305,7 @@ def test_refuses_a_blob_that_is_not_what_its_digest_says(put: Put, proxy: Proxy,
 @pytest.mark.parametrize("spoil", ["cut", "short"])
 def test_a_blob_that_was_cut_is_read_again(put: Put, proxy: Proxy, spoil: str) -> None:
     body = random.Random(7).randbytes(300_000)  # noqa: S311
-    image = put(tar(("a.py", body)))
-    image = open_image(parse(f"{proxy.host}/{image.ref.repository}:x"))
+    image = put(tar(("a.py", body)), host=proxy.host)
     files = LayeredFiles(image, python)
     size = image.layers[0].size
     proxy.fail("GET", "/blobs/", spoil=spoil, times=2)

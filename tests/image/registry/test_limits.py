@@ -7,26 +7,25 @@ import json
 import tarfile
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.image.filesystem import Entry, Limits
 from vpatch.image.registry import tar as tars
-from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles, destinations
-from vpatch.image.registry.reference import parse
-from vpatch.image.registry.tar import BadLayerError, Usage, read_layer
+from vpatch.image.registry.tar import Usage, read_layer
 from vpatch.net import session as of_servers
 from vpatch.net.session import size
 
 from tests.conftest import Program
 from tests.drip import DRIPS, dripping
-from tests.image.registry.images import PACKS, TYPES, build, digest, put_blob, put_image, tar
+from tests.failures import problem_of
+from tests.image.registry.conftest import Put, Refused
+from tests.image.registry.images import PACKS, TYPES, digest, opened, put_blob, put_image, refused_layer, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import SITE
+from tests.paths import ROOT
 
 LIMITS = ("LAYERS", "ENTRIES", "GLOBALS", "PATH", "DEPTH", "COPIES", "VLLMS", "RECORDS")
 SIZES = ("IMAGE", "NAMES", "HEADER", "FILE", "SOURCE", "MEMORY")
@@ -44,19 +43,13 @@ def pax(number: int) -> bytes:
     return f"{len(record) + 2}{record}".encode()
 
 
-def refused(data: bytes, keep: Callable[[Entry], bool] = lambda _: True) -> str:
-    with pytest.raises(BadLayerError) as caught:
-        read_layer(iter([data]), keep, Usage())
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
 @pytest.mark.parametrize("size", [2 << 30, 64 << 20])
 def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
     layer = PACKS["gzip"](header(kind, bytes(64 << 20), size))
     tracemalloc.start()
     try:
-        assert refused(layer) == "has an entry with a header of more than 1 MiB"
+        assert refused_layer(layer) == "has an entry with a header of more than 1 MiB"
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
@@ -65,15 +58,15 @@ def test_a_header_of_gigabytes(kind: bytes, size: int) -> None:
 def test_nested_headers() -> None:
     small = header(tarfile.XHDTYPE, pax(0))
 
-    assert refused(small * 2000 + tar(("a", b""))).startswith("is no tar: ")
+    assert refused_layer(small * 2000 + tar(("a", b""))).startswith("is no tar: ")
     large = header(tarfile.XHDTYPE, bytes(300 << 10))
-    assert refused(large * 4 + tar(("a", b""))) == "has an entry with a header of more than 1 MiB"
+    assert refused_layer(large * 4 + tar(("a", b""))) == "has an entry with a header of more than 1 MiB"
 
 
 def test_too_many_global_headers() -> None:
     say = b"".join(header(tarfile.XGLTYPE, pax(number)) for number in range(101))
 
-    assert refused(say + tar(("a", b""))) == "says more than 100 things of all its entries"
+    assert refused_layer(say + tar(("a", b""))) == "says more than 100 things of all its entries"
 
 
 def test_a_header_of_a_negative_size() -> None:
@@ -82,17 +75,17 @@ def test_a_header_of_a_negative_size() -> None:
     data[148:156] = b"        "
     data[148:156] = f"{sum(data[:512]):06o}\0 ".encode()
 
-    assert refused(bytes(data) + tar(("a", b""))) == "is no tar: a header is of a negative size"
+    assert refused_layer(bytes(data) + tar(("a", b""))) == "is no tar: a header is of a negative size"
 
 
 def test_a_path_that_is_too_long() -> None:
     why = "has an entry with a path of more than 4,096 characters"
 
-    assert refused(tar(("a/" * 3000, None))) == why
-    assert refused(tar(("a", "b" * 5000))) == why
+    assert refused_layer(tar(("a/" * 3000, None))) == why
+    assert refused_layer(tar(("a", "b" * 5000))) == why
     for name in ("a", ".wh.a", ".wh..wh..opq"):
         read_layer(iter([tar(("a/" * 256 + name, b""))]), lambda _: True, Usage())
-        assert refused(tar(("a/" * 257 + name, b""))) == "has an entry in more than 256 folders"
+        assert refused_layer(tar(("a/" * 257 + name, b""))) == "has an entry in more than 256 folders"
 
 
 @pytest.mark.parametrize(
@@ -106,40 +99,36 @@ def test_a_path_that_is_too_long() -> None:
     ],
 )
 def test_limits_hold_for_all_layers_together(
-    monkeypatch: pytest.MonkeyPatch, registry: str, name: str, limit: int, why: str
+    monkeypatch: pytest.MonkeyPatch, put: Put, name: str, limit: int, why: str
 ) -> None:
     folder = "a/b" if name != "NAMES" else "a" * 300
     both = [tar((f"{folder}/c{number}.py", bytes(1000)), (f"{folder}/d{number}", b"")) for number in range(2)]
-    put_image(registry, "limits/together", "x", both)
-    image = open_image(parse(f"{registry}/limits/together:x"))
+    image = put(*both)
     files = LayeredFiles(image, lambda entry: entry.path.endswith(".py"))
     monkeypatch.setattr(Limits, name, limit)
 
-    with pytest.raises(Failure) as caught:
-        files.locate("nowhere")
-    told = str(caught.value).partition("limits/together:x: ")[2]
     number = 1 if name == "FILE" else 0  # the upper layer alone, or the lower one, with which it is too much
-    assert told == f"the layer {image.layers[number].digest} {why}"
+    assert str(problem_of(files.locate, "nowhere")) == (
+        f"cannot read: {image.ref}: the layer {image.layers[number].digest} {why}"
+    )
 
 
 def test_folders_without_an_entry_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Limits, "NAMES", 1 << 20)
 
-    assert refused(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
+    assert refused_layer(tar(*((f"{number}/" + f"{'a' * 19}/" * 200, None) for number in range(9)))).endswith(
         "names of more than 1 MiB"
     )
 
 
-def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
+def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
     monkeypatch.setattr(Limits, "SOURCE", 1 << 10)
-    put_image(registry, "limits/source", "x", [tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))])
-    files = LayeredFiles(open_image(parse(f"{registry}/limits/source:x")), lambda _: True)
+    files = LayeredFiles(put(tar(("a.py", bytes(1 << 10)), ("b.py", bytes(1025)))), lambda _: True)
     assert files.descend()
 
     assert files.read("a.py") == bytes(1 << 10)
-    with pytest.raises(Failure, match=r": b\.py has 1,025 bytes, and may have 1 KiB$"):
-        files.read("b.py")
+    assert str(problem_of(files.read, "b.py")).endswith(": b.py has 1,025 bytes, and may have 1 KiB")
     opened = files.open("b.py")
     assert opened
     with opened:
@@ -153,25 +142,21 @@ def test_a_file_too_large_to_be_read_whole(monkeypatch: pytest.MonkeyPatch, regi
         (2, 40 << 30, "its layers have 85,899,345,920 bytes, and may have 64 GiB"),
     ],
 )
-def test_too_many_layers(vpatch: Program, proxy: Proxy, layers: int, size: int, why: str) -> None:
+def test_too_many_layers(refused_on: Refused, proxy: Proxy, layers: int, size: int, why: str) -> None:
     built = put_image(proxy.behind, "limits/many", "x", [tar(("a", b""))])
-    layer = {**built.manifest["layers"][0], "size": size}
-    proxy.fail(
-        "GET", "/manifests/", status=200, body=json.dumps({**built.manifest, "layers": [layer] * layers}).encode()
-    )
+    many = [{**built.manifest["layers"][0], "size": size}] * layers
+    proxy.fail("GET", "/manifests/", status=200, body=json.dumps({**built.manifest, "layers": many}).encode())
     name = f"{proxy.host}/limits/many:x"
     began = time.monotonic()
-    ran = build(vpatch, name, "--tag", f"{proxy.host}/limits/no:x")
 
-    assert ran.err == f"cannot read: {name}: {why}\n"
+    assert refused_on(name).err == f"cannot read: {name}: {why}\n"
     assert time.monotonic() - began < 10
     assert len(proxy.asked) == 1
 
 
-def test_each_entry_is_examined_once(registry: str) -> None:
+def test_each_entry_is_examined_once(put: Put) -> None:
     tars = [tar(*((f"{number}/{entry}", b"") for entry in range(20))) for number in range(9)]
-    put_image(registry, "limits/linear", "x", tars)
-    files = LayeredFiles(open_image(parse(f"{registry}/limits/linear:x")), lambda _: False)
+    files = LayeredFiles(put(*tars), lambda _: False)
     asked: list[str] = []
 
     def wanted(path: str) -> bool:
@@ -185,10 +170,9 @@ def test_each_entry_is_examined_once(registry: str) -> None:
     assert len(asked) == 9 * 20
 
 
-def test_each_hidden_entry_is_examined_once(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_hidden_entry_is_examined_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     tars = [*(tar((f"{number}", b"")) for number in range(9)), tar(("x/RECORD", b"")), tar((".wh.x", b""))]
-    put_image(registry, "limits/hidden", "x", tars)
-    files = LayeredFiles(open_image(parse(f"{registry}/limits/hidden:x")), lambda _: False)
+    files = LayeredFiles(put(*tars), lambda _: False)
     judged: list[str] = []
     judge = LayeredFiles.entry
 
@@ -205,13 +189,22 @@ def test_each_hidden_entry_is_examined_once(registry: str, monkeypatch: pytest.M
     assert judged == ["x/RECORD"]
 
 
-def test_too_many_hidden_vllms(vpatch: Program, registry: str) -> None:
-    places = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
-    put_image(registry, "limits/places", "x", [tar(("a", b"")), tar(*places), tar((".wh.x", b""))])
-    name = f"{registry}/limits/places:x"
-    ran = build(vpatch, name, "--tag", f"{registry}/limits/no:x")
+HIDDEN = [(f"x/{'d/' * 200}{number}/vllm-1.dist-info/RECORD", b"") for number in range(300)]
+SEEN = [(f"{SITE}/{number}/vllm-1.dist-info/RECORD", b"") for number in range(17)]
 
-    assert ran.err == f"cannot read: {name}: more than 100 places in its layers look like a vLLM\n"
+
+@pytest.mark.parametrize(
+    ("tars", "why"),
+    [
+        ([tar(*SEEN)], "more than 16 places in it look like a vLLM"),
+        ([tar(("a", b"")), tar(*HIDDEN), tar((".wh.x", b""))], "more than 100 places in its layers look like a vLLM"),
+    ],
+    ids=["seen", "hidden"],
+)
+def test_too_many_vllms(refused_on: Refused, put: Put, tars: list[bytes], why: str) -> None:
+    name = str(put(*tars).ref)
+
+    assert refused_on(name).err == f"cannot read: {name}: {why}\n"
 
 
 def test_a_repeated_layer_is_read_once(registry: str, proxy: Proxy) -> None:
@@ -220,23 +213,13 @@ def test_a_repeated_layer_is_read_once(registry: str, proxy: Proxy) -> None:
     one = {"mediaType": TYPES["docker"][2], "size": len(PACKS["gzip"](layer)), "digest": digest(PACKS["gzip"](layer))}
     settings = {"rootfs": {"diff_ids": [digest(layer)] * 500}}
     put_image(registry, "limits/same", "x", [], settings=settings, manifest={"layers": [one] * 500})
-    files = LayeredFiles(open_image(parse(f"{proxy.host}/limits/same:x")), lambda _: True)
+    files = LayeredFiles(opened(f"{proxy.host}/limits/same:x"), lambda _: True)
 
     while files.descend():
         continue
 
     assert files.read("a.py") == b"1"
     assert proxy.count("GET", "/blobs/") == 2
-
-
-def test_too_many_vllms(vpatch: Program, registry: str) -> None:
-    many = tar(*((f"{SITE}/{number}/vllm-1.dist-info/RECORD", b"") for number in range(17)))
-    put_image(registry, "limits/vllms", "x", [many])
-    name = f"{registry}/limits/vllms:x"
-
-    ran = build(vpatch, name, "--tag", f"{registry}/limits/no:x")
-
-    assert (ran.code, ran.err) == (1, f"cannot read: {name}: more than 16 places in it look like a vLLM\n")
 
 
 def test_a_history_made_for_slow_patterns() -> None:
@@ -262,7 +245,7 @@ def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_documents_name_every_limit() -> None:
-    text = (Path(__file__).parents[3] / "docs/images.md").read_text()
+    text = (ROOT / "docs/images.md").read_text()
 
     assert [name for name in SIZES if size(getattr(Limits, name)) not in text] == []
     assert [name for name in LIMITS if f"{getattr(Limits, name):,}" not in text] == []

@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.image.registry import image as remote
-from vpatch.image.registry.image import open_image
-from vpatch.image.registry.reference import parse
 
-from tests.image.registry.images import TYPES, put_image, put_index, tar
+from tests.failures import problem_of
+from tests.image.registry.images import TYPES, opened, put_image, put_index, tar
 from tests.image.registry.proxy import Proxy
 
 OLD = "application/vnd.docker.distribution.manifest.v1+prettyjws"
@@ -22,9 +20,7 @@ LAYERS = (tar(("etc", None), ("etc/one", b"1")), tar(("etc/two", b"2")))
 
 
 def refusal(name: str, platform: str = "linux/amd64") -> str:
-    with pytest.raises(Failure) as caught:
-        open_image(parse(name), platform)
-    (problem,) = caught.value.problems
+    problem = problem_of(opened, name, platform)
     assert (problem.what, problem.where) == ("cannot read", name)
     return problem.cause
 
@@ -33,8 +29,8 @@ def refusal(name: str, platform: str = "linux/amd64") -> str:
 def test_reads_an_image_by_tag_and_by_digest(registry: str, flavour: str) -> None:
     built = put_image(registry, "pulled/one", flavour, LAYERS, flavour=flavour)
 
-    image = open_image(parse(f"{registry}/pulled/one:{flavour}"))
-    again = open_image(parse(f"{registry}/pulled/one@{built.digest}"))
+    image = opened(f"{registry}/pulled/one:{flavour}")
+    again = opened(f"{registry}/pulled/one@{built.digest}")
 
     assert image.digest == again.digest == built.digest
     assert image.manifest.body == built.manifest
@@ -61,9 +57,9 @@ def test_selects_the_platform_of_an_index(registry: str, flavour: str) -> None:
     name = f"{registry}/{repository}:all"
 
     for platform, built in images.items():
-        image = open_image(parse(name), platform)
+        image = opened(name, platform)
         assert (image.digest, image.config) == (built.digest, built.config)
-        assert open_image(parse(f"{registry}/{repository}@{index}"), platform).digest == built.digest
+        assert opened(f"{registry}/{repository}@{index}", platform).digest == built.digest
     assert refusal(name, "linux/riscv64") == "it is not for linux/riscv64, only for linux/amd64, linux/arm64"
     assert (
         refusal(f"{registry}/{repository}@{images['linux/arm64'].digest}") == "it is for linux/arm64, not linux/amd64"
@@ -82,7 +78,7 @@ def test_an_oci_manifest_need_not_name_its_type(proxy: Proxy, registry: str) -> 
     kind = {"Content-Type": f"{TYPES['oci'][0]}; charset=utf-8"}
     proxy.fail("GET", "/manifests/", status=200, body=json.dumps(body).encode(), headers=kind)
 
-    assert open_image(parse(f"{proxy.host}/pulled/untyped:x")).manifest.media_type == TYPES["oci"][0]
+    assert opened(f"{proxy.host}/pulled/untyped:x").manifest.media_type == TYPES["oci"][0]
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import docker
 import pytest
 import requests
 
-from tests.image.registry.images import ONE, Base
+from tests.image.registry.images import Base
+from tests.image.standin import ONE
 from tests.paths import ROOT
-from tests.processes import UNWATCHED
-from tests.workflows import step
+from tests.workflows import bash, outputs, step
 
 
 @pytest.fixture
@@ -38,19 +36,11 @@ def run(checkout: Path, job: str, which: str, **more: str) -> dict[str, str]:
     files = {name: checkout / name for name in ("output", "summary")}
     for file in files.values():
         file.write_text("")
-    environment: Mapping[str, str] = {
-        **os.environ,
-        **UNWATCHED,
-        "NAME": "one",
-        "GITHUB_OUTPUT": str(files["output"]),
-        "GITHUB_STEP_SUMMARY": str(files["summary"]),
-        **more,
-    }
-    command = ["bash", "-e", "-c", step("publish-image", job, which)["run"]]
-    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    script = step("publish-image", job, which)["run"]
+    places = {"GITHUB_OUTPUT": str(files["output"]), "GITHUB_STEP_SUMMARY": str(files["summary"])}
+    ran = bash(script, checkout, NAME="one", **places, **more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    given = dict(line.split("=", 1) for line in files["output"].read_text().splitlines())
-    return {**given, "summary": files["summary"].read_text()}
+    return {**outputs(files["output"]), "summary": files["summary"].read_text()}
 
 
 def tags(registry: str) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +18,9 @@ from vpatch.image.registry.image import RemoteImage, open_image, read_blob
 from vpatch.image.registry.layers import LayeredFiles
 from vpatch.image.registry.reference import Reference, parse
 
-from tests.image.registry.images import PACKS, TYPES, digest, put_image, tar
+from tests.failures import problem_of
+from tests.image.registry.conftest import Put
+from tests.image.registry.images import PACKS, TYPES, digest, opened, put_image, tar
 from tests.image.registry.proxy import Proxy
 
 BALLAST = random.Random(5).randbytes(400_000)  # noqa: S311
@@ -38,24 +41,15 @@ def config_of(base: RemoteImage) -> dict[str, Any]:
     return {**base.config, "rootfs": rootfs, "history": history, "author": "caf\xe9"}
 
 
-Base = Callable[..., RemoteImage]
-
-
 class Pushed(NamedTuple):
     digest: str
     sent: int
 
 
 @pytest.fixture
-def base(registry: str, request: pytest.FixtureRequest) -> Base:
-    """`base(host)`: push and open an image of two layers, in a repository for this test, through the server `host`."""
-    name = f"push/{abs(hash(request.node.name))}"
-
-    def give(host: str = registry, flavour: str = "docker", **how: Any) -> RemoteImage:
-        put_image(registry, name, "x", [tar(("a.py", b"old")), tar(("big", BALLAST))], flavour=flavour, **how)
-        return open_image(parse(f"{host}/{name}:x"))
-
-    return give
+def base(put: Put) -> Put:
+    """`base()`: push and open an image of two layers."""
+    return partial(put, tar(("a.py", b"old")), tar(("big", BALLAST)))
 
 
 def send(base: RemoteImage, target: str) -> tuple[Pushed, Reference]:
@@ -63,17 +57,10 @@ def send(base: RemoteImage, target: str) -> tuple[Pushed, Reference]:
     return Pushed(*push(base, ref, LAYER, config_of(base), {"org.example": "1"})), ref
 
 
-def refusal(action: Callable[[], object]) -> str:
-    with pytest.raises(Failure) as caught:
-        action()
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("flavour", TYPES)
-def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Base, flavour: str) -> None:
-    image = base(
-        proxy.host, flavour, manifest={"annotations": {"org.base": "0"}, "subject": {}} if flavour == "oci" else {}
-    )
+def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Put, flavour: str) -> None:
+    added = {"annotations": {"org.base": "0"}, "subject": {}} if flavour == "oci" else {}
+    image = base(host=proxy.host, flavour=flavour, manifest=added)
     before = len(proxy.asked)
 
     pushed, ref = send(image, f"{proxy.host}/push/mounted-{flavour}:y")
@@ -85,7 +72,7 @@ def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Base, flavour: str) -
     assert bodies[0] == len(LAYER.blob)
     assert pushed.sent == sum(bodies)
     assert not any(one.path.endswith("/manifests/y") for one in asked)
-    assert "no such image" in refusal(lambda: open_image(ref))
+    assert "no such image" in str(problem_of(open_image, ref))
 
     tag(ref, pushed.digest, "y")
 
@@ -107,8 +94,8 @@ def test_mounts_the_base_and_tags_last(proxy: Proxy, base: Base, flavour: str) -
     assert [layer.digest for layer in files.layers_read] == [LAYER.digest, image.layers[1].digest]
 
 
-def test_pushed_twice_is_sent_once(proxy: Proxy, base: Base) -> None:
-    image = base(proxy.host)
+def test_pushed_twice_is_sent_once(proxy: Proxy, base: Put) -> None:
+    image = base(host=proxy.host)
     first, _ = send(image, f"{proxy.host}/push/twice")
     before = proxy.count("POST", "/uploads/")
 
@@ -118,7 +105,7 @@ def test_pushed_twice_is_sent_once(proxy: Proxy, base: Base) -> None:
     assert proxy.count("POST", "/uploads/") == before
 
 
-def test_into_the_repository_of_the_base(registry: str, base: Base) -> None:
+def test_into_the_repository_of_the_base(registry: str, base: Put) -> None:
     image = base()
 
     pushed, ref = send(image, str(image.ref))
@@ -128,7 +115,7 @@ def test_into_the_repository_of_the_base(registry: str, base: Base) -> None:
     assert open_image(replace(ref, tag=None, digest=pushed.digest)).layers
 
 
-def test_copies_the_base_to_another_registry(second_registry: str, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_the_base_to_another_registry(second_registry: str, base: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     image = base()
     sizes: list[int] = []
 
@@ -151,12 +138,12 @@ def test_copies_the_base_to_another_registry(second_registry: str, base: Base, m
 
 
 @pytest.mark.parametrize("fault", [{"status": 202}, {"status": 404}, {"status": 405}, {"status": 503}, {"status": 403}])
-def test_sends_blobs_that_cannot_be_mounted(proxy: Proxy, base: Base, fault: dict[str, Any]) -> None:
+def test_sends_blobs_that_cannot_be_mounted(proxy: Proxy, base: Put, fault: dict[str, Any]) -> None:
     target = f"push/unmounted-{fault['status']}"
     if fault["status"] == 202:  # as registries answer for a blob that is not where it was said to be
         begun = requests.post(f"http://{proxy.behind}/v2/{target}/blobs/uploads/", timeout=20)
         fault = {"status": 202, "headers": {"Location": begun.headers["Location"]}, "times": 1}
-    image = base(proxy.host)
+    image = base(host=proxy.host)
     proxy.fail("POST", f"mount={image.layers[1].digest}", **fault)
 
     pushed, ref = send(image, f"{proxy.host}/{target}:y")
@@ -166,8 +153,8 @@ def test_sends_blobs_that_cannot_be_mounted(proxy: Proxy, base: Base, fault: dic
 
 
 @pytest.mark.parametrize("spoil", ["cut", "short"])
-def test_a_blob_that_is_cut_is_copied_anew(proxy: Proxy, second_registry: str, base: Base, spoil: str) -> None:
-    image = base(proxy.host)
+def test_a_blob_that_is_cut_is_copied_anew(proxy: Proxy, second_registry: str, base: Put, spoil: str) -> None:
+    image = base(host=proxy.host)
     proxy.fail("GET", image.layers[1].digest, spoil=spoil, times=2)
 
     pushed, ref = send(image, f"{second_registry}/push/cut-{spoil}:y")
@@ -175,27 +162,27 @@ def test_a_blob_that_is_cut_is_copied_anew(proxy: Proxy, second_registry: str, b
     assert pushed.sent > 400_000
     assert open_image(replace(ref, digest=pushed.digest)).layers
     proxy.fail("GET", image.layers[1].digest, spoil=spoil, times=3)
-    why = refusal(lambda: send(image, f"{second_registry}/push/cut-{spoil}-too-often:y"))
+    why = str(problem_of(send, image, f"{second_registry}/push/cut-{spoil}-too-often:y"))
     assert why.startswith(f"cannot read: {image.ref}: the blob {image.layers[1].digest} is cut: ")
 
 
 @pytest.mark.parametrize("spoil", ["corrupt", "longer"])
 def test_a_blob_that_is_not_what_its_digest_says_is_not_copied(
-    proxy: Proxy, second_registry: str, base: Base, spoil: str
+    proxy: Proxy, second_registry: str, base: Put, spoil: str
 ) -> None:
-    image = base(proxy.host)
+    image = base(host=proxy.host)
     proxy.fail("GET", image.layers[1].digest, spoil=spoil)
 
-    why = refusal(lambda: send(image, f"{second_registry}/push/{spoil}:y"))
+    why = str(problem_of(send, image, f"{second_registry}/push/{spoil}:y"))
 
     assert why == f"cannot read: {image.ref}: the blob {image.layers[1].digest} is not what its digest says"
     there = f"http://{second_registry}/v2/push/{spoil}/blobs/{image.layers[1].digest}"
     assert requests.head(there, timeout=20).status_code == 404
 
 
-def test_a_mount_asks_for_tokens_to_read_and_to_write(proxy: Proxy, base: Base) -> None:
+def test_a_mount_asks_for_tokens_to_read_and_to_write(proxy: Proxy, base: Put) -> None:
     proxy.wants_tokens = True
-    image = base(proxy.host)
+    image = base(host=proxy.host)
 
     pushed, ref = send(image, f"{proxy.host}/push/tokens:y")
     tag(ref, pushed.digest, "y")
@@ -204,11 +191,11 @@ def test_a_mount_asks_for_tokens_to_read_and_to_write(proxy: Proxy, base: Base) 
     assert open_image(ref).digest == pushed.digest
 
 
-def test_tokens_that_expire_during_a_copy(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
+def test_tokens_that_expire_during_a_copy(proxy: Proxy, elsewhere: Proxy, base: Put) -> None:
     """The body of a blob is sent twice if its token expires in between."""
     for server in (proxy, elsewhere):
         server.wants_tokens, server.uses = True, 2
-    image = base(proxy.host)
+    image = base(host=proxy.host)
 
     pushed, ref = send(image, f"{elsewhere.host}/push/expiring:y")
     tag(ref, pushed.digest, "y")
@@ -217,8 +204,8 @@ def test_tokens_that_expire_during_a_copy(proxy: Proxy, elsewhere: Proxy, base: 
     assert elsewhere.count("GET", "/token") > 3
 
 
-def test_a_repository_that_can_be_written_but_not_read(proxy: Proxy, base: Base) -> None:
-    image = base(proxy.host)
+def test_a_repository_that_can_be_written_but_not_read(proxy: Proxy, base: Put) -> None:
+    image = base(host=proxy.host)
     proxy.fail("HEAD", "/blobs/", status=403, times=1)
 
     pushed, ref = send(image, f"{proxy.host}/push/first:y")
@@ -227,15 +214,15 @@ def test_a_repository_that_can_be_written_but_not_read(proxy: Proxy, base: Base)
     assert open_image(replace(ref, digest=pushed.digest)).layers
 
 
-def test_a_registry_that_never_stores_a_blob(proxy: Proxy, base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_never_stores_a_blob(proxy: Proxy, base: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "COMMIT", 0.3)
     proxy.fail("PUT", "/uploads/", spoil="stall")
 
-    assert refusal(lambda: send(base(), f"{proxy.host}/push/stalls:y")).endswith(": no answer within 0.3 s")
+    assert str(problem_of(send, base(), f"{proxy.host}/push/stalls:y")).endswith(": no answer within 0.3 s")
 
 
-def test_without_the_right_to_mount_the_base_is_sent(proxy: Proxy, base: Base) -> None:
-    image = base(proxy.host)
+def test_without_the_right_to_mount_the_base_is_sent(proxy: Proxy, base: Put) -> None:
+    image = base(host=proxy.host)
     proxy.wants_tokens = True
     proxy.closed.add(image.ref.repository)
     readable = replace(image, repository=base().repository)
@@ -265,17 +252,17 @@ def test_without_the_right_to_mount_the_base_is_sent(proxy: Proxy, base: Base) -
     ],
 )  # fmt: skip
 def test_reports_what_a_registry_answers(
-    proxy: Proxy, base: Base, method: str, path: str, status: int, body: bytes, why: str
+    proxy: Proxy, base: Put, method: str, path: str, status: int, body: bytes, why: str
 ) -> None:
     proxy.fail(method, path, status=status, body=body)
     name = f"{proxy.host}/push/refused-{method.lower()}-{status}-{len(body)}:y"
 
-    assert refusal(lambda: send(base(), name)) == f"cannot push: {name}: {why.replace('HOST', proxy.host)}"
+    assert str(problem_of(send, base(), name)) == f"cannot push: {name}: {why.replace('HOST', proxy.host)}"
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/uploads/"), ("PUT", "/uploads/"), ("PUT", "/manifests/")])
 @pytest.mark.parametrize("fault", [{"status": 500}, {"spoil": "hang up"}])
-def test_a_busy_server_is_asked_again(proxy: Proxy, base: Base, method: str, path: str, fault: dict[str, Any]) -> None:
+def test_a_busy_server_is_asked_again(proxy: Proxy, base: Put, method: str, path: str, fault: dict[str, Any]) -> None:
     proxy.fail(method, path, times=2, **fault)
 
     pushed, ref = send(
@@ -285,18 +272,18 @@ def test_a_busy_server_is_asked_again(proxy: Proxy, base: Base, method: str, pat
     assert open_image(replace(ref, digest=pushed.digest)).layers
 
 
-def test_a_registry_that_returns_something_else(proxy: Proxy, base: Base) -> None:
+def test_a_registry_that_returns_something_else(proxy: Proxy, base: Put) -> None:
     image = base()
     proxy.fail("GET", "/manifests/sha256:", status=200, body=image.manifest.raw)
 
-    assert "cannot push: " in (why := refusal(lambda: send(image, f"{proxy.host}/push/lies:y")))
+    assert "cannot push: " in (why := str(problem_of(send, image, f"{proxy.host}/push/lies:y")))
     assert ": its manifest is not what its digest sha256:" in why
 
 
-def test_only_a_pushed_image_can_be_tagged(registry: str, base: Base) -> None:
+def test_only_a_pushed_image_can_be_tagged(registry: str, base: Put) -> None:
     ref = base().ref
 
-    assert refusal(lambda: tag(ref, LAYER.digest, "y")) == f"cannot tag: {ref}: no such image"
+    assert str(problem_of(tag, ref, LAYER.digest, "y")) == f"cannot tag: {ref}: no such image"
 
 
 @pytest.mark.parametrize(
@@ -308,14 +295,14 @@ def test_only_a_pushed_image_can_be_tagged(registry: str, base: Base) -> None:
         ("", "its upload is gone"),
     ],
 )
-def test_no_upload_by_plain_http(proxy: Proxy, base: Base, location: str, why: str) -> None:
+def test_no_upload_by_plain_http(proxy: Proxy, base: Put, location: str, why: str) -> None:
     proxy.fail("POST", "/uploads/", status=202, headers={"Location": location})
 
     name = f"{proxy.host}/push/leak:y"
-    assert refusal(lambda: send(base(), name)) == f"cannot push: {name}: {why}"
+    assert str(problem_of(send, base(), name)) == f"cannot push: {name}: {why}"
 
 
-def test_a_stopped_push_leaves_the_tag(proxy: Proxy, base: Base) -> None:
+def test_a_stopped_push_leaves_the_tag(proxy: Proxy, base: Put) -> None:
     image = base()
     for answered in range(40):
         repository = f"push/stopped-{answered}"
@@ -325,14 +312,14 @@ def test_a_stopped_push_leaves_the_tag(proxy: Proxy, base: Base) -> None:
             ref = parse(f"{proxy.host}/{repository}:y")
             tag(ref, push(image, ref, LAYER, config_of(image), {})[0], "y")
         except Failure:
-            assert open_image(parse(f"{proxy.behind}/{repository}:y")).digest == old.digest
+            assert opened(f"{proxy.behind}/{repository}:y").digest == old.digest
         else:
             break
 
     assert answered == len(proxy.asked) > 10
 
 
-def test_an_upload_to_another_host_has_no_credentials(proxy: Proxy, elsewhere: Proxy, base: Base) -> None:
+def test_an_upload_to_another_host_has_no_credentials(proxy: Proxy, elsewhere: Proxy, base: Put) -> None:
     proxy.wants_tokens = True
     image = base()
     begun = requests.post(f"http://{elsewhere.host}/v2/push/aside/blobs/uploads/", timeout=20)

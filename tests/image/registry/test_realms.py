@@ -5,24 +5,20 @@ A, B and C are servers on different addresses. Each test shows everything that B
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vpatch.errors import Failure
-from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.reference import is_address, is_private, origin, parse, same_origin
+from vpatch.image.registry.reference import is_address, is_private, origin, same_origin
 
 from tests.conftest import Program
-from tests.image.registry.images import Built, put_image, tar
+from tests.failures import problem_of
+from tests.image.registry.conftest import CODED, SECRET, USER
+from tests.image.registry.images import Built, opened, put_image, tar
 from tests.image.registry.proxy import Proxy, proxying, secured
-
-USER, SECRET = "user", "s3cret-of-the-tests"
-CODED = base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
 
 Received = list[tuple[str, str, str | None]]
 
@@ -46,11 +42,10 @@ def received(server: Proxy) -> Received:
 
 
 def refusal(host: str) -> str:
-    with pytest.raises(Failure) as caught:
-        LayeredFiles(open_image(parse(f"{host}/realms/one:x")), lambda _: True).descend()
-    assert SECRET not in str(caught.value)
-    assert CODED not in str(caught.value)
-    return str(caught.value).partition("realms/one:x: ")[2]
+    problem = problem_of(lambda: LayeredFiles(opened(f"{host}/realms/one:x"), lambda _: True).descend())
+    assert SECRET not in str(problem)
+    assert CODED not in str(problem)
+    return problem.cause
 
 
 @pytest.mark.parametrize("challenge", ['Bearer realm="http://C/token",service="x"', 'Basic realm="x"', ""])

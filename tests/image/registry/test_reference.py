@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from vpatch.errors import Failure
 from vpatch.image.registry.reference import Reference, login_command, parse, registry_url
+
+from tests.failures import problem_of
+from tests.processes import printed
 
 D = "sha256:" + "0123456789abcdef" * 4
 
@@ -60,10 +59,8 @@ def test_reads_what_docker_reads(text: str, expected: Reference, shown: str) -> 
     ],
 )
 def test_refuses_invalid_names(text: str, why: str) -> None:
-    with pytest.raises(Failure) as caught:
-        parse(text)
+    problem = problem_of(parse, text)
 
-    (problem,) = caught.value.problems
     assert (problem.what, problem.where) == ("not an image's name", repr(text))
     assert problem.cause == why
 
@@ -89,4 +86,4 @@ def test_importing_it_brings_nothing_heavy() -> None:
     heavy = "{'oras', 'docker', 'requests'}"
     code = f"import sys, vpatch.image.registry.reference; print([*{heavy} & sys.modules.keys()])"
 
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert printed(code) == "[]\n"

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 import pytest
-from vpatch.errors import Failure
 from vpatch.image.filesystem import Limits
 from vpatch.image.registry import tar as tars
-from vpatch.image.registry.image import open_image
 from vpatch.image.registry.layers import LayeredFiles
-from vpatch.image.registry.reference import parse
 from vpatch.image.registry.tar import BadLayerError, Copy, Usage, read_layer
 
-from tests.image.registry.images import hard, put_image, tar
+from tests.failures import problem_of
+from tests.image.registry.conftest import Put
+from tests.image.registry.images import hard, refused_layer, tar
 
 HUGE = 200 << 20
 SPARSE = "has a sparse file, which no layer has: a.py"
@@ -53,14 +52,6 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
     return made
 
 
-def refused(data: bytes) -> str:
-    spent = Usage()
-    with pytest.raises(BadLayerError) as caught:
-        read_layer(iter([data]), lambda _: True, spent)
-    assert spent["MEMORY"] == 0
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("headers", "why"),
     [
@@ -74,14 +65,14 @@ def refused(data: bytes) -> str:
 def test_false_sizes(monkeypatch: pytest.MonkeyPatch, headers: Mapping[str, str], why: str) -> None:
     made = copies(monkeypatch)
 
-    assert refused(tar(said("a.py", headers))) == why
+    assert refused_layer(tar(said("a.py", headers))) == why
     assert made == []
 
 
 def test_a_sparse_file_of_gnu_tar(monkeypatch: pytest.MonkeyPatch) -> None:
     made = copies(monkeypatch)
 
-    assert refused(old()) == SPARSE
+    assert refused_layer(old()) == SPARSE
     assert made == []
 
 
@@ -102,10 +93,10 @@ def test_a_large_file_is_closed_with_the_last_path_that_has_it(monkeypatch: pyte
     assert [file.closed for file in made] == [True] * 3
 
 
-def test_a_hard_link_to_a_large_file_that_was_not_kept(monkeypatch: pytest.MonkeyPatch, registry: str) -> None:
+def test_a_hard_link_to_a_large_file_that_was_not_kept(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
     monkeypatch.setattr(tars, "LARGE", 10)
-    put_image(registry, "sparse/hard", "x", [tar(("cache", b"1" * 11), hard("a.py", "cache"))])
-    files = LayeredFiles(open_image(parse(f"{registry}/sparse/hard:x")), lambda entry: entry.path == "a.py")
+    image = put(tar(("cache", b"1" * 11), hard("a.py", "cache")))
+    files = LayeredFiles(image, lambda entry: entry.path == "a.py")
     assert files.descend()
 
     assert files.read("a.py") == b"1" * 11
@@ -130,6 +121,5 @@ def test_a_temporary_file_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tars, "LARGE", 10)
     monkeypatch.setattr(tars, "TemporaryFile", full)
 
-    with pytest.raises(Failure) as caught:
-        read_layer(iter([tar(("a", bytes(11)))]), lambda _: True, Usage())
-    assert str(caught.value) == "cannot write: temporary file: too many open files"
+    problem = problem_of(read_layer, iter([tar(("a", bytes(11)))]), lambda _: True, Usage())
+    assert str(problem) == "cannot write: temporary file: too many open files"

@@ -36,6 +36,16 @@ def ran(module: str, release: str, tree: Path, *arguments: str, **options: str) 
         return probe(interpreter(release), module, tree, Path(home), *arguments, **options)
 
 
+def each(values: Iterable[Any]) -> Any:
+    """Make a fixture that has each of these values in turn, for all tests of a module; it is called as the variable."""
+
+    @pytest.fixture(scope="module", params=list(values))
+    def value(request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    return value
+
+
 def one_first(first: str, releases: Iterable[str]) -> list[str | ParameterSet]:
     """Return releases as test parameters; all but `first` are of the deep tier."""
     return [first, *(pytest.param(one, marks=pytest.mark.deep) for one in releases if one != first)]

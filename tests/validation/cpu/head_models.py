@@ -67,11 +67,7 @@ def qwen3_5(quantization: Any, **text: Any) -> dict[str, Any]:
 def qwen3_next(quantization: Any) -> dict[str, Any]:
     """Return the config of a Qwen3-Next."""
     return (
-        {
-            "architectures": ["Qwen3NextForCausalLM"],
-            "model_type": "qwen3_next",
-            "quantization_config": quantization,
-        }
+        {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "quantization_config": quantization}
         | SHARED
         | EXPERTS
     )

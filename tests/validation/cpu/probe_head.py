@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu import head_drafts, head_models, head_unpassed
+from tests.validation.cpu import head_drafts, head_models, head_unpassed, probing
 from tests.validation.cpu.head_cases import (
     APART,
     BARE,
@@ -23,18 +21,15 @@ from tests.validation.cpu.head_cases import (
     Head,
 )
 from tests.validation.cpu.heads import build, checkpoint, compare, load, logits, rank, reference, stand_in
-from tests.validation.cpu.platform import pretend_h100, single_rank
-from tests.validation.cpu.probing import attempt, logged
+from tests.validation.cpu.platform import single_rank
+from tests.validation.cpu.probing import attempt, logged, report
 
 PLAIN, WIDE = Head("channel", 1000), Head("block", 1026, 2)
 
 
 def engine_config(folder: Path, **options: Any) -> Any:
-    from vllm.engine.arg_utils import EngineArgs
-
-    fixed = {"skip_tokenizer_init": True, "max_model_len": 1024, "max_num_batched_tokens": 1024, "enforce_eager": True}
-    arguments = EngineArgs(model=str(folder), language_model_only=True, **fixed, **options)
-    return arguments.create_engine_config()
+    fixed = {"max_model_len": 1024, "max_num_batched_tokens": 1024, "enforce_eager": True}
+    return probing.engine_config(str(folder), language_model_only=True, **fixed, **options)
 
 
 def parsed(quantization: Any, *, mapped: bool = False) -> Any:
@@ -244,53 +239,51 @@ def model(found: dict[str, Any], folder: Path, kind: str | None = None) -> None:
     found["logits"] = torch.allclose(got.float(), hidden.float() @ weight.t(), rtol=0.01, atol=0.05)
 
 
-def main(home: str) -> None:
+def main(home: str) -> dict[str, Any]:
     """Run every case."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        stand_in()
-        import torch
-        from vllm.config import set_current_vllm_config
+    stand_in()
+    import torch
+    from vllm.config import set_current_vllm_config
 
-        folders = head_models.write(Path(home))
-        config = engine_config(folders["Qwen3-Next"])  # a mixture of experts has more groups
-        with set_current_vllm_config(config):
-            single_rank(home)
-            found = {
-                "loaded": {name: attempt(loaded, head) for name, head in LOADED.items()},
-                "misshapen": {name: attempt(misshapen, *case) for name, case in MISSHAPEN.items()},
-                "plain": {kind: attempt(plain_checkpoint, Head(kind, 1000)) for kind in ("block", "channel", "tensor")},
-                "dispatched": {name: attempt(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
-                "apart": {name: attempt(dispatched, q) for name, (q, _) in APART.items()},
-                "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
-                "tied, ranks": attempt(tied, WIDE.quantization, 2, WIDE),
-                "tied, bias": {name: attempt(tied_bias, head) for name, head in TIED_BIAS.items()},
-                "unquantized": {
-                    **{name: attempt(unquantized, UNTARGETED[name], 2) for name in UNNAMED},
-                    **{f"no config TP{n}": attempt(unquantized, None, n) for n in (1, 2, 4)},
-                    "bias": attempt(unquantized, None, 2, bias=True),
-                    "GPTQ": attempt(packed),
-                },
-            }
-        torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
-        unpassed = head_models.write(Path(home, "unpassed"), head_unpassed.UNPASSED)
-        found["models"] = {name: attempt(model, folder) for name, folder in (folders | unpassed).items()}
-        mtp = (head_models.MTP | head_unpassed.MTP).items()
-        found["models"] |= {name: attempt(model, (folders | unpassed)[main], kind) for name, (main, kind) in mtp}
-        targets, drafts = (
-            head_models.write(Path(home, name), models)
-            for name, models in (("targets", head_unpassed.TARGETS), ("drafts", head_unpassed.DRAFTS))
-        )
-        found["drafts"] = {
-            f"{target}, {own}{', alike' if alike else ''}": attempt(
-                head_drafts.draft, engine_config, targets[target], drafts[own], alike=alike
-            )
-            for target in targets
-            for own in drafts
-            for alike in (False, True)
+    folders = head_models.write(Path(home))
+    config = engine_config(folders["Qwen3-Next"])  # a mixture of experts has more groups
+    with set_current_vllm_config(config):
+        single_rank(home)
+        found = {
+            "loaded": {name: attempt(loaded, head) for name, head in LOADED.items()},
+            "misshapen": {name: attempt(misshapen, *case) for name, case in MISSHAPEN.items()},
+            "plain": {kind: attempt(plain_checkpoint, Head(kind, 1000)) for kind in ("block", "channel", "tensor")},
+            "dispatched": {name: attempt(dispatched, q) for name, q in (TARGETED | UNTARGETED).items()},
+            "apart": {name: attempt(dispatched, q) for name, (q, _) in APART.items()},
+            "tied": {name: attempt(tied, q) for name, q in (TARGETED | UNTARGETED).items()},
+            "tied, ranks": attempt(tied, WIDE.quantization, 2, WIDE),
+            "tied, bias": {name: attempt(tied_bias, head) for name, head in TIED_BIAS.items()},
+            "unquantized": {
+                **{name: attempt(unquantized, UNTARGETED[name], 2) for name in UNNAMED},
+                **{f"no config TP{n}": attempt(unquantized, None, n) for n in (1, 2, 4)},
+                "bias": attempt(unquantized, None, 2, bias=True),
+                "GPTQ": attempt(packed),
+            },
         }
-    json.dump(found, sys.stdout)
+    torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
+    unpassed = head_models.write(Path(home, "unpassed"), head_unpassed.UNPASSED)
+    found["models"] = {name: attempt(model, folder) for name, folder in (folders | unpassed).items()}
+    mtp = (head_models.MTP | head_unpassed.MTP).items()
+    found["models"] |= {name: attempt(model, (folders | unpassed)[main], kind) for name, (main, kind) in mtp}
+    targets, drafts = (
+        head_models.write(Path(home, name), models)
+        for name, models in (("targets", head_unpassed.TARGETS), ("drafts", head_unpassed.DRAFTS))
+    )
+    found["drafts"] = {
+        f"{target}, {own}{', alike' if alike else ''}": attempt(
+            head_drafts.draft, engine_config, targets[target], drafts[own], alike=alike
+        )
+        for target in targets
+        for own in drafts
+        for alike in (False, True)
+    }
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,8 @@ from unittest.mock import patch
 from tests.validation.cpu import head_models, head_owners
 from tests.validation.cpu.head_cases import Head
 from tests.validation.cpu.heads import checkpoint, reference, stand_in
-from tests.validation.cpu.platform import pretend_h100, single_rank
 from tests.validation.cpu.probe_head import engine_config
-from tests.validation.cpu.probing import attempt
+from tests.validation.cpu.probing import attempt, one_rank, report
 
 
 def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replaced: str) -> None:
@@ -56,34 +52,26 @@ def own_head(found: dict[str, Any], target: Path, draft: Path, own: str, replace
     found["logits"] = torch.allclose(logits.float(), hidden.float() @ weight.t(), rtol=0.01, atol=0.05)
 
 
-def main(home: str) -> None:
+def main(home: str) -> dict[str, Any]:
     """Run every case."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        stand_in()
-        import torch
-        from vllm.config import set_current_vllm_config
-
-        targets, drafts = (
-            head_models.write(Path(home, name), models)
-            for name, models in (("targets", head_owners.TARGETS), ("drafts", head_owners.DRAFTS))
-        )
-        with set_current_vllm_config(engine_config(targets["block"])):
-            single_rank(home)
-        torch.set_default_dtype(torch.bfloat16)  # as vLLM's model loader does
-        found = {
-            "own": {
-                f"{target}, {draft}, {replaced}": attempt(
-                    own_head, targets[target], drafts[draft], draft.rpartition(", ")[2], replaced
-                )
-                for target in targets
-                for draft in drafts
-                for replaced in head_owners.REPLACED
-                if replaced == "nothing" or head_owners.REPLACEABLE in draft  # the model's MLA needs kernels
-            }
+    stand_in()
+    targets, drafts = (
+        head_models.write(Path(home, name), models)
+        for name, models in (("targets", head_owners.TARGETS), ("drafts", head_owners.DRAFTS))
+    )
+    one_rank(home, engine_config(targets["block"]))
+    return {
+        "own": {
+            f"{target}, {draft}, {replaced}": attempt(
+                own_head, targets[target], drafts[draft], draft.rpartition(", ")[2], replaced
+            )
+            for target in targets
+            for draft in drafts
+            for replaced in head_owners.REPLACED
+            if replaced == "nothing" or head_owners.REPLACEABLE in draft  # the model's MLA needs kernels
         }
-    json.dump(found, sys.stdout)
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,8 +9,8 @@ from typing import Any
 
 from tests.validation.cpu import boundary, models
 from tests.validation.cpu.dump import plain
-from tests.validation.cpu.platform import GIB, pretend_h100, single_rank
-from tests.validation.cpu.probing import engine_config, layers_of, outcome
+from tests.validation.cpu.platform import GIB
+from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome, report
 
 FOUR_BIT = "turboquant_4bit_nc"
 DTYPES = ("4bit_nc", "k8v4", "k3v4_nc", "3bit_nc")
@@ -104,25 +101,17 @@ def counted(items: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
     return [[count, *item] for item, count in sorted(Counter(items).items())]
 
 
-def main(home: str, folder: str) -> None:
+def main(home: str, folder: str) -> dict[str, Any]:
     """Run every case; `folder` holds the models."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        import torch
-        from vllm.config import VllmConfig, set_current_vllm_config
-
-        paths = {name: str(Path(folder, name)) for name in models.CONFIGS}
-        with set_current_vllm_config(VllmConfig()):
-            single_rank(home)
-        torch.set_default_dtype(torch.bfloat16)
-        found = {
-            "sized": {name: outcome(sized, paths[model], **options) for name, (model, options) in SIZED.items()},
-            "aligned": {name: outcome(aligned, paths[model], **options) for name, (model, options) in ALIGNED.items()},
-            "whole": {name: outcome(whole, paths[model], **options) for name, (model, options) in WHOLE.items()},
-            "boundary": {name: outcome(boundary.skipped, case) for name, case in boundary.CASES.items()},
-        }
-    json.dump(found, sys.stdout)
+    paths = {name: str(Path(folder, name)) for name in models.CONFIGS}
+    one_rank(home)
+    return {
+        "sized": {name: outcome(sized, paths[model], **options) for name, (model, options) in SIZED.items()},
+        "aligned": {name: outcome(aligned, paths[model], **options) for name, (model, options) in ALIGNED.items()},
+        "whole": {name: outcome(whole, paths[model], **options) for name, (model, options) in WHOLE.items()},
+        "boundary": {name: outcome(boundary.skipped, case) for name, case in boundary.CASES.items()},
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

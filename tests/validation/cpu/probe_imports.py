@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tests.validation.cpu.models import write
-from tests.validation.cpu.platform import pretend_h100
+from tests.validation.cpu.probing import engine_config, report
 
 
 def hindrance(name: str) -> str | None:
@@ -24,20 +22,11 @@ def hindrance(name: str) -> str | None:
     return None
 
 
-def main(home: str, *names: str) -> None:
+def main(home: str, *names: str) -> dict[str, Any]:
     """Import the modules, then make a hybrid model's config as `vllm serve` does."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        from vllm.engine.arg_utils import EngineArgs
-
-        model = str(write(Path(home)) / "35B")
-        config = EngineArgs(model=model, skip_tokenizer_init=True, max_model_len=8192).create_engine_config()
-        found = {
-            "modules": {name: hindrance(name) for name in names},
-            "hybrid": config.model_config.is_hybrid,
-        }
-    json.dump(found, sys.stdout)
+    config = engine_config(str(write(Path(home)) / "35B"))
+    return {"modules": {name: hindrance(name) for name in names}, "hybrid": config.model_config.is_hybrid}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

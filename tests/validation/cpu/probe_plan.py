@@ -10,21 +10,14 @@ import contextlib
 import json
 import logging
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.validation.cpu.engine import Workers, initialized, ranks, specs_of
-from tests.validation.cpu.platform import (
-    pretend_capability,
-    pretend_h100,
-    single_rank,
-    stand_in_for_diskcache,
-    stand_in_for_flashinfer,
-)
-from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of
+from tests.validation.cpu.platform import pretend_capability, stand_in_for_diskcache, stand_in_for_flashinfer
+from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank, report
 
 PRINTED = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 MOST = 1 << 60  # bytes; more than the square of any block, so that the number of blocks shows their size
@@ -163,26 +156,19 @@ def printed() -> Iterator[list[str]]:
         yield lines
 
 
-def main(home: str, cases: str) -> None:
+def main(home: str, cases: str) -> dict[str, Any]:
     """Run every case of the file."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        stand_in_for_diskcache()
-        stand_in_for_flashinfer()
-        import torch
-        from vllm.config import VllmConfig, set_current_vllm_config
-
-        with set_current_vllm_config(VllmConfig()):
-            single_rank(home)
-        torch.set_default_dtype(torch.bfloat16)
-        found = []
-        for case in json.loads(Path(cases).read_text()):
-            with tempfile.TemporaryDirectory(dir=home) as folder:
-                Path(folder, "config.json").write_text(json.dumps(case["config"]))
-                pretend_capability(*case["capability"])
-                found.append(attempt(planned, folder, case["arguments"], case["budget"]))
-    json.dump({"found": found}, sys.stdout)
+    stand_in_for_diskcache()
+    stand_in_for_flashinfer()
+    one_rank(home)
+    found = []
+    for case in json.loads(Path(cases).read_text()):
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            Path(folder, "config.json").write_text(json.dumps(case["config"]))
+            pretend_capability(*case["capability"])
+            found.append(attempt(planned, folder, case["arguments"], case["budget"]))
+    return {"found": found}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.platform import pretend_h100
+from tests.validation.cpu.probing import report
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
@@ -51,16 +50,13 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
     return {"values": vars(args) | vars(engine)}
 
 
-def main(home: str, file: str) -> None:
+def main(home: str, file: str) -> dict[str, Any]:
     """Parse each list."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        from huggingface_hub import constants
+    from huggingface_hub import constants
 
-        constants.HF_HUB_OFFLINE = False  # otherwise vLLM looks for the model in a cache that is empty
-        found = {name: parsed(arguments) for name, arguments in json.loads(Path(file).read_text()).items()}
-    json.dump(found, sys.stdout, default=str)
+    constants.HF_HUB_OFFLINE = False  # otherwise vLLM looks for the model in a cache that is empty
+    return {name: parsed(arguments) for name, arguments in json.loads(Path(file).read_text()).items()}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main, default=str)

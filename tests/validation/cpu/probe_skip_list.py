@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.platform import pretend_h100, single_rank
-from tests.validation.cpu.probing import engine_config, layers_of, outcome
+from tests.validation.cpu.probing import engine_config, layers_of, one_rank, outcome, report
 
 # The dense model has 28 layers: 0, 1, 26 and 27 are added.
 INDICES = {
@@ -70,28 +67,22 @@ def layered(found: dict[str, Any], model: str, skip: list[str]) -> None:
     }
 
 
-def main(home: str, folder: str) -> None:
+def main(home: str, folder: str) -> dict[str, Any]:
     """Run every case; `folder` holds the models."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        import torch
-        from vllm.config import VllmConfig, set_current_vllm_config
+    import torch
 
-        torch.ops._C.gelu_tanh_and_mul = None  # looked up, but not called
-        with set_current_vllm_config(VllmConfig()):
-            single_rank(home)
-        torch.set_default_dtype(torch.bfloat16)
-        windowed = Path(home, "windowed")
-        windowed.mkdir()
-        (windowed / "config.json").write_text(json.dumps(WINDOWED))
-        dense, hybrid = str(Path(folder, "dense")), str(Path(folder, "35B"))
-        found = {
-            "dense": {name: outcome(listed, dense, skip) for name, skip in (INDICES | NAMES).items()},
-            "hybrid": {name: outcome(listed, hybrid, skip) for name, skip in NAMES.items()},
-            "windowed": {name: outcome(layered, str(windowed), skip) for name, skip in SKIPPED.items()},
-        }
-    json.dump(found, sys.stdout)
+    torch.ops._C.gelu_tanh_and_mul = None  # looked up, but not called
+    one_rank(home)
+    windowed = Path(home, "windowed")
+    windowed.mkdir()
+    (windowed / "config.json").write_text(json.dumps(WINDOWED))
+    dense, hybrid = str(Path(folder, "dense")), str(Path(folder, "35B"))
+    return {
+        "dense": {name: outcome(listed, dense, skip) for name, skip in (INDICES | NAMES).items()},
+        "hybrid": {name: outcome(listed, hybrid, skip) for name, skip in NAMES.items()},
+        "windowed": {name: outcome(layered, str(windowed), skip) for name, skip in SKIPPED.items()},
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

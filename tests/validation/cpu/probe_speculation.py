@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.platform import pretend_h100, single_rank
-from tests.validation.cpu.probing import attempt, engine_config, layers_of
+from tests.validation.cpu.probing import attempt, engine_config, kv_cache_of, one_rank, report, runner_of
 
 FOUR_BIT = "turboquant_4bit_nc"
 BUDGET = 1 << 34
@@ -53,42 +49,29 @@ ON_V2 = ("hybrid, MTP", "hybrid, MTP, eager, synchronous", "hybrid, MTP, piecewi
 
 def made(found: dict[str, Any], folder: str, model: str, options: Options) -> tuple[Any, Any]:
     """Return the engine's configuration of a model and that of its KV cache."""
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-
     arguments: Options = {"kv_cache_dtype": FOUR_BIT, "language_model_only": True, "max_num_seqs": 16}
     config = engine_config(str(Path(folder, model)), **arguments | options)
     found["async"] = config.scheduler_config.async_scheduling
-    specs = {name: layer.get_kv_cache_spec(config) for name, layer in layers_of(config).items()}
-    (kv_cache,) = get_kv_cache_configs(config, [specs], [BUDGET])
-    return config, kv_cache
+    return config, kv_cache_of(config, BUDGET)[1]
 
 
 def started(found: dict[str, Any], *case: Any) -> None:
     """Build the metadata builders of a model's layers by the V1 model runner's own methods."""
-    import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.utils import prepare_kernel_block_sizes
 
     config, kv_cache = made(found, *case)
-    runner = object.__new__(GPUModelRunner)
     speculative = config.speculative_config
-    vars(runner).update(
-        vllm_config=config,
+    runner = runner_of(
+        config,
+        kv_cache,
         model_config=config.model_config,
-        cache_config=config.cache_config,
-        compilation_config=config.compilation_config,
         parallel_config=config.parallel_config,
         scheduler_config=config.scheduler_config,
         speculative_config=None,  # no drafter: its graphs are its own
         uniform_decode_query_len=1 + (speculative.num_speculative_tokens if speculative else 0),
         max_num_reqs=config.scheduler_config.max_num_seqs,
-        kv_cache_config=kv_cache,
-        device=torch.device("meta"),
-        attn_groups=[],
-        runner_only_attn_layers=set(),
-        kv_sharing_fast_prefill_eligible_layers=set(),
         cudagraph_dispatcher=CudagraphDispatcher(config),
         reorder_batch_threshold=None,
     )
@@ -162,26 +145,22 @@ def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, An
     return told
 
 
-def main(home: str, folder: str) -> None:
+def main(home: str, folder: str) -> dict[str, Any]:
     """Run every case; `folder` holds the models."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        import torch
-        from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+    from vllm.config import CompilationConfig
 
-        CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
-        with set_current_vllm_config(VllmConfig()):
-            single_rank(home)
-        torch.set_default_dtype(torch.bfloat16)
-        found: dict[str, Any] = {"starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()}}
-        found["on V2"] = {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2}
-        found["attended"] = {
+    CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
+    one_rank(home)
+    return {
+        "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
+        "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
+        "attended": {
             "synchronous": attended(true=10, believed=10),
             "two drafts rejected": attended(true=10, believed=12),
             "captured": attended(true=1 + K, believed=1 + K, capture=True),
-        }
-    json.dump(found, sys.stdout)
+        },
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

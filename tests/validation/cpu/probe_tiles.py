@@ -6,8 +6,6 @@ compiled, so PyTorch stands in for it, in float32 and with its log-sum-exp.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
 from base64 import b64encode
 from collections.abc import Callable
@@ -19,8 +17,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.validation.cpu.platform import pretend_h100
-from tests.validation.cpu.probe_workspace import RESERVED, config, reserved, size, workspace
+from tests.validation.cpu.probe_workspace import RESERVED, attention, config, random_cache, reserved, size, workspace
+from tests.validation.cpu.probing import report
 
 BLOCK, TILE, CHUNK, THRESHOLD, MAX_NUM_SEQS, SPLITS = 8, 16, 5, 2, 3, 2  # small, since the interpreter is slow
 MEASURED_TILE = 2 * TILE  # for memory, so that what does not grow with it is little
@@ -96,24 +94,12 @@ class Layer:
     """One attention layer, with a cache for one request of the longest length."""
 
     def __init__(self, case: Case) -> None:
-        import torch
-        from vllm.model_executor.layers.attention.attention import Attention
-        from vllm.v1.attention.backends import turboquant_attn
-
         self.case, self.blocks = case, MAX_MODEL_LEN // BLOCK
-        heads, num_kv_heads = case.heads
-        size = case.head_size
         # With this scale attention to the cached tokens is far from even, although keys are short.
-        self.impl = turboquant_attn.TurboQuantAttentionImpl(heads, size, 1.0, num_kv_heads, kv_cache_dtype=case.dtype)
-        self.module = torch.nn.Module()
-        self.module.num_heads = heads
-        if hasattr(Attention, "_init_turboquant_buffers"):
-            Attention._init_turboquant_buffers(self.module, case.dtype, size, "")
-        shape = (self.blocks, num_kv_heads, BLOCK, self.impl.tq_config.slot_size_aligned)
-        # Bytes of small numbers; from 0.26 on, a block stores all of one head together.
-        filled = torch.randint(0x30, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        self.cache = filled.transpose(1, 2)
-        self.impl._ensure_on_device(self.module, torch.device("cpu"))
+        self.impl, self.module = attention(case.heads, case.head_size, 1.0, case.dtype)
+        slot = self.impl.tq_config.slot_size_aligned
+        # From 0.26 on, a block stores all of one head together.
+        self.cache = random_cache(self.blocks, case.heads[1], BLOCK, slot).transpose(1, 2)
 
     def chunk(self) -> tuple[Any, Any, Any]:
         """Return queries, keys and values of a chunk: (tokens, heads, head size)."""
@@ -205,41 +191,37 @@ def others(manager: Any) -> dict[str, Any]:
     return found | {"peaks": peaks | {str(cached): peak(layer(cached).continuation()) for cached in PEAKS}}
 
 
-def main(home: str, folder: str, *cases: str) -> None:
+def main(home: str, folder: str, *cases: str) -> dict[str, Any]:
     """Run cases, or without any all that is not of a case; `folder` holds the models."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        import torch
+    import torch
 
-        torch.accelerator.empty_cache = lambda: None  # no accelerator here
-        torch.cuda.get_device_capability = lambda _device=None: (9, 0)
-        from vllm import _custom_ops
-        from vllm.config import set_current_vllm_config
-        from vllm.v1.attention.backends import turboquant_attn
-        from vllm.v1.attention.ops import triton_merge_attn_states
+    torch.accelerator.empty_cache = lambda: None  # no accelerator here
+    torch.cuda.get_device_capability = lambda _device=None: (9, 0)
+    from vllm import _custom_ops
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.attention.backends import turboquant_attn
+    from vllm.v1.attention.ops import triton_merge_attn_states
 
-        tiles = sys.modules.get("vllm._vpatch.turboquant_tiles")
-        if tiles:
-            vars(tiles).update(TILE=TILE if cases else MEASURED_TILE, BLOCK=BLOCK)
-        _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
-        turboquant_attn.flash_attn_varlen_func = flash_attention
-        turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
-        limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
-        made = config(folder, "dense", attention_config={"tq_max_kv_splits_for_cuda_graph": SPLITS}, **limits)
-        found: dict[str, Any] = {}
-        with set_current_vllm_config(made):
-            manager = workspace("cpu")
-            if cases:
-                outputs = {name: Layer(CASES[name]).continuation()() for name in cases}
-                found["outputs"] = {
-                    name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()
-                }
-            else:
-                found |= others(manager)
-        if not cases:
-            found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
-    json.dump(found, sys.stdout)
+    tiles = sys.modules.get("vllm._vpatch.turboquant_tiles")
+    if tiles:
+        vars(tiles).update(TILE=TILE if cases else MEASURED_TILE, BLOCK=BLOCK)
+    _custom_ops.merge_attn_states = triton_merge_attn_states.merge_attn_states
+    turboquant_attn.flash_attn_varlen_func = flash_attention
+    turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
+    limits = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS, "block_size": BLOCK}
+    made = config(folder, "dense", attention_config={"tq_max_kv_splits_for_cuda_graph": SPLITS}, **limits)
+    found: dict[str, Any] = {}
+    with set_current_vllm_config(made):
+        manager = workspace("cpu")
+        if cases:
+            outputs = {name: Layer(CASES[name]).continuation()() for name in cases}
+            found["outputs"] = {name: b64encode(o.float().numpy().tobytes()).decode() for name, o in outputs.items()}
+        else:
+            found |= others(manager)
+    if not cases:
+        found["reserved"] = {name: reserved(folder, *RESERVED[name]) for name in ("35B", "decode is more")}
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

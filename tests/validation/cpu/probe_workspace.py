@@ -6,8 +6,6 @@ Triton's interpreter.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -15,7 +13,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from tests.validation.cpu.platform import pretend_h100
+from tests.validation.cpu.probing import engine_config, report
 
 THRESHOLD, SPLITS = 2, 2  # vLLM's are 128 and 32; the interpreter is slow for each token
 CHUNK = THRESHOLD + 1
@@ -84,10 +82,29 @@ FIRST = ("3bit_nc", "batch", "second micro-batch")
 
 def config(folder: str, model: str, **options: Any) -> Any:
     """Make a config as `vllm serve` does. The values read here do not depend on the KV cache dtype."""
-    from vllm.engine.arg_utils import EngineArgs
+    return engine_config(str(Path(folder, model)), distributed_executor_backend="mp", **options)
 
-    fixed = {"skip_tokenizer_init": True, "max_num_batched_tokens": 8192, "distributed_executor_backend": "mp"}
-    return EngineArgs(**{"model": str(Path(folder, model))} | fixed | options).create_engine_config()
+
+def attention(heads: tuple[int, int], size: int, scale: float, dtype: str) -> tuple[Any, Any]:
+    """Make TurboQuant's attention of so many heads (queries, keys and values), and the layer that holds its buffers."""
+    import torch
+    from vllm.model_executor.layers.attention.attention import Attention
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl
+
+    layer = torch.nn.Module()
+    layer.num_heads = heads[0]
+    if hasattr(Attention, "_init_turboquant_buffers"):
+        Attention._init_turboquant_buffers(layer, dtype, size, "")
+    made = TurboQuantAttentionImpl(heads[0], size, scale, heads[1], kv_cache_dtype=dtype)
+    made._ensure_on_device(layer, torch.device("cpu"))
+    return made, layer
+
+
+def random_cache(*shape: int) -> Any:
+    """Return a KV cache of bytes of small numbers: storing real keys and values would take the interpreter long."""
+    import torch
+
+    return torch.randint(0x30, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 def workspace(device: str, micro_batches: int = 1) -> Any:
@@ -135,26 +152,13 @@ class Layer:
     """One attention layer with its KV cache, and how many tokens of each request are in it."""
 
     def __init__(self, run: Run, builder: Any) -> None:
-        import torch
-        from vllm.model_executor.layers.attention.attention import Attention
-        from vllm.v1.attention.backends import turboquant_attn
+        from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 
         self.run, self.builder, self.tokens = run, builder, dict(run.cached)
-        heads, num_kv_heads = run.heads
-        self.impl = turboquant_attn.TurboQuantAttentionImpl(
-            heads, HEAD_SIZE, HEAD_SIZE**-0.5, num_kv_heads, kv_cache_dtype=run.dtype
-        )
-        self.module = torch.nn.Module()
-        self.module.num_heads = heads
-        if hasattr(Attention, "_init_turboquant_buffers"):
-            Attention._init_turboquant_buffers(self.module, run.dtype, HEAD_SIZE, "")
+        self.impl, self.module = attention(run.heads, HEAD_SIZE, HEAD_SIZE**-0.5, run.dtype)
         self.blocks = MAX_MODEL_LEN // BLOCK
-        shape = turboquant_attn.TurboQuantAttentionBackend.get_kv_cache_shape(
-            self.blocks * MAX_NUM_SEQS, BLOCK, num_kv_heads, HEAD_SIZE, run.dtype
-        )
-        # Bytes of small numbers: storing real keys and values would take the interpreter long.
-        self.kv_cache = torch.randint(0x30, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        self.impl._ensure_on_device(self.module, torch.device("cpu"))
+        sizes = (self.blocks * MAX_NUM_SEQS, BLOCK, run.heads[1], HEAD_SIZE)
+        self.kv_cache = random_cache(*TurboQuantAttentionBackend.get_kv_cache_shape(*sizes, run.dtype))
 
     def step(self, more: dict[str, int]) -> Any:
         """Continue requests; return attention's output, (tokens, heads * head size)."""
@@ -236,24 +240,22 @@ def ran(folder: str, run: Run) -> dict[str, Any]:
     return found | {"left": size(manager)}
 
 
-def main(home: str, folder: str, *names: str) -> None:
+def main(home: str, folder: str, *names: str) -> dict[str, Any]:
     """Run these runs, or without any compute the reserved bytes; `folder` holds the models."""
-    with contextlib.redirect_stdout(sys.stderr):
-        pretend_h100()
-        import torch
+    import torch
 
-        torch.accelerator.empty_cache = lambda: None  # no accelerator here
-        torch.cuda.get_device_capability = lambda _device=None: (9, 0)
-        from vllm.v1.attention.backends import turboquant_attn
+    torch.accelerator.empty_cache = lambda: None  # no accelerator here
+    torch.cuda.get_device_capability = lambda _device=None: (9, 0)
+    from vllm.v1.attention.backends import turboquant_attn
 
-        found: dict[str, Any] = {}
-        if not names:
-            found["reserved"] = {name: reserved(folder, *case) for name, case in RESERVED.items()}
-        turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
-        turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
-        found["runs"] = {name: ran(folder, RUNS[name]) for name in names}
-    json.dump(found, sys.stdout)
+    found: dict[str, Any] = {}
+    if not names:
+        found["reserved"] = {name: reserved(folder, *case) for name, case in RESERVED.items()}
+    turboquant_attn._CONTINUATION_DECODE_THRESHOLD = THRESHOLD
+    turboquant_attn._HAS_FLASH_ATTN = False  # flash attention is compiled; vLLM falls back to PyTorch's
+    found["runs"] = {name: ran(folder, RUNS[name]) for name in names}
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main)

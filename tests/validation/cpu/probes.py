@@ -6,16 +6,16 @@ for it, and forks a process for every script, with this time limit.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Any
 
 from tests.validation.cpu.platform import bare
+from tests.validation.cpu.probing import report
 
 
 def run(script: str, seconds: int) -> tuple[int, str]:
@@ -39,13 +39,10 @@ def _run(script: str, seconds: int) -> int:
     return 0
 
 
-def main(home: str, file: str, seconds: str) -> None:
+def main(home: str, file: str, seconds: str) -> dict[str, Any]:
     """Run the scripts."""
-    with contextlib.redirect_stdout(sys.stderr):
-        bare()
-        found = {name: run(script, int(seconds)) for name, script in json.loads(Path(file).read_text()).items()}
-    json.dump(found, sys.stdout)
+    return {name: run(script, int(seconds)) for name, script in json.loads(Path(file).read_text()).items()}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(main, on=bare)

@@ -1,11 +1,36 @@
-"""Helpers of the probes: make a config and layers as vLLM does, and record the outcome of an attempt."""
+"""Helpers of the probes: make a config, layers and KV caches as vLLM does, record attempts, and print the results."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from tests.validation.cpu.platform import pretend_h100, single_rank
+
+
+def report(main: Callable[..., Any], *, on: Callable[[], None] = pretend_h100, default: Any = None) -> None:
+    """Call `main` on a simulated platform with this process's arguments; print what it returns as one JSON object.
+
+    What vLLM prints meanwhile goes to standard error. `default` makes a string of what JSON cannot write.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        on()
+        found = main(*sys.argv[1:])
+    json.dump(found, sys.stdout, default=default)
+
+
+def one_rank(home: str, config: Any = None) -> None:
+    """Make the process groups that a config needs on one rank, and bfloat16 the default type, as vLLM does."""
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    with set_current_vllm_config(config or VllmConfig()):
+        single_rank(home)
+    torch.set_default_dtype(torch.bfloat16)
 
 
 def engine_config(model: str, **arguments: Any) -> Any:
@@ -42,6 +67,35 @@ def modules_of(config: Any) -> dict[str, Any]:
             kind(vllm_config=config)
     layers = config.compilation_config.static_forward_context
     return {name: layer for name, layer in layers.items() if isinstance(layer, AttentionLayerBase)}
+
+
+def kv_cache_of(config: Any, budget: int) -> tuple[dict[str, Any], Any]:
+    """Build a model without memory; return its layers' specs and the KV cache of so many bytes."""
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+    specs = {name: layer.get_kv_cache_spec(config) for name, layer in layers_of(config).items()}
+    (kv_cache,) = get_kv_cache_configs(config, [specs], [budget])
+    return specs, kv_cache
+
+
+def runner_of(config: Any, kv_cache: Any, **more: Any) -> Any:
+    """Make a V1 model runner without a device; `more` is what it also needs to have."""
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    runner = object.__new__(GPUModelRunner)
+    vars(runner).update(
+        vllm_config=config,
+        cache_config=config.cache_config,
+        compilation_config=config.compilation_config,
+        kv_cache_config=kv_cache,
+        device=torch.device("meta"),
+        attn_groups=[],
+        runner_only_attn_layers=set(),
+        kv_sharing_fast_prefill_eligible_layers=set(),
+        **more,
+    )
+    return runner
 
 
 def attempt(act: Callable[..., None], *arguments: Any, **options: Any) -> dict[str, Any]:

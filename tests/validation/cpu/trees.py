@@ -26,7 +26,7 @@ def patched_tree(version: str, *overlays: str) -> Path:
 
     Its name has a hash of all that overlays change. Files that they leave alone are hard links.
     """
-    pristine, chosen = tree_of(version), select(discover(), overlays)
+    pristine, chosen = tree_of(version), select(discover(), overlays or None)
     changeset = Engine(chosen).plan(locate(pristine).read)
     assert not changeset.problems
     assert changeset.files

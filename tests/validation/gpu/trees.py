@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tests.paths import link
 from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
 
 OPT_IN = "turboquant-tiles"
@@ -71,7 +71,7 @@ def copy(site: Path, tree: Path) -> None:
     """Copy vLLM and its dist-info, by hard links if possible: vpatch and Python replace files, not rewrite them."""
     shutil.rmtree(tree, ignore_errors=True)
     for top in (site / "vllm", _info(site)):
-        shutil.copytree(top, tree / top.name, symlinks=True, copy_function=_link)
+        shutil.copytree(top, tree / top.name, symlinks=True, copy_function=link)
 
 
 def version(site: Path) -> str:
@@ -84,13 +84,6 @@ def _info(site: Path) -> Path:
     if len(found) != 1:
         raise RuntimeError(f"{site}: expected one dist-info of vLLM, found {len(found)}")
     return found[0]
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
 
 
 def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
