@@ -12,6 +12,7 @@ from vpatch.core.catalogue import discover
 from vpatch.testing import Case, release
 
 from tests.paths import CACHE
+from tests.tiers import deep
 
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet
@@ -51,7 +52,7 @@ def tree_of(version: str) -> Path:
 
 def tiered(releases: Iterable[str]) -> list[str | ParameterSet]:
     """Return releases as test parameters; those that are not in `FIRST` are of the deep tier."""
-    return [one if one in FIRST else pytest.param(one, marks=pytest.mark.deep) for one in releases]
+    return [one if one in FIRST else deep(one) for one in releases]
 
 
 def cases(table: Iterable[Case]) -> list[ParameterSet]:

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from tests.conftest import Trees
 from tests.matrix.git_server import git
 from tests.needs import need
 from tests.paths import ROOT
+from tests.tiers import deep
 from tests.workflows import bash, outputs, step, workflow
 
 OVERLAY, RELEASE = "turboquant-workspace", "0.20.2"
-deep = partial(pytest.param, marks=pytest.mark.deep)
 RUN = "https://github.example/vpatch/vpatch/actions/runs/1"
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Trees, contents_of
 from tests.hybrid import HYBRID, ONLY, UPSTREAMS
+from tests.tiers import deep
 
 
 def bom(data: bytes) -> bytes:
@@ -37,8 +38,8 @@ def all_of_it(data: bytes) -> bytes:
 CASES = [
     (bom, (HYBRID,)),
     (all_of_it, (HYBRID,)),
-    (all_of_it, ()),
-    *(pytest.param(spoil, (HYBRID,), marks=pytest.mark.deep) for spoil in (crlf, latin_1, no_last_newline)),
+    deep(all_of_it, ()),
+    *(deep(spoil, (HYBRID,)) for spoil in (crlf, latin_1, no_last_newline)),
 ]
 
 
@@ -77,9 +78,7 @@ def test_a_tree_may_be_named_by_a_symlink(vpatch: Program, tree: Path, slim: Tre
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
 
 
-@pytest.mark.parametrize(
-    "mode", [0o400, 0o775, *(pytest.param(mode, marks=pytest.mark.deep) for mode in (0o444, 0o664))]
-)
+@pytest.mark.parametrize("mode", [0o400, 0o775, *(deep(mode) for mode in (0o444, 0o664))])
 def test_modes_are_kept(vpatch: Program, copied: Path, mode: int) -> None:
     for file in UPSTREAMS:
         (copied / file).chmod(mode)

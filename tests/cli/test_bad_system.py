@@ -24,6 +24,7 @@ from tests.conftest import Program, Ran, Trees, contents_of, unchanged
 from tests.forks import ended, output, start
 from tests.hybrid import COMPANION, HYBRID, INFO, ONLY, SPECULATION, UPSTREAMS, WRITTEN
 from tests.needs import root_only
+from tests.tiers import deep
 from tests.tree.conftest import give_away, mounted
 
 # linux/capability.h: version 3, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH and FOWNER
@@ -152,7 +153,7 @@ def test_another_vpatch_at_work(vpatch: Program, tree: Path, monkeypatch: pytest
     assert vpatch(command, tree, *ONLY).code == 0
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("kills", [6, deep(20)])
 def test_killed_at_any_moment(vpatch: Program, tree: Path, patched: Trees, kills: int) -> None:
     """The kill comes after a random part of the processor time of the run: while it plans or writes."""
     before, goal = contents_of(tree), patched("0.20.2", HYBRID)
@@ -183,7 +184,7 @@ def test_killed_at_any_moment(vpatch: Program, tree: Path, patched: Trees, kills
         assert contents_of(tree) == before
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("count", [3, deep(8)])
 def test_concurrent_runs(vpatch: Program, tree: Path, tmp_path: Path, count: int) -> None:
     """One process does the work; the others wait for it and find it done."""
     before = contents_of(tree)

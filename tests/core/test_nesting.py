@@ -17,8 +17,9 @@ from vpatch.errors import Failure
 
 from tests.conftest import Trees
 from tests.core.test_parse import elided
-from tests.releases import RELEASES, tiered
+from tests.releases import RELEASES
 from tests.snippets import FILE, make, overlay
+from tests.tiers import deep
 
 NEWER = "def f[T](): pass\nexcept_ = 1 if else\n"
 """No version of Python takes this: what follows is judged by its tokens alone."""
@@ -142,7 +143,7 @@ MUCH = {
 }
 
 
-@pytest.mark.parametrize("kind", MUCH)
+@pytest.mark.parametrize("kind", [deep(kind) if kind == "a huge file" else kind for kind in MUCH])
 def test_too_much_code(kind: str) -> None:
     """A megabyte of the shortest statements needs a gigabyte to parse, and four more for libcst."""
     message = f"too large: more than {nesting.TOKENS:,} tokens, the most that vpatch parses of a module"
@@ -158,7 +159,7 @@ def test_too_much_code(kind: str) -> None:
     assert peak - before < len(data) + (16 << 20)
 
 
-@pytest.mark.parametrize("release", tiered(RELEASES))
+@pytest.mark.parametrize("release", [*(deep(release) for release in RELEASES[:-1]), RELEASES[-1]])
 def test_every_module_of_a_release_is_within_the_limits(
     release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +182,7 @@ Workspace({{"a.py": b"a\\n" * {nesting.TOKENS // 2}}}.get).source("a.py")
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+@pytest.mark.deep
 def test_libcst_parses_code_at_the_limits() -> None:
     """In a process of its own, which might crash."""
     script = """

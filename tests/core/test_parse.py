@@ -10,6 +10,8 @@ import pytest
 from vpatch.core import nesting
 from vpatch.core.parse import elide, restore
 
+from tests.tiers import deep
+
 
 def elided(data: bytes, reach: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
     """Elide a module as the parser does; a module that Python cannot parse stays whole."""
@@ -171,7 +173,7 @@ def test_code_that_cannot_be_elided_safely_stays(data: bytes) -> None:
     assert elided(data, ()) == (data, ())
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("every", [16, deep(1)])
 def test_a_whole_release_comes_back(pristine: Callable[[str], Path], every: int) -> None:
     modules = sorted(pristine("0.20.2").glob("vllm/**/*.py"))[::every]
     left_out = 0

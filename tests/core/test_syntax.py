@@ -88,6 +88,7 @@ def test_a_hole_matches_only_in_a_pattern() -> None:
     assert not same(one("f(...)"), one("f(a)"))
 
 
+@pytest.mark.deep
 def test_a_long_block_needs_no_deep_recursion() -> None:
     code = "if a:\n" + "    b\n" * 3000
 

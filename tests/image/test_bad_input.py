@@ -18,6 +18,7 @@ from tests.image.conftest import Small
 from tests.image.servers import ENGINE, docker_engine
 from tests.image.standin import BASE, ONE, SITE, archive, imported
 from tests.needs import need
+from tests.tiers import deep
 
 
 def test_no_engine(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_base_with_two_vllms(refused: Program, small: Small) -> None:
     assert all(f"/{folder}/vllm" in problem["cause"] for folder in folders)
 
 
-@pytest.mark.parametrize("path", ["vllm/engine/arg_utils.py", "vllm/engine"])
+@pytest.mark.parametrize("path", ["vllm/engine/arg_utils.py", deep("vllm/engine")])
 def test_a_link_in_the_tree_is_refused(refused: Program, small: Small, linked: Trees, path: str) -> None:
     tree = linked("0.20.2")
     elsewhere = tree / f"{path}.real"

@@ -19,6 +19,7 @@ from vpatch.image.engine.containers import NAME, REAPER
 from tests.image.conftest import Left
 from tests.image.standin import ONE
 from tests.processes import UNWATCHED
+from tests.tiers import deep
 
 # What the engine is asked while a build reads its base, and while it tests the new image.
 WHILE_READING, WHILE_TESTING = "create", "start"
@@ -63,7 +64,7 @@ def under_way(events: Events, base: str) -> Iterator[Begin]:
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize(
     ("number", "event"),
-    [(signal.SIGINT, WHILE_READING), pytest.param(signal.SIGTERM, WHILE_TESTING, marks=pytest.mark.deep)],
+    [(signal.SIGINT, WHILE_READING), deep(signal.SIGTERM, WHILE_TESTING)],
 )
 def test_interrupted(under_way: Begin, left: Left, event: str, number: int) -> None:
     before = left()
@@ -76,7 +77,7 @@ def test_interrupted(under_way: Begin, left: Left, event: str, number: int) -> N
     assert left() == before
 
 
-@pytest.mark.parametrize("event", [pytest.param(WHILE_READING, marks=pytest.mark.deep), WHILE_TESTING])
+@pytest.mark.parametrize("event", [deep(WHILE_READING), WHILE_TESTING])
 def test_killed(under_way: Begin, left: Left, events: Events, engine: docker.DockerClient, event: str) -> None:
     before = left()
     process = under_way(event)

@@ -99,6 +99,7 @@ def test_an_engine_that_accepts_no_single_layer(
     assert new["Config"]["Labels"]["io.vpatch.overlays"] == labels["io.vpatch.overlays"]
 
 
+@pytest.mark.deep
 def test_an_engine_that_accepts_neither(refused: Program, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("load_image", "commit"):
         monkeypatch.setattr(docker.APIClient, name, failing("Out Of Order\nat line 1"))

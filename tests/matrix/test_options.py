@@ -22,6 +22,7 @@ from tests.conftest import contents_of
 from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
 from tests.processes import PATIENCE, UNWATCHED, printed
 from tests.releases import FACTS, FIRST, fact
+from tests.tiers import deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,7 +204,7 @@ def running(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_p
 
 @pytest.mark.usefixtures("heeding_interrupts")
 @pytest.mark.parametrize(
-    ("send", "number"), [(os.kill, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)]
+    ("send", "number"), [deep(os.kill, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)]
 )
 def test_an_interrupt(running: Running, send: Callable[[int, int], None], number: int) -> None:
     """Of the process alone, or of all its processes by the terminal."""
@@ -254,7 +255,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(running: Running) -> None:
     running.wait_for_the_end_of_all()
 
 
-@pytest.mark.parametrize("only", [ONLY, pytest.param((), marks=pytest.mark.deep)], ids=["one", "all"])
+@pytest.mark.parametrize("only", [ONLY, deep(())], ids=["one", "all"])
 def test_a_patched_tree(vpatch: Program, patched: Trees, only: tuple[str, ...]) -> None:
     ran = vpatch("matrix", "--tree", patched("0.20.2"), *only, "--json")
 

@@ -17,9 +17,10 @@ from vpatch.matrix.verdicts import Cell, Matrix, Row
 from tests.matrix.browser import chromium, take
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
 from tests.needs import need
+from tests.tiers import deep
 
 WIDTHS = (1280, 400)
-NARROW_IS_DEEP = (1280, pytest.param(400, marks=pytest.mark.deep))
+NARROW_IS_DEEP = (1280, deep(400))
 FOCUSED = """() => {
   const focused = document.activeElement, {left, right, top, bottom} = focused.getBoundingClientRect()
   const {outlineStyle, outlineWidth} = getComputedStyle(focused)
@@ -219,7 +220,7 @@ def test_what_a_person_must_look_at_comes_first(show: Show, matrix: Matrix) -> N
     assert page.evaluate(FOCUSED)["id"] == "cell-0-1", "the one after the first that is drifted"
 
 
-@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("dark", [False, deep(True)])
 def test_axe_finds_nothing(show: Show, matrix: Matrix, *, dark: bool) -> None:
     page = show(1280, dark=dark)
     axe = Axe()
@@ -237,7 +238,7 @@ def test_axe_finds_nothing(show: Show, matrix: Matrix, *, dark: bool) -> None:
     assert not [one.generate_report() for one in found if one.violations_count]
 
 
-@pytest.mark.parametrize("name", ["all", *(pytest.param(name, marks=pytest.mark.deep) for name in ("wide", "hostile"))])
+@pytest.mark.parametrize("name", ["all", *(deep(name) for name in ("wide", "hostile"))])
 def test_the_page_never_scrolls_sideways(show: Show, name: str) -> None:
     page = show(1280, name)
     for width in (320, *WIDTHS, 800, 1280, 1920):
@@ -263,7 +264,7 @@ def test_a_wide_table_scrolls_in_its_place_and_keeps_the_names_of_rows(show: Sho
     assert 0 <= page.evaluate("document.querySelector('#row-0').getBoundingClientRect().left") < 20
 
 
-@pytest.mark.parametrize(("width", "name"), [pytest.param(400, "wide", marks=pytest.mark.deep), (1280, "all")])
+@pytest.mark.parametrize(("width", "name"), [deep(400, "wide"), (1280, "all")])
 def test_going_back_nothing_is_behind_names_that_stay_in_sight(show: Show, width: int, name: str) -> None:
     page = show(width, name)
     page.set_viewport_size({"width": width, "height": 300})

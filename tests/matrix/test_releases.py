@@ -21,6 +21,7 @@ from tests.failures import problem_of, problems_of
 from tests.loopback import NAME, SOURCES, X86, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
 from tests.processes import UNWATCHED
+from tests.tiers import deep
 
 if TYPE_CHECKING:
     from tests.conftest import Trees
@@ -201,7 +202,7 @@ print(sorted(release.read({FILES!r}).files) == {sorted(WANTED)!r})
     assert len(index.spans()) == asked
 
 
-@pytest.mark.parametrize("writes", [1, 3, 5])
+@pytest.mark.parametrize("writes", [deep(1), 3, deep(5)])
 def test_a_run_that_is_killed_harms_nothing(index: IndexServer, cache: Cache, writes: int) -> None:
     """It is killed where it is about to move a file into place for the first, third or fifth time."""
     code = f"""

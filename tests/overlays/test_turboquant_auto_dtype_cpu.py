@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.releases import tree_of
+from tests.tiers import deep
 from tests.validation.cpu.comparison import Comparison, compared, each, ran
 from tests.validation.cpu.probe_auto_dtype import DENSE, HYBRID, OTHERS
 
@@ -20,7 +21,7 @@ SLOTS = {
 HEADS = {"35B": 2, "27B": 4, "dense": 8}
 
 # Each release with the nearest one that lacks the defect and has the same shapes.
-pair = each([("0.26.0", "0.27.1"), pytest.param(("0.25.1", "0.24.0"), marks=pytest.mark.deep)])
+pair = each([("0.26.0", "0.27.1"), deep(("0.25.1", "0.24.0"))])
 
 
 @pytest.fixture(scope="module")

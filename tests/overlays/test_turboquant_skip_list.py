@@ -66,6 +66,7 @@ def test_only_the_key_changes(release: str, slim: Callable[[str], Path], tmp_pat
     check(case, "turboquant-skip-list", tree=slim(release), scratch=tmp_path)
 
 
+@pytest.mark.deep
 def test_with_turboquant_hybrid_every_order_gives_the_same_bytes(vpatch: Program, linked: Trees) -> None:
     names = ("turboquant-hybrid", "turboquant-skip-list")
     before = contents_of(linked("0.20.2", "before"))

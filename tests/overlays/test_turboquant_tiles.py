@@ -14,6 +14,7 @@ from vpatch.tree.locate import locate
 from tests.engines import engine_of
 from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
 from tests.releases import cases, fact, pending
+from tests.tiers import deep
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 KERNELS = "vllm/v1/attention/ops/triton_turboquant_decode.py"
@@ -67,7 +68,7 @@ def test_it_is_opt_in() -> None:
     assert "turboquant-tiles" not in {item.id for item in select(discover())}
 
 
-@pytest.mark.parametrize("release", ["0.20.2", "0.21.0"])
+@pytest.mark.parametrize("release", [deep("0.20.2"), "0.21.0"])
 def test_with_turboquant_workspace_in_any_order(slim: Callable[[str], Path], release: str) -> None:
     """Both overlays change the same functions; the result must not depend on which was applied first."""
     site, both = locate(slim(release)), ("turboquant-tiles", "turboquant-workspace")

@@ -15,6 +15,7 @@ import pytest
 from packaging.version import Version
 
 from tests.releases import pending
+from tests.tiers import deep
 from tests.validation.cpu.comparison import Comparison, compared, each, one_first
 from tests.validation.cpu.probe_tiles import CASES, FIRST, MAX_MODEL_LEN, MEASURED_TILE, PEAKS
 
@@ -41,7 +42,7 @@ def seen(some: Callable[..., Comparison]) -> Comparison:
     return some()
 
 
-@pytest.mark.parametrize("name", [*FIRST, *(pytest.param(name, marks=pytest.mark.deep) for name in MORE)])
+@pytest.mark.parametrize("name", [*FIRST, *(deep(name) for name in MORE)])
 def test_attention_is_that_of_stock(some: Callable[..., Comparison], name: str) -> None:
     stock, tiled = (
         array("f", b64decode(found["outputs"][name])) for found in some(*(FIRST if name in FIRST else MORE))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.releases import pending, tree_of
+from tests.tiers import deep
 from tests.validation.cpu import upstream
 from tests.validation.cpu.comparison import Comparison, compared, each, one_first, ran
 from tests.validation.cpu.environment import interpreter
@@ -64,7 +65,7 @@ def some(release: str, folder: str) -> Callable[..., Comparison]:
     return cache(lambda *names: compared("probe_workspace", release, ("turboquant-workspace",), folder, *names))
 
 
-@pytest.fixture(scope="module", params=[FIRST, pytest.param(MORE, marks=pytest.mark.deep)], ids=["first", "more"])
+@pytest.fixture(scope="module", params=[FIRST, deep(MORE)], ids=["first", "more"])
 def runs(request: pytest.FixtureRequest, some: Callable[..., Comparison]) -> Comparison:
     return Comparison(*(found["runs"] for found in some(*request.param)))
 

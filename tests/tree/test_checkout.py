@@ -13,6 +13,7 @@ from vpatch.tree.disk import Folders
 
 from tests.conftest import Program, Ran, Trees
 from tests.hybrid import CHANGED, COMPANION, CONFIG, HYBRID, INTERFACE, ONLY, UPSTREAMS
+from tests.tiers import deep
 from tests.tree.conftest import IN_GIT, clean, git
 from tests.tree.steps import Step, at_each_step
 
@@ -152,7 +153,7 @@ def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledg
     assert ran.err.count("edited after vpatch: ") == len(CHANGED)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("every", [4, deep(1)])
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_killed_at_any_step(
     vpatch: Program, clone: Path, patched: Trees, public: Path, command: str, every: int

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import Program
 from tests.conftest import Trees as Pristine
+from tests.tiers import deep
 from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
 from tests.validation.gpu.full_size import FULL_SIZE
@@ -195,7 +196,7 @@ def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path, 
     assert trees.make(site, tmp_path / "trees") == made
 
 
-@pytest.mark.parametrize(("opt_in", "there"), [("turboquant-skip-list", True), ("no-such-overlay", False)])
+@pytest.mark.parametrize(("opt_in", "there"), [deep("turboquant-skip-list", True), ("no-such-overlay", False)])
 def test_the_tiles_tree_exists_if_vpatch_has_the_overlay(
     linked: Pristine,
     tmp_path: Path,

@@ -12,6 +12,7 @@ from vpatch.image.fatbin import Image, Kind, read
 
 from tests.image.cuda.fetching import extensions
 from tests.image.cuda.record import RECORDS
+from tests.tiers import deep
 
 RELEASES = {path.stem: json.loads(path.read_text()) for path in sorted(RECORDS.glob("*.json"))}
 
@@ -26,7 +27,7 @@ SMALL = {
 }
 CASES = [
     pytest.param("0.20.2", SMALL, id="0.20.2"),
-    *(pytest.param(one, {*RELEASES[one]["files"]}, id=f"{one}, all", marks=pytest.mark.deep) for one in RELEASES),
+    *(deep(one, {*RELEASES[one]["files"]}, id=f"{one}, all") for one in RELEASES),
 ]
 
 

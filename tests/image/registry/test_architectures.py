@@ -14,6 +14,7 @@ from tests.image.cuda.making import extension
 from tests.image.registry.conftest import Refused
 from tests.image.registry.images import Base, parents, put_base
 from tests.image.standin import ONE, SITE, archive
+from tests.tiers import deep
 
 FLASH = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
 
@@ -35,7 +36,9 @@ def compiled(registry: str, layers: list[bytes], slim: Trees, tmp_path: Path) ->
     return make
 
 
-@pytest.mark.parametrize("way", [(), ("--registry", "--tag", "HOST/compiled/patched:x")], ids=["engine", "registry"])
+@pytest.mark.parametrize(
+    "way", [(), deep(("--registry", "--tag", "HOST/compiled/patched:x"))], ids=["engine", "registry"]
+)
 @pytest.mark.usefixtures("engine")
 def test_the_extensions_decide(
     vpatch: Program, refused: Program, registry: str, compiled: Callable[[str], Base], way: tuple[str, ...]

@@ -13,6 +13,7 @@ from tests.image.registry.conftest import Refused
 from tests.image.registry.images import put_base, tar
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import ONE, SITE
+from tests.tiers import deep
 
 FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "denied": ("GET", "/manifests/", {"status": 401}),
@@ -73,7 +74,7 @@ def test_an_overlay_that_drifts(refused_on: Refused, registry: str, layers: list
     assert {one["id"]: one["state"] for one in ran.json["overlays"]}[HYBRID] == "drifted"
 
 
-@pytest.mark.parametrize("others", [(), ONE], ids=["alone", "with another"])
+@pytest.mark.parametrize("others", [deep(()), ONE], ids=["alone", "with another"])
 def test_a_named_overlay_that_does_not_apply(
     refused_on: Refused, registry: str, layers: list[bytes], others: tuple[str, ...]
 ) -> None:
@@ -83,7 +84,7 @@ def test_a_named_overlay_that_does_not_apply(
     assert f"not applicable: {base}: turboquant-auto-dtype: " in ran.err
 
 
-@pytest.mark.parametrize("said", ["yesterday", "-5"])
+@pytest.mark.parametrize("said", ["yesterday", deep("-5")])
 def test_an_invalid_source_date_epoch(
     refused_on: Refused, registry: str, layers: list[bytes], monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:

@@ -18,6 +18,7 @@ from tests.image.registry.images import Base, build, put_base, put_index
 from tests.image.registry.proxy import Proxy
 from tests.image.standin import CONFIG, ENTRYPOINT, ONE, SITE, run_in
 from tests.processes import UNWATCHED
+from tests.tiers import deep
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("only", [ONE, pytest.param((), marks=pytest.mark.deep)], ids=["one", "all"])
+@pytest.mark.parametrize("only", [ONE, deep(())], ids=["one", "all"])
 def test_the_layer_equals_the_engines(vpatch: Program, remote: Base, registry: str, only: tuple[str, ...]) -> None:
     order = ("build", "--base", remote.name, *only, "--json", "--tag")
     without = vpatch(*order, f"{registry}/me/alone:one", "--registry")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tests.releases import tree_of
+from tests.tiers import deep
 from tests.validation.cpu.environment import interpreter, probe
 from tests.validation.cpu.trees import patched_tree
 
@@ -48,4 +49,4 @@ def each(values: Iterable[Any]) -> Any:
 
 def one_first(first: str, releases: Iterable[str]) -> list[str | ParameterSet]:
     """Return releases as test parameters; all but `first` are of the deep tier."""
-    return [first, *(pytest.param(one, marks=pytest.mark.deep) for one in releases if one != first)]
+    return [first, *(deep(one) for one in releases if one != first)]
