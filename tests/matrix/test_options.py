@@ -244,8 +244,8 @@ def test_a_process_that_is_killed(running: Running) -> None:
     os.kill(running.workers()[0], signal.SIGKILL)
     out, err = running.process.communicate(timeout=PATIENCE)
 
-    assert (running.process.returncode, out) == (1, "")
-    assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed")
+    assert (running.process.returncode, out) == (1, ""), err
+    assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed"), err
 
 
 def test_nothing_is_left_of_a_run_that_is_killed(running: Running) -> None:
