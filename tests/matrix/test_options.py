@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -246,6 +247,24 @@ def test_a_process_that_is_killed(running: Running) -> None:
 
     assert (running.process.returncode, out) == (1, ""), err
     assert err.splitlines()[-1].startswith("cannot go on: a process that looks at overlays: it was killed"), err
+
+
+def die(*_: object) -> None:
+    """What a worker process does instead of its work."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("real_pool")
+def test_no_thread_outlives_a_run_whose_worker_was_killed(
+    vpatch: Program, slim: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Python ends together with the pool's thread, it prints a traceback: "OSError: handle is closed"."""
+    monkeypatch.setattr(run, "work", die)
+    before = {thread for thread in threading.enumerate() if not thread.daemon}
+    ran = vpatch("matrix", "--tree", slim("0.20.2"), *ONLY)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert {thread for thread in threading.enumerate() if not thread.daemon} == before
 
 
 def test_nothing_is_left_of_a_run_that_is_killed(running: Running) -> None:

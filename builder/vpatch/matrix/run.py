@@ -124,17 +124,18 @@ def _worker_pool(rows: int) -> Iterator[Executor]:
     """Start worker processes; after a failure, jobs that have not begun are dropped."""
     workers = min(WORKERS, len(os.sched_getaffinity(0)), max(rows, 1))
     context = get_context("spawn")  # forks and threads do not go together
-    with ProcessPoolExecutor(workers, context, initializer=start) as pool:
-        try:
-            yield pool
-        except KeyboardInterrupt:
-            for process in active_children():  # else the pool would wait for all jobs
-                process.kill()
-            _stop_writing(pool)
-            raise
-        except BrokenProcessPool as error:
-            _stop_writing(pool)
-            cause = "it was killed; is there memory enough?"
-            raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ProcessPoolExecutor(workers, context, initializer=start)
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        for process in active_children():  # else the pool would wait for all jobs
+            process.kill()
+        _stop_writing(pool)
+        raise
+    except BrokenProcessPool as error:
+        _stop_writing(pool)
+        cause = "it was killed; is there memory enough?"
+        raise Failure(Problem("cannot go on", "a process that looks at overlays", cause)) from error
+    finally:
+        # Wait: if Python ends together with the pool's thread, it prints "OSError: handle is closed" after our message.
+        pool.shutdown(cancel_futures=True)
