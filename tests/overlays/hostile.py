@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import gc
 import random
 import time
 from collections import Counter
@@ -36,6 +35,7 @@ from tests.overlays.meaning import Key, meanings, worse
 from tests.overlays.mutations import compiles
 from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
+from tests.session import spare_the_collector
 
 HEADER = """# What the overlays make of hostile refactorings
 
@@ -279,8 +279,7 @@ def main() -> int:
     command = f"python -m tests.overlays.hostile --count {count} --seed {seed} {' '.join(options.releases)}"
     print(HEADER.format(command=command), flush=True)  # noqa: T201
     failed = False
-    # While many syntax trees are alive, the search for garbage takes a third of the time and finds nothing.
-    with ProcessPoolExecutor(initializer=gc.set_threshold, initargs=(1_000_000, 5, 5)) as pool:
+    with ProcessPoolExecutor(initializer=spare_the_collector) as pool:
         runs = [pool.submit(run_release, version, count, seed) for version in options.releases]
         for version, ran in zip(options.releases, runs, strict=True):
             results, seconds = ran.result()

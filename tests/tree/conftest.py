@@ -218,7 +218,7 @@ def another_user(uid: int = NOBODY) -> Iterator[None]:
 
 
 def give_away(root: Path) -> None:
-    """Give a tree to another user, as root's vpatch may find it. If the tests do not run as root, the owner stays."""
+    """Change the owner of a tree to another user, as root's vpatch may find it. Only root can; else the owner stays."""
     for path in (root, *root.rglob("*")) if os.getuid() == 0 else ():
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
