@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from vpatch.core.catalogue import discover, select
+from vpatch.core.catalogue import Selection, discover, has_mark
 from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup
-from vpatch.tree.locate import Reads, Tree, is_checkout, locate
+from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ TreeLike = Tree | str | os.PathLike[str] | None
 """A site-packages folder, a virtual environment, an interpreter or a source checkout; None: this interpreter's vLLM."""
 
 Ids = Iterable[str] | None
-"""Ids of overlays. None: every installed overlay that is not opt-in; an empty list: no overlay."""
+"""Ids of overlays. None: every installed overlay that is not opt-in, and whatever is applied; `[]`: no overlay."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,19 @@ class Result:
 
 @dataclass(frozen=True)
 class Changed(Result):
-    """What `apply` or `revert` did; `changed` has the paths of the files written or removed, relative to `tree`."""
+    """What `apply` or `revert` did.
+
+    Attributes:
+        changed: the files written, added or removed, relative to `tree`.
+        added: those of them that did not exist before.
+        removed: those of them that no longer exist.
+        affected: ids of the overlays that the run applied or reverted.
+    """
 
     changed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    affected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,48 +96,67 @@ class Refused(Failure):
         self.result = result
 
 
-def status(tree: TreeLike = None, overlays: Ids = None) -> Result:
+def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Result:
     """Judge a vLLM by overlays. It writes nothing, and does not raise for overlays that are drifted or in conflict.
 
+    Args:
+        tree: the vLLM.
+        overlays: ids of overlays.
+        also: ids of overlays to add, opt-in ones in particular.
+
     Raises:
-        Failure: there is no such vLLM or overlay, or a file cannot be read.
+        UnknownName: there is no such folder or overlay.
+        Failure: there is no vLLM, or a file cannot be read.
     """
-    found, chosen = _tree(tree), select(discover(), overlays)
-    verdicts = Engine(chosen).status(found.read)
+    found = _tree(tree)
+    seen = Reads(found)
+    selection = Selection.of(overlays, also)
+    chosen = selection.in_tree(discover(), seen.read)
+    verdicts = Engine(chosen).status(seen.read)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
-    problems += _inapplicable(verdicts, overlays, found.root)
+    problems += _inapplicable(verdicts, selection.named, found.root)
     return Result(found.root, found.version, verdicts, tuple(problems))
 
 
-def diff(tree: TreeLike = None, overlays: Ids = None) -> Diff:
-    """Compute the change that `apply` would make. It writes nothing.
+def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Diff:
+    """Compute the change that `apply` would make. It writes nothing. Arguments as of `status`.
 
     Raises:
         Refused: an overlay is drifted, in conflict, or was named and is not applicable.
         Failure: as `status`.
     """
-    found, chosen = _tree(tree), select(discover(), overlays)
+    found = _tree(tree)
     seen = Reads(found)
+    selection = Selection.of(overlays, also)
+    chosen = selection.in_tree(discover(), seen.read)
     changeset = Engine(chosen).plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
-    problems = (*changeset.problems, *_inapplicable(changeset.before, overlays, found.root))
+    problems = (*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root))
     notes = _notes(chosen, changeset.before)
     return _checked(Diff(found.root, found.version, changeset.before, problems, notes, files))
 
 
-def apply(tree: TreeLike = None, overlays: Ids = None) -> Changed:
+def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
     """Apply overlays: all of them, or none if one does not fit. What is applied already stays as it is.
+
+    Arguments as of `status`.
 
     Raises:
         Refused: an overlay is drifted or in conflict, and nothing was written; or one was named and is not applicable.
         Failure: as `status`, or the tree cannot be written.
     """
-    writable, chosen = open_tree(tree), select(discover(), overlays)
-    changeset, changed = changing.apply(writable, chosen)
+    writable, selection = open_tree(tree), Selection.of(overlays, also)
+    chosen = selection.in_tree(discover(), writable.tree.read)
     root = writable.tree.root
-    problems = (*changeset.problems, *_inapplicable(changeset.after, overlays, root))
+    there = {file for item in chosen for file in item.overlay.files if (root / file).exists()}
+    changeset, changed = changing.apply(writable, chosen)
+    problems = (*changeset.problems, *_inapplicable(changeset.after, selection.named, root))
     notes = _notes(chosen, changeset.after)
-    return _checked(Changed(root, writable.tree.version, changeset.after, problems, notes, changed))
+    added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
+    states = zip(changeset.before, changeset.after, strict=True)
+    affected = tuple(after.id for before, after in states if before.state is not after.state)
+    about = (root, writable.tree.version, changeset.after, problems, notes, changed)
+    return _checked(Changed(*about, added=added, affected=affected))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
@@ -136,17 +165,28 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     Raises:
         Failure: as `apply`; or a file was edited after vpatch, or an overlay that was named is not applied.
     """
-    writable, installed = open_tree(tree), discover()
-    changed = changing.revert(writable, installed, None if overlays is None else select(installed, overlays))
-    return Changed(writable.tree.root, writable.tree.version, changed=changed)
+    writable, installed, selection = open_tree(tree), discover(), Selection.of(overlays)
+    root = writable.tree.root
+    going = installed if overlays is None else selection.among(installed)
+    affected = tuple(item.id for item in going if has_mark(item, writable.tree.read))
+    changed = changing.revert(writable, installed, None if overlays is None else going)
+    removed = tuple(file for file in changed if not (root / file).exists())
+    return Changed(root, writable.tree.version, changed=changed, removed=removed, affected=affected)
 
 
-def verify(tree: TreeLike = None, overlays: Ids = None, *, python: str | os.PathLike[str] | None = None) -> Result:
+def verify(
+    tree: TreeLike = None,
+    overlays: Ids = None,
+    also: Iterable[str] = (),
+    *,
+    python: str | os.PathLike[str] | None = None,
+) -> Result:
     """Check that what is applied is complete: postconditions, syntax, RECORD, bytecode.
 
     Args:
         tree: the vLLM.
         overlays: overlays that must be applied. Default: whatever is applied.
+        also: more overlays that must be applied.
         python: an interpreter that must import exactly these files and run the changed functions.
 
     Raises:
@@ -155,9 +195,10 @@ def verify(tree: TreeLike = None, overlays: Ids = None, *, python: str | os.Path
     """
     from vpatch.tree.verify import verify as check
 
-    found, installed = _tree(tree), discover()
-    chosen = installed if overlays is None else select(installed, overlays)
-    seen = check(found, chosen, asked=overlays is not None, python=None if python is None else Path(python))
+    found, installed, selection = _tree(tree), discover(), Selection.of(overlays, also)
+    chosen = selection.in_tree(installed, found.read)
+    runner = None if python is None else interpreter(Path(python))
+    seen = check(found, chosen, named=selection.named, python=runner)
     problems = list(seen.problems)
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
@@ -182,13 +223,13 @@ def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
 def _tree(tree: TreeLike) -> Tree:
     if isinstance(tree, Tree):
         return tree
-    return locate(None, Path(sys.executable)) if tree is None else locate(Path(tree))
+    return imported_by(Path(sys.executable)) if tree is None else locate(Path(tree))
 
 
-def _inapplicable(verdicts: Sequence[Verdict], overlays: Ids, root: Path) -> Iterator[Problem]:
+def _inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
     """Yield the overlays that are not applicable, if they were asked for by name."""
     for verdict in verdicts:
-        if overlays is not None and verdict.state is State.NOT_APPLICABLE:
+        if verdict.id in named and verdict.state is State.NOT_APPLICABLE:
             yield Problem("not applicable", str(root), f"{verdict.id}: {verdict.because}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,6 +35,27 @@ class Failure(Exception):
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+class UnknownName(Failure):
+    """The user named an overlay, preset, GPU, release or folder that does not exist. The command line exits with 2."""
+
+
+def closest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> str:
+    """Return what to type instead of a name that is not known: the closest names, or all of them.
+
+    Names are compared by `key`. A name that is part of another counts as close.
+    """
+    import difflib
+
+    names = list(dict.fromkeys(known))
+    by_fold = {key(one): one for one in names}
+    typed = key(name)
+    scores = {one: difflib.SequenceMatcher(None, one, typed).ratio() for one in by_fold}
+    best = max(scores.values(), default=0)
+    near = [by_fold[one] for one, score in scores.items() if score > 0.7 and score > best - 0.05]
+    near = near or [one for fold, one in by_fold.items() if len(typed) > 2 and typed in fold][:3]
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
 
 
 def cause(error: OSError) -> str:

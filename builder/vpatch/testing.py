@@ -100,7 +100,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
             got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
             _hold(got == ast.dump(ast.parse(text), indent=1), f"{file} is not what it should be:\n{got}")
         _hold(apply(store, chosen, engine)[1] == (), "the second run wrote something")
-        problems = verify(store.tree, chosen, asked=True, python=None, engine=engine).problems
+        problems = verify(store.tree, chosen, named=(overlay,), python=None, engine=engine).problems
         _hold(not problems, "\n".join(map(str, problems)))
         applied = scratch / "applied"
         shutil.copytree(root, applied, copy_function=_link)

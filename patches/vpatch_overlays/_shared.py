@@ -16,7 +16,9 @@ builder_init = attention.function("TurboQuantMetadataBuilder.__init__")
 create_engine_config = arg_utils.function("EngineArgs.create_engine_config")
 turboquant_branch = create_engine_config.within('if resolved_cache_dtype.startswith("turboquant_")')
 
-no_turboquant = ~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*")
+no_turboquant = (~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*")).means(
+    "this vLLM has no TurboQuant KV cache"
+)
 
 # Companions of several overlays read these attributes of a metadata builder, which its base class sets.
 builder_base = File("vllm/v1/attention/backend.py").sets("AttentionMetadataBuilder", "kv_cache_spec", "vllm_config")

@@ -258,7 +258,7 @@ overlay = Overlay(
                     model.contains("self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)")
                     for model in QWEN3_5
                 )
-            ),
+            ).means("this vLLM ties these heads by their weights"),
         ),
         Part(
             "draft-heads",
@@ -270,7 +270,9 @@ overlay = Overlay(
         Part(
             "draft-heads-v2",
             {"0.22": v2_drafts.function("_should_share").insert_after("w = draft.weight", OTHER_TYPE)},
-            absent=v2_drafts.function("load_eagle_model").contains("share_lm_head = not eagle_model.has_own_lm_head"),
+            absent=v2_drafts.function("load_eagle_model")
+            .contains("share_lm_head = not eagle_model.has_own_lm_head")
+            .means("this vLLM never replaces the head of a draft that has its own"),
         ),
     ),
 )

@@ -71,7 +71,7 @@ overlay = Overlay(
         Part(
             "cache-dtype",
             merged=has_mode & (tells_mode | ~has_spec) | guards_spec,
-            absent=shared.no_turboquant | passes_dtype,
+            absent=shared.no_turboquant | passes_dtype.means("this vLLM passes the cache dtype"),
             shapes={
                 "0.25": Shape(
                     when=~has_mode & has_spec & ~tells_mode & ~names_spec & shared.knows_speculation,

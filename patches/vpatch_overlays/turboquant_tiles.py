@@ -114,7 +114,8 @@ overlay = Overlay(
         ),
         Part(
             "reservation",
-            absent=shared.no_turboquant | (~reserved_by_upstream & not_reserved),
+            absent=shared.no_turboquant
+            | (~reserved_by_upstream & not_reserved).means("this vLLM reserves no workspace for prompts"),
             shapes={
                 "0.24": Shape(
                     when=reserved_by_upstream,

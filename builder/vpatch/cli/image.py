@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from vpatch.cli.options import overlay_option, reported, unwinding, verbose_option
-from vpatch.cli.output import Report, bar, tell
+from vpatch.cli.output import Report, tell
+from vpatch.cli.progress import bar
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure
 from vpatch.image.checks import failed

@@ -16,26 +16,17 @@ from typing import NoReturn
 
 import click
 
+from vpatch.cli.options import examples
 from vpatch.cli.output import tell
+from vpatch.errors import closest
 
-_COMMANDS = {
-    "fetch": "releases",
-    "status": "tree",
-    "diff": "tree",
-    "apply": "tree",
-    "revert": "tree",
-    "verify": "tree",
-    "list": "overlays",
-    "show": "overlays",
-    "new": "overlays",
-    "matrix": "releases",
-    "cache": "releases",
-    "plan": "plan",
-    "build": "image",
-    "test": "image",
-    "inspect": "image",
-    "tag": "image",
+_GROUPS = {
+    "Patch a vLLM": {"status": "tree", "diff": "tree", "apply": "tree", "revert": "tree", "verify": "tree"},
+    "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "releases"},
+    "Build images": {"build": "image", "test": "image", "inspect": "image", "tag": "image"},
+    "Overlays": {"list": "overlays", "show": "overlays", "new": "overlays"},
 }
+_COMMANDS = {name: module for commands in _GROUPS.values() for name, module in commands.items()}
 
 
 class _Program(click.Group):
@@ -51,16 +42,35 @@ class _Program(click.Group):
         assert isinstance(found, click.Command)  # noqa: S101 - for mypy; a test calls each
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}: {closest(args[0], _COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
-@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="vpatch", message="%(prog)s %(version)s")
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, _COMMANDS))
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                commands = ((name, self.get_command(ctx, name)) for name in names)
+                rows = [(f"{name:<{width}}", found.get_short_help_str(70)) for name, found in commands if found]
+                formatter.write_dl(rows)
+
+
+@click.group(
+    cls=_Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples("status", "apply", "plan --model Qwen/Qwen3.6-35B-A3B --gpu 5090", "COMMAND --help"),
+)
+@click.version_option(None, "-V", "--version", package_name="vpatch", message="%(prog)s %(version)s")
 def program() -> None:
-    """Put source overlays on an installed vLLM: idempotent, all or nothing, reversible.
+    """Apply source overlays to an installed vLLM: idempotent, all or nothing, reversible.
 
-    TREE is a site-packages folder, a virtual environment, an interpreter or a vLLM source checkout; left out, the vLLM
-    that the current environment's interpreter would import.
+    TREE is a site-packages folder, a virtual environment, an interpreter or a vLLM source checkout. Without TREE,
+    vpatch works on the vLLM of the interpreter that runs it, else of the active environment, else of ./.venv.
 
-    Exit codes: 0 the tree is as asked; 1 a person must look; 2 usage; 3 a bug in vpatch; 130 interrupted.
+    Exit codes: 0 success, 1 needs your attention, 2 wrong usage, 3 a bug in vpatch, 130 interrupted.
     """
 
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from vpatch.cli.output import Report, show, tell
+from vpatch.cli.output import QUIET, Report, show, tell
 from vpatch.core.catalogue import discover
-from vpatch.errors import Failure, Problem, cause
-from vpatch.tree.locate import Tree, locate
+from vpatch.errors import Failure, UnknownName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,7 +26,7 @@ def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed
         return []
 
 
-def overlay_option(default: str = "every one that is not opt-in") -> Callable[[Command], Command]:
+def overlay_option(default: str = "those that are not opt-in") -> Callable[[Command], Command]:
     """Add `--overlay`; `default` describes the selection without it."""
     return click.option(
         "--overlay",
@@ -42,12 +38,27 @@ def overlay_option(default: str = "every one that is not opt-in") -> Callable[[C
     )
 
 
-def tree_options(command: Command) -> Command:
-    """Add TREE, `--python` and `--overlay`."""
-    path = click.Path(path_type=Path, readable=False)
-    tree = click.argument("tree", required=False, type=path)
-    python = click.option("--python", type=path, metavar="PY", help="The vLLM that this interpreter imports.")
-    return overlay_option()(python(tree(command)))
+def with_option(command: Command) -> Command:
+    """Add `--with`."""
+    told = "Also this overlay, an opt-in one (repeatable)."
+    return click.option("--with", "more", multiple=True, metavar="ID", shell_complete=complete_overlay, help=told)(
+        command
+    )
+
+
+def quiet_option(command: Command) -> Command:
+    """Add `-q`: no first line, no outcome; see `vpatch.cli.output.frame`."""
+
+    def silence(context: click.Context, _parameter: click.Parameter, quiet: bool) -> None:  # noqa: FBT001 - click's
+        context.meta[QUIET] = quiet
+
+    told = "Print neither the first line nor the outcome."
+    return click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=silence, help=told)(command)
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: commands to copy, each with what it does behind `#`."""
+    return "\n".join(["\b", "Examples:", *(f"  vpatch {line}" for line in commands)])
 
 
 def verbose_option(command: Command) -> Command:
@@ -76,43 +87,24 @@ def _logged() -> Iterator[None]:
 
 
 def reported(command: Callable[..., Report]) -> Callable[..., int]:
-    """Add `--json`; print the report that the command returns, or its `Failure`, and return the exit code."""
+    """Add `--json` as the last option; print the report or the `Failure` of the command, and return the exit code."""
 
-    @click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")
     @functools.wraps(command)
     def run(*args: Any, as_object: bool, **kwargs: Any) -> int:
         try:
             report = command(*args, **kwargs)
         except Failure as failure:
-            tree = kwargs.get("tree")
-            report = Report(
-                click.get_current_context().command.name or "", tree and str(tree), problems=failure.problems
-            )
-        try:
-            show(report, as_object=as_object)
-        except BrokenPipeError:
-            raise  # click ends quietly: the reader is gone
-        except OSError as error:
-            if sys.stdout:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again at exit
-            tell(str(Problem("cannot write", "standard output", cause(error))))
-            return 1
-        return report.exit_code
+            name, tree = click.get_current_context().command.name or "", kwargs.get("tree")
+            misused = isinstance(failure, UnknownName)
+            report = Report(name, tree and str(tree), problems=failure.problems, misused=misused)
+        return show(report, as_object=as_object)
 
+    click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")(run)
+    parameters: list[click.Parameter] = vars(run)["__click_params__"]
+    parameters.insert(0, parameters.pop())  # click lists the first one last
     return run
 
 
 def unwinding() -> None:
     """Let SIGTERM end the run as SIGINT does, so that containers and temporary files are removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-def tree_of(tree: Path | None, python: Path | None) -> Tree:
-    """Find the vLLM that TREE or `--python` names.
-
-    Raises:
-        click.UsageError: both are given.
-    """
-    if tree and python:
-        raise click.UsageError("TREE and --python name two trees: leave one out")
-    return locate(tree, python)

@@ -1,4 +1,4 @@
-"""The output of commands: one JSON object for scripts; lines or, on a terminal, tables and progress bars for people."""
+"""The output of commands: one JSON object for scripts; for people, lines that fit their terminal."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
-from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Problem
+from vpatch.cli import verdicts
+from vpatch.cli.wording import wrapped
+from vpatch.core.verdict import Verdict
+from vpatch.errors import Problem, cause
 
-if TYPE_CHECKING:
-    from vpatch.net.ranges import Progress
-
-_COLORS = {
-    State.CONFLICT: "red",
-    State.DRIFTED: "red",
-    State.PENDING: "yellow",
-    State.APPLIED: "green",
-    State.MERGED: "green",
-    State.NOT_APPLICABLE: "bright_black",
-}
+QUIET = "vpatch.quiet"  # the key of click's context for `--quiet`
 
 
 @dataclass(frozen=True)
@@ -43,13 +34,17 @@ class Report:
     lines: Sequence[str] | None = None  # what people see instead of the verdicts
     table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
     failed: bool = False  # whether the exit code is 1 without a problem
+    misused: bool = False  # whether the exit code is 2: the user named something that does not exist
     notes: Sequence[str] = ()  # remarks that change no outcome
     exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
+    verbose: bool = False  # whether the verdicts are shown with their parts
+    details: Sequence[str] = ()  # lines below the verdicts
+    outcome: str = ""  # the last line: what came of it, and what to do next
 
     @property
     def exit_code(self) -> int:
-        """0 for success, 1 if something needs attention."""
-        return int(self.failed or bool(self.problems))
+        """0 for success, 1 if something needs attention, 2 if the user named something that does not exist."""
+        return 2 if self.misused else int(self.failed or bool(self.problems))
 
     @property
     def all_notes(self) -> list[str]:
@@ -72,22 +67,49 @@ class Report:
         return json.dumps({**body, **self.extra})
 
 
-def show(report: Report, *, as_object: bool) -> None:
-    """Print results and notes to stdout, problems to stderr."""
-    for problem in report.problems:
-        tell(str(problem), fg="red" if _colored(sys.stderr) else None)
+def show(report: Report, *, as_object: bool) -> int:
+    """Print results to stdout, then problems, notes and the outcome to stderr; return the exit code."""
+    lost = None
+    try:
+        _show_results(report, as_object=as_object)
+    except BrokenPipeError:
+        raise  # click ends quietly: the reader is gone
+    except OSError as error:
+        if sys.stdout:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again at exit
+        lost = Problem("cannot write", "standard output", cause(error))
+    for problem in (*report.problems, *filter(None, [lost])):
+        tell(str(problem), fg="red")
+    if not as_object:
+        for note in report.all_notes:
+            tell(f"note: {note}")
+        frame(report.outcome, fg=_color(report))
+    return 1 if lost else report.exit_code
+
+
+def _show_results(report: Report, *, as_object: bool) -> None:
     if as_object:
         _print(report.as_json(), exact=True)
         return
-    table = report.table or (_rows(report.verdicts) if report.lines is None else ())
-    if len(table) > 1 and on_terminal(sys.stdout):
-        _print_table(table)
-    elif report.lines is not None:
-        _print(*report.lines, exact=report.exact and not on_terminal(sys.stdout))
+    width = _width(sys.stdout)
+    if len(report.table) > 1 and on_terminal(sys.stdout):
+        _print_table(report.table)
+    elif report.lines is None:
+        shown = verdicts.lines(report.verdicts, width, parts=report.verbose)
+        colored = _colored(sys.stdout)
+        _print(*(line.styled(printable) if colored else printable(line.text) for line in shown), exact=True)
+    elif report.exact:
+        _print(*report.lines, exact=not on_terminal(sys.stdout))
     else:
-        _print(*(f"{verdict.id}: {verdict.state}: {verdict.because}" for verdict in report.verdicts))
-    _print(*(f"changed: {path}" for path in report.changed))
-    _print(*(f"note: {note}" for note in report.all_notes))
+        _print(*(piece for line in report.lines for piece in _fitted(line, width)))
+    _print(*report.details)
+
+
+def _fitted(line: str, width: int | None) -> list[str]:
+    """Break a line for a terminal; what continues it is indented by two more columns."""
+    text = line.lstrip(" ")
+    indent = " " * (len(line) - len(text))
+    return wrapped(text, width, indent, f"{indent}  ")
 
 
 def printable(text: str) -> str:
@@ -101,9 +123,16 @@ def printable(text: str) -> str:
 
 
 def tell(line: str, *, fg: str | None = None) -> None:
-    """Print a line to stderr, escaped, in the color `fg`."""
-    told = printable(line)
-    click.echo(click.style(told, fg=fg) if fg else told, err=True)
+    """Print a line to stderr, escaped and broken to fit a terminal; on one, in the color `fg`."""
+    for piece in wrapped(printable(line), _width(sys.stderr), hanging="  "):
+        click.echo(click.style(piece, fg=fg) if fg and _colored(sys.stderr) else piece, err=True)
+
+
+def frame(line: str, *, fg: str | None = None) -> None:
+    """Print a first or last line of a command to stderr, unless the user asked for JSON or for silence."""
+    context = click.get_current_context()
+    if line and not (context.params.get("as_object") or context.meta.get(QUIET)):
+        tell(line, fg=fg)
 
 
 def on_terminal(stream: TextIO | None) -> bool:
@@ -111,34 +140,14 @@ def on_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-@contextmanager
-def bar(label: str) -> Iterator[Progress | None]:
-    """Show a download's progress on stderr, if that is a terminal."""
-    if not on_terminal(sys.stderr):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def share(label: str) -> Iterator[Callable[[float], None]]:
-    """Show progress from 0 to 1 on stderr, if that is a terminal."""
-    if not on_terminal(sys.stderr):
-        yield lambda _done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=1)
-        yield lambda done: bar.update(task, completed=done)
+def _width(stream: TextIO | None) -> int | None:
+    """Return the columns of a terminal; None if the stream is none, and lines are not broken."""
+    if stream is None or not stream.isatty():
+        return None
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        return os.get_terminal_size(stream.fileno()).columns or 80
 
 
 def _print(*lines: str, exact: bool = False) -> None:
@@ -154,12 +163,10 @@ def _colored(stream: TextIO | None) -> bool:
     return on_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def _rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("overlay", "part", "state", "because")]
-    for verdict in verdicts:
-        for index, part in enumerate(verdict.parts):
-            rows.append(("" if index else verdict.id, part.name, part.state, part.because))
-    return rows
+def _color(report: Report) -> str | None:
+    if report.exit_code:
+        return "red" if report.problems else "yellow"
+    return "green"
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -170,5 +177,5 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     headings, *body = rows
     table = Table(*headings, box=None, pad_edge=False, header_style="bold")
     for row in body:
-        table.add_row(*(Text(printable(cell), style=_COLORS[cell] if isinstance(cell, State) else "") for cell in row))
+        table.add_row(*(Text(printable(cell), style=verdicts.COLORS.get(cell, "")) for cell in row))
     Console(color_system="auto" if _colored(sys.stdout) else None).print(table)

@@ -13,10 +13,10 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
-from vpatch.cli.options import reported
+from vpatch.cli import outfile
+from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report, on_terminal, tell
 from vpatch.core.catalogue import discover
-from vpatch.errors import naming
 from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import GPUS, NEWEST, Deployment, Gpu, Preset, defaults, gpu, preset, presets
 from vpatch.plan.lookup import load
@@ -67,11 +67,18 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
     return [one.name for one in presets() if one.name.startswith(typed)]
 
 
-@click.command("plan")
+@click.command(
+    "plan",
+    epilog=examples(
+        "plan --model Qwen3.6-35B-A3B-NVFP4 --gpu 5090 --kv-cache-dtype turboquant_4bit_nc",
+        "plan --list",
+        "plan --preset qwen3.6-35b-5090-262k --compose compose.yaml",
+    ),
+)
 @click.option("--model", metavar="MODEL", help="A folder or file with a config.json, or a model that is recorded.")
 @click.option("--revision", metavar="R", help="A revision of the model.")
-@click.option("--preset", "named", metavar="NAME", shell_complete=_presets, help="A deployment that --list tells.")
-@click.option("--list", "listed", is_flag=True, help="List the presets, and nothing else.")
+@click.option("--preset", "named", metavar="NAME", shell_complete=_presets, help="A deployment from --list.")
+@click.option("--list", "listed", is_flag=True, help="List the presets.")
 @click.option("--vllm", metavar="V", callback=_version, help=f"The release of vLLM. Default: {NEWEST}.")
 @click.option("--gpu", "card", metavar="NAME", help=f"One of {', '.join(one.name for one in GPUS)}. Default: RTX 5090.")
 @click.option("--gpu-memory-gib", type=_Number(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU.")
@@ -98,7 +105,8 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
 @click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs.")
 @click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
-@click.option("--compose", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write a compose file, too.")
+@click.option("--compose", "file", type=click.Path(path_type=Path), metavar="FILE", help="Also write a compose file.")
+@outfile.FORCE
 @reported
 def plan_command(
     model: str | None,
@@ -111,21 +119,24 @@ def plan_command(
     requests: int,
     *,
     listed: bool,
+    force: bool,
     slow_link: bool,
     download: bool,
     **options: Any,
 ) -> Report:
-    """Say what a model on a GPU needs: overlays, memory, concurrency, and the command to serve it.
+    """Show whether a model fits a GPU, and how to serve it.
 
-    From its config alone: nothing is loaded, no GPU is used, and nothing is downloaded unless --download is given.
-    What vLLM takes besides weights and KV cache is estimated, and told with its bounds.
+    vpatch computes the overlays, the memory, the concurrency and the command from the model's config alone. It loads
+    nothing, needs no GPU, and downloads nothing without --download. Estimates are shown with error bounds.
 
-    Exit code 1: it does not fit, or not all of it can be known.
+    Exit code 1: the model does not fit, or not all of it can be known.
     """
     if listed:
         return _listed()
     if (model is None) == (named is None):
         raise click.UsageError("give --model or --preset; --list lists the presets")
+    if file:
+        outfile.check(file, force=force)
     base = preset(named) if named else None
     if base:
         model, revision = base.model, revision or base.revision
@@ -138,8 +149,7 @@ def plan_command(
     planned = plan(known, deployment, discover(), requests=requests, slow_link=slow_link)
     if file and not planned.problems:
         text = compose(planned.model, planned.deployment, planned.overlays)
-        with naming("cannot write", str(file)):
-            file.write_text(text, "utf-8")
+        outfile.write(file, text, force=force)
         tell(f"wrote {file}")
     return _report(planned)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,10 +15,13 @@ from typing import Any
 import click
 from packaging.utils import parse_wheel_filename
 
-from vpatch.cli.options import overlay_option, reported, unwinding
-from vpatch.cli.output import Report, bar, share, tell
+from vpatch.cli import outfile
+from vpatch.cli.options import examples, overlay_option, reported, unwinding
+from vpatch.cli.output import Report, tell
+from vpatch.cli.progress import bar, share
+from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import discover, select
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Kind, changes
 from vpatch.matrix.cache import WHEELS, Cache, Usage
 from vpatch.matrix.cache import folder as cache_folder
@@ -29,15 +33,15 @@ from vpatch.matrix.verdicts import Matrix, Row, Source, as_rows, read_rows
 PATH = click.Path(path_type=Path, readable=False)
 
 
-@click.command("fetch")
+@click.command("fetch", epilog=examples("fetch 0.20.2 vllm-0.20.2"))
 @click.argument("version")
 @click.argument("folder", metavar="DIR", type=PATH)
 @reported
 def fetch_command(version: str, folder: Path) -> Report:
-    """Put the pristine Python sources of vLLM VERSION into DIR, laid out as in site-packages.
+    """Download the Python sources of a vLLM release into DIR.
 
-    Only these files are read from the package index, not the whole wheel; each is checked against the wheel's RECORD.
-    The index is the one that pip or uv is set to use.
+    DIR is then laid out as site-packages. vpatch reads only these files from the package index, not the whole wheel,
+    and checks each against the wheel's RECORD. It uses the index that pip or uv is configured to use.
     """
     from vpatch.release.fetch import fetch
 
@@ -49,11 +53,18 @@ def fetch_command(version: str, folder: Path) -> Report:
         str(got.tree),
         got.version,
         extra={"wheel": got.wheel, "files": got.files, "bytes_read": got.bytes_read, "wheel_bytes": got.wheel_bytes},
-        lines=[f"vllm {got.version}: {got.files} files in {got.tree} ({read:.1f} of {whole:.0f} MB read)"],
+        lines=[f"vLLM {got.version}: {got.files:,} files in {got.tree} ({read:.1f} of {whole:.0f} MB read)"],
+        notes=_shortened([version]),
+        outcome=f"Fetched. Next: {command('status', folder)}.",
     )
 
 
-@click.command("matrix")
+@click.command(
+    "matrix",
+    epilog=examples(
+        "matrix", "matrix --vllm 0.20.2 --vllm 0.24.0", "matrix --git https://github.com/vllm-project/vllm --rev main"
+    ),
+)
 @click.option("--vllm", "versions", multiple=True, metavar="V", help="This release (repeatable).")
 @click.option(
     "--project", "projects", multiple=True, metavar="NAME", help="Releases of this project on the index (repeatable)."
@@ -65,10 +76,11 @@ def fetch_command(version: str, folder: Path) -> Report:
 )
 @click.option("--rev", "revs", multiple=True, metavar="REV", help="A revision of that repository (repeatable).")
 @overlay_option("all of them")
-@click.option("--baseline", metavar="FILE", type=PATH, help="What --json printed earlier: tell what changed since.")
-@click.option("--html", metavar="FILE", type=PATH, help="Write a page, too.")
+@click.option("--baseline", metavar="FILE", type=PATH, help="Output of an earlier --json: print what changed since.")
+@click.option("--html", metavar="FILE", type=PATH, help="Also write an HTML page.")
+@outfile.FORCE
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@click.option("--no-cache", is_flag=True, help="Neither use nor keep what was fetched.")
+@click.option("--no-cache", is_flag=True, help="Do not use the cache.")
 @reported
 def matrix_command(
     versions: tuple[str, ...],
@@ -81,21 +93,24 @@ def matrix_command(
     baseline: Path | None,
     html: Path | None,
     *,
+    force: bool,
     as_markdown: bool,
     no_cache: bool,
 ) -> Report:
-    """Say of many vLLMs what every overlay, opt-in ones included, would do to them. Changes none of them.
+    """Show the state of each overlay in many vLLM releases.
 
-    By default these are all releases since 0.18.0. Each overlay is really applied in memory, compiled, applied again
-    and reverted. Only the files that overlays look at are read, and kept in a cache.
+    By default these are all releases since 0.18.0, and all overlays, opt-in ones included. vpatch applies each overlay
+    in memory, compiles the result, applies it again and reverts it. It downloads only the files that overlays read,
+    and caches them. It changes no vLLM.
 
-    With --baseline, only what got worse since makes it exit with 1.
+    With --baseline, it exits with 1 only if something got worse.
     """
     _check_usage(repositories, revs, as_markdown=as_markdown)
     unwinding()
     began = time.monotonic()
     if html:
-        _check_writable(html)
+        page_template()  # may not be installed
+        outfile.check(html, force=force)
     before = read_rows(baseline) if baseline else None
     installed = discover()
     overlays = select(installed, ids) if ids else installed
@@ -104,13 +119,13 @@ def matrix_command(
     notes: tuple[str, ...] = ()
     if versions or projects or not sources:
         releases, notes = _releases(projects, versions, cached=not no_cache)
+        notes = (*notes, *_shortened(versions))
         sources = [*releases, *sources]
     _check_names(sources)
-    with share(f"{len(sources)} vLLMs") as progress:
+    with share(counted(len(sources), "vLLM")) as progress:
         matrix = run(sources, overlays, [item.id for item in overlays if ids or not item.overlay.opt_in], progress)
     if html:
-        with naming("cannot write", str(html)):
-            html.write_text(page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), "utf-8")
+        outfile.write(html, page(matrix, version=version_of("vpatch"), made=datetime.now(UTC)), force=force)
     extra = _extra(matrix, notes, time.monotonic() - began)
     if before is not None:
         return _compared(matrix, extra, before, baseline, as_markdown=as_markdown)
@@ -127,15 +142,8 @@ def _check_usage(repositories: Sequence[str], revs: Sequence[str], *, as_markdow
         raise click.UsageError("--markdown and --json are two forms of one result: leave one out")
 
 
-def _check_writable(path: Path) -> None:
-    """Check that the page can be made and written, before the work is done."""
-    page_template()
-    with naming("cannot write", str(path)), path.open("a"):
-        return
-
-
 def _check_names(sources: Sequence[Source]) -> None:
-    """Refuse rows of one name: neither a person nor a baseline could distinguish them."""
+    """Refuse rows of one name, which neither a reader nor a baseline could distinguish."""
     names = [source.name for source in sources]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Failure(*(Problem("asked for twice", name, "two rows would have this name") for name in twice))
@@ -165,7 +173,7 @@ def _extra(matrix: Matrix, notes: Sequence[str], seconds: float) -> Mapping[str,
     trees = [(row.name, row.tree) for row in matrix.rows if row.tree is not None]
     received, size = sum(tree.received for _, tree in trees), sum(tree.size for _, tree in trees)
     notes = (*notes, *(f"{name}: {note}" for name, tree in trees for note in tree.notes))
-    done = f"{len(matrix.rows)} vLLM{'s' * (len(matrix.rows) != 1)} in {seconds:.1f} s"
+    done = f"{counted(len(matrix.rows), 'vLLM')} in {seconds:.1f} s"
     if size:
         done += f"; read {received / 1e6:.1f} of {size / 1e6:,.0f} MB of wheels ({received / size:.2%})"
     for note in (*notes, done):
@@ -189,13 +197,13 @@ def _compared(
     )
 
 
-@click.command("cache")
-@click.option("--clear", is_flag=True, help="Remove it.")
+@click.command("cache", epilog=examples("cache", "cache --clear"))
+@click.option("--clear", is_flag=True, help="Remove the cache.")
 @reported
 def cache_command(*, clear: bool) -> Report:
-    """Show what is kept of the releases that were read, so that they need not be read again.
+    """Show or clear the cache of releases that were read.
 
-    It is checked whenever it is used. It lies in the user's folder for caches, XDG_CACHE_HOME or ~/.cache.
+    vpatch checks each file of the cache when it uses it. The cache is in XDG_CACHE_HOME, by default ~/.cache.
     """
     cache = Cache(cache_folder())
     removed = cache.clear() if clear else Usage()
@@ -217,4 +225,10 @@ def cache_command(*, clear: bool) -> Report:
 
 
 def _formatted(usage: Usage) -> str:
-    return f"{usage.files} {'file' if usage.files == 1 else 'files'}, {usage.bytes / 1e6:.1f} MB"
+    return f"{counted(usage.files, 'file')}, {usage.bytes / 1e6:.1f} MB"
+
+
+def _shortened(versions: Sequence[str]) -> list[str]:
+    """Return a note for each version that looks as if it meant the newest of several releases."""
+    short = [version for version in versions if re.fullmatch(r"v?\d+\.\d+", version)]
+    return [f"{version} is the release {version}.0, not the newest of {version}" for version in short]

@@ -2,74 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from vpatch import api
-from vpatch.cli.options import reported, tree_of, tree_options
+from vpatch.cli import outcome
+from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report
+from vpatch.cli.target import Target, on_tree
 from vpatch.core.verdict import State
-from vpatch.tree.locate import locate
+from vpatch.errors import Failure
+from vpatch.tree.locate import Tree
 
 R = TypeVar("R", bound=api.Result)
 
 
-@click.command("status")
-@tree_options
+@click.command("status", epilog=examples("status", "status -v .venv", "status --json | jq '.overlays[].state'"))
 @reported
-def status_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
-    """Say what TREE is to every overlay. Writes nothing."""
-    return _report("status", api.status(tree_of(tree, python), ids or None))
+@on_tree()
+def status_command(target: Target) -> Report:
+    """Show the state of each overlay in TREE. Writes nothing."""
+    tree = target.find()
+    found = api.status(tree, target.selection.only, target.selection.also)
+    return _report("status", target, found, outcome.of_status(found, target, _fitting(tree, found)))
 
 
-@click.command("diff")
-@tree_options
+@click.command("diff", epilog=examples("diff", "diff --overlay turboquant-hybrid .venv", "diff > vllm.patch"))
 @reported
-def diff_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
+@on_tree()
+def diff_command(target: Target) -> Report:
     """Print the unified diff that `apply` would make. Writes nothing."""
-    found = _found(lambda: api.diff(tree_of(tree, python), ids or None))
+    tree = target.find()
+    found = _found(lambda: api.diff(tree, target.selection.only, target.selection.also))
+    assert isinstance(found, api.Diff)  # noqa: S101 - for mypy
     extra = {"diff": "".join(f"{line}\n" for line in found.lines), "files": list(found.files)}
     # A diff is for `patch` and pagers: people see no verdicts.
     about = ("diff", str(found.tree), found.vllm, found.overlays)
-    return Report(*about, problems=found.problems, extra=extra, lines=found.lines, exact=True)
+    said = outcome.of_diff(found, target, _fitting(tree, found))
+    return Report(*about, problems=found.problems, extra=extra, lines=found.lines, exact=True, outcome=said)
 
 
-@click.command("apply")
-@tree_options
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something is pending.")
+@click.command(
+    "apply",
+    epilog=examples("apply", "apply --with turboquant-tiles", "apply --dry-run .venv", "apply --check  # for CI"),
+)
 @reported
-def apply_command(tree: Path | None, python: Path | None, ids: tuple[str, ...], *, check: bool) -> Report:
-    """Put the selected overlays on TREE: all of them, or nothing if one does not fit."""
-    if not check:
-        return _report("apply", _found(lambda: api.apply(tree_of(tree, python), ids or None)))
-    store = api.open_tree(tree_of(tree, python))
-    found = replace(_found(lambda: api.diff(store.tree, ids or None)), vllm=store.tree.version)
-    return _report("apply", found, failed=any(verdict.state is State.PENDING for verdict in found.overlays))
+@on_tree()
+@click.option("-n", "--dry-run", is_flag=True, help="Write nothing; show what would change.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if something is pending.")
+def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
+    """Apply overlays to TREE: all that are selected, or none if one does not fit.
+
+    A second run changes nothing. `vpatch revert` undoes it.
+    """
+    if check and dry_run:
+        raise click.UsageError("--check and --dry-run both write nothing: leave one out")
+    tree, selection = target.find(), target.selection
+    if not (check or dry_run):
+        done = _found(lambda: api.apply(tree, selection.only, selection.also))
+        said = outcome.of_apply(done, target, _fitting(tree, done))
+        return _report("apply", target, done, said)
+    would = _found(lambda: api.diff(tree, selection.only, selection.also))
+    said = outcome.of_diff(would, target, _fitting(tree, would))
+    pending = any(verdict.state is State.PENDING for verdict in would.overlays)
+    return _report("apply", target, would, said, failed=check and pending)
 
 
-@click.command("revert")
-@tree_options
+@click.command("revert", epilog=examples("revert", "revert --overlay turboquant-tiles .venv"))
 @reported
-def revert_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
-    """Put the pristine bytes back; with --overlay, take away only these and leave the others applied."""
-    return _report("revert", api.revert(tree_of(tree, python), ids or None))
+@on_tree(also=False)
+def revert_command(target: Target) -> Report:
+    """Restore the pristine bytes; with --overlay, remove only these overlays and leave the others applied."""
+    tree = target.find()
+    done = api.revert(tree, target.selection.only)
+    return _report("revert", target, done, outcome.of_revert(done))
 
 
-@click.command("verify")
-@tree_options
+@click.command("verify", epilog=examples("verify", 'verify --python "$(command -v python)"', "verify .venv"))
 @reported
-def verify_command(tree: Path | None, python: Path | None, ids: tuple[str, ...]) -> Report:
-    """Prove that what is applied is whole.
+@on_tree(both=True)
+def verify_command(target: Target) -> Report:
+    """Check that what is applied is complete.
 
     Postconditions hold, the names in inserted code are bound, nothing overrides it, files compile, RECORD is true, no
-    stale bytecode. With --python, that interpreter would import exactly these files and, where it can import them, the
-    changed functions are the ones that it gets.
+    bytecode is stale. With --python, that interpreter must import exactly these files and, where it can import them,
+    run the changed functions.
     """
-    return _report("verify", _found(lambda: api.verify(locate(tree, python), ids or None, python=python)))
+    tree, selection = target.find(), target.selection
+    found = _found(lambda: api.verify(tree, selection.only, selection.also, python=target.python))
+    return _report("verify", target, found, outcome.of_verify(found, target))
 
 
 def _found(verb: Callable[[], R]) -> R:
@@ -80,7 +103,24 @@ def _found(verb: Callable[[], R]) -> R:
         return refused.result  # type: ignore[return-value] # of the type that the verb returns
 
 
-def _report(command: str, found: api.Result, *, failed: bool = False) -> Report:
-    changed = found.changed if isinstance(found, api.Changed) else ()
-    about = (command, str(found.tree), found.vllm, found.overlays, changed, found.problems)
-    return Report(*about, failed=failed, notes=found.notes)
+def _fitting(tree: Tree, found: api.Result) -> tuple[str, ...]:
+    """Return the pending overlays that could be applied without those that do not fit; () if every one fits."""
+    misfits = [verdict for verdict in found.overlays if verdict.state in {State.DRIFTED, State.CONFLICT}]
+    fitting = tuple(verdict.id for verdict in found.overlays if verdict.state is State.PENDING)
+    if not misfits or not fitting:
+        return ()
+    try:
+        api.diff(tree, fitting)
+    except Failure:
+        return ()
+    return fitting
+
+
+def _report(command: str, target: Target, found: api.Result, said: str, *, failed: bool = False) -> Report:
+    changed: Sequence[str] = ()
+    extra: dict[str, Any] = {}
+    if isinstance(found, api.Changed):
+        changed, extra = found.changed, {"added": list(found.added), "removed": list(found.removed)}
+    about = (command, str(found.tree), found.vllm, found.overlays, changed, found.problems, extra)
+    details = outcome.files(found) if target.verbose else []
+    return Report(*about, failed=failed, notes=found.notes, verbose=target.verbose, details=details, outcome=said)

@@ -8,14 +8,15 @@ the module's name with hyphens, and its docstring is the explanation.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
-from vpatch.core.marks import mark, marked_by
+from vpatch.core.marks import mark, marked_by, marks_in
 from vpatch.core.overlay import Catalogued, Overlay
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName, closest
 
 GROUP = "vpatch.overlays"
 
@@ -73,11 +74,56 @@ def select(installed: tuple[Catalogued, ...], ids: Iterable[str] | None = None) 
     """Return the overlays with these ids; for None, all but the opt-in ones.
 
     Raises:
-        Failure: an id is not installed.
+        UnknownName: an id is not installed.
     """
-    if ids is None:
-        return tuple(item for item in installed if not item.overlay.opt_in)
-    known, wanted = {item.id: item for item in installed}, tuple(ids)
-    if unknown := [name for name in wanted if name not in known]:
-        raise Failure(*(Problem("no such overlay", name, f"installed: {', '.join(known)}") for name in unknown))
-    return tuple(known[name] for name in sorted(set(wanted)))
+    return Selection.of(ids).among(installed)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The overlays that a user asks for: `only` these (None: all but the opt-in ones), `also` some more."""
+
+    only: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, only: Iterable[str] | None, also: Iterable[str] = ()) -> Selection:
+        """Make a selection; one id may be given as a string."""
+        return cls(None if only is None else _ids(only), _ids(also))
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The ids that the user gave."""
+        return frozenset((*(self.only or ()), *self.also))
+
+    def among(self, installed: tuple[Catalogued, ...]) -> tuple[Catalogued, ...]:
+        """Return the selected overlays.
+
+        Raises:
+            UnknownName: an id is not installed.
+        """
+        known = {item.id: item for item in installed}
+        default = [item.id for item in installed if not item.overlay.opt_in] if self.only is None else []
+        if unknown := sorted(self.named - known.keys()):
+            raise UnknownName(*(Problem("no such overlay", name, closest(name, known)) for name in unknown))
+        return tuple(known[name] for name in sorted({*default, *self.named}))
+
+    def in_tree(self, installed: tuple[Catalogued, ...], read: Callable[[str], bytes | None]) -> tuple[Catalogued, ...]:
+        """Return the selected overlays; if the user gave no `only`, those that have a mark in the tree are among them.
+
+        Raises:
+            UnknownName: an id is not installed.
+        """
+        chosen = self.among(installed)
+        if self.only is not None:
+            return chosen
+        return tuple(item for item in installed if item in chosen or has_mark(item, read))
+
+
+def _ids(given: Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def has_mark(item: Catalogued, read: Callable[[str], bytes | None]) -> bool:
+    """Whether an overlay is applied, wholly or in part: a file that it changes or adds has its mark."""
+    return any(item.id in marks_in(read(file) or b"") for file in item.overlay.files)

@@ -130,7 +130,7 @@ def _judge_part(
     applied = [pair for pair in whole if any(finding.marked for _, finding in pair[1])]
     if applied:
         shape, findings = applied[0]
-        reason = "every change of the overlay is there, with its marks"
+        reason = "every change is in place, with its mark"
         return JudgedPart(replace(verdict, state=State.APPLIED, because=reason, shape=shape.name), findings)
 
     # Whether upstream's code has marks of the overlay; the path of a file that the overlay added is empty.
@@ -143,27 +143,29 @@ def _judge_part(
     if ready:
         shape, findings = ready[0]
         todo = sum(finding.found is Found.BEFORE for _, finding in findings)
-        reason = f"upstream's code is as in {shape.name}; {todo} of {len(findings)} changes to make"
+        some = f"{todo} of {len(findings)}" if todo < len(findings) else str(todo)
+        reason = f"matches the {shape.name} layout; {some} change{'s' * (len(findings) > 1)} to make"
         return JudgedPart(replace(verdict, state=State.PENDING, because=reason, shape=shape.name), findings)
 
     absent = _ask(part.absent, files, item.id)
     if absent.holds:
-        return JudgedPart(replace(verdict, state=State.NOT_APPLICABLE, because=absent.because), ())
+        verdict = replace(verdict, state=State.NOT_APPLICABLE, because=absent.because, brief=absent.meaning)
+        return JudgedPart(verdict, ())
     when = {shape.name: _ask(shape.when, files, item.id) for shape, _ in shapes}
     return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
 
 
 def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple[str, ...]) -> PartVerdict:
     """Return the verdict for code that upstream changed, drifted if a shape still matches the code before."""
-    links = ", ".join(upstream)
     undone = [shape.name for shape, findings in ready if Found.BEFORE in _found(findings)]
     if undone:
-        proof = merged.because or "one shape is as the overlay would make it"
-        cause = f"upstream seems to have it ({proof}), and yet it looks as in {undone[0]}"
+        proof = merged.because or "one shape matches the overlay's result"
+        cause = f"it seems merged upstream ({proof}), yet the code still matches the {undone[0]} layout"
         return replace(verdict, because=cause, problems=(Problem("drifted", verdict.files[0], cause),))
-    proof = merged.because if merged.holds else "the code is as the overlay would make it, without its marks"
-    reason = f"upstream has it{links and f' ({links})'}: {proof}"
-    return replace(verdict, state=State.MERGED, because=reason)
+    proof = merged.because if merged.holds else "the code equals the overlay's result, without its marks"
+    links, numbers = ", ".join(upstream), ", ".join(f"#{link.rpartition('#')[2]}" for link in upstream)
+    reason = f"merged upstream{links and f' ({links})'}: {proof}"
+    return replace(verdict, state=State.MERGED, because=reason, brief=numbers)
 
 
 def _drifted(verdict: PartVerdict, shapes: Shapes, when: dict[str, Answer], unsure: Sequence[Answer]) -> PartVerdict:
@@ -171,7 +173,8 @@ def _drifted(verdict: PartVerdict, shapes: Shapes, when: dict[str, Answer], unsu
     shape, findings = min(shapes, key=lambda pair: sum(finding.found is Found.LOST for _, finding in pair[1]))
     problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
     if not problems:
-        problems = [Problem("drifted", verdict.files[0], f"not as in {shape.name}: {when[shape.name].because}")]
+        cause = f"does not match the {shape.name} layout: {when[shape.name].because}"
+        problems = [Problem("drifted", verdict.files[0], cause)]
     problems += [Problem("drifted", *_place(a.because, verdict)) for a in unsure if a.holds is None and a.because]
     problems = list(dict.fromkeys(problems))
     because = f"{problems[0].where}: {problems[0].cause}" + (f" (and {n} more)" if (n := len(problems) - 1) else "")

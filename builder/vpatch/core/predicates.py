@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, ClassVar
 
@@ -31,6 +31,10 @@ class _Combinable:
 
     def __invert__(self: Predicate) -> Not:
         return Not(self)
+
+    def means(self: Predicate, words: str) -> Meaning:
+        """Say what it means to users if the predicate holds, in a few words: "this vLLM has no TurboQuant"."""
+        return Meaning(self, words)
 
 
 class _OfModule(_Combinable, ABC):
@@ -229,6 +233,26 @@ class Not(_Combinable):
         """Ask the predicate."""
         answer = self.predicate.ask(files)
         return Answer(None if answer.holds is None else not answer.holds, answer.because)
+
+
+@dataclass(frozen=True)
+class Meaning(_Combinable):
+    """A predicate, with what it means to users if it holds."""
+
+    predicate: Predicate
+    words: str
+
+    @property
+    def reach(self) -> Reach:
+        """The predicate's."""
+        return self.predicate.reach
+
+    def ask(self, files: Workspace) -> Answer:
+        """Ask the predicate."""
+        answer = self.predicate.ask(files)
+        return (
+            replace(answer, because=f"{self.words}: {answer.because}", meaning=self.words) if answer.holds else answer
+        )
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Answer:
 
     holds: bool | None
     because: str
+    meaning: str = ""  # for users, in a few words
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class PartVerdict:
     """The state of one part, with the reason in words.
 
     `files` are those that the part changes or adds, `shape` is the name of the matched shape. `notes` are remarks about
-    the surrounding code that change no state.
+    the surrounding code that change no state. `brief` is the reason in a few words, "" if the state says it all.
     """
 
     name: str
@@ -89,6 +90,7 @@ class PartVerdict:
     shape: str | None = None
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    brief: str = ""
 
 
 @dataclass(frozen=True)

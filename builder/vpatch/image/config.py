@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.installation import how_to_add
 
 LABEL = "io.vpatch.overlays"  # holds the provenance
 _OCI = "org.opencontainers.image"
@@ -56,7 +57,7 @@ def extra_required(task: str = "cannot work on images") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        cause = "not installed: pip install 'vpatch[image]'"
+        cause = f"not installed: {how_to_add('image')}"
         raise Failure(Problem(task, str(error.name), cause)) from error
 
 

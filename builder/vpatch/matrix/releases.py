@@ -161,7 +161,9 @@ def releases_of(project: str, versions: Sequence[str], cache: Cache | None) -> L
     try:
         offers = find_wheels(versions, project=project, ask=ask) if versions else _default(project, ask)
     except Failure as failure:
-        raise Failure(*failure.problems, *notes) from failure  # a release may be newer than what is remembered
+        # If the list is only remembered, the release may be newer than it.
+        kind = Failure if notes else type(failure)
+        raise kind(*failure.problems, *notes) from failure
     name = canonicalize_name(project)
     return Listing(tuple(Release(name, offer.wheel, cache) for offer in offers), tuple(map(str, notes)))
 

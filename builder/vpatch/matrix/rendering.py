@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
+from vpatch.installation import how_to_add
 from vpatch.matrix.baseline import Change, Kind
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 
@@ -150,7 +151,7 @@ def page_template() -> Template:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ModuleNotFoundError as error:
-        cause = "not installed: pip install 'vpatch[matrix]'"
+        cause = f"not installed: {how_to_add('matrix')}"
         raise Failure(Problem("cannot make the page", str(error.name), cause)) from error
     options: Any = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader("vpatch.matrix", ""), autoescape=True, **options)

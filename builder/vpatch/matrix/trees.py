@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from vpatch.errors import Failure, Problem
+from vpatch.installation import how_to_add
 from vpatch.matrix.verdicts import Tree, parsed_version
 from vpatch.tree.locate import locate
 
@@ -197,7 +198,7 @@ def _naming_git(address: str) -> Iterator[None]:
     try:
         from git import GitError
     except ImportError as error:
-        cause = "a git revision needs git and gitpython: pip install 'vpatch[git]'"
+        cause = f"a git revision needs git and gitpython: {how_to_add('git')}"
         raise Failure(Problem("cannot read", shown(address), cause)) from error
     try:
         yield

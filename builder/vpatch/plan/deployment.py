@@ -6,7 +6,6 @@ here the release decides, by `releases.toml`.
 
 from __future__ import annotations
 
-import difflib
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Problem, UnknownName, closest
 from vpatch.plan import GIB, Model, inherited, table
 
 STOCK = "vllm/vllm-openai"
@@ -49,12 +48,11 @@ OLDEST, NEWEST = Version(_RELEASES["oldest"]), Version(_RELEASES["newest"])
 
 
 def arithmetic_of(vllm: Version) -> Arithmetic:
-    """Return the traits of a release or of a build of it (rc, dev, local); raise `Failure` if they are not known."""
+    """Return the traits of a release or of a build of it (rc, dev, local); raise `UnknownName` for an unknown one."""
     release = Version(vllm.base_version)
     if not OLDEST <= release <= NEWEST:
-        raise Failure(
-            Problem("unknown release", f"vLLM {vllm}", f"the arithmetic of vLLM {OLDEST} to {NEWEST} is known")
-        )
+        cause = f"plan knows the arithmetic of vLLM {OLDEST} to {NEWEST}"
+        raise UnknownName(Problem("unknown release", f"vLLM {vllm}", cause))
     changes = [traits for since, traits in _RELEASES["since"].items() if release >= Version(since)]
     return Arithmetic(**ChainMap(*reversed(changes)))
 
@@ -84,10 +82,8 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
         return replace(found or Gpu(name, 0), memory=memory, source="--gpu-memory-gib")
     if found:
         return found
-    near = difflib.get_close_matches(_key(name), known, 1, 0.6)
-    hint = f"did you mean {known[near[0]].name}? " if near else ""
-    names = ", ".join(one.name for one in GPUS)
-    raise Failure(Problem("no such GPU", name, f"{hint}known: {names}; any other with --gpu-memory-gib"))
+    cause = f"{closest(name, (one.name for one in GPUS), key=_key)}; for any other, give --gpu-memory-gib"
+    raise UnknownName(Problem("no such GPU", name, cause))
 
 
 def _key(name: str) -> str:
@@ -132,7 +128,7 @@ class Deployment:
 
 
 def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
-    """Return the fields of `Deployment` that a release sets by itself; raise `Failure` if the release is not known."""
+    """Return the fields of `Deployment` that a release sets by itself; raise `UnknownName` for an unknown release."""
     traits = arithmetic_of(vllm)
     large = gpu.memory >= LARGE
     batch = traits.large_batch if gpu.memory >= LARGEST else 8192 if large else 2048
@@ -181,13 +177,11 @@ def presets() -> tuple[Preset, ...]:
 
 
 def preset(name: str) -> Preset:
-    """Return a preset by its name; raise `Failure` with the closest names if the name is unknown."""
+    """Return a preset by its name; raise `UnknownName` with the closest names if there is none."""
     named = {one.name: one for one in presets()}
     if name in named:
         return named[name]
-    near = difflib.get_close_matches(name, named, 3, 0.5) or [one for one in named if name in one][:3]
-    cause = f"do you mean {', '.join(near)}?" if near else "`vpatch plan --list` prints those that there are"
-    raise Failure(Problem("no such preset", name, cause))
+    raise UnknownName(Problem("no such preset", name, f"{closest(name, named)}; `vpatch plan --list` lists them"))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName, closest
+from vpatch.installation import how_to_add
 from vpatch.plan import GIB, Model, checkpoint, weights
 from vpatch.plan.checkpoint_files import CONFIG_BYTES, Fields, load_json, parse_json, tensor_sizes
 
@@ -38,7 +39,7 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
         exists = bool(model) and path.exists()
     if exists:
         if revision:
-            raise Failure(Problem("no such revision", f"{model} ({revision})", "what is in a folder has none"))
+            raise UnknownName(Problem("no such revision", f"{model} ({revision})", "a model in a folder has none"))
         folder = path if path.is_dir() else path.parent
         # The name is the path for vLLM; its last part becomes the name in a container, so it must not be `..`.
         whole = folder.resolve() if ".." in folder.parts else folder.absolute()
@@ -51,12 +52,13 @@ def load(model: str, revision: str | None = None, *, weights_gib: float | None =
         return _download(name, revision, weights_gib)
     if found := next((one for one in revisions if revision in (None, one.revision)), None):
         return _recorded_model(found, weights_gib)
-    there = ", ".join(f"{one.name} ({one.revision})" for one in revisions or recorded())
-    cause = f"recorded are {there}; nothing is downloaded unless --download is given"
+    remedy = "--download reads it from the hub"
     if revisions:
-        raise Failure(Problem("no such revision", f"{model} ({revision})", cause))
-    nowhere = "it is neither a path, nor recorded, nor in the local cache"
-    raise Failure(Problem("no such model", model[:200], f"{nowhere}; {cause}"))
+        there = ", ".join(one.revision for one in revisions)
+        raise UnknownName(Problem("no such revision", f"{model} ({revision})", f"recorded are {there}; {remedy}"))
+    near = closest(model[:200], (one.name for one in recorded()), key=lambda name: name.rpartition("/")[2].casefold())
+    cause = f"neither a path, nor recorded, nor in the local cache; {near}; {remedy}"
+    raise UnknownName(Problem("no such model", model[:200], cause))
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def _get(name: str, at: str, file: str, most: int, start: int | None = None) -> 
         from huggingface_hub import constants, get_token, hf_hub_url
         from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # documented
     except ImportError as error:
-        raise Failure(Problem(FAILED, name, "it needs huggingface_hub: pip install 'vpatch[plan]'")) from error
+        raise Failure(Problem(FAILED, name, f"it needs huggingface_hub: {how_to_add('plan')}")) from error
     headers = {"User-Agent": "vpatch", "Accept-Encoding": "identity"}
     # Not by `build_hf_headers`: for the user agent, it asks the hub more, and keeps the answer.
     if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
@@ -223,6 +225,8 @@ def _checked_size(status: int, headers: Mapping[str, str], at: str, start: int, 
         cause = f"there is no revision {at}"
     elif status in (401, 403) or code == "GatedRepo":
         cause = f"the hub answers {status}: it is gated, private or not there; accept its terms there and set HF_TOKEN"
+    elif status == 404:
+        raise UnknownName(Problem(FAILED, where, "there is no such model"))
     else:
-        cause = "there is no such model" if status == 404 else f"the hub answers {status}"
+        cause = f"the hub answers {status}"
     raise Failure(Problem(FAILED, where, cause))

