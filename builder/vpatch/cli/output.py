@@ -36,6 +36,7 @@ class Report:
     failed: bool = False  # whether the exit code is 1 without a problem
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
     notes: Sequence[str] = ()  # remarks that change no outcome
+    wrap: bool = True  # whether `lines` may be broken between words to fit a terminal
     exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
     verbose: bool = False  # whether the verdicts are shown with their parts
     details: Sequence[str] = ()  # lines below the verdicts
@@ -101,7 +102,7 @@ def _show_results(report: Report, *, as_object: bool) -> None:
     elif report.exact:
         _print(*report.lines, exact=not on_terminal(sys.stdout))
     else:
-        _print(*(piece for line in report.lines for piece in _fitted(line, width)))
+        _print(*(piece for line in report.lines for piece in _fitted(line, width if report.wrap else None)))
     _print(*report.details)
 
 
@@ -130,8 +131,8 @@ def tell(line: str, *, fg: str | None = None) -> None:
 
 def frame(line: str, *, fg: str | None = None) -> None:
     """Print a first or last line of a command to stderr, unless the user asked for JSON or for silence."""
-    context = click.get_current_context()
-    if line and not (context.params.get("as_object") or context.meta.get(QUIET)):
+    context = click.get_current_context(silent=True)
+    if line and context and not (context.params.get("as_object") or context.meta.get(QUIET)):
         tell(line, fg=fg)
 
 

@@ -11,7 +11,7 @@ from string import Template
 
 import click
 
-from vpatch.cli.options import complete_overlay, reported
+from vpatch.cli.options import complete_overlay, examples, reported
 from vpatch.cli.output import Report
 from vpatch.core.catalogue import GROUP, discover, select
 from vpatch.core.overlay import Catalogued
@@ -35,7 +35,7 @@ def _summary(item: Catalogued) -> dict[str, object]:
     }
 
 
-@click.command("list")
+@click.command("list", epilog=examples("list", "list --json"))
 @reported
 def list_command() -> Report:
     """List the installed overlays."""
@@ -43,11 +43,11 @@ def list_command() -> Report:
     return Report("list", extra={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)])
 
 
-@click.command("show")
+@click.command("show", epilog=examples("show turboquant-hybrid"))
 @click.argument("overlay", shell_complete=complete_overlay)
 @reported
 def show_command(overlay: str) -> Report:
-    """Tell one overlay in full: why, upstream links, what it does on which release, its parts."""
+    """Explain one overlay: why, upstream links, releases, parts."""
     (item,) = select(discover(), (overlay,))
     parts = [
         {"name": part.name, "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes]}
@@ -74,26 +74,33 @@ def show_command(overlay: str) -> Report:
     return Report("show", extra={"overlays": [detail]}, lines=lines)
 
 
-@click.command("new")
+@click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))
 @click.argument("name")
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--vllm", "release", metavar="V", default="0.24.0", help="The release to test on. Default: 0.24.0.")
 @reported
 def new_command(name: str, folder: Path, release: str) -> Report:
-    """Write a new overlay NAME: its module, a companion and a test, which pass as they are. Then make them yours.
+    """Write a new overlay: its module, a companion and a test.
 
-    DIR (default: the current folder) is a project that ships overlays, with a pyproject.toml that has an entry point
-    `vpatch.overlays`. If it is not, a project is begun in DIR/NAME.
+    The test passes at once; then make the overlay yours. DIR (default: the current folder) is a project that ships
+    overlays: its pyproject.toml has an entry point `vpatch.overlays`. If it is not, vpatch makes a project in DIR/NAME.
     """
     if not _ID.fullmatch(name):
-        raise click.BadParameter("words in lower case, joined by hyphens, as my-overlay", param_hint="NAME")
+        raise click.BadParameter(
+            f"{name!r}: use words in lower case, joined by hyphens, as in my-overlay", param_hint="NAME"
+        )
     package = _package(folder)
     top = folder / name if package is None else folder
     values = {"id": name, "module": name.replace("-", "_"), "release": release, "distribution": f"vpatch-{name}"}
     values["package"] = package.name if package else f"vpatch_{values['module']}"
     written = dict(_contents(top, package or top / values["package"], values, begun=package is None))
     if there := [path for path in written if path.exists()]:
-        raise Failure(*(Problem("exists already", str(path), "it is not overwritten") for path in there))
+        raise Failure(
+            *(
+                Problem("exists already", str(path), "vpatch does not overwrite it; choose another NAME")
+                for path in there
+            )
+        )
     for path, text in written.items():
         with naming("cannot write", str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -163,7 +163,8 @@ def _report(planned: Plan) -> Report:
         shown = page(planned, written, shutil.get_terminal_size().columns)
     else:
         shown = lines(planned, written)
-    return Report("plan", problems=planned.problems, extra=as_object(planned, written), lines=list(shown))
+    extra = as_object(planned, written)
+    return Report("plan", problems=planned.problems, extra=extra, lines=list(shown), wrap=False)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:

@@ -15,7 +15,7 @@ from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.tree.environment import Located, current
-from vpatch.tree.locate import Tree, imported_by, locate
+from vpatch.tree.locate import Tree, imported_by, is_checkout, locate
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Target:
         return self.command(name, *options("--overlay", only), *options("--with", also), *arguments)
 
     def _introduced(self, found: Located) -> str:
-        version = f"vLLM {found.tree.version}" if found.tree.version else "vLLM of unknown version"
-        line = f"{version} in {_short(found.tree.root)}"
+        kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
+        line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
         if not found.others:
             return line
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
