@@ -98,7 +98,7 @@ def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
         f"{_OCI}.base.digest": base.digest,
         f"{_OCI}.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None)),
         f"{_OCI}.revision": _revision(),
-        f"{_OCI}.source": urls["Issues"].removesuffix("/issues"),
+        f"{_OCI}.source": urls["Source"],
         f"{_OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",
         LABEL: provenance,
     }
