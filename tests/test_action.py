@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from tests.conftest import Trees, contents_of, environment, unchanged
 from tests.hybrid import HYBRID
 from tests.paths import ROOT, link
+from tests.tiers import deep
 from tests.workflows import Acted, act, bash
 
 ACTION = YAML(typ="safe").load(ROOT / "action.yml")
@@ -57,8 +58,8 @@ def test_it_patches_the_vllm_of_the_jobs_python(venv: Path) -> None:
     assert re.search(rf"^vLLM 0\.20\.2 in {venv}/lib.*\n  ct-fp8-lm-head: applied: ", ran.out)
     assert "\n  changed: vllm/engine/arg_utils.py\n" in ran.out
     with unchanged(venv):
-        again = acted(venv)
-    assert (again.code, again.outputs["changed"], states(again)) == (0, "false", states(ran))
+        again = [acted(venv), acted(venv, check="true")]
+    assert [(one.code, one.outputs["changed"], states(one)) for one in again] == [(0, "false", states(ran))] * 2
 
 
 def test_check_writes_nothing(venv: Path) -> None:
@@ -66,12 +67,8 @@ def test_check_writes_nothing(venv: Path) -> None:
         ran = acted(venv, check="true")
     assert (ran.code, ran.outputs["changed"], states(ran)[HYBRID]) == (1, "true", "pending")
 
-    assert acted(venv).code == 0
-    ran = acted(venv, check="true")
-    assert (ran.code, ran.outputs["changed"], states(ran)[HYBRID]) == (0, "false", "applied")
 
-
-@pytest.mark.parametrize("named", [".venv", "{venv}", "{venv}/bin/python"])
+@pytest.mark.parametrize("named", [".venv", deep("{venv}"), "{venv}/bin/python"])
 def test_a_tree_and_overlays_can_be_named(venv: Path, named: str) -> None:
     ran = acted(venv, tree=named.format(venv=venv), python="/nothing", overlays=TWO)
 
@@ -95,7 +92,6 @@ def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
     [
         ("check", "yes", "check: 'yes' is neither true nor false\n"),
         ("overlays", "no-such", "no-such"),
-        ("overlays", "--check", "--check"),
         ("tree", "/nothing", "/nothing: no such folder\n"),
         ("tree", "--help", "--help: no such folder\n"),
         ("python", "/nothing", "/nothing"),

@@ -182,9 +182,9 @@ def test_an_image_on_the_index_is_the_file_itself(project: Path, tmp_path: Path)
 def test_every_address_of_the_repository_has_one_owner(source: Path) -> None:
     """Whoever forks the repository renames its owner in all files, or in none."""
     owner, name = URLS["Source"].removeprefix("https://github.com/").split("/")
-    pattern = re.compile(
-        rf"(?:github\.com|githubusercontent\.com|ghcr\.io|github\.io)/([\w.-]+)/(?:{name}|vllm-openai)\b"
-    )
+    places = r"(?:github\.com|githubusercontent\.com|ghcr\.io|github\.io)/"
+    words = r"(?:--repo |--signer-workflow |uses: |github\.repository == ')"
+    pattern = re.compile(rf"(?:{places}|{words})([\w.-]+)/(?:{name}|vllm-openai)\b")
     found: dict[str, set[str]] = {}
     for path in source.rglob("*"):
         if path.is_file() and path.suffix != ".png":
