@@ -35,7 +35,7 @@ def test_the_page_has_the_verification_that_the_workflow_runs() -> None:
     ):
         ours = ours.replace(name, value)
 
-    for name in ("cosign", "gh"):
+    for name in ("cosign", "gh", "sbom"):
         (command,) = re.findall(rf"<!-- {name} -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
         assert plain(command) in ours
 

@@ -56,6 +56,8 @@ EXTRAS = {
     "docker": {"image"},
     "jsonschema": {"image"},
     "oras": {"image.registry"},
+    "cyclonedx": {"image.sbom"},
+    "packageurl": {"image.sbom"},
     "elftools": {"image.fatbin", "image.architectures"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},

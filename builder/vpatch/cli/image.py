@@ -172,9 +172,10 @@ def test_command(image: str, *, gpus: bool) -> Report:
 @click.command("inspect")
 @click.argument("image")
 @click.option("--platform", metavar="OS/ARCH", help="For which platform, as linux/amd64.")
+@click.option("--sbom", is_flag=True, help="Print a CycloneDX bill of materials of what vpatch added.")
 @verbose_option
 @reported
-def inspect_command(image: str, *, platform: str | None) -> Report:
+def inspect_command(image: str, *, platform: str | None, sbom: bool) -> Report:
     """Tell what was done to a patched IMAGE: by the engine where it has it, else by its registry, without a pull."""
     found, source = _find(image, platform)
     said = provenance_of(found)
@@ -187,6 +188,13 @@ def inspect_command(image: str, *, platform: str | None) -> Report:
         "files": dict(said.files),
         "labels": labels,
     }
+    if sbom:
+        with extra_required():
+            from vpatch.image.sbom import sbom_of
+
+        document = sbom_of(found, said)
+        extra["sbom"] = json.loads(document)
+        return Report("inspect", said.root, said.vllm, extra=extra, lines=document.splitlines(), exact=True)
     lines = [
         f"{image}: vLLM {said.vllm}, patched by vpatch {said.vpatch}",
         *(f"{key.removeprefix(_OCI)}: {value}" for key, value in sorted(labels.items())),
