@@ -75,6 +75,12 @@ def test_a_tree_and_overlays_can_be_named(venv: Path, named: str) -> None:
     assert (ran.code, states(ran)) == (0, dict.fromkeys(TWO.split(), "applied"))
 
 
+def test_opt_in_overlays_can_be_added(venv: Path) -> None:
+    ran = acted(venv, **{"with": "turboquant-tiles"})
+
+    assert (ran.code, states(ran)["turboquant-tiles"], states(ran)[HYBRID]) == (0, "applied", "applied")
+
+
 def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
     (file,) = venv.glob("lib/python3*/site-packages/vllm/engine/arg_utils.py")
     text = file.read_text().replace("def create_engine_config(", "def create_config(")
@@ -95,7 +101,7 @@ def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
         ("tree", "/nothing", "/nothing: no such folder\n"),
         ("tree", "--help", "--help: no such folder\n"),
         ("python", "/nothing", "/nothing"),
-        *((name, HOSTILE, "$(touch") for name in ("check", "overlays", "tree", "python")),
+        *((name, HOSTILE, "$(touch") for name in ("check", "overlays", "with", "tree", "python")),
     ],
 )
 def test_bad_inputs(venv: Path, name: str, value: str, says: str) -> None:
