@@ -18,6 +18,7 @@ import pytest
 import requests
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from vpatch.installation import how_to_add
 
 from tests.conftest import Program
 from tests.image.registry.images import Base, build, put_base, put_image, tar
@@ -193,4 +194,4 @@ def test_without_the_library_the_extra_is_named(
     ran = vpatch("inspect", labeled(registry, LABELS), "--sbom")
 
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.endswith(": cyclonedx.model: not installed: pip install 'vpatch[image]'\n")
+    assert ran.err.endswith(f": cyclonedx.model: not installed: {how_to_add('image')}\n")
