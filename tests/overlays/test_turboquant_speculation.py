@@ -69,13 +69,14 @@ def test_apply_prints_the_note(release: str, vpatch: Program, linked: Trees) -> 
 
     ahead = vpatch("apply", "-q", tree, "--check", "--overlay", overlay, "--json")
     done, again = (vpatch("apply", "-q", tree, "--overlay", overlay) for _ in range(2))
+    asked = vpatch("apply", "-qv", tree, "--overlay", overlay)
 
     (note,) = ahead.json["notes"]
     assert note.startswith(f"{overlay}: {NOTE}")
     assert note.endswith(f"It starts with {helps}")
-    for ran in (done, again):
-        assert ran.code == 0
-        assert ran.err == f"note: {note}\n"
+    for ran in (done, asked):
+        assert (ran.code, ran.err) == (0, f"note: {note}\n")
+    assert (again.code, again.err) == (0, ""), "once is enough"
 
 
 def test_apply_prints_no_note_where_nothing_is_refused(vpatch: Program, linked: Trees) -> None:

@@ -37,6 +37,7 @@ class Report:
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
     notes: Sequence[str] = ()  # remarks that change no outcome
     wrap: bool = True  # whether `lines` may be broken between words to fit a terminal
+    settled: bool = False  # whether there was nothing to do: people have seen the notes before
     exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
     verbose: bool = False  # whether the verdicts are shown with their parts
     details: Sequence[str] = ()  # lines below the verdicts
@@ -82,7 +83,7 @@ def show(report: Report, *, as_object: bool) -> int:
     for problem in (*report.problems, *filter(None, [lost])):
         tell(str(problem), fg="red")
     if not as_object:
-        for note in report.all_notes:
+        for note in () if report.settled and not report.verbose else report.all_notes:
             tell(f"note: {note}")
         frame(report.outcome, fg=_color(report))
     return 1 if lost else report.exit_code

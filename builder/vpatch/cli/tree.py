@@ -126,4 +126,13 @@ def _report(command: str, target: Target, found: api.Result, said: str, *, faile
         changed, extra = found.changed, {"added": list(found.added), "removed": list(found.removed)}
     about = (command, str(found.tree), found.vllm, found.overlays, changed, found.problems, extra)
     details = outcome.files(found) if target.verbose else []
-    return Report(*about, failed=failed, notes=found.notes, verbose=target.verbose, details=details, outcome=said)
+    settled = isinstance(found, api.Changed) and not found.changed
+    return Report(
+        *about,
+        failed=failed,
+        notes=found.notes,
+        verbose=target.verbose,
+        details=details,
+        settled=settled,
+        outcome=said,
+    )
