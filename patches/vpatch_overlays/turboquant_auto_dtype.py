@@ -58,6 +58,7 @@ def needed(use: Use) -> Need:
 
 overlay = Overlay(
     summary="TurboQuant KV cache on the V1 model runner, hybrid models in particular.",
+    symptoms=("ValueError: Unknown TurboQuant cache dtype: 'auto'. Valid presets: ...",),
     upstream=("vllm-project/vllm#50533",),
     needed=needed,
     releases={

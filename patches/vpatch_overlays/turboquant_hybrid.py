@@ -87,6 +87,10 @@ page_size = Part(
 
 overlay = Overlay(
     summary="TurboQuant KV cache on hybrid (attention + Mamba) models.",
+    symptoms=(
+        "NotImplementedError: TurboQuant KV cache is not supported for hybrid (attention + Mamba) models. "
+        "Boundary layer protection requires uniform attention layers.",
+    ),
     upstream=("vllm-project/vllm#39931",),
     needed=needed,
     releases={

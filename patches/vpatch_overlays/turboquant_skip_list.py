@@ -40,6 +40,7 @@ def needed(use: Use) -> Need:
 
 overlay = Overlay(
     summary="TurboQuant with names, as `sliding_window`, in the list of layers to leave unquantised.",
+    symptoms=("ValueError: invalid literal for int() with base 10: 'sliding_window'",),
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",

@@ -89,6 +89,11 @@ def in_scratch(buffers: str, device: str) -> tuple[str, str]:
 
 overlay = Overlay(
     summary="TurboQuant's buffers in the shared workspace, reserved before it is locked.",
+    symptoms=(
+        "AssertionError: Workspace is locked but allocation from 'turboquant_attn.py:...' requires ... MB, "
+        "current size is ... MB. Workspace growth is not allowed after locking.",
+        "On vLLM 0.20, GPU memory in use grows by gigabytes with the longest prompt so far, and is never released.",
+    ),
     upstream=("vllm-project/vllm#44053", "vllm-project/vllm#40798"),
     needed=needed,
     releases={

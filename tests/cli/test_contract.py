@@ -32,7 +32,7 @@ STATES = {str(state) for state in State}
 PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), "files": [str]}
 VERDICT = {"id": str, "state": STATES, "because": str, "parts": [PART]}
 PROBLEM = {"what": str, "file": str, "scope": (str, NoneType), "cause": str}
-ENTRY = {"id": str, "summary": str, "opt_in": bool, "upstream": [str], "origin": str}
+ENTRY = {"id": str, "summary": str, "opt_in": bool, "symptoms": [str], "upstream": [str], "origin": str}
 DETAIL = ENTRY | {
     "why": str,
     "links": [str],
@@ -319,6 +319,7 @@ def test_list_and_show(vpatch: Program) -> None:
     assert shown.startswith(f"{HYBRID}: ")
     for told in (
         "from vpatch ",
+        "without it: NotImplementedError: TurboQuant KV cache is not supported",
         "https://github.com/vllm-project/vllm/pull/39931",
         "vLLM >=0.20,<0.21: pending",
         *CHANGED,

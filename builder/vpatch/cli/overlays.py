@@ -30,6 +30,7 @@ def _summary(item: Catalogued) -> dict[str, object]:
         "id": item.id,
         "summary": overlay.summary,
         "opt_in": overlay.opt_in,
+        "symptoms": list(overlay.symptoms),
         "upstream": list(overlay.upstream),
         "origin": item.origin,
     }
@@ -57,6 +58,7 @@ def show_command(overlay: str) -> Report:
     lines = [
         _title(item),
         f"from {item.origin}",
+        *(f"without it: {symptom}" for symptom in item.overlay.symptoms),
         "",
         *item.why.split("\n"),
         "",
