@@ -17,7 +17,8 @@ RESULTS = ROOT / "docs/gpu"
 ABOUT = """\
 ## On a GPU
 
-Each scenario runs three vLLMs: stock, with the default overlays ("patched"), and with `turboquant-tiles`, too ("tiles").
+Each scenario runs three vLLMs: stock, with the default overlays ("patched"), and with `turboquant-tiles` as well
+("tiles").
 
 - The models are small: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). `plan` and `plan-27b` start
   Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile, and compare the memory
@@ -31,7 +32,8 @@ On 0.20.2, a hybrid model's log-probabilities differ from process to process, ev
 overlay's code computes: by 0.04 on average in one run, by nothing in another. No claim says that they are equal there.
 
 `python -m tests.validation.gpu` runs the scenarios on a machine with a GPU, and `python -m tests.validation.gpu.report`
-writes this part from `docs/gpu/*.json`. `tests/validation/gpu/checks.py` has the limits in the claims, and their origin.
+writes this part from `docs/gpu/*.json`. `tests/validation/gpu/checks.py` has the limits of the claims, and where they
+come from.
 """
 
 NOT_RUN = """\
