@@ -1,4 +1,4 @@
-"""docs/images.md agrees with the workflow, the image definitions and the commands."""
+"""docs/images.md agrees with the workflow and the image definitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from ruamel.yaml import YAML
-from vpatch.cli import image
 from vpatch.image.order import definition_files, read_definitions
 
 from tests.paths import ROOT
@@ -49,16 +48,6 @@ def test_only_the_last_section_names_images_that_are_not_published_yet() -> None
     assert "no patched images are published yet" in OURS.lower()
     assert not re.findall(r"ghcr\.io/\S+", OURS)
     assert "\n## " not in PUBLISHED
-
-
-def test_every_option_on_the_page_exists() -> None:
-    for page in (PAGE, (ROOT / "README.md").read_text()):
-        blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-        found = re.findall(r"(?<![\w/.-])vpatch (build|test|inspect|tag)\b([^\n]*)", "\n".join(blocks))
-        assert found
-        for command, rest in found:
-            known = {option for one in vars(image)[f"{command}_command"].params for option in one.opts}
-            assert set(re.findall(r"(?<=\s)--[\w-]+", rest.partition("#")[0])) <= known, rest
 
 
 def test_the_compose_file_is_valid_and_runs_the_image_that_was_built(tmp_path: Path) -> None:
