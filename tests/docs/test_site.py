@@ -89,7 +89,7 @@ def test_the_index_by_symptom(site: Path) -> None:
         pending = [release for release in RELEASES if fact(item.id, release) == "pending"]
         assert item.overlay.symptoms
         for symptom in item.overlay.symptoms:
-            assert plain(f"{symptom}{item.id}vLLM {pending[0]} to {pending[-1]}") in rows
+            assert plain(f"{symptom}{item.id}{pending[0]} to {pending[-1]}") in rows
     assert len(rows) == sum(len(item.overlay.symptoms) for item in OVERLAYS) + 1
 
 
