@@ -2,7 +2,7 @@
 
 vLLM 0.20 refuses `--kv-cache-dtype turboquant_*` for models that mix attention with Mamba or linear attention. It
 need not: without boundary layers every attention layer has the same page, once the block size is computed from the
-packed slot that TurboQuant stores instead of from unquantised keys and values.
+packed slot that TurboQuant stores instead of from unquantized keys and values.
 
 With speculative decoding, CUDA graphs of whole decode steps cannot be captured on 0.20: TurboQuant reads the length of
 each request from the device. There a patched vLLM refuses to start, and names what helps: `enforce_eager` or another KV
@@ -95,7 +95,7 @@ overlay = Overlay(
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
-        ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantised pages",
+        ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantized pages",
         ">=0.21": "merged: #39931",
     },
     probes=(probe(shared.PROBES, "turboquant_hybrid"), probe(shared.PROBES, "turboquant_hybrid_serve", gpu=True)),
