@@ -324,10 +324,10 @@ def test_list_and_show(vpatch: Program) -> None:
     shown = vpatch("show", HYBRID).out
     assert shown.startswith(f"{HYBRID}: ")
     for told in (
-        "from vpatch ",
-        "without it: NotImplementedError: TurboQuant KV cache is not supported",
+        "From vpatch ",
+        "You see\n  NotImplementedError: TurboQuant KV cache is not supported",
         "https://github.com/vllm-project/vllm/pull/39931",
-        "vLLM >=0.20,<0.21: pending",
+        "  vLLM >=0.20,<0.21: pending",
         *CHANGED,
     ):
         assert told in shown

@@ -161,7 +161,7 @@ for command in sys.argv[1:]:
 
 def test_libcst_is_imported_only_to_parse(tree: Path, slim: Trees) -> None:
     assert api.apply(tree).changed
-    lean = ("list", f"show {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
+    lean = ("list -q", f"show -q {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
     commands = [*lean, f"status -q {slim('0.20.2')} --overlay {HYBRID}"]
     ran = subprocess.run([sys.executable, "-c", IMPORTS, *commands], capture_output=True, text=True, check=True)
 

@@ -85,7 +85,7 @@ def show(report: Report, *, as_object: bool) -> int:
     if not as_object:
         for note in () if report.settled and not report.verbose else report.all_notes:
             tell(f"note: {note}")
-        frame(report.outcome, fg=_color(report))
+        frame("" if lost else report.outcome, fg=_color(report))
     return 1 if lost else report.exit_code
 
 

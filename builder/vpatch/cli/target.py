@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import overlay_option, quiet_option, with_option
+from vpatch.cli.options import overlay_option, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
@@ -108,7 +108,6 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
             overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
-            quiet_option,
         ]
         for add in reversed(added):
             run = add(run)
