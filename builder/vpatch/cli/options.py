@@ -87,7 +87,7 @@ def _logged() -> Iterator[None]:
 
 
 def reported(command: Callable[..., Report]) -> Callable[..., int]:
-    """Add `--quiet` and `--json` as the last options; show the command's report or `Failure`, and return its exit code."""
+    """Add `--quiet` and `--json`, show the command's report or `Failure`, and return the exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, as_object: bool, **kwargs: Any) -> int:

@@ -173,11 +173,12 @@ def _color(report: Report) -> str | None:
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     headings, *body = rows
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    columns = (Column(heading, no_wrap=not index, overflow="fold") for index, heading in enumerate(headings))
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in body:
         table.add_row(*(Text(printable(cell), style=verdicts.COLORS.get(cell, "")) for cell in row))
     Console(color_system="auto" if _colored(sys.stdout) else None).print(table)
