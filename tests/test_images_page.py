@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 from ruamel.yaml import YAML
-from vpatch.cli import image
+from vpatch.cli.main import program
 from vpatch.image.order import definition_files, read_definitions
 
 from tests.paths import ROOT
@@ -52,7 +53,9 @@ def test_every_option_on_the_page_exists() -> None:
         found = re.findall(r"(?<![\w/.-])vpatch (build|test|inspect|tag)\b([^\n]*)", "\n".join(blocks))
         assert found
         for command, rest in found:
-            known = {option for one in vars(image)[f"{command}_command"].params for option in one.opts}
+            found_command = program.get_command(click.Context(program), command)
+            assert found_command
+            known = {option for one in found_command.params for option in one.opts}
             assert set(re.findall(r"(?<=\s)--[\w-]+", rest.partition("#")[0])) <= known, rest
 
 

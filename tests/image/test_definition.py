@@ -98,13 +98,13 @@ def test_all_without_definitions(vpatch: Program, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "name an image with --base, or definitions, or --all"),
-        (("--base", "x", "one.toml"), "name an image with --base, or definitions, or --all"),
-        (("one.toml", "--tag", "x"), "a definition says overlays, tags, platform and architectures"),
+        ((), "name one: --base IMAGE, FILE.toml, or --all"),
+        (("--base", "x", "one.toml"), "name one: --base IMAGE, FILE.toml, or --all"),
+        (("one.toml", "--tag", "x"), "FILE.toml has the overlays, tags, platform and architectures"),
         (("--base", "x", "--push"), "--push needs a --tag"),
         (("--base", "x", "--registry"), "--registry needs a --tag"),
-        (("--base", "x", "--registry", "--tag", "y", "--gpus"), "--registry has no engine"),
-        (("--base", "x", "--untagged"), "--untagged goes with --registry"),
+        (("--base", "x", "--registry", "--tag", "y", "--gpus"), "--registry builds without an engine"),
+        (("--base", "x", "--untagged"), "--untagged is for --registry"),
         (("--base", "x:y", "--tag", "x:y"), "x:y is the base's own name: it stays with the base"),
     ],
 )

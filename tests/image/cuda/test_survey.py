@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 from vpatch.image import fatbin
 from vpatch.image.architectures import Survey, survey
+from vpatch.installation import how_to_add
 
 from tests.image.cuda.making import box, elf, entry, extension
 
@@ -134,6 +135,5 @@ def test_without_the_extra_the_error_shows_how_to_install_it() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert ran.stderr.endswith(
-        "vpatch.errors.Failure: cannot look: elftools.common: not installed: pip install 'vpatch[image]'\n"
-    )
+    why = f"not installed: {how_to_add('image')}"
+    assert ran.stderr.endswith(f"vpatch.errors.Failure: cannot look: elftools.common: {why}\n")
