@@ -15,6 +15,8 @@ from pathlib import Path
 from tests.paths import ROOT
 
 WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
+FORMS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+CHOOSER = ".github/ISSUE_TEMPLATE/config.yml"
 PYTEST = ("-m", "pytest", "-n", "auto", "--dist", "loadfile")
 COVERAGE = ("--cov", "--cov-report=term-missing:skip-covered", "--cov-fail-under=95")
 
@@ -23,8 +25,11 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "format": ("ruff", "format", "--check", "."),
     "mypy": ("mypy",),
     "schema": ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS),
+    "action": ("check-jsonschema", "--builtin-schema", "vendor.github-actions", "action.yml"),
+    "forms": ("check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", *(set(FORMS) - {CHOOSER})),
+    "chooser": ("check-jsonschema", "--builtin-schema", "vendor.github-issue-config", CHOOSER),
     "updates": ("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml"),
-    "zizmor": ("zizmor", "--offline", "--quiet", *WORKFLOWS, ".github/dependabot.yml"),
+    "zizmor": ("zizmor", "--offline", "--quiet", *WORKFLOWS, "action.yml", ".github/dependabot.yml"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -21,9 +22,9 @@ KNOWN = tuple(word for release in RELEASES for word in ("--vllm", release))
 
 
 def overlays() -> str:
-    """Render the table of vpatch's own overlays as Markdown."""
+    """Render the table of vpatch's own overlays, by what users see, as Markdown."""
     ours = (item for item in discover() if item.origin.startswith("vpatch "))
-    return "\n".join(["| overlay | does | upstream |", "|---|---|---|", *map(_row, ours), ""])
+    return "\n".join(["| you see | overlay | upstream |", "|---|---|---|", *map(_row, ours), ""])
 
 
 def _row(item: Catalogued) -> str:
@@ -33,7 +34,12 @@ def _row(item: Catalogued) -> str:
         for link in overlay.upstream
     )
     name = f"`{item.id}`{' (opt-in)' if overlay.opt_in else ''}"
-    return f"| {name} | {overlay.summary.removesuffix('.')} | {', '.join(links)} |"
+    return f"| {'<br>'.join(map(_seen, overlay.symptoms))} | {name} | {', '.join(links)} |"
+
+
+def _seen(symptom: str) -> str:
+    """Render an error message as code, a sentence as text."""
+    return f"`{symptom}`" if re.match(r"\w+Error: ", symptom) else symptom
 
 
 def main() -> None:

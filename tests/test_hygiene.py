@@ -32,7 +32,11 @@ def test_a_failing_check_fails_the_run(argument: str, code: int, monkeypatch: py
 
 def test_every_action_is_pinned_by_commit() -> None:
     # A workflow of this repository that another one calls comes from the same commit.
-    uses = [use for path in WORKFLOWS for use in re.findall(r"uses: (?!\./)(\S+)(.*)", (ROOT / path).read_text())]
+    uses = [
+        use
+        for path in (*WORKFLOWS, "action.yml")
+        for use in re.findall(r"uses: (?!\./)(\S+)(.*)", (ROOT / path).read_text())
+    ]
 
     assert uses
     for action, comment in uses:

@@ -19,7 +19,7 @@ TOOL, CONTENT = ROOT / "builder/vpatch", ROOT / "patches/vpatch_overlays"
 
 # Each module imports only rooms above its own line; rooms on one line do not import each other.
 LEVELS = (
-    ("errors",),
+    ("errors", "installation"),
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),
@@ -56,6 +56,8 @@ EXTRAS = {
     "docker": {"image"},
     "jsonschema": {"image"},
     "oras": {"image.registry"},
+    "cyclonedx": {"image.sbom"},
+    "packageurl": {"image.sbom"},
     "elftools": {"image.fatbin", "image.architectures"},
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},

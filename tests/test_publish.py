@@ -97,6 +97,25 @@ def test_tagging_comes_last() -> None:
     assert attested < verified
 
 
+def test_the_bill_of_materials_of_what_was_tested_is_attested() -> None:
+    jobs = workflow("publish-image")["jobs"]
+    uses = {
+        job: {one["uses"].partition("@")[0]: one.get("with") for one in jobs[job]["steps"] if "uses" in one}
+        for job in jobs
+    }
+    (printed,) = (one["run"] for one in jobs["test"]["steps"] if one.get("id") == "sbom")
+    uploaded, downloaded = uses["test"]["actions/upload-artifact"], uses["sign"]["actions/download-artifact"]
+    attested, provenance = uses["sign"]["actions/attest"], uses["sign"]["actions/attest-build-provenance"]
+
+    assert printed.endswith(f"--sbom > {uploaded['path']}")
+    assert uploaded["name"] == downloaded["name"] == "sbom-${{ inputs.name }}", "images are built at the same time"
+    assert attested == {
+        **provenance,
+        "predicate-type": "https://cyclonedx.org/bom",
+        "predicate-path": uploaded["path"],
+    }
+
+
 def test_no_expression_is_pasted_into_a_script() -> None:
     jobs = [job for name in ("publish", "publish-image") for job in workflow(name)["jobs"].values()]
 

@@ -1,30 +1,25 @@
-"""README's tables agree with the overlays, and its Python examples do what the text says."""
+"""README's tables, diff and pictures are what vpatch makes today, and its first command is quick when repeated."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vpatch import Overlay
-from vpatch.core.catalogue import discover
-from vpatch.core.engine import Engine
-from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import State
-from vpatch.tree.locate import locate
+from vpatch import api
 
 from tests.blocks import put
 from tests.conftest import Trees
+from tests.paths import ROOT
 from tests.readme import README, STALE, overlays
+from tests.recording import THEMES, drawn, path, recorded, texts
 
-
-def example(containing: str) -> str:
-    """Return the one Python example that contains a text."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    found: str
-    (found,) = (block for block in blocks if containing in block)
-    return found
+PYTHON = ROOT / "docs/python.md"
 
 
 def test_patching_from_python(
@@ -33,23 +28,53 @@ def test_patching_from_python(
     """The interpreter that runs the example imports vLLM from a copy of the release."""
     monkeypatch.setenv("PYTHONPATH", str(linked("0.21.0")))
     names: dict[str, Any] = {}
-    exec(example("vpatch.apply("), names)  # noqa: S102 - the example
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PYTHON.read_text(), re.MULTILINE | re.DOTALL)
+    exec(code, names)  # noqa: S102 - the example
     for changed in (r"[1-9]\d*", "0"):
         names["patch_vllm"]()
         assert re.fullmatch(rf"vLLM 0\.21\.0: {changed} files changed\n", capsys.readouterr().out)
 
 
-def test_the_example_of_an_overlay(pristine: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent / "third_party")
-    names: dict[str, Any] = {}
-    code = example("overlay = Overlay(").replace("my_overlays.companions", "vpatch_machine_names.companions")
-    exec(code, names)  # noqa: S102 - the example
-    made: Overlay = names["overlay"]
+def test_the_diff_is_what_vpatch_makes(pristine: Trees) -> None:
+    """README shows a hunk of a real diff."""
+    (shown,) = re.findall(r"^```diff\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
-    for release in ("0.18.0", "0.26.0", "0.33.0"):
-        changeset = Engine([Catalogued("my-fix", made, "")]).plan(locate(pristine(release)).read)
-        assert [verdict.state for verdict in changeset.after] == [State.APPLIED]
-    assert "my-fix" not in {item.id for item in discover()}
+    made = "\n".join(api.diff(pristine("0.20.2"), ["turboquant-skip-list"]).lines)
+    header, hunk = shown.split("@@", 1)
+    assert header in made
+    assert f"@@{hunk}" in f"{made}\n"
+
+
+def test_the_recording_is_what_vpatch_prints() -> None:
+    """The pictures show what the commands print today, in the colors of both themes, and load nothing."""
+    screen = recorded()
+
+    for theme in THEMES:
+        picture = path(theme).read_text()
+        assert list(texts(picture)) == list(texts(drawn(screen, theme))), "run `python -m tests.recording`"
+        assert not re.search(r"url\((?!#)|@import|@font-face|href=|<script", picture)
+
+
+def test_the_first_command_does_its_work_once(tmp_path: Path, slim: Trees) -> None:
+    """Repeated, README's first command neither installs nor downloads: both programs may be missing."""
+    (command,) = re.findall(r"<!-- demo -->\n```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    shutil.copytree(slim("0.20.2"), tmp_path / "vllm-0.20.2")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    refuse = tmp_path / "bin/python3"
+    refuse.parent.mkdir()
+    refuse.write_text("#!/bin/sh\necho it installs >&2\nexit 1\n")
+    refuse.chmod(0o755)
+
+    environment = {**os.environ, "PATH": f"{refuse.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path)}
+    ran = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)  # noqa: PLW1510
+
+    assert ran.returncode == 0, ran.stderr
+    assert "it installs" not in ran.stderr
+    assert "Applied 4 overlays" in ran.stderr
+
+
+def test_it_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
 
 
 def test_the_table_of_overlays_is_fresh() -> None:
@@ -60,7 +85,7 @@ def test_the_table_of_overlays_is_fresh() -> None:
 
 def test_a_stale_table_is_found() -> None:
     text = README.read_text()
-    stale = text.replace("| `turboquant-hybrid` |", "| `turboquant-hybrids` |", 1)
+    stale = text.replace("| `turboquant-hybrid` | [", "| `turboquant-hybrids` | [", 1)
 
     assert stale != text
     assert put(stale, "overlays", overlays()) == text

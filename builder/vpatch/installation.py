@@ -26,7 +26,7 @@ def how_to_add(extra: str) -> str:
     elif (prefix / "uv-receipt.toml").is_file():
         words = ["uv", "tool", "install", "--force", *to_edit]
     elif any((folder / "CACHEDIR.TAG").is_file() for folder in prefix.parents):  # uvx makes its environments there
-        words = ["uvx", *(["--with-editable"] if editable else ["--from"]), source, "vpatch"]
+        words = ["uvx", "--from", source, "vpatch"]
     elif find_spec("pip"):
         words = [sys.executable, "-m", "pip", "install", *to_edit]
     else:  # an environment of uv

@@ -11,8 +11,9 @@ COMPANIONS = "vpatch_overlays.companions"
 PROBES = "vpatch_overlays.probes"
 
 attention = File("vllm/v1/attention/backends/turboquant_attn.py")
-arg_utils = File("vllm/engine/arg_utils.py")
 builder_init = attention.function("TurboQuantMetadataBuilder.__init__")
+
+arg_utils = File("vllm/engine/arg_utils.py")
 create_engine_config = arg_utils.function("EngineArgs.create_engine_config")
 turboquant_branch = create_engine_config.within('if resolved_cache_dtype.startswith("turboquant_")')
 

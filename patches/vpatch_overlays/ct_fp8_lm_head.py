@@ -164,6 +164,12 @@ def needed(use: Use) -> Need:
 
 overlay = Overlay(
     summary="FP8 output heads (lm_head) of compressed-tensors checkpoints.",
+    symptoms=(
+        "ValueError: There is no module or parameter named 'lm_head.weight_scale' in ...",
+        "vLLM stops with AssertionError in weight_loader (vocab_parallel_embedding.py) while it loads block scales.",
+        "Beside an FP8 head, the plain head of a draft model fails: 'Promotion for Float8 Types is not supported'.",
+        "A model that ties its head to its embeddings starts, and its answers are garbage.",
+    ),
     upstream=(*DISPATCHED, *QWEN3_5_PASSES, *KERNELS_READ),
     needed=needed,
     releases={

@@ -1,7 +1,7 @@
 """TurboQuant KV cache on the V1 model runner of vLLM 0.25 and 0.26, which every hybrid model uses.
 
-To give layers of `--kv-cache-dtype-skip-layers` unquantised tensors, that runner takes the cache dtype to be "auto"
-where a layer's spec has no quantisation mode. TurboQuant's specs have none either, so that every start dies with
+To give layers of `--kv-cache-dtype-skip-layers` unquantized tensors, that runner takes the cache dtype to be "auto"
+where a layer's spec has no quantization mode. TurboQuant's specs have none either, so that every start dies with
 "Unknown TurboQuant cache dtype: 'auto'". Now their class tells them apart, as in the V2 runner since
 vllm-project/vllm#47609. Sliding-window layers that are not in the skip list die there as before: TurboQuant has no spec
 for them, and its kernels ignore the window.
@@ -58,13 +58,14 @@ def needed(use: Use) -> Need:
 
 overlay = Overlay(
     summary="TurboQuant KV cache on the V1 model runner, hybrid models in particular.",
+    symptoms=("ValueError: Unknown TurboQuant cache dtype: 'auto'. Valid presets: ...",),
     upstream=("vllm-project/vllm#50533",),
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
         ">=0.20,<0.25": "not_applicable: the runner passes the cache dtype as it is",
         ">=0.25,<0.27": 'pending: the runner takes TurboQuant\'s cache dtype to be "auto"',
-        ">=0.27": "merged: #50533, TurboQuant has a quantisation mode of its own",
+        ">=0.27": "merged: #50533, TurboQuant has a quantization mode of its own",
     },
     probes=(probe(shared.PROBES, "turboquant_auto_dtype"),),
     parts=(

@@ -2,7 +2,7 @@
 
 vLLM 0.20 refuses `--kv-cache-dtype turboquant_*` for models that mix attention with Mamba or linear attention. It
 need not: without boundary layers every attention layer has the same page, once the block size is computed from the
-packed slot that TurboQuant stores instead of from unquantised keys and values.
+packed slot that TurboQuant stores instead of from unquantized keys and values.
 
 With speculative decoding, CUDA graphs of whole decode steps cannot be captured on 0.20: TurboQuant reads the length of
 each request from the device. There a patched vLLM refuses to start, and names what helps: `enforce_eager` or another KV
@@ -87,11 +87,15 @@ page_size = Part(
 
 overlay = Overlay(
     summary="TurboQuant KV cache on hybrid (attention + Mamba) models.",
+    symptoms=(
+        "NotImplementedError: TurboQuant KV cache is not supported for hybrid (attention + Mamba) models. "
+        "Boundary layer protection requires uniform attention layers.",
+    ),
     upstream=("vllm-project/vllm#39931",),
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
-        ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantised pages",
+        ">=0.20,<0.21": "pending: hybrid models are refused, and the block size is computed from unquantized pages",
         ">=0.21": "merged: #39931",
     },
     probes=(probe(shared.PROBES, "turboquant_hybrid"), probe(shared.PROBES, "turboquant_hybrid_serve", gpu=True)),

@@ -34,12 +34,13 @@ def sorts_by(key: str) -> Edits:
 
 def needed(use: Use) -> Need:
     """Return that no plan needs the overlay: a plan names no layers to skip."""
-    cause = "no layers are named to be left unquantised" if use.turboquant else f"the KV cache is {use.kv_cache_dtype}"
+    cause = "no layers are named to be left unquantized" if use.turboquant else f"the KV cache is {use.kv_cache_dtype}"
     return Need(needed=False, because=cause)
 
 
 overlay = Overlay(
-    summary="TurboQuant with names, as `sliding_window`, in the list of layers to leave unquantised.",
+    summary="TurboQuant with names, as `sliding_window`, in the list of layers to leave unquantized.",
+    symptoms=("ValueError: invalid literal for int() with base 10: 'sliding_window'",),
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",

@@ -1,10 +1,10 @@
 """TurboQuant's continuation prefill in tiles: memory that no longer grows with the context, and is counted.
 
-To go on with a prompt of which a part is cached, TurboQuant dequantises all of that part: for Qwen3.6-27B at 262,144
+To go on with a prompt of which a part is cached, TurboQuant dequantizes all of that part: for Qwen3.6-27B at 262,144
 tokens 1 GiB, and 2 GiB more of copies, which memory profiling does not see. The KV cache is then sized as if they were
 free, and a long prompt ends in "out of memory".
 
-Here the cached part is dequantised 16,384 tokens at a time. A chunk attends to each such tile, to the last one together
+Here the cached part is dequantized 16,384 tokens at a time. A chunk attends to each such tile, to the last one together
 with itself, and vLLM's own `merge_attn_states` puts the results together. The largest continuation and the largest
 decode are gone through once while vLLM profiles memory, so that the KV cache is sized around what they take: on both
 model runners, with and without CUDA graphs, and whether chunked prefill is on or not. With `kv_cache_memory_bytes` the
@@ -96,12 +96,16 @@ def needed(use: Use) -> Need:
 
 overlay = Overlay(
     summary="TurboQuant's continuation prefill in tiles of 16,384 tokens, counted when the KV cache is sized.",
+    symptoms=(
+        "A long prompt ends in 'out of memory', although the KV cache has room for it.",
+        "While vLLM reads a long prompt, it takes gigabytes more than --gpu-memory-utilization allows.",
+    ),
     upstream=("vllm-project/vllm#43878", "vllm-project/vllm#40420"),
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
-        ">=0.20,<0.24": "pending: all that is cached of a prompt is dequantised at once",
-        ">=0.24": "pending: so it is, in a workspace that is reserved when the KV cache has been sized",
+        ">=0.20,<0.24": "pending: vLLM dequantizes the whole cached part of a prompt at once",
+        ">=0.24": "pending: the same, in a workspace that vLLM reserves after it has sized the KV cache",
     },
     opt_in=True,
     probes=(probe(shared.PROBES, "turboquant_tiles"),),

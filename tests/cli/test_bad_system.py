@@ -42,7 +42,7 @@ def humble() -> None:
 
 def humbly(command: str, tree: Path) -> Ran:
     """Run the program with the rights of an ordinary user."""
-    return Ran(*output(command, tree, *ONLY, first=humble))
+    return Ran(*output(command, "-q", tree, *ONLY, first=humble))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_tree_of_another_user(given_away: Path) -> None:
         looked, changed = humbly("status", given_away), humbly("apply", given_away)
 
     assert (looked.code, looked.err) == (0, "")
-    assert looked.out.startswith(f"{HYBRID}: pending")
+    assert looked.out.startswith(f"  {HYBRID}  pending")
     assert changed == Ran(1, "", f"cannot write: {INFO}/vpatch: permission denied\n")
 
 
@@ -108,7 +108,7 @@ def test_a_read_only_file_system(vpatch: Program, small: Path) -> None:
     with unchanged(small):
         remount("ro")
         refused = Ran(1, "", f"cannot write: {INFO}/vpatch: read-only file system\n")
-        assert vpatch("apply", small, *ONLY) == refused
+        assert vpatch("apply", "-q", small, *ONLY) == refused
         assert vpatch("apply", "--check", small, *ONLY).code == 1
     remount("rw")
     assert vpatch("apply", small, *ONLY).code == 0
@@ -127,7 +127,7 @@ def test_a_full_disk(vpatch: Program, small: Path) -> None:
 
     for room in (1, 3, 12, 48):  # blocks
         os.truncate(ballast, ballast.stat().st_size - 4096 * room)
-        ran = vpatch("apply", tree, *ONLY)
+        ran = vpatch("apply", "-q", tree, *ONLY)
 
         assert (ran.code, ran.out) == (1, "")
         assert all(line.startswith("cannot write: ") for line in ran.err.splitlines())
@@ -149,7 +149,7 @@ def test_another_vpatch_at_work(vpatch: Program, tree: Path, monkeypatch: pytest
     says = f"another vpatch is at work: {tree}: it did not end in 30 seconds\n"
     with unchanged(tree), lock(locate(tree)):
         monkeypatch.setattr("vpatch.tree.guard.time", fast)
-        assert vpatch(command, tree, *ONLY) == Ran(1, "", says)
+        assert vpatch(command, "-q", tree, *ONLY) == Ran(1, "", says)
     assert vpatch(command, tree, *ONLY).code == 0
 
 

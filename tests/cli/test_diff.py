@@ -33,7 +33,7 @@ def test_the_diff_is_what_apply_does(
     for root in (tree, *copies.values()):
         rewrite(root / CONFIG, spoil((root / CONFIG).read_bytes()))
     with unchanged(tree):
-        ran = child("diff", tree)
+        ran = child("diff", "-q", tree)
     assert (ran.code, ran.err) == (0, "")
     assert f"--- /dev/null\n+++ b/{COMPANION}\n@@ -0,0 +1," in ran.out
 
@@ -64,7 +64,7 @@ def test_the_diff_in_json(vpatch: Program, slim: Trees) -> None:
 def test_no_diff_of_a_drifted_overlay(vpatch: Program, tree: Path) -> None:
     rewrite(tree / CONFIG, b"nothing = 0\n")
 
-    ran = vpatch("diff", tree)
+    ran = vpatch("diff", "-q", tree)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"drifted: {CONFIG}")

@@ -70,7 +70,7 @@ def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:
     ran = vpatch("new", "my-fix", tmp_path / "my-fix")
 
     assert ran.code == 1
-    assert f"exists already: {module}: it is not overwritten" in ran.err
+    assert f"exists already: {module}: vpatch does not overwrite it; choose another NAME" in ran.err
     assert module.read_text() == "# mine"
 
 

@@ -48,7 +48,7 @@ def test_patched_without_dist_info(vpatch: Program, applied: Path, *, committed:
     ran = vpatch("apply", applied, *ONLY, "--json")
     assert (ran.code, ran.json["changed"]) == (0, [])
     for only in ((), ONLY):
-        ran = vpatch("revert", applied, *only)
+        ran = vpatch("revert", "-q", applied, *only)
 
         assert (ran.code, ran.out) == (1, "")
         told = ran.err.splitlines()

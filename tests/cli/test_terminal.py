@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from vpatch import api
+from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Program, Trees
 from tests.forks import ended, output, start
@@ -50,30 +52,33 @@ def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdou
 
 
 def test_a_pipe_gets_plain_lines(child: Process, slim: Trees) -> None:
-    ran = child("status", slim("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
+    ran = child("status", slim("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "40"})
 
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith(f"{HYBRID}: pending: boundary-layers: upstream's code is as in 0.20; ")
-    assert ran.out.count("\n") == 1
-    assert ESCAPE not in ran.out
+    assert (ran.code, ran.out) == (0, f"  {HYBRID}  pending\n")
+    assert ESCAPE not in ran.err
 
 
-def test_a_terminal_gets_a_colored_table(slim: Trees) -> None:
+def test_a_terminal_gets_colors(slim: Trees) -> None:
     seen = on_terminal("status", slim("0.20.2"), *ONLY)
 
-    assert ESCAPE in seen
-    head, *rows = seen.splitlines()
-    assert [word for word in ("overlay", "part", "state", "because") if word in head] == [
-        "overlay",
-        "part",
-        "state",
-        "because",
-    ]
-    assert [name for name in ("boundary-layers", "page-size") for row in rows if name in row] == [
-        "boundary-layers",
-        "page-size",
-    ]
-    assert "\x1b[33mpending" in seen
+    assert f"  {HYBRID}  {ESCAPE}33mpending{ESCAPE}0m" in seen
+    assert seen.splitlines()[-1].startswith(f"{ESCAPE}32m1 overlay ready to apply: ")
+
+
+def test_nothing_is_cut_at_80_columns(slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line an overlay; with -v, reasons go on in the next line, between words."""
+    monkeypatch.chdir(shutil.copytree(slim("0.20.2"), tmp_path / "t").parent)
+    env = {"COLUMNS": "80", "NO_COLOR": "1"}
+
+    brief, full = on_terminal("status", "t", env=env), on_terminal("status", "-v", "t", env=env)
+
+    head, *rows, _outcome = brief.splitlines()
+    assert head == "vLLM 0.20.2 in t"
+    assert [row.split()[0] for row in rows if row.startswith("  ")][:5] == [item.id for item in select(discover())]
+    assert "  ct-fp8-lm-head         pending         10 parts; merged: #37291" in rows
+    for line in full.splitlines():
+        assert len(line) <= 80 or "`" in line or "/" in line, line
+    assert {"(vllm-project/vllm#37291):", "boundary-layers"} <= set(full.split())
 
 
 @pytest.mark.parametrize(("value", "color"), [("1", False), ("", True)])
@@ -110,11 +115,12 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 
 def test_bash_completes() -> None:
     completed = {
-        "vpatch ": "fetch status diff apply revert verify list show new matrix cache plan build test inspect tag",
+        "vpatch ": "status diff apply revert verify plan matrix fetch cache build test inspect tag list show new",
         "vpatch re": "revert",
         "vpatch show turboquant-h": HYBRID,
         "vpatch apply --overlay turboquant-h": HYBRID,
         "vpatch apply --overlay nonsense": "",
+        "vpatch apply --with turboquant-t": "turboquant-tiles",
         "vpatch apply --ch": "--check",
     }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -155,8 +161,8 @@ for command in sys.argv[1:]:
 
 def test_libcst_is_imported_only_to_parse(tree: Path, slim: Trees) -> None:
     assert api.apply(tree).changed
-    lean = ("list", f"show {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert {tree}")
-    commands = [*lean, f"status {slim('0.20.2')} --overlay {HYBRID}"]
+    lean = ("list -q", f"show -q {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
+    commands = [*lean, f"status -q {slim('0.20.2')} --overlay {HYBRID}"]
     ran = subprocess.run([sys.executable, "-c", IMPORTS, *commands], capture_output=True, text=True, check=True)
 
     assert ran.stderr.splitlines() == [*(f"{command.split()[0]} 0 False" for command in lean), "status 0 True"]

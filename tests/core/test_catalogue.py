@@ -126,7 +126,7 @@ def test_an_unknown_id() -> None:
     known = ", ".join(item.id for item in discover())
 
     assert [str(problem) for problem in problems_of(select, discover(), ("nonsense", OURS[0].id, "rubbish"))] == [
-        f"no such overlay: {name}: installed: {known}" for name in ("nonsense", "rubbish")
+        f"no such overlay: {name}: known: {known}" for name in ("nonsense", "rubbish")
     ]
 
 

@@ -28,19 +28,25 @@ HAS, LACKS, UNKNOWN = Defines(FILE, "f"), Defines(FILE, "q"), Defines("gone.py",
 @pytest.mark.parametrize(
     ("source", "merged", "absent", "state", "message"),
     [
-        (OLD, None, None, State.PENDING, "upstream's code is as in 1.0; 1 of 1 changes to make"),
-        (OLD, LACKS, HAS, State.PENDING, "1 of 1"),
-        (OLD, UNKNOWN, UNKNOWN, State.PENDING, "1 of 1"),
-        (OLD, HAS, None, State.DRIFTED, "upstream seems to have it (vllm/m.py defines f), and yet it looks as in 1.0"),
-        (NEW, None, None, State.MERGED, "upstream has it (o/r#1): the code is as the overlay would make it"),
-        (NEW, HAS, None, State.MERGED, "upstream has it (o/r#1): vllm/m.py defines f"),
-        (NEW.replace("b(1)", "b(1)  # vpatch: demo"), HAS, HAS, State.APPLIED, "with its marks"),
+        (OLD, None, None, State.PENDING, "matches the 1.0 layout; 1 change to make"),
+        (OLD, LACKS, HAS, State.PENDING, "1 change to make"),
+        (OLD, UNKNOWN, UNKNOWN, State.PENDING, "1 change to make"),
+        (
+            OLD,
+            HAS,
+            None,
+            State.DRIFTED,
+            "it seems merged upstream (vllm/m.py defines f), yet the code still matches the 1.0 layout",
+        ),
+        (NEW, None, None, State.MERGED, "merged upstream (o/r#1): the code equals the overlay's result"),
+        (NEW, HAS, None, State.MERGED, "merged upstream (o/r#1): vllm/m.py defines f"),
+        (NEW.replace("b(1)", "b(1)  # vpatch: demo"), HAS, HAS, State.APPLIED, "with its mark"),
         (NEW.replace("b(1)", "b(1)  # vpatch: other"), None, None, State.MERGED, ""),
         ("def f(): c(1)\n", HAS, None, State.MERGED, ""),
         ("def f(): c(1)\n", LACKS, HAS, State.NOT_APPLICABLE, "vllm/m.py defines f"),
         ("def f(): c(1)\n", LACKS, LACKS, State.DRIFTED, "`a(1)` is not there; nearest, line 1: `c(1)`"),
         ("def f(): c(1)\n", UNKNOWN, UNKNOWN, State.DRIFTED, "`a(1)` is not there"),
-        ("def f(): a(1)\n", Not(LACKS), None, State.DRIFTED, "and yet"),
+        ("def f(): a(1)\n", Not(LACKS), None, State.DRIFTED, "yet the code still matches"),
     ],
 )
 def test_the_state(source: str, merged: Predicate | None, absent: Predicate | None, state: State, message: str) -> None:
@@ -75,7 +81,7 @@ def test_a_shape_matches_only_if_its_condition_holds() -> None:
     no = verdict(module(OLD), overlay(EDIT, when=LACKS))
 
     assert no.state is State.DRIFTED
-    assert no.because == "vllm/m.py: not as in 1.0: vllm/m.py does not define q"
+    assert no.because == "vllm/m.py: does not match the 1.0 layout: vllm/m.py does not define q"
     assert verdict(module(OLD), overlay(EDIT, when=HAS)).state is State.PENDING
     assert verdict(module(OLD), overlay(EDIT, when=UNKNOWN)).state is State.DRIFTED
 
@@ -91,7 +97,7 @@ def test_the_first_matching_shape_wins() -> None:
     assert (part.state, part.shape) == (State.PENDING, "1.0")
     (part,) = verdict(module("x = y\nw = a\n"), item).parts
     assert (part.state, part.shape) == (State.PENDING, "2.0")
-    because = "upstream has it: the code is as the overlay would make it, without its marks"
+    because = "merged upstream: the code equals the overlay's result, without its marks"
     assert verdict(module("x = z\n"), item).because == because
     assert applied(module("x = a\n"), item)[FILE] == b"x = z  # vpatch: demo\n"
 
@@ -99,7 +105,7 @@ def test_the_first_matching_shape_wins() -> None:
 def test_shapes_that_disagree_are_drift() -> None:
     item = shaped(Shape("2.0", (ReplaceExpr(FILE, "", "y", "z"),)), Shape("1.0", (ReplaceExpr(FILE, "", "a", "b"),)))
 
-    assert "and yet it looks as in 1.0" in verdict(module("x = z\nw = a\n"), item).because
+    assert "yet the code still matches the 1.0 layout" in verdict(module("x = z\nw = a\n"), item).because
 
 
 def test_the_nearest_shape_is_reported() -> None:

@@ -34,5 +34,6 @@ def test_examples_parse(name: str) -> None:
     for example in examples:
         called, *arguments = shlex.split(example.partition(" |")[0])
         assert called == name
-        with command(name).make_context(name, arguments) as context:
+        program_context = click.Context(program, **program.context_settings)  # a command keeps its first one's `-h`
+        with command(name).make_context(name, arguments, parent=program_context) as context:
             assert not context.args

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from vpatch.installation import how_to_add
 from vpatch.matrix.cache import LISTINGS, Cache
 from vpatch.net import session
 
@@ -139,4 +140,4 @@ except Failure as failure:
     print(failure)
 import vpatch.matrix.trees
 """
-    assert printed(code) == "cannot fetch: requests: not installed: pip install 'vpatch[fetch]'\n"
+    assert printed(code) == f"cannot fetch: requests: not installed: {how_to_add('fetch')}\n"

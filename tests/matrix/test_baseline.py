@@ -287,6 +287,6 @@ def test_a_fix_that_upstream_takes_back_and_one_that_it_makes(slim: Trees) -> No
 
     assert better.kind is Kind.BETTER
     assert better.because.startswith("now merged upstream: this overlay can go: ")
-    assert "upstream has it (vllm-project/vllm#39931)" in better.because
+    assert "merged upstream (vllm-project/vllm#39931)" in better.because
     assert worse.kind is Kind.WORSE
     assert worse.because.startswith("upstream took it back: the overlay is needed again: ")

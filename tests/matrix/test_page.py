@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from vpatch.core.verdict import State
+from vpatch.installation import how_to_add
 from vpatch.matrix import rendering
 from vpatch.matrix.rendering import on, page, pieces
 from vpatch.matrix.verdicts import Matrix
@@ -123,5 +124,5 @@ def test_a_row_has_vllm_in_its_name(name: str, told: str) -> None:
 def test_the_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
-    line = "cannot make the page: jinja2: not installed: pip install 'vpatch[matrix]'"
+    line = f"cannot make the page: jinja2: not installed: {how_to_add('matrix')}"
     assert str(problem_of(html, Matrix((), ()))) == line

@@ -286,6 +286,8 @@ def test_a_folder(pristine: Trees, tmp_path: Path) -> None:
 def test_a_checkout(tmp_path: Path) -> None:
     (tmp_path / "vllm").mkdir()
     (tmp_path / INIT).write_bytes(b"new\n")
+    (tmp_path / "vllm/engine").mkdir()
+    (tmp_path / "vllm/engine/__init__.py").touch()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
 
     assert LocalTree(tmp_path).read(FILES).files == {INIT: b"new\n"}

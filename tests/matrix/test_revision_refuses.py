@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from vpatch.installation import how_to_add
 from vpatch.matrix import trees
 from vpatch.matrix.trees import Revision, shown
 
@@ -248,7 +249,7 @@ def test_without(repository: Path, tmp_path: Path, lacking: str) -> None:
 
     ran = subprocess.run(command, env={**os.environ, **way}, capture_output=True, text=True, check=False)
 
-    cause = "a git revision needs git and gitpython: pip install 'vpatch[git]'"
+    cause = f"a git revision needs git and gitpython: {how_to_add('git')}"
     assert ran.stderr.splitlines()[-1] == f"vpatch.errors.Failure: cannot read: {repository}: {cause}"
 
 
@@ -319,7 +320,7 @@ def test_what_is_told(
     page = tmp_path / "page.html"
     asked = ("matrix", "--git", given, "--rev", "main", "--overlay", "turboquant-hybrid", "--html", page)
 
-    text, object_ = vpatch(*asked), vpatch(*asked, "--json")
+    text, object_ = vpatch(*asked), vpatch(*asked, "--force", "--json")
 
     assert (text.code, object_.code) == (1, 1)
     assert json.loads(object_.out)["rows"][0]["problems"][0]["what"] == "cannot fetch"

@@ -156,15 +156,15 @@ def main() -> int:
     print("", *lines, sep="\n")  # noqa: T201
     if options.record:
         command = f"python -m tests.mutation --seed {options.seed} --count {options.count} --first FILE --deep FILE"
-        head = f"# What the tests notice\n\n{HEAD}\n\n    {command}\n\n"
+        head = f"# Test power\n\n{HEAD}\n\n    {command}\n\n"
         options.record.write_text(head + "\n".join(lines) + "\n")
     return 0
 
 
-HEAD = f"""Small mistakes, made in `builder/` one at a time. Each is run against the tests that cover its line,
-fastest first: those of the first tier, at most {MINUTES["first"]} minutes of them, and then those of the second,
-at most {MINUTES["deep"]} minutes. [tests/README.md](../tests/README.md) says how to record what covers a line.
-To count again:"""
+HEAD = f"""Do vpatch's tests notice a mistake in vpatch? A mutant is a small mistake in `builder/`, made alone. It runs
+against the tests that cover its line, fastest first: at most {MINUTES["first"]} minutes of the first tier, then at most
+{MINUTES["deep"]} minutes of the second. [tests/README.md](../tests/README.md#what-the-tests-notice) has the commands
+that record what covers a line. To count again:"""
 
 
 def _read(path: Path) -> Record:

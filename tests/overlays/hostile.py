@@ -37,12 +37,15 @@ from tests.overlays.overrides import Override
 from tests.overlays.renames import Span, Variable, renamed, variables
 from tests.session import spare_the_collector
 
-HEADER = """# What the overlays make of hostile refactorings
+HEADER = """# Mutants of vLLM
 
-A mutant is a file of vLLM that overlays change, with one variable renamed throughout or one definition overridden. The
-overlays are then applied to it. "Wrong" are those that were applied though a name in the new code means something else
-there, or though what they change never runs, and harmless overrides that were refused. Each would be listed below the
-table. To count again:
+Does vpatch notice a refactoring of vLLM that makes an overlay wrong? Each mutant is a file of vLLM that overlays
+change, with one variable renamed throughout or one definition overridden. vpatch applies the overlays to it, or
+refuses.
+
+The column "wrong" counts two kinds of mistakes: vpatch applied an overlay although a name in the new code means
+something else there, or although the changed code never runs; or it refused a harmless override. Each would be listed
+below the table. To count again:
 
     {command}"""
 

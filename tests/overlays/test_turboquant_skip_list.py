@@ -27,9 +27,9 @@ SPELLINGS = {
 CASES = (
     *WITHOUT_TURBOQUANT,
     BROKEN,
-    *(Case(release, State.PENDING, says="as in 0.20; 3 of 3") for release in ("0.20.0", "0.20.1", "0.20.2")),
+    *(Case(release, State.PENDING, says="0.20 layout; 3 changes") for release in ("0.20.0", "0.20.1", "0.20.2")),
     *(
-        Case(release, State.PENDING, says="as in 0.21; 3 of 3")
+        Case(release, State.PENDING, says="0.21 layout; 3 changes")
         for release in (
             *("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1"),
             *("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),

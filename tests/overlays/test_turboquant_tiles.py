@@ -34,7 +34,7 @@ CASES = (
     *WITHOUT_TURBOQUANT,
     BROKEN,
     *(
-        Case(release, State.PENDING, says=f"{count} of {count} changes to make")
+        Case(release, State.PENDING, says=f"{count} change{'s' * (count > 1)} to make")
         for release in pending("turboquant-tiles")
         for count in (1 if fact("turboquant-workspace", release) == "merged" else 5,)
     ),
@@ -55,7 +55,7 @@ CASES = (
     *drifted("0.26.0", MERGE, (LSE, "", "merge_attn_states does not take output_lse")),
     *drifted("0.33.0", KERNELS, (V_OUT, "    Values_ptr,\n", "_tq_full_dequant_kv does not take V_out_ptr")),
     # If upstream does the same one day, the overlay needs a review.
-    *drifted("0.33.0", ATTENTION, (SHAPE, SHAPE + MERGES, f"upstream seems to have it ({HAS})")),
+    *drifted("0.33.0", ATTENTION, (SHAPE, SHAPE + MERGES, f"it seems merged upstream ({HAS})")),
 )
 
 

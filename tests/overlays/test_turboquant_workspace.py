@@ -28,14 +28,17 @@ DEFINED = "'_reserve_workspace' is defined already"
 CASES = (
     *WITHOUT_TURBOQUANT,
     BROKEN,
-    *(Case(release, State.PENDING, says="as in 0.20; 6 of 6 changes") for release in ("0.20.0", "0.20.1", "0.20.2")),
+    *(
+        Case(release, State.PENDING, says="matches the 0.20 layout; 6 changes")
+        for release in ("0.20.0", "0.20.1", "0.20.2")
+    ),
     # Upstream has one of the 10 changes, the import.
     *(
-        Case(release, State.PENDING, says="as in 0.21; 9 of 10 changes")
+        Case(release, State.PENDING, says="matches the 0.21 layout; 9 of 10 changes")
         for release in ("0.21.0", "0.22.0", "0.22.1", "0.23.0")
     ),
     *(
-        Case(release, State.MERGED, says="upstream has it (vllm-project/vllm#44053): ")
+        Case(release, State.MERGED, says="merged upstream (vllm-project/vllm#44053): ")
         for release in (
             *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
             *("0.32.0", "0.33.0"),

@@ -202,12 +202,12 @@ def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -
         (("--model", NAME, "--max-model-len", "1" + "0" * 400), 2, "is not in the range"),
         (("--model", NAME, "--kv-cache-memory-bytes", "1" + "0" * 400), 2, "is not in the range"),
         (("--model", NAME, "--vllm", "latest"), 2, "'latest' is not a version of vLLM"),
-        (("--model", NAME, "--vllm", "0.99.0"), 1, "unknown release: vLLM 0.99.0"),
+        (("--model", NAME, "--vllm", "0.99.0"), 2, "unknown release: vLLM 0.99.0"),
         (("--model", NAME, "--kv-cache-dtype", "int3"), 1, "no such KV cache: int3 on vLLM 0.33.0"),
-        (("--model", NAME, "--gpu", "Voodoo 2"), 1, "no such GPU: Voodoo 2"),
-        (("--model", NAME, "--revision", "nope"), 1, "no such revision"),
-        (("--model", "nobody/nothing"), 1, "no such model: nobody/nothing"),
-        (("--preset", "qwen3.6-35b-5090-32"), 1, "no such preset: qwen3.6-35b-5090-32"),
+        (("--model", NAME, "--gpu", "Voodoo 2"), 2, "no such GPU: Voodoo 2"),
+        (("--model", NAME, "--revision", "nope"), 2, "no such revision"),
+        (("--model", "nobody/nothing"), 2, "no such model: nobody/nothing"),
+        (("--preset", "qwen3.6-35b-5090-32"), 2, "no such preset: qwen3.6-35b-5090-32"),
     ],
 )
 def test_wrong_options(vpatch: Program, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -288,5 +288,5 @@ def test_no_request_without_download(process: Process, tmp_path: Path) -> None:
     """For an unknown name, vpatch asks no hub, even if the environment names one."""
     ran = process("plan", "--model", "nobody/nothing", env={"HF_ENDPOINT": "http://127.0.0.1:9", "HOME": str(tmp_path)})
 
-    assert ran.code == 1
+    assert ran.code == 2
     assert "--download" in ran.err

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from vpatch.errors import Failure
+from vpatch.installation import how_to_add
 from vpatch.plan.deployment import presets
 from vpatch.plan.rendering import compose, docker
 
@@ -173,5 +174,5 @@ def test_the_health_check_recognizes_a_healthy_server(monkeypatch: pytest.Monkey
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
 
-    with pytest.raises(Failure, match=r"cannot write a compose file: .* pip install 'vpatch\[plan\]'"):
+    with pytest.raises(Failure, match=rf"cannot write a compose file: .* {re.escape(how_to_add('plan'))}"):
         compose(bare_model("a/b"), bare_deployment(), ())

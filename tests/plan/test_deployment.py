@@ -87,10 +87,10 @@ def test_options_override_the_preset() -> None:
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
-        ("qwen3.6-35b-5090-32", "do you mean qwen3.6-35b-5090-32k, qwen3.6-35b-5090-262k, "),
-        ("pro6000", "do you mean qwen3.5-35b-pro6000?"),
-        ("", "do you mean qwen3.6-35b-5090-32k, "),
-        ("llama", "`vpatch plan --list` prints those that there are"),
+        ("qwen3.6-35b-5090-32", "did you mean qwen3.6-35b-5090-32k?"),
+        ("pro6000", "did you mean qwen3.5-35b-pro6000?"),
+        ("", "known: qwen3.6-35b-5090-32k, "),
+        ("llama", "known: qwen3.6-35b-5090-32k, "),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, cause: str) -> None:

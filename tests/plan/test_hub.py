@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from vpatch.errors import Problem
+from vpatch.installation import how_to_add
 from vpatch.plan import GIB, Model, lookup
 from vpatch.plan.lookup import load
 
@@ -65,7 +66,7 @@ def test_a_revision_missing_from_the_cache_is_refused(revision: str, cache: Path
     stored(cache, COMMIT, "v1")
 
     line = str(problem_of(load, NAME, revision))
-    assert line.startswith("no such model: somebody/Some-Model: it is neither a path, nor recorded, nor in")
+    assert line.startswith("no such model: somebody/Some-Model: neither a path, nor recorded, nor in")
 
 
 @pytest.mark.parametrize("said", [b"\xff\xfe", b"../../../.."])
@@ -119,7 +120,7 @@ def refused(name: str = NAME, revision: str | None = None) -> tuple[Problem, ...
 def test_the_hub_is_asked_only_with_download(hub: Hub) -> None:
     publish(hub)
 
-    assert "nothing is downloaded unless --download is given" in str(problem_of(load, NAME))
+    assert "--download reads it from the hub" in str(problem_of(load, NAME))
     assert hub.asked == []
 
 
@@ -284,7 +285,7 @@ def test_without_huggingface_hub_it_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
     (problem,) = refused()
-    assert str(problem) == "cannot download: somebody/Some-Model: it needs huggingface_hub: pip install 'vpatch[plan]'"
+    assert str(problem) == f"cannot download: somebody/Some-Model: it needs huggingface_hub: {how_to_add('plan')}"
 
 
 def test_the_endpoint_of_the_user_is_used(hub: Hub, tmp_path: Path) -> None:

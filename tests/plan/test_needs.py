@@ -67,7 +67,7 @@ def test_each_need_has_a_reason() -> None:
 
     assert before[HYBRID].because == (
         "the model is hybrid, and its KV cache TurboQuant's; vLLM 0.20.2: hybrid models are refused, and the block size"
-        " is computed from unquantised pages"
+        " is computed from unquantized pages"
     )
     assert asked("main", TURBOQUANT, "0.21.0")[HYBRID].because == "merged in vLLM 0.21.0: #39931"
     assert after[HYBRID].because == "the KV cache is fp8_e4m3, not TurboQuant's"

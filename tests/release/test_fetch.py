@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from vpatch.installation import how_to_add
 from vpatch.net import ranges
 from vpatch.release.fetch import fetch
 
@@ -165,7 +166,7 @@ try:
 except Failure as failure:
     print(failure)
 """
-    assert printed(code) == f"cannot fetch: {missing}: not installed: pip install 'vpatch[fetch]'\n"
+    assert printed(code) == f"cannot fetch: {missing}: not installed: {how_to_add('fetch')}\n"
 
 
 def test_fetches_a_real_release(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.tree.steps import Step, at_each_step
 
 
 def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
-    applied = vpatch("apply", clone, *ONLY, "--json")
+    applied = vpatch("apply", "-q", clone, *ONLY, "--json")
 
     assert (applied.code, applied.err) == (0, "")
     assert applied.json["vllm"] == "0.20.2"
@@ -28,23 +28,23 @@ def test_apply_and_revert(vpatch: Program, clone: Path, patched: Trees) -> None:
         assert (clone / file).read_bytes() == (patched("0.20.2", HYBRID) / file).read_bytes()
     changed = f"?? {Path(COMPANION).parent}/\n" + "".join(f" M {file}\n" for file in UPSTREAMS)
     assert sorted(git(clone, "status", "--porcelain").splitlines()) == sorted(changed.splitlines())
-    assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
-    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
-    assert vpatch("verify", clone, *ONLY).code == 0
+    assert vpatch("status", "-q", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
+    assert vpatch("apply", "-q", clone, *ONLY, "--json").json["changed"] == []
+    assert vpatch("verify", "-q", clone, *ONLY).code == 0
 
-    reverted = vpatch("revert", clone, "--json")
+    reverted = vpatch("revert", "-q", clone, "--json")
 
     assert (reverted.code, reverted.json["changed"]) == (0, CHANGED)
     assert clean(clone)
-    assert vpatch("revert", clone, "--json").json["changed"] == []
+    assert vpatch("revert", "-q", clone, "--json").json["changed"] == []
 
 
 def test_a_worktree_and_one_overlay(vpatch: Program, clone: Path, tmp_path: Path) -> None:
     git(clone, "worktree", "add", "-q", str(tmp_path / "tree"))
 
-    assert vpatch("apply", tmp_path / "tree", *ONLY).code == 0
+    assert vpatch("apply", "-q", tmp_path / "tree", *ONLY).code == 0
     assert clean(clone)
-    assert vpatch("revert", tmp_path / "tree", *ONLY).code == 0
+    assert vpatch("revert", "-q", tmp_path / "tree", *ONLY).code == 0
     assert clean(tmp_path / "tree")
 
 
@@ -55,7 +55,7 @@ def test_a_dirty_file(vpatch: Program, clone: Path) -> None:
 
     cause = "it has uncommitted changes: commit or stash them, and run again"
     says = f"dirty file: {CONFIG}: {cause}\ndirty file: {INTERFACE}: {cause}\n"
-    assert vpatch("apply", clone, *ONLY) == Ran(1, "", says)
+    assert vpatch("apply", "-q", clone, *ONLY) == Ran(1, "", says)
     assert git(clone, "diff") == before
     assert not (clone / COMPANION).exists()
 
@@ -64,8 +64,8 @@ def test_a_dirty_file_that_is_not_touched(vpatch: Program, clone: Path) -> None:
     (clone / "vllm/__init__.py").write_text("dirty = 1\n")
     (clone / "vllm/new.py").write_text("unknown = 1\n")
 
-    assert vpatch("apply", clone, *ONLY).code == 0
-    assert vpatch("revert", clone).code == 0
+    assert vpatch("apply", "-q", clone, *ONLY).code == 0
+    assert vpatch("revert", "-q", clone).code == 0
     assert git(clone, "status", "--porcelain") == " M vllm/__init__.py\n?? vllm/new.py\n"
 
 
@@ -74,7 +74,7 @@ def test_an_unknown_file(vpatch: Program, clone: Path) -> None:
     git(clone, "commit", "-q", "-m", "forget it")
 
     says = f"unknown file: {CONFIG}: git does not have it: there would be nothing to revert to\n"
-    assert vpatch("apply", clone, *ONLY) == Ran(1, "", says)
+    assert vpatch("apply", "-q", clone, *ONLY) == Ran(1, "", says)
     assert git(clone, "status", "--porcelain") == "?? vllm/model_executor/\n"
 
 
@@ -89,10 +89,10 @@ def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
     before = {file: (clone / file).read_bytes() for file in IN_GIT}
     assert b"\r\n" in before[CONFIG]
 
-    assert vpatch("apply", clone, *ONLY).code == 0
+    assert vpatch("apply", "-q", clone, *ONLY).code == 0
     assert (clone / CONFIG).read_bytes().count(b"\n") == (clone / CONFIG).read_bytes().count(b"\r\n")
-    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
-    assert vpatch("revert", clone).code == 0
+    assert vpatch("apply", "-q", clone, *ONLY, "--json").json["changed"] == []
+    assert vpatch("revert", "-q", clone).code == 0
 
     assert {file: (clone / file).read_bytes() for file in IN_GIT} == before
     assert clean(clone)
@@ -100,38 +100,38 @@ def test_line_endings_of_the_checkout(vpatch: Program, clone: Path) -> None:
 
 @pytest.mark.parametrize("only", [(), ONLY])
 def test_edited_after_vpatch(vpatch: Program, clone: Path, only: tuple[str, ...]) -> None:
-    vpatch("apply", clone, *ONLY)
+    vpatch("apply", "-q", clone, *ONLY)
     (clone / INTERFACE).write_bytes((clone / INTERFACE).read_bytes() + b"# somebody\n")
     before = git(clone, "diff")
 
     says = f"edited after vpatch: {INTERFACE}: undo the edit, and run again; or `git checkout` the file\n"
-    assert vpatch("revert", clone, *only) == Ran(1, "", says)
+    assert vpatch("revert", "-q", clone, *only) == Ran(1, "", says)
     assert git(clone, "diff") == before
 
 
 def test_an_edit_survives_another_apply(vpatch: Program, clone: Path, pristine: Trees) -> None:
     """A user's edit stays a user's, even if vpatch wrote the file again."""
-    vpatch("apply", clone, *ONLY)
+    vpatch("apply", "-q", clone, *ONLY)
     (clone / CONFIG).write_bytes(b"somebody = 1\n" + (clone / CONFIG).read_bytes())
     (clone / INTERFACE).write_bytes((pristine("0.20.2") / INTERFACE).read_bytes())
-    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == [INTERFACE]
+    assert vpatch("apply", "-q", clone, *ONLY, "--json").json["changed"] == [INTERFACE]
 
-    ran = vpatch("revert", clone)
+    ran = vpatch("revert", "-q", clone)
 
     assert (ran.code, ran.err.partition(": ")[0]) == (1, "edited after vpatch")
     (clone / CONFIG).write_bytes((clone / CONFIG).read_bytes().removeprefix(b"somebody = 1\n"))
-    assert vpatch("revert", clone).code == 0
+    assert vpatch("revert", "-q", clone).code == 0
     assert clean(clone)
 
 
 def test_committed(vpatch: Program, clone: Path) -> None:
-    vpatch("apply", clone, *ONLY)
+    vpatch("apply", "-q", clone, *ONLY)
     git(clone, "add", "-A")
     git(clone, "commit", "-q", "-m", "patched")
 
-    assert vpatch("status", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
-    assert vpatch("apply", clone, *ONLY, "--json").json["changed"] == []
-    ran = vpatch("revert", clone)
+    assert vpatch("status", "-q", clone, *ONLY, "--json").json["overlays"][0]["state"] == "applied"
+    assert vpatch("apply", "-q", clone, *ONLY, "--json").json["changed"] == []
+    ran = vpatch("revert", "-q", clone)
 
     assert (ran.code, ran.out) == (1, "")
     assert [line.split(": ")[:2] for line in ran.err.splitlines()] == [["cannot revert", file] for file in CHANGED]
@@ -142,12 +142,12 @@ def test_committed(vpatch: Program, clone: Path) -> None:
 @pytest.mark.parametrize("ledger", ["{", "[1]", None])
 def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledger: str | None) -> None:
     """Without it, vpatch cannot tell a user's edit from its own work: it refuses, and the user can revert with git."""
-    vpatch("apply", clone, *ONLY)
+    vpatch("apply", "-q", clone, *ONLY)
     (clone / ".git/vpatch.json").unlink()
     if ledger is not None:
         (clone / ".git/vpatch.json").write_text(ledger)
 
-    ran = vpatch("revert", clone)
+    ran = vpatch("revert", "-q", clone)
 
     assert ran.code == 1
     assert ran.err.count("edited after vpatch: ") == len(CHANGED)
@@ -162,7 +162,7 @@ def test_killed_at_any_step(
 
     What a kill leaves is what is on the disk then.
     """
-    assert command == "apply" or vpatch("apply", clone, *ONLY).code == 0
+    assert command == "apply" or vpatch("apply", "-q", clone, *ONLY).code == 0
     committed = {file: git(clone, "show", f"HEAD:{file}").encode() for file in UPSTREAMS}
     made = itertools.count()
     left: list[Path] = []
@@ -172,7 +172,7 @@ def test_killed_at_any_step(
             left.append(shutil.copytree(clone, public / f"left/{step.number}", symlinks=True))
 
     with at_each_step(fault):
-        assert vpatch(command, clone, *(ONLY if command == "apply" else ())).code == 0
+        assert vpatch(command, "-q", clone, *(ONLY if command == "apply" else ())).code == 0
     assert len(left) * every > 15
 
     for number, tree in enumerate(left):
@@ -180,12 +180,12 @@ def test_killed_at_any_step(
             assert (tree / file).read_bytes() in (old, (patched("0.20.2", HYBRID) / file).read_bytes())
         if number % 3 == 1:
             again = shutil.copytree(tree, public / f"again/{number}", symlinks=True)
-            assert vpatch("apply", again, *ONLY).code == 0
-            assert vpatch("verify", again, *ONLY).code == 0
+            assert vpatch("apply", "-q", again, *ONLY).code == 0
+            assert vpatch("verify", "-q", again, *ONLY).code == 0
             assert not list((again / "vllm").rglob(".*"))
-            assert vpatch("revert", again).code == 0
+            assert vpatch("revert", "-q", again).code == 0
             assert clean(again)
-        assert vpatch("revert", tree).code == 0
+        assert vpatch("revert", "-q", tree).code == 0
         assert clean(tree)
 
 
@@ -201,7 +201,7 @@ def test_a_disk_that_refuses(vpatch: Program, clone: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Folders, "stage", full)
 
     says = "".join(f"cannot write: {file}: no space left on device\n" for file in (CONFIG, INTERFACE))
-    assert vpatch("apply", clone, *ONLY) == Ran(1, "", says)
+    assert vpatch("apply", "-q", clone, *ONLY) == Ran(1, "", says)
     assert clean(clone)
 
 
@@ -216,7 +216,7 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
 
     with monkeypatch.context() as fault:
         fault.setattr(Folders, "put", refused)
-        ran = vpatch("apply", clone, *ONLY)
+        ran = vpatch("apply", "-q", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     if name == "vpatch.json":
@@ -225,6 +225,6 @@ def test_a_rename_that_is_refused(vpatch: Program, clone: Path, monkeypatch: pyt
     else:
         cause = "input/output error; the next run completes what this one began"
         assert ran.err == f"cannot write: {INTERFACE}: {cause}\n"
-    assert vpatch("apply", clone, *ONLY).code == 0
-    assert vpatch("revert", clone).code == 0
+    assert vpatch("apply", "-q", clone, *ONLY).code == 0
+    assert vpatch("revert", "-q", clone).code == 0
     assert clean(clone)

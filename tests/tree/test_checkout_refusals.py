@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from vpatch.installation import how_to_add
 
 from tests.conftest import Process, Program, Ran
 from tests.hybrid import CHANGED, INTERFACE, ONLY
@@ -26,31 +27,31 @@ CACHE = "vllm/platforms/__pycache__"
     ],
 )
 def test_a_removal_that_is_refused(vpatch: Program, clone: Path, path: str, says: str) -> None:
-    assert vpatch("apply", clone, *ONLY).code == 0
+    assert vpatch("apply", "-q", clone, *ONLY).code == 0
     (clone / CACHE).mkdir()
     (clone / CACHE / "interface.cpython-311.pyc").touch()
     before = {file: (clone / file).read_bytes() for file in CHANGED}
 
     with flagged(clone / path, "i"):
-        ran = vpatch("revert", clone)
+        ran = vpatch("revert", "-q", clone)
         assert (ran.code, says in ran.err) == (1, True), ran.err
         assert {file: (clone / file).read_bytes() for file in CHANGED} == before
 
-    assert vpatch("revert", clone).code == 0
+    assert vpatch("revert", "-q", clone).code == 0
     assert clean(clone)
 
 
 def test_without_gitpython(vpatch: Program, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "git", None)
 
-    cause = "a source checkout needs git and gitpython: pip install 'vpatch[git]'"
+    cause = f"a source checkout needs git and gitpython: {how_to_add('git')}"
     for command in ("apply", "revert"):
-        assert vpatch(command, clone) == Ran(1, "", f"cannot read the checkout: {clone}: {cause}\n")
-    assert vpatch("status", clone, *ONLY).code == 0
+        assert vpatch(command, "-q", clone) == Ran(1, "", f"cannot read the checkout: {clone}: {cause}\n")
+    assert vpatch("status", "-q", clone, *ONLY).code == 0
 
 
 def test_without_git(process: Process, clone: Path, tmp_path: Path) -> None:
-    ran = process("apply", clone, *ONLY, env={"PATH": str(tmp_path)})
+    ran = process("apply", "-q", clone, *ONLY, env={"PATH": str(tmp_path)})
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"cannot read the checkout: {clone}: ")
@@ -65,7 +66,7 @@ def test_no_repository(vpatch: Program, clone: Path, *, init: bool) -> None:
     else:
         (clone / ".git").mkdir()
 
-    ran = vpatch("apply", clone, *ONLY)
+    ran = vpatch("apply", "-q", clone, *ONLY)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"git fails: {clone}: {'' if init else 'there is a .git, and yet no repository'}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from vpatch.errors import Failure, UnknownName
 from vpatch.tree import locate as module
-from vpatch.tree.locate import Tree, ask, is_checkout, locate
+from vpatch.tree.locate import Tree, ask, imported_by, is_checkout, locate
 
 from tests.conftest import environment
 from tests.failures import problem_of
@@ -18,8 +20,9 @@ PYTHON = f"python3.{sys.version_info.minor}"
 
 def make(root: Path, info: str | None = INFO, record: str = "") -> Path:
     """Make the smallest folder that counts as a vLLM."""
-    (root / "vllm").mkdir(parents=True)
-    (root / "vllm/__init__.py").touch()
+    (root / "vllm/engine").mkdir(parents=True)
+    for package in ("vllm", "vllm/engine"):
+        (root / package / "__init__.py").touch()
     if info:
         (root / info).mkdir()
         (root / info / "RECORD").write_text(record)
@@ -32,8 +35,8 @@ def venv(tmp_path: Path) -> Path:
     return tmp_path / "venv"
 
 
-def refusal(tree: Path | None, python: Path | None = None) -> str:
-    return str(problem_of(locate, tree, python))
+def refusal(tree: Path) -> str:
+    return str(problem_of(locate, tree))
 
 
 @pytest.mark.parametrize("name", ["site-packages", "dist-packages", "anything"])
@@ -61,7 +64,7 @@ def test_a_checkout(tmp_path: Path) -> None:
 def test_a_virtual_environment_and_its_interpreter(venv: Path, tmp_path: Path) -> None:
     site = Tree(venv / "lib" / PYTHON / "site-packages", INFO, "1.0")
 
-    assert locate(venv) == locate(venv / "bin/python") == locate(None, venv / "bin/python") == site
+    assert locate(venv) == locate(venv / "bin/python") == imported_by(venv / "bin/python") == site
 
 
 def test_debian_has_dist_packages(tmp_path: Path) -> None:
@@ -84,40 +87,29 @@ def test_two_in_one_environment(venv: Path) -> None:
     assert refusal(venv) == f"more than one vllm: {venv}: {', '.join(expected)}"
 
 
-def test_the_current_environment(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VIRTUAL_ENV", str(venv))
-    assert locate(None).root == venv / "lib" / PYTHON / "site-packages"
-
-    # It must never silently be another one than the shell shows.
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
-    assert refusal(None) == f"cannot ask the interpreter: {tmp_path}/gone/bin/python: no such file or directory"
-
-    monkeypatch.delenv("VIRTUAL_ENV")
-    monkeypatch.setenv("PYTHONPATH", str(make(tmp_path / "path")))
-    assert locate(None).root == tmp_path / "path"
-
-
 def test_what_lies_around_is_not_what_is_imported(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -c` searches the current folder, and a program does not."""
     monkeypatch.chdir(make(tmp_path / "around"))
     for name in ("json", "importlib"):
         Path(f"{name}.py").write_text("raise SystemExit('shadowed')")
 
-    assert locate(None, venv / "bin/python").root == venv / "lib" / PYTHON / "site-packages"
+    assert imported_by(venv / "bin/python").root == venv / "lib" / PYTHON / "site-packages"
 
 
 def test_an_interpreter_without_it(tmp_path: Path) -> None:
     environment(tmp_path / "bare")
     python = tmp_path / "bare/bin/python"
 
-    assert refusal(python) == refusal(None, python) == f"no vllm: {python}: this interpreter would import none"
+    told = f"no vllm: {python}: this interpreter has no vllm to import"
+    assert refusal(python) == refusal(tmp_path / "bare") == str(problem_of(imported_by, python)) == told
 
 
 @pytest.mark.parametrize(
     ("script", "cause"),
     [
-        ("echo first >&2; echo last >&2; exit 3", "last"),
-        ("exit 3", "it ends with exit code 3"),
+        ("echo 'pyenv: python: command not found' >&2; echo 'it is in 3.12' >&2; exit 127", "pyenv: python: command"),
+        ("echo 'Traceback (most recent call last):' >&2; echo '  x' >&2; echo 'E: why' >&2; exit 1", "E: why"),
+        ("exit 3", "it exits with code 3"),
         ("echo hello", "its answer is not that of a Python interpreter"),
         ("exit 0", "its answer is not that of a Python interpreter"),
         ("printf '\\377'", "its answer is not that of a Python interpreter"),
@@ -132,7 +124,49 @@ def test_not_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scr
     program.write_text(script if script == "\0" else f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
 
-    assert refusal(program) == f"cannot ask the interpreter: {program}: {cause}"
+    assert refusal(program).startswith(f"cannot ask the interpreter: {program}: {cause}")
+
+
+def test_an_editable_install_is_found_by_its_environment(venv: Path, tmp_path: Path) -> None:
+    """Its environment holds a finder, which setuptools runs at start, and not the package."""
+    checkout = make(tmp_path / "checkout", info=None)
+    packages = venv / "lib" / PYTHON / "site-packages"
+    shutil.rmtree(packages / "vllm")
+    shutil.rmtree(packages / INFO)
+    finder = "import sys; from importlib.machinery import PathFinder\n"
+    finder += "class Finder(PathFinder):\n    find_spec = staticmethod(lambda name, path=None, target=None: "
+    finder += f"PathFinder.find_spec(name, [{str(checkout)!r}]) if name == 'vllm' else None)\n"
+    (packages / "__editable___vllm_finder.py").write_text(f"{finder}sys.meta_path.append(Finder)\n")
+    (packages / "__editable__.vllm.pth").write_text("import __editable___vllm_finder\n")
+
+    assert locate(venv) == locate(venv / "bin/python") == Tree(checkout, None, None)
+
+
+def test_an_interpreter_on_path(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(venv / "bin"))
+
+    assert imported_by(Path("python")).root == venv / "lib" / PYTHON / "site-packages"
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "kind"),
+    [
+        ("README.md", "the file is not executable", Failure),
+        ("venv", "it is a folder: name the interpreter in it", UnknownName),
+        ("pythn3", "no such file", UnknownName),
+        ("bin/python3", "no such file", UnknownName),
+    ],
+)
+def test_no_interpreter(
+    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cause: str, kind: type[Failure]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("# vLLM\n")
+
+    with pytest.raises(Failure) as caught:
+        imported_by(Path(name))
+    assert (str(caught.value), caught.type) == (f"not an interpreter: {name}: {cause}", kind)
 
 
 def test_ask_passes_arguments() -> None:

@@ -32,7 +32,7 @@ def verified(folder: Path, *edits: Edit, stock: str = STOCK, others: Mapping[str
     for file, data in applied({file: text.encode() for file, text in files.items()}, overlay(*edits)).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(data)
-    return verify(Tree(folder.resolve(), None, None), [overlay(*edits)], named={OVERLAY}, python=Path(sys.executable))
+    return verify(Tree(folder.resolve(), None, None), [overlay(*edits)], named={"overlay"}, python=Path(sys.executable))
 
 
 @pytest.fixture

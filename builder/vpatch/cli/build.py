@@ -16,7 +16,6 @@ from vpatch.cli import verdicts
 from vpatch.cli.options import (
     examples,
     overlay_option,
-    quiet_option,
     reported,
     unwinding,
     verbose_option,
@@ -65,7 +64,6 @@ _MB = 1e6
 @click.option("--no-test", is_flag=True, help="Skip the tests.")
 @click.option("--gpus", is_flag=True, help="Also serve a small model on all GPUs, as a test.")
 @verbose_option("Show parts, all tests, and which servers get your login.")
-@quiet_option
 @reported
 def build_command(
     definitions: tuple[Path, ...],

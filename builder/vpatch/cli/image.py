@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,26 +11,25 @@ import click
 
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli.build import introduce, watching
-from vpatch.cli.options import examples, quiet_option, reported, unwinding, verbose_option
+from vpatch.cli.options import examples, reported, unwinding, verbose_option
 from vpatch.cli.output import Report
 from vpatch.cli.verdicts import Row
 from vpatch.cli.wording import command, counted, listed
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.image.checks import failed
-from vpatch.image.config import Base, NoGpusError, extra_required
+from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
 from vpatch.image.patch import Provenance, provenance_of
 from vpatch.image.registry.reference import parse
 
-_OCI = "org.opencontainers.image."
+_OCI = f"{OCI}."
 
 
 @click.command("test", epilog=examples("test me/vllm:v0.20.2", "test me/vllm:v0.20.2 --gpus"))
 @click.argument("image")
 @click.option("--gpus", is_flag=True, help="Also serve a small model on all GPUs.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every test.")
-@quiet_option
 @reported
 def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
     """Test a patched IMAGE again.
@@ -55,10 +55,10 @@ def test_command(image: str, *, gpus: bool, verbose: bool) -> Report:
 @click.command("inspect", epilog=examples("inspect me/vllm:v0.20.2", "inspect --json me/vllm:v0.20.2 | jq .image"))
 @click.argument("image")
 @click.option("--platform", metavar="OS/ARCH", help="The platform, as linux/amd64.")
+@click.option("--sbom", is_flag=True, help="Print a CycloneDX bill of materials of what vpatch added.")
 @verbose_option("Show reasons, files, labels, and which servers get your login.")
-@quiet_option
 @reported
-def inspect_command(image: str, *, platform: str | None, verbose: bool) -> Report:
+def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bool) -> Report:
     """Show what was done to a patched IMAGE.
 
     vpatch asks the engine if it has the image, else its registry. It pulls nothing.
@@ -71,7 +71,6 @@ def inspect_command(image: str, *, platform: str | None, verbose: bool) -> Repor
         return Report("inspect", problems=nowhere.problems, outcome=said_first)
     except Failure as failure:
         return Report("inspect", problems=failure.problems, outcome="Nothing to show.")
-    introduce(image, said.vllm, said.vpatch)
     labels = {key: value for key, value in found.labels.items() if key.startswith(_OCI)}
     extra: dict[str, Any] = {
         "image": {"ref": image, "digest": found.digest or found.id, "from": source},
@@ -81,6 +80,14 @@ def inspect_command(image: str, *, platform: str | None, verbose: bool) -> Repor
         "files": dict(said.files),
         "labels": labels,
     }
+    if sbom:
+        with extra_required():
+            from vpatch.image.sbom import sbom_of
+
+        document = sbom_of(found, said)
+        extra["sbom"] = json.loads(document)
+        return Report("inspect", said.root, said.vllm, extra=extra, lines=document.splitlines(), exact=True)
+    introduce(image, said.vllm, said.vpatch)
     details = [f"base: {value}" for value in extra["base"].values() if value]
     details += [f"image: {found.digest or found.id}", *(_everything(said, labels) if verbose else ())]
     rows = [*_rows(said, verbose=verbose)]
@@ -141,7 +148,6 @@ def _everything(said: Provenance, labels: Mapping[str, str]) -> Iterator[str]:
 @click.argument("image", metavar="REPOSITORY@DIGEST")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @verbose_option("Show which servers get your login.")
-@quiet_option
 @reported
 def tag_command(image: str, names: tuple[str, ...], **_options: bool) -> Report:
     """Tag an image that was pushed by digest.

@@ -54,7 +54,7 @@ def of_verify(found: api.Result, target: Target) -> str:
     applied = _ids(found, State.APPLIED)
     if not found.problems:
         return f"Verified: {_are(len(applied), 'overlay')} applied and complete."
-    if not applied and all(verdict.state is State.PENDING for verdict in found.overlays if verdict.id):
+    if not applied and not _misfits(found):
         return f"Not verified: no overlay is applied. Apply with {target.again('apply')}."
     return f"Not verified: {counted(len(found.problems), 'problem')}."
 

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TextIO
 
 import click
@@ -38,6 +38,8 @@ class Report:
     failed: bool = False  # whether the exit code is 1 without a problem
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
     notes: Sequence[str] = ()  # remarks that change no outcome
+    wrap: bool = True  # whether `lines` may be broken between words to fit a terminal
+    settled: bool = False  # whether there was nothing to do: people have seen the notes before
     exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
     verbose: bool = False  # whether the verdicts are shown with their parts
     details: Sequence[str] = ()  # lines below the verdicts
@@ -84,6 +86,7 @@ def show(report: Report, *, as_object: bool) -> int:
         lost = Problem("cannot write", "standard output", cause(error))
     if lost:
         tell(str(lost), fg="red")
+        report = replace(report, outcome="")
     remark(report, as_object=as_object)
     return 1 if lost else report.exit_code
 
@@ -93,7 +96,7 @@ def remark(report: Report, *, as_object: bool) -> None:
     for problem in () if report.told else report.problems:
         tell(str(problem), fg="red")
     if not as_object:
-        for note in report.all_notes:
+        for note in () if report.settled and not report.verbose else report.all_notes:
             tell(f"note: {note}")
         frame(report.outcome, fg=_color(report))
 
@@ -111,7 +114,7 @@ def _show_results(report: Report, *, as_object: bool) -> None:
     elif report.exact:
         _print(*report.lines, exact=not on_terminal(sys.stdout))
     else:
-        _print(*(piece for line in report.lines for piece in _fitted(line, width)))
+        _print(*(piece for line in report.lines for piece in _fitted(line, width if report.wrap else None)))
     _print(*(piece for line in report.details for piece in _fitted(line, width)))
 
 
@@ -156,8 +159,8 @@ def _echo(lines: Iterable[str]) -> None:
 
 def for_people() -> bool:
     """Whether the command prints more than its results: the user asked neither for JSON nor for silence."""
-    context = click.get_current_context()
-    return not (context.params.get("as_object") or context.meta.get(QUIET))
+    context = click.get_current_context(silent=True)
+    return context is not None and not (context.params.get("as_object") or context.meta.get(QUIET))
 
 
 def frame(line: str, *, fg: str | None = None) -> None:
@@ -237,11 +240,12 @@ def _color(report: Report) -> str | None:
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     headings, *body = rows
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    columns = (Column(heading, no_wrap=not index, overflow="fold") for index, heading in enumerate(headings))
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in body:
         table.add_row(*(Text(printable(cell), style=verdicts.COLORS.get(cell, "")) for cell in row))
     Console(color_system="auto" if _colored(sys.stdout) else None).print(table)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 import click
 
-from vpatch.cli.options import complete_overlay, reported
-from vpatch.cli.output import Report
+from vpatch.cli.options import complete_overlay, examples, reported
+from vpatch.cli.output import Report, on_terminal
+from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import Catalogued, Part, Shape
 from vpatch.errors import Failure, Problem, naming
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -30,24 +32,28 @@ def _summary(item: Catalogued) -> dict[str, object]:
         "id": item.id,
         "summary": overlay.summary,
         "opt_in": overlay.opt_in,
+        "symptoms": list(overlay.symptoms),
         "upstream": list(overlay.upstream),
         "origin": item.origin,
     }
 
 
-@click.command("list")
+@click.command("list", epilog=examples("list", "list --json"))
 @reported
 def list_command() -> Report:
     """List the installed overlays."""
     installed = discover()
-    return Report("list", extra={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)])
+    opt_in = sum(item.overlay.opt_in for item in installed)
+    said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
+    extra = {"overlays": [*map(_summary, installed)]}
+    return Report("list", extra=extra, lines=[*map(_title, installed)], outcome=said)
 
 
-@click.command("show")
+@click.command("show", epilog=examples("show turboquant-hybrid"))
 @click.argument("overlay", shell_complete=complete_overlay)
 @reported
 def show_command(overlay: str) -> Report:
-    """Tell one overlay in full: why, upstream links, what it does on which release, its parts."""
+    """Explain one overlay: why, upstream links, releases, parts."""
     (item,) = select(discover(), (overlay,))
     parts = [
         {"name": part.name, "shapes": [{"name": s.name, "files": sorted(s.files)} for s in part.shapes]}
@@ -56,52 +62,74 @@ def show_command(overlay: str) -> Report:
     links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
     lines = [
         _title(item),
-        f"from {item.origin}",
-        "",
-        *item.why.split("\n"),
-        "",
-        *links,
-        "",
-        *(f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items()),
-        *(
-            f"part {part.name}, from {shape.name}: {file}"
-            for part in item.overlay.parts
-            for shape in part.shapes
-            for file in sorted(shape.files)
-        ),
+        f"From {item.origin}.",
+        *_section("You see", item.overlay.symptoms),
+        *_section("Why", item.why.split("\n") if _piped() else _paragraphs(item.why)),
+        *_section("Releases", (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())),
+        *_section("Upstream", links),
+        *_section("Changes", (_changed(part, shape) for part in item.overlay.parts for shape in part.shapes)),
     ]
     detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
-    return Report("show", extra={"overlays": [detail]}, lines=lines)
+    apply = command("apply", *(["--with", item.id] if item.overlay.opt_in else ["--overlay", item.id]))
+    return Report("show", extra={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
 
 
-@click.command("new")
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    """Return an empty line, the title and the indented lines; nothing if there are no lines."""
+    body = [f"  {line}" if line else "" for line in lines]
+    return ["", title, *body] if body else []
+
+
+def _piped() -> bool:
+    return not on_terminal(sys.stdout)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return a text with one line a paragraph, so that it fits any width."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return "\n\n".join(paragraphs).split("\n")
+
+
+def _changed(part: Part, shape: Shape) -> str:
+    return f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
+
+
+@click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))
 @click.argument("name")
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--vllm", "release", metavar="V", default="0.24.0", help="The release to test on. Default: 0.24.0.")
 @reported
 def new_command(name: str, folder: Path, release: str) -> Report:
-    """Write a new overlay NAME: its module, a companion and a test, which pass as they are. Then make them yours.
+    """Write a new overlay: its module, a companion and a test.
 
-    DIR (default: the current folder) is a project that ships overlays, with a pyproject.toml that has an entry point
-    `vpatch.overlays`. If it is not, a project is begun in DIR/NAME.
+    The test passes at once; then make the overlay yours. DIR (default: the current folder) is a project that ships
+    overlays: its pyproject.toml has an entry point `vpatch.overlays`. If it is not, vpatch makes a project in DIR/NAME.
     """
     if not _ID.fullmatch(name):
-        raise click.BadParameter("words in lower case, joined by hyphens, as my-overlay", param_hint="NAME")
+        raise click.BadParameter(
+            f"{name!r}: use words in lower case, joined by hyphens, as in my-overlay", param_hint="NAME"
+        )
     package = _package(folder)
     top = folder / name if package is None else folder
     values = {"id": name, "module": name.replace("-", "_"), "release": release, "distribution": f"vpatch-{name}"}
     values["package"] = package.name if package else f"vpatch_{values['module']}"
     written = dict(_contents(top, package or top / values["package"], values, begun=package is None))
     if there := [path for path in written if path.exists()]:
-        raise Failure(*(Problem("exists already", str(path), "it is not overwritten") for path in there))
+        raise Failure(
+            *(
+                Problem("exists already", str(path), "vpatch does not overwrite it; choose another NAME")
+                for path in there
+            )
+        )
     for path, text in written.items():
         with naming("cannot write", str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
     install = [f"pip install -e '{top}[test]'"] if package is None else []
     test = next(path for path in written if path.name.startswith("test_"))
-    lines = [*map(str, written), "", "Next:", *install, f"python -m pytest {test}", f"vpatch show {name}"]
-    return Report("new", extra={"files": list(map(str, written))}, lines=lines)
+    steps = [*install, f"python -m pytest {test}", f"vpatch show {name}"]
+    said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
+    return Report("new", extra={"files": list(map(str, written))}, lines=list(map(str, written)), outcome=said)
 
 
 def _package(folder: Path) -> Path | None:

@@ -163,7 +163,8 @@ def _report(planned: Plan) -> Report:
         shown = page(planned, written, shutil.get_terminal_size().columns)
     else:
         shown = lines(planned, written)
-    return Report("plan", problems=planned.problems, extra=as_object(planned, written), lines=list(shown))
+    extra = as_object(planned, written)
+    return Report("plan", problems=planned.problems, extra=extra, lines=list(shown), wrap=False)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:
@@ -179,7 +180,7 @@ def _deployment(model: Model, chosen: Gpu, vllm: Version = NEWEST, **given: Any)
 
 def _listed() -> Report:
     listed = presets()
-    rows = [("preset", "what", "source"), *((one.name, one.summary, one.source) for one in listed)]
+    rows = [("preset", "what"), *((one.name, one.summary) for one in listed)]
     objects = [
         {"name": p.name, "summary": p.summary, "source": p.source, "model": p.model, "vllm": str(p.vllm)}
         for p in listed

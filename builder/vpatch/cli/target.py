@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import overlay_option, quiet_option, with_option
+from vpatch.cli.options import overlay_option, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.tree.environment import Located, current
-from vpatch.tree.locate import Tree, imported_by, locate
+from vpatch.tree.locate import Tree, imported_by, is_checkout, locate
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Target:
         return self.command(name, *options("--overlay", only), *options("--with", also), *arguments)
 
     def _introduced(self, found: Located) -> str:
-        version = f"vLLM {found.tree.version}" if found.tree.version else "vLLM of unknown version"
-        line = f"{version} in {_short(found.tree.root)}"
+        kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
+        line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
         if not found.others:
             return line
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
@@ -108,7 +108,6 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
             overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
-            quiet_option,
         ]
         for add in reversed(added):
             run = add(run)

@@ -53,9 +53,9 @@ def diff_command(target: Target) -> Report:
 @click.option("-n", "--dry-run", is_flag=True, help="Write nothing; show what would change.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if something is pending.")
 def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
-    """Apply overlays to TREE: all that are selected, or none if one does not fit.
+    """Apply the selected overlays to TREE.
 
-    A second run changes nothing. `vpatch revert` undoes it.
+    If one of them does not fit, vpatch writes nothing. A second run changes nothing. `vpatch revert` undoes it.
     """
     if check and dry_run:
         raise click.UsageError("--check and --dry-run both write nothing: leave one out")
@@ -74,7 +74,10 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
 @reported
 @on_tree(also=False)
 def revert_command(target: Target) -> Report:
-    """Restore the pristine bytes; with --overlay, remove only these overlays and leave the others applied."""
+    """Restore the pristine bytes of TREE.
+
+    With --overlay, vpatch removes only these overlays and leaves the others applied.
+    """
     tree = target.find()
     done = api.revert(tree, target.selection.only)
     return _report("revert", target, done, outcome.of_revert(done))
@@ -123,4 +126,13 @@ def _report(command: str, target: Target, found: api.Result, said: str, *, faile
         changed, extra = found.changed, {"added": list(found.added), "removed": list(found.removed)}
     about = (command, str(found.tree), found.vllm, found.overlays, changed, found.problems, extra)
     details = outcome.files(found) if target.verbose else []
-    return Report(*about, failed=failed, notes=found.notes, verbose=target.verbose, details=details, outcome=said)
+    settled = isinstance(found, api.Changed) and not found.changed
+    return Report(
+        *about,
+        failed=failed,
+        notes=found.notes,
+        verbose=target.verbose,
+        details=details,
+        settled=settled,
+        outcome=said,
+    )

@@ -22,9 +22,7 @@ COLORS: Mapping[str, str] = {
     "not run": "yellow",
 }
 
-_NARROWEST = 24  # columns for the reasons; a narrower terminal breaks the lines itself
-_BELOW = " " * 6  # indents reasons that stand below the state, where a word of them is too long for the column
-
+_BELOW = " " * 6  # before a reason that does not fit beside its state
 
 Row = tuple[str, str, str]
 """What the row is about, its state, and a remark."""
@@ -41,8 +39,8 @@ class Line:
         """Return the line with the state in color."""
         if self.state not in COLORS:
             return escaped(self.text)
-        before, state, after = self.text.partition(f"  {self.state}")
-        return f"{escaped(before)}{click.style(state, fg=COLORS[self.state])}{escaped(after)}"
+        before, _, after = self.text.partition(f"  {self.state}")
+        return f"{escaped(before)}  {click.style(self.state, fg=COLORS[self.state])}{escaped(after)}"
 
 
 def rows(verdicts: Sequence[Verdict], *, parts: bool) -> Iterator[Row]:
@@ -58,15 +56,13 @@ def table(rows: Sequence[Row], width: int | None) -> Iterator[Line]:
     names = max((len(name) for name, _, _ in rows), default=0)
     states = max((len(state) for _, state, _ in rows), default=0)
     for name, state, words in rows:
-        start = f"{name:<{names}}  {state:<{states}}  "
-        room = None if width is None else max(width - len(start), _NARROWEST)
-        if width is not None and words and max(map(len, words.split())) > width - len(start):
+        start = f"{name:<{names}}  {state:<{states}}"
+        line = f"{start}  {words}".rstrip()
+        if width is None or len(line) <= width:
+            yield Line(line, state)
+        else:
             yield Line(start.rstrip(), state)
             yield from map(Line, wrapped(words, width, _BELOW, _BELOW))
-            continue
-        first, *others = wrapped(words, room) or [""]
-        yield Line(f"{start}{first}".rstrip(), state)
-        yield from (Line(f"{'':<{len(start)}}{other}") for other in others)
 
 
 def remark(verdict: Verdict) -> str:
@@ -88,12 +84,10 @@ def remark(verdict: Verdict) -> str:
 def _and_others(verdict: Verdict, mine: Sequence[PartVerdict]) -> str:
     """Return how many parts have the overlay's state, and what the others have instead."""
     others = []
-    for state, words in ((State.APPLIED, "applied already"), (State.MERGED, "merged upstream")):
+    for state in (State.APPLIED, State.MERGED):
         parts = [part for part in verdict.parts if part.state is state is not verdict.state]
         if parts:
-            verb = "is" if len(parts) == 1 else "are"
-            links = f" ({_links(parts)})" if _links(parts) else ""
-            others.append(f"{len(parts)} more {verb} {words}{links if state is State.MERGED else ''}")
+            others.append(f"{state}: {_links(parts) or len(parts)}")
     return "; ".join([counted(len(mine), "part"), *others]) if others else ""
 
 

@@ -207,7 +207,8 @@ class Overlay:
     `upstream` are the pull requests and issues behind it (`owner/repository#number`). `releases` informs users: it maps
     version specifiers (`>=0.20,<0.21`) to the overlay's state there, a colon, and the reason. An `opt_in` overlay is
     applied only when named. `probes` succeed if the overlay is applied or merged, and fail if it is pending. `needed`
-    decides whether a use needs the overlay on a vLLM that lacks it.
+    decides whether a use needs the overlay on a vLLM that lacks it. `symptoms` are what a user sees without the
+    overlay: sentences, and error messages (`ValueError: ...`), in which `...` stands for text that varies.
     """
 
     summary: str
@@ -217,6 +218,7 @@ class Overlay:
     opt_in: bool = False
     probes: tuple[Probe, ...] = ()
     needed: Callable[[Use], Need] | None = None
+    symptoms: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 
 LABEL = "io.vpatch.overlays"  # holds the provenance
-_OCI = "org.opencontainers.image"
+OCI = "org.opencontainers.image"  # begins the labels that every registry knows
 
 Schema = Mapping[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -103,12 +103,12 @@ def build_labels(base: Base, name: str, provenance: str) -> dict[str, str]:
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     urls: dict[str, str] = dict(url.split(", ") for url in metadata("vpatch").get_all("Project-URL", ()))
     labels = {
-        f"{_OCI}.base.name": name,
-        f"{_OCI}.base.digest": base.digest,
-        f"{_OCI}.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None)),
-        f"{_OCI}.revision": _revision(),
-        f"{_OCI}.source": urls["Issues"].removesuffix("/issues"),
-        f"{_OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",
+        f"{OCI}.base.name": name,
+        f"{OCI}.base.digest": base.digest,
+        f"{OCI}.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch) if epoch else None)),
+        f"{OCI}.revision": _revision(),
+        f"{OCI}.source": urls["Source"],
+        f"{OCI}.version": f"{json.loads(provenance)['vllm']}-vpatch{version('vpatch')}",
         LABEL: provenance,
     }
     return {key: value for key, value in labels.items() if value}
@@ -119,7 +119,7 @@ def extend_config(base: Base, diff_id: str, labels: Mapping[str, str]) -> dict[s
     config = copy.deepcopy(dict(base.config))
     config["config"] = {**(config.get("config") or {}), "Labels": {**base.labels, **labels}}
     config["rootfs"]["diff_ids"].append(diff_id)
-    config["created"] = labels[f"{_OCI}.created"]
+    config["created"] = labels[f"{OCI}.created"]
     if config.get("history"):
         step = {"created": config["created"], "created_by": "vpatch build", "comment": f"vpatch {version('vpatch')}"}
         config["history"].append(step)

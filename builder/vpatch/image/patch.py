@@ -24,9 +24,10 @@ from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_rec
 from vpatch.tree import record
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
-_PROVENANCE = "vpatch-image.json"
-_OVERLAYS = {"type": "array", "items": object_with(id=TEXT, state=TEXT, because=TEXT)}
-_FILE = object_with(before=TEXT_OR_NULL, after={"type": "array", "items": TEXT})
+PROVENANCE = "vpatch-image.json"
+_TEXTS = {"type": "array", "items": TEXT}
+_OVERLAYS = {"type": "array", "items": object_with(id=TEXT, state=TEXT, because=TEXT, files=_TEXTS)}
+_FILE = object_with(before=TEXT_OR_NULL, after=_TEXTS)
 _FILES = {"type": "object", "additionalProperties": _FILE}
 _SCHEMA = object_with(vpatch=TEXT, vllm=TEXT, root=TEXT, python=TEXT_OR_NULL, overlays=_OVERLAYS, files=_FILES)
 
@@ -90,7 +91,7 @@ def patch(
     if (rows := read_record(files, vllm)) is None:
         raise Failure(Problem("no RECORD", f"/{vllm.root}/{vllm.record}", "it could not be kept true"))
     provenance = _provenance(files, vllm, changeset, python)
-    new = {**changeset.files, f"{vllm.dist_info}/{_PROVENANCE}": provenance.encode()}
+    new = {**changeset.files, f"{vllm.dist_info}/{PROVENANCE}": provenance.encode()}
     revised = record.revise(rows, {path: record.entry(path, content) for path, content in sorted(new.items())})
     contents = {f"{vllm.root}/{path}": content for path, content in new.items()}
     contents[f"{vllm.root}/{vllm.record}"] = revised.serialize()
@@ -148,7 +149,7 @@ def _read_provenance(text: str | bytes, where: str) -> dict[str, Any]:
 
 def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | None) -> str:
     # Includes the provenance of an earlier layer by vpatch.
-    path = f"{vllm.root}/{vllm.dist_info}/{_PROVENANCE}"
+    path = f"{vllm.root}/{vllm.dist_info}/{PROVENANCE}"
     content = files.read(path)
     earlier: dict[str, Any] = {} if content is None else _read_provenance(content, f"/{path}")
     known: dict[str, Any] = dict(earlier.get("files", {}))

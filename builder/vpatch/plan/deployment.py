@@ -82,7 +82,9 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
         return replace(found or Gpu(name, 0), memory=memory, source="--gpu-memory-gib")
     if found:
         return found
-    cause = f"{closest(name, (one.name for one in GPUS), key=_key)}; for any other, give --gpu-memory-gib"
+    names = [one.name for one in GPUS]
+    every, near = f"known: {', '.join(names)}", closest(name, names, key=_key)
+    cause = f"{every if near == every else f'{near} {every}'}; for any other, give --gpu-memory-gib"
     raise UnknownName(Problem("no such GPU", name, cause))
 
 

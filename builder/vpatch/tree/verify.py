@@ -95,7 +95,7 @@ def verify(
         for p in _unapplied(tree, one, files, asked=one.id in named)
     ]
     changed = sorted(set().union(*touched))
-    if not changed and not problems and not named:
+    if not changed and not problems and overlays and not named:
         problems.append(Problem("nothing to verify", str(tree.root), "no overlay is applied"))
     problems += [problem for file in changed for problem in compiles(file, seen.read(file) or b"")]
     problems += _recorded(seen) if changed and not is_checkout(tree) else ()

@@ -135,5 +135,6 @@ def test_without_the_extra_the_error_shows_how_to_install_it() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    why = f"not installed: {how_to_add('image')}"
-    assert ran.stderr.endswith(f"vpatch.errors.Failure: cannot look: elftools.common: {why}\n")
+    assert ran.stderr.endswith(
+        f"vpatch.errors.Failure: cannot look: elftools.common: not installed: {how_to_add('image')}\n"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,8 @@ def test_from_a_definition_to_a_tag(checkout: Path, registry: str, remote: Base,
 
     run(checkout, "test", "test", IMAGE=image)
     told = run(checkout, "test", "summary", IMAGE=image)["summary"]
+    run(checkout, "test", "sbom", IMAGE=image)
+    assert json.loads((checkout / "sbom.cdx.json").read_text())["metadata"]["component"]["version"] == built["digest"]
     engine.api.remove_image(image)
     assert f"| image | `{image}` |" in told
     assert f"| base | `{remote.name}`<br>`{remote.built.digest}`" in told

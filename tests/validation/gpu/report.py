@@ -17,35 +17,37 @@ RESULTS = ROOT / "docs/gpu"
 ABOUT = """\
 ## On a GPU
 
-Stock vLLM, the same with the default overlays ("patched"), and with `turboquant-tiles` as well ("tiles"), in small
-models: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). KV cache `turboquant_4bit_nc`, unless a claim
-is about bf16. Log-probabilities in nats, of the tokens of random prompts. One GPU, one process, CUDA graphs but no
-torch.compile; log-probabilities without graphs, so that stock 0.21 runs as well. `plan` and `plan-27b` start
-Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile: what vLLM found of
-memory, beside what `vpatch plan` says of the same.
+Each scenario runs three vLLMs: stock, with the default overlays ("patched"), and with `turboquant-tiles` as well
+("tiles").
 
-Both model runners are in it: on 0.26.0 the dense model runs on V2, everything else on V1.
+- The models are small: dense (Qwen3, head size 128) and hybrid (Qwen3.5, head size 256). `plan` and `plan-27b` start
+  Qwen3.6-35B-A3B and 27B at full size, with dummy weights, the vision tower and torch.compile, and compare the memory
+  that vLLM counted with that of `vpatch plan`.
+- The KV cache is `turboquant_4bit_nc`, unless a claim names bf16.
+- Log-probabilities are in nats, of the tokens of random prompts. They are computed without CUDA graphs, so that stock
+  0.21 runs, too. Everything else runs with CUDA graphs, but without torch.compile.
+- One process uses one GPU. On 0.26.0, the dense model runs on the V2 model runner, everything else on V1.
 
-On 0.20.2 a hybrid model's log-probabilities differ from process to process, also in the first chunk, which no overlay's
-code computes: by 0.04 on average in one run, by nothing in another. There nothing is said of their being exactly equal.
+On 0.20.2, a hybrid model's log-probabilities differ from process to process, even in the first chunk, which no
+overlay's code computes: by 0.04 on average in one run, by nothing in another. No claim says that they are equal there.
 
-`python -m tests.validation.gpu` runs it where there is a GPU; `python -m tests.validation.gpu.report` writes this
-part, from `docs/gpu/*.json`. The limits that the claims name, and what they come from, are in
-`tests/validation/gpu/checks.py`.
+`python -m tests.validation.gpu` runs the scenarios on a machine with a GPU, and `python -m tests.validation.gpu.report`
+writes this part from `docs/gpu/*.json`. `tests/validation/gpu/checks.py` has the limits of the claims, and where they
+come from.
 """
 
 NOT_RUN = """\
 ### What was not run, and what covers it
 
-| not run | covered by |
+| not run | what covers it |
 |---|---|
 | several GPUs (TP > 1) | CPU: heads are loaded one rank after the other, with uneven and empty parts (`tests/overlays/test_ct_fp8_lm_head_cpu.py`); a hybrid's pages are those of one rank (`test_turboquant_hybrid_cpu.py`) |
-| answers of mixtures of experts | `plan` starts the 35B-A3B; CPU: its head's configuration. That experts' kernels share the workspace: not covered |
+| answers of mixture-of-experts models | `plan` starts the 35B-A3B; CPU: its head's configuration. That experts' kernels share the workspace: not covered |
 | MTP and other speculative decoding | CPU: the heads of MTP models, block sizes with MTP, and where TurboQuant with it is refused. Decoding with it: not covered |
 | other KV cache types (`turboquant_k8v4`, `turboquant_k3v4_nc`, `turboquant_3bit_nc`) | CPU: sizes and layouts of all; attention of `k3v4_nc` and `3bit_nc` in Triton's interpreter. The kernels of `k8v4`: upstream's tests in the scenario `upstream` |
 | NVFP4 weights | not covered; no overlay touches their code |
-| GPUs but Hopper (SM120 in particular) | not covered; FP8 block heads run there in another kernel |
-| releases after 0.26, which want another torch | CPU: every release's state, and the code of some (`tests/validation/README.md`) |
+| GPUs other than Hopper (SM120 in particular) | not covered; FP8 block heads run there in another kernel |
+| releases after 0.26, which need another torch | CPU: every release's state, and the code of some (`tests/validation/README.md`) |
 | releases before 0.20 | they have no TurboQuant; heads on the CPU |
 | real checkpoints, tokenizers, the server | not covered |
 """  # noqa: E501

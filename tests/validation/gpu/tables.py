@@ -11,7 +11,7 @@ from tests.validation.gpu.evidence import Verdict, middle
 def claims(verdicts: Iterable[Verdict]) -> list[str]:
     """Render the table of claims."""
     rows = ((v.claim.id, v.claim.says, v.release, v.state, v.figures) for v in verdicts)
-    return _table(("claim", "says", "vLLM", "", "measured"), rows)
+    return _table(("claim", "says", "vLLM", "result", "measured"), rows)
 
 
 def probes(run: Mapping[str, Any]) -> list[str]:

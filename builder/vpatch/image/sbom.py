@@ -1,0 +1,134 @@
+"""The CycloneDX bill of materials of a patched image: what vpatch added, and to which base.
+
+It depends on the image's digest and labels alone, so one image has one document, whenever and wherever it is written.
+The base is one component; its content belongs in a bill of materials of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from vpatch.errors import Failure, Problem
+from vpatch.image.config import OCI, Base
+from vpatch.image.patch import PROVENANCE, Provenance
+from vpatch.image.registry.reference import Reference, parse
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def sbom_of(image: Base, provenance: Provenance) -> str:
+    """Return the document as JSON.
+
+    Raises:
+        Failure: a label that the document needs is missing or malformed.
+    """
+    # An ID is not a name: only the engine that has the image knows it.
+    name = image.ref if image.ref.startswith("sha256:") else _name(parse(image.ref))
+    whole = _container("image", name, image.digest or image.id, published=bool(image.digest))
+    below = _base(image)
+    vllm = Component(
+        name="vllm", version=provenance.vllm, bom_ref="vllm", purl=PackageURL("pypi", None, "vllm", provenance.vllm)
+    )
+    patcher = _vpatch(provenance, "vpatch")
+    files = {path: _file(f"{provenance.root}/{path}", sums) for path, sums in _sums(image, provenance).items()}
+    bom = Bom(
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"{whole.name}@{whole.version}"),
+        metadata=BomMetaData(
+            component=whole,
+            timestamp=_created(image),
+            tools=ToolRepository(components=[_vpatch(provenance, "tool")]),
+        ),
+        components=[below, vllm, patcher, *files.values()],
+    )
+    bom.register_dependency(whole, [below, vllm, *files.values()])
+    for one in {one["id"]: one for one in provenance.overlays}.values():
+        overlay = _overlay(one)
+        bom.components.add(overlay)
+        if one["state"] == "applied":
+            bom.register_dependency(vllm, [overlay])
+            bom.register_dependency(overlay, [files[path] for path in one["files"] if path in files])
+    return JsonV1Dot6(bom).output_as_string(indent=2)
+
+
+def _name(ref: Reference) -> str:
+    return f"{ref.host}/{ref.repository}"
+
+
+def _container(ref: str, name: str, version: str | None, *, published: bool) -> Component:
+    """Return an image; only one that a registry has gets a package URL."""
+    where = {"repository_url": name}
+    purl = PackageURL("oci", None, name.rpartition("/")[2], version, where) if published else None
+    return Component(type=ComponentType.CONTAINER, name=name, version=version, bom_ref=ref, purl=purl)
+
+
+def _base(image: Base) -> Component:
+    named = parse(_label(image, "base.name"))
+    digest = image.labels.get(f"{OCI}.base.digest")
+    component = _container("base", _name(named), digest, published=bool(digest))
+    if named.tag:
+        component.properties.add(Property(name="vpatch:tag", value=named.tag))
+    return component
+
+
+def _vpatch(provenance: Provenance, ref: str) -> Component:
+    """Return vpatch, which made the image and is not in it."""
+    return Component(
+        type=ComponentType.APPLICATION,
+        name="vpatch",
+        version=provenance.vpatch,
+        bom_ref=ref,
+        purl=PackageURL("pypi", None, "vpatch", provenance.vpatch),
+        scope=ComponentScope.EXCLUDED,
+    )
+
+
+def _overlay(one: Any) -> Component:
+    about = {"vpatch:state": one["state"], "vpatch:because": one["because"]}
+    return Component(
+        name=one["id"],
+        bom_ref=f"overlay:{one['id']}",
+        scope=ComponentScope.REQUIRED if one["state"] == "applied" else ComponentScope.EXCLUDED,
+        properties=[Property(name=name, value=value) for name, value in about.items()],
+    )
+
+
+def _file(path: str, sums: Iterable[str]) -> Component:
+    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one) for one in sums]
+    return Component(type=ComponentType.FILE, name=path, bom_ref=f"file:{path}", hashes=hashes)
+
+
+def _sums(image: Base, provenance: Provenance) -> dict[str, list[str]]:
+    """Map each changed or added file to its SHA-256. RECORD is left out: no label has its hash."""
+    found = {path: list(about["after"]) for path, about in provenance.files.items()}
+    for path, sums in found.items():
+        if not sums or not all(map(_SHA256.fullmatch, sums)):
+            raise Failure(Problem("cannot read provenance", image.ref, f"files.{path}.after is no SHA-256"))
+    own = f"{provenance.dist_info}/{PROVENANCE}"
+    return {**found, own: [hashlib.sha256(provenance.text.encode()).hexdigest()]}
+
+
+def _created(image: Base) -> datetime:
+    text = _label(image, "created")
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Failure(Problem("cannot read label", image.ref, f"{OCI}.created is no time: {text}")) from error
+
+
+def _label(image: Base, name: str) -> str:
+    try:
+        return image.labels[f"{OCI}.{name}"]
+    except KeyError:
+        raise Failure(Problem("cannot read label", image.ref, f"it has no {OCI}.{name}")) from None

@@ -1,0 +1,122 @@
+"""The two lines that frame a command on a tree: which vLLM it is, and what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import rewrite
+from tests.conftest import Program, Ran
+from tests.hybrid import CONFIG, HYBRID
+
+TILES = "turboquant-tiles"
+FITTING = "ct-fp8-lm-head turboquant-skip-list turboquant-workspace"
+
+
+def framed(ran: Ran) -> tuple[str, str]:
+    """Return the first and the last line on stderr."""
+    first, *_, last = ran.err.splitlines()
+    return first, last
+
+
+@pytest.fixture(autouse=True)
+def _inside(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree.parent)
+
+
+@pytest.fixture
+def drifted(tree: Path) -> Path:
+    rewrite(tree / CONFIG, b"nothing = 0\n")
+    return tree
+
+
+def test_a_whole_round(vpatch: Program) -> None:
+    """Each outcome names the tree as the user did, and the next command works as it is printed."""
+    here = "vLLM 0.20.2 in site-packages"
+
+    assert framed(vpatch("status", "site-packages")) == (
+        here,
+        "4 overlays ready to apply: `vpatch apply site-packages`.",
+    )
+    would = "Would apply 4 overlays: 12 files changed, 7 added."
+    assert framed(vpatch("apply", "-n", "site-packages")) == (
+        here,
+        f"{would} Nothing is written yet: `vpatch apply site-packages`.",
+    )
+    assert framed(vpatch("diff", "site-packages"))[1].startswith(would)
+    assert framed(vpatch("apply", "site-packages")) == (
+        here,
+        "Applied 4 overlays: 12 files changed, 7 added. Undo with `vpatch revert site-packages`.",
+    )
+    for again in ("apply", "status", "diff"):
+        assert framed(vpatch(again, "site-packages"))[1] == "Nothing to do: 4 overlays are applied."
+    assert framed(vpatch("verify", "site-packages"))[1] == "Verified: 4 overlays are applied and complete."
+    assert framed(vpatch("revert", "--overlay", HYBRID, "site-packages"))[1].startswith("Reverted 1 overlay: ")
+    assert framed(vpatch("revert", "site-packages"))[1].startswith("Reverted 3 overlays: ")
+    assert framed(vpatch("revert", "site-packages")) == (here, "Nothing to revert: no overlay is applied.")
+
+
+def test_the_next_command_keeps_the_selection(vpatch: Program) -> None:
+    ran = vpatch("status", "site-packages", "--with", TILES)
+
+    assert framed(ran)[1] == f"5 overlays ready to apply: `vpatch apply --with {TILES} site-packages`."
+
+
+def test_json_and_quiet_have_no_frame(vpatch: Program) -> None:
+    for arguments in (("--json",), ("-q",), ("--quiet",)):
+        assert vpatch("status", "site-packages", *arguments).err == ""
+
+
+def test_nothing_to_verify(vpatch: Program) -> None:
+    ran = vpatch("verify", "site-packages")
+
+    assert ran.code == 1
+    assert framed(ran)[1] == "Not verified: no overlay is applied. Apply with `vpatch apply site-packages`."
+
+
+@pytest.mark.usefixtures("drifted")
+@pytest.mark.parametrize(
+    ("command", "begins"),
+    [("apply", "Nothing was written: "), ("diff", "Nothing would be written: "), ("status", "")],
+)
+def test_a_refusal_says_what_would_fit(vpatch: Program, command: str, begins: str) -> None:
+    """It says that nothing was written, and the command that it prints applies the rest."""
+    ran = vpatch(command, "site-packages")
+
+    options = " ".join(f"--overlay {name}" for name in FITTING.split())
+    rest = f"To apply the others: `vpatch apply {options} site-packages`."
+    assert ran.code == 1
+    assert framed(ran)[1] == f"{begins}{HYBRID} does not fit this vLLM. {rest}"
+    assert ran.err.count(f"drifted: {CONFIG}") == len(set(ran.err.splitlines()) - set(framed(ran))), "each once"
+    again = vpatch(*rest.split("`vpatch ")[1].rstrip("`.").split())
+    assert (again.code, framed(again)[1].partition(":")[0]) == (0, "Applied 3 overlays")
+
+
+@pytest.mark.usefixtures("drifted")
+def test_a_refusal_of_all_that_was_asked_for(vpatch: Program) -> None:
+    ran = vpatch("apply", "--overlay", HYBRID, "site-packages")
+
+    assert framed(ran)[1] == f"Nothing was written: {HYBRID} does not fit this vLLM."
+
+
+def test_files_with_verbose(vpatch: Program) -> None:
+    """`revert` says what it restored and what it removed; `changed:` would be wrong of both."""
+    would = vpatch("apply", "-nv", "site-packages", "--overlay", HYBRID).out
+    did = vpatch("apply", "-v", "site-packages", "--overlay", HYBRID).out
+    undid = vpatch("revert", "-v", "site-packages").out
+
+    assert f"would change: {CONFIG}\n" in would
+    assert "would add: vllm/_vpatch/turboquant_hybrid.py\n" in would
+    assert f"changed: {CONFIG}\n" in did
+    assert "added: vllm/_vpatch/turboquant_hybrid.py\n" in did
+    assert f"restored: {CONFIG}\n" in undid
+    assert "removed: vllm/_vpatch/turboquant_hybrid.py\n" in undid
+    assert "changed:" not in undid
+
+
+def test_check_and_dry_run_are_two_answers(vpatch: Program, tree: Path) -> None:
+    assert vpatch("apply", "--dry-run", "site-packages").code == 0
+    assert vpatch("apply", "--check", "site-packages").code == 1
+    assert vpatch("apply", "--check", "--dry-run", "site-packages").code == 2
+    assert not (tree / "vllm/_vpatch").exists()

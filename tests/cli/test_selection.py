@@ -1,0 +1,88 @@
+"""Which overlays a command means: `--overlay`, `--with`, or the default ones and whatever is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from vpatch import api
+from vpatch.core.catalogue import discover, select
+
+from tests.conftest import Program, Trees, unchanged
+from tests.hybrid import HYBRID
+
+TILES = "turboquant-tiles"
+DEFAULT = [item.id for item in select(discover())]
+
+
+def shown(vpatch: Program, command: str, tree: Path, *arguments: str) -> dict[str, str]:
+    """Return the overlays that a command reports, with their states."""
+    return {one["id"]: one["state"] for one in vpatch(command, tree, *arguments, "--json").json["overlays"]}
+
+
+def test_with_adds_to_the_default(vpatch: Program, tree: Path) -> None:
+    assert list(shown(vpatch, "status", tree)) == DEFAULT
+    assert list(shown(vpatch, "status", tree, "--with", TILES)) == sorted([*DEFAULT, TILES])
+
+    assert shown(vpatch, "apply", tree, "--with", TILES)[TILES] == "applied"
+    assert shown(vpatch, "verify", tree, "--with", TILES)[TILES] == "applied"
+
+
+def test_an_opt_in_overlay_is_there_once_it_is_applied(vpatch: Program, tree: Path) -> None:
+    """Before, `status` left it out, `verify` listed it unasked, and `apply` did not know of it."""
+    assert TILES not in shown(vpatch, "verify", tree)
+    assert vpatch("apply", tree, "--overlay", TILES).code == 0
+
+    for command in ("status", "diff", "verify"):
+        assert shown(vpatch, command, tree)[TILES] == "applied", command
+    assert shown(vpatch, "apply", tree)[TILES] == "applied"
+    assert vpatch("verify", tree).code == 0
+
+    assert vpatch("revert", tree).code == 0
+    assert TILES not in shown(vpatch, "status", tree)
+
+
+def test_diff_and_apply_agree_on_a_half_applied_one(vpatch: Program, tree: Path) -> None:
+    """What `diff` shows is what `apply` does, also for an opt-in overlay that lost a file."""
+    vpatch("apply", tree, "--overlay", TILES)
+    (tree / "vllm/_vpatch/turboquant_tiles.py").unlink()
+
+    files = vpatch("diff", tree, "--overlay", TILES, "--json").json["files"]
+    assert "vllm/_vpatch/turboquant_tiles.py" in files
+    assert set(files) < set(vpatch("diff", tree, "--json").json["files"])
+    assert shown(vpatch, "apply", tree)[TILES] == "applied"
+
+
+@pytest.mark.parametrize("command", ["status", "diff", "apply", "verify"])
+def test_with_and_overlay_are_two_ways(vpatch: Program, tree: Path, command: str) -> None:
+    with unchanged(tree):
+        ran = vpatch(command, tree, "--overlay", HYBRID, "--with", TILES)
+
+    assert ran.code == 2
+    assert "--overlay selects exactly these overlays: leave out --with" in ran.err
+
+
+def test_what_with_names_must_apply(vpatch: Program, linked: Trees) -> None:
+    """0.18 has no TurboQuant: the user asked for an overlay that does nothing there."""
+    tree = linked("0.18.0")
+    ran = vpatch("apply", tree, "--with", TILES, "--json")
+
+    assert ran.code == 1
+    assert [problem["what"] for problem in ran.json["problems"]] == ["not applicable"]
+    assert shown(vpatch, "status", tree)["ct-fp8-lm-head"] == "applied"
+
+
+@pytest.mark.parametrize("ids", [HYBRID, [HYBRID], iter([HYBRID])])
+def test_one_id_may_be_a_string(tree: Path, ids: Sequence[str]) -> None:
+    assert [verdict.id for verdict in api.status(tree, ids).overlays] == [HYBRID]
+
+
+def test_also_from_python(tree: Path) -> None:
+    done = api.apply(tree, also=TILES)
+
+    assert TILES in done.affected
+    assert set(done.affected) <= {verdict.id for verdict in done.overlays}
+    assert set(done.added) < set(done.changed)
+    undone = api.revert(tree)
+    assert (undone.affected, undone.removed) == (done.affected, done.added)

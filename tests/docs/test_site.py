@@ -1,0 +1,168 @@
+"""The documentation as a site: it builds, loads nothing from elsewhere, and has what overlays and commands say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import click
+import pytest
+from ruamel.yaml import YAML
+from vpatch.cli.main import program
+from vpatch.core.catalogue import discover
+from vpatch.core.overlay import Catalogued
+
+from tests.docs.conftest import REPOSITORY, Page, mkdocs, read
+from tests.paths import ROOT
+from tests.releases import FACTS, RELEASES, fact
+from tests.workflows import step, workflow
+
+OVERLAYS = [item for item in discover() if item.id in FACTS]
+COMMANDS = program.list_commands(click.Context(program))
+BESIDE = re.compile(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/([^#]+)")
+
+
+def plain(text: str) -> str:
+    """Remove what a page shows in another way: spaces, and the backticks of code."""
+    return re.sub(r"[\s`]+", "", text)
+
+
+def test_every_page_loads_only_files_of_the_site(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    loaded = [(path, address) for path in pages for address in Page(path).loads]
+    for path, address in loaded:
+        target = urlsplit(urljoin(f"https://here/{path.relative_to(site.parent)}", address))
+        assert target.netloc == "here", f"{path.name} loads {address}"
+        assert (site.parent / target.path[1:]).is_file(), f"{path.name} loads {address}"
+    for sheet in sorted(site.rglob("*.css")):
+        for address in re.findall(r"url\(\s*[\"']?([^\"')]+)|@import\s*[\"']([^\"']+)", sheet.read_text()):
+            assert not re.match(r"(https?:)?//", "".join(address)), f"{sheet.name} loads {address}"
+
+    assert len(pages) > 15
+    assert len(loaded) > 5 * len(pages)
+
+
+def test_links_to_other_files_of_the_repository_lead_there(site: Path) -> None:
+    found = [
+        match.groups() for path in site.rglob("*.html") for one in Page(path).links if (match := BESIDE.match(one))
+    ]
+
+    for kind, name in found:
+        assert (ROOT / name).is_dir() if kind == "tree" else (ROOT / name).is_file(), name
+    names = {name for _, name in found}
+    assert names >= {"images", "docs/cuda", "docs/gpu/probes.txt", ".github/workflows/publish.yml", "CONTRIBUTING.md"}
+    assert {f"patches/vpatch_overlays/{item.id.replace('-', '_')}.py" for item in OVERLAYS} <= names
+    assert "../overlays/" in read(site, "getting-started").links, "the folder of overlays is their index on the site"
+    assert "../command-line/" in read(site, "getting-started").links
+
+
+def test_no_file_but_pages_is_published(site: Path) -> None:
+    others = {path.suffix for path in site.rglob("*") if path.is_file() and "assets" not in path.parts}
+
+    assert others == {".html", ".css", ".js", ".json", ".png", ".svg", ".xml", ".gz"}
+    assert [path.name for path in site.rglob("*.json")] == ["search_index.json"]
+
+
+def test_a_broken_link_fails(tmp_path: Path) -> None:
+    """In a copy of the documents, with a page of broken links only."""
+    broken = ("missing.md", "plan.md#missing", "../builder/missing.py", "/plan.md")
+    for name in ("mkdocs.yml", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "docs/mutants.md").write_text("\n".join(f"[a]({link})" for link in broken))
+    ran = mkdocs(tmp_path / "mkdocs.yml", tmp_path / "site")
+
+    assert ran.returncode == 1
+    warned = re.findall(r"WARNING -  Doc file 'mutants.md' contains an? (?:absolute )?link '(.*?)'", ran.stderr)
+    assert sorted(warned) == sorted(broken)
+
+
+def test_the_index_by_symptom(site: Path) -> None:
+    found = (site / "overlays/index.html").read_text().partition('id="all-overlays"')[0]
+    rows = {plain(unescape(re.sub(r"<[^>]+>", "", row))) for row in re.findall(r"<tr>(.*?)</tr>", found, re.DOTALL)}
+
+    for item in OVERLAYS:
+        pending = [release for release in RELEASES if fact(item.id, release) == "pending"]
+        assert item.overlay.symptoms
+        for symptom in item.overlay.symptoms:
+            assert plain(f"{symptom}{item.id}{pending[0]} to {pending[-1]}") in rows
+    assert len(rows) == sum(len(item.overlay.symptoms) for item in OVERLAYS) + 1
+
+
+@pytest.mark.parametrize("item", OVERLAYS, ids=lambda item: item.id)
+def test_the_page_of_an_overlay(site: Path, item: Catalogued) -> None:
+    page, overlay = read(site, f"overlays/{item.id}"), item.overlay
+    text = plain(page.text)
+
+    said = [overlay.summary, item.why, *overlay.symptoms, f"vpatch revert --overlay {item.id}"]
+    said += [file for part in overlay.parts for shape in part.shapes for file in shape.files]
+    said += [f"{what.partition(': ')[0]}{what.partition(': ')[2]}" for what in overlay.releases.values()]
+    for words in said:
+        assert plain(words) in text, words
+    assert ("opt-in: vpatch apply applies it only if you name it" in page.text) is overlay.opt_in
+    links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in overlay.upstream]
+    assert {*links, *page.links} == {*page.links}
+    evidence = [link.partition("#")[2] for link in page.links if link.startswith("../../validation/#")]
+    anchors = (site / "validation/index.html").read_text()
+    assert evidence
+    assert all(f'id="{anchor}"' in anchors for anchor in evidence)
+
+
+def test_the_states_on_an_overlays_page_are_those_that_it_declares(site: Path) -> None:
+    for item in OVERLAYS:
+        html = (site / f"overlays/{item.id}/index.html").read_text()
+        rows = re.findall(r"<tr>\s*<td>([\d.]+)(?: to ([\d.]+))?</td>\s*<td>(\w+)</td>", html)
+        found: dict[str, str] = {}
+        for first, last, state in rows:
+            releases = RELEASES[RELEASES.index(first) : RELEASES.index(last or first) + 1]
+            found |= dict.fromkeys(releases, state)
+        assert found == {release: fact(item.id, release) for release in RELEASES}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_reference_has_every_option(site: Path, name: str) -> None:
+    command = program.get_command(click.Context(program), name)
+    assert command
+    page = (site / "command-line/index.html").read_text()
+    section = page.partition(f'id="vpatch-{name}"')[2].partition("<h2")[0]
+    text = plain(unescape(re.sub(r"<[^>]+>", "", section)))
+
+    assert plain(command.help or "").replace("\b", "") in text
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    assert options
+    for option in options:
+        assert plain(", ".join(option.opts)) in text, option.name
+        assert plain(option.help or "") in text, option.name
+
+
+def test_the_search_knows_error_messages(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+    texts = [plain(unescape(one["text"])) for one in index["docs"] if one["location"].startswith("overlays/")]
+
+    for item in OVERLAYS:
+        assert any(plain(item.overlay.symptoms[0]) in text for text in texts)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    """Pages on overlays are added by their hook."""
+    nav = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text())["nav"]
+    pages = re.findall(r"[\w/-]+\.md", json.dumps(nav))
+
+    assert len(pages) == len({*pages})
+    assert {*pages} == {path.name for path in (ROOT / "docs").glob("*.md")} | {"overlays/index.md", "command-line.md"}
+
+
+def test_the_workflow_builds_for_everybody_and_publishes_from_main_only() -> None:
+    docs = workflow("docs")
+
+    assert ".venv/bin/mkdocs build --strict\n" in step("docs", "build", "site")["run"]
+    assert docs["on"] == {"push": {"branches": ["main"]}, "pull_request": None}
+    assert docs["jobs"]["build"]["permissions"] == {"contents": "read"}
+    assert docs["jobs"]["publish"]["if"].startswith("github.event_name == 'push' && ")
+    (upload,) = (one for one in docs["jobs"]["build"]["steps"] if one.get("with", {}).get("path"))
+    assert upload["with"]["path"] == "site"
+    assert "/site/\n" in (ROOT / ".gitignore").read_text()

@@ -1,0 +1,113 @@
+"""The site in a browser: for a keyboard and a screen reader, light and dark, wide and narrow, and without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page
+
+from tests.loopback import listening
+from tests.matrix.browser import chromium
+from tests.needs import need
+from tests.paths import ROOT
+from tests.tiers import deep
+
+PAGES = ("", "overlays/turboquant-hybrid/", "command-line/", "images/")
+OTHERS = sorted({"overlays/", *(f"{path.stem}/" for path in (ROOT / "docs").glob("*.md"))} - {"index/", *PAGES})
+SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
+
+Show = Callable[..., Page]
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves the files of a folder."""
+
+    folder: str
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, directory=self.folder, **kwargs)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    need("chromium")
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with listening(Files, folder=str(site.parent)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/{site.name}/"
+
+
+@pytest.fixture
+def show(browser: Browser, address: str) -> Iterator[Show]:
+    """`show("images/", 400, dark=True)`: a page in a window of that width. All that it asks for is on the site."""
+    asked: list[str] = []
+    with ExitStack() as opened:
+
+        def give(name: str, width: int = 1280, *, dark: bool = False) -> Page:
+            context = browser.new_context(
+                viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light"
+            )
+            opened.callback(context.close)
+            page = context.new_page()
+            page.on("request", lambda request: asked.append(request.url))
+            page.set_default_timeout(10_000)
+            page.goto(address + name)
+            page.wait_for_load_state("networkidle")
+            return page
+
+        yield give
+    assert asked
+    assert not [url for url in asked if not url.startswith(address)]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", [*PAGES, *map(deep, OTHERS)])
+@pytest.mark.parametrize("width", [1280, deep(400)])
+def test_axe_finds_nothing(show: Show, width: int, name: str, *, dark: bool) -> None:
+    page = show(name, width, dark=dark)
+    found = Axe().run(page)
+
+    assert page.evaluate("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
+    assert page.evaluate(SIDEWAYS) <= 0
+    assert not found.violations_count, found.generate_report()
+
+
+def test_the_search_finds_an_error_message_without_a_network(show: Show) -> None:
+    page = show("")
+    page.get_by_role("textbox", name="Search").click()
+    page.keyboard.type("Workspace growth is not allowed")
+    results = page.locator(".md-search-result__link")
+    results.first.wait_for()
+
+    assert any("/overlays/turboquant-workspace/" in (link.get_attribute("href") or "") for link in results.all())
+
+
+def test_a_wide_table_scrolls_in_its_place_by_keyboard(show: Show) -> None:
+    page = show("validation/", 400)
+    wide = page.locator(".scroll").filter(has=page.get_by_role("columnheader", name="measured"))
+    wide.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+
+    page.wait_for_function("document.activeElement.scrollLeft > 50")
+    assert page.evaluate(SIDEWAYS) <= 0
+
+
+def test_a_button_switches_the_colors(show: Show) -> None:
+    page = show("")
+    page.get_by_title("Switch to dark colors").click()
+
+    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"

@@ -1,0 +1,197 @@
+"""`vpatch inspect --sbom`: a valid CycloneDX document that agrees with the image, and is the same each time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import sys
+import tarfile
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import requests
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from vpatch.installation import how_to_add
+
+from tests.conftest import Program
+from tests.image.registry.images import Base, build, put_base, put_image, tar
+from tests.image.standin import ONE, SITE
+
+Document = dict[str, Any]
+TAGS = ("one", "two")
+HASH = "a" * 64
+LABELS = {
+    "org.opencontainers.image.base.name": "docker.io/vllm/vllm-openai:v0.20.2",
+    "org.opencontainers.image.created": "2026-05-09T10:00:00Z",
+}
+
+
+@pytest.fixture
+def base(registry: str, layers: list[bytes]) -> Base:
+    return put_base(registry, layers, "sbom/base:x")
+
+
+@pytest.fixture
+def image(vpatch: Program, registry: str, base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A patched image in a registry, without an engine: its digest."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
+    tags = [word for tag in TAGS for word in ("--tag", f"{registry}/sbom/patched:{tag}")]
+    ran = build(vpatch, base.name, *tags, "--no-test", "--json")
+    assert ran.code == 0, ran.err
+    return str(ran.json["image"]["ref"])
+
+
+def document(vpatch: Program, image: str) -> str:
+    ran = vpatch("inspect", image, "--sbom")
+    assert (ran.code, ran.err) == (0, "")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(ran.out) is None
+    return ran.out
+
+
+def components(found: Document, kind: str) -> dict[str, Document]:
+    return {one["name"]: one for one in found["components"] if one["type"] == kind}
+
+
+def properties(component: Document) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in component["properties"]}
+
+
+def layer_of(image: str) -> dict[str, str]:
+    """Return the SHA-256 of each file in the image's last layer, by its path."""
+    host, repository, digest = re.fullmatch(r"([^/]+)/([^@]+)@(.+)", image).groups()  # type: ignore[union-attr]
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    place = f"http://{host}/v2/{repository}"
+    manifest = requests.get(f"{place}/manifests/{digest}", headers={"Accept": kind}, timeout=20).json()
+    blob = requests.get(f"{place}/blobs/{manifest['layers'][-1]['digest']}", timeout=20).content
+    with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
+        files = [member for member in archive if member.isfile()]
+        return {f"/{one.name}": hashlib.sha256(archive.extractfile(one).read()).hexdigest() for one in files}  # type: ignore[union-attr]
+
+
+def test_it_has_what_was_added_and_to_what(vpatch: Program, image: str, base: Base, registry: str) -> None:
+    found = json.loads(document(vpatch, image))
+    whole, containers = found["metadata"]["component"], components(found, "container")
+    name, _, digest = image.partition("@")
+
+    assert (whole["name"], whole["version"]) == (name, digest)
+    assert whole["purl"] == f"pkg:oci/patched@{digest}?repository_url={name}"
+    assert containers.keys() == {f"{registry}/sbom/base"}
+    below = containers[f"{registry}/sbom/base"]
+    assert (below["version"], properties(below)) == (base.built.digest, {"vpatch:tag": "x"})
+    assert components(found, "library")["vllm"]["purl"] == "pkg:pypi/vllm@0.20.2"
+    patcher = components(found, "application")["vpatch"]
+    assert (patcher["version"], patcher["scope"]) == (version("vpatch"), "excluded")
+    overlay = components(found, "library")[ONE[1]]
+    assert properties(overlay)["vpatch:state"] == "applied"
+
+
+def test_each_file_has_the_hash_that_it_has_in_the_image(vpatch: Program, image: str) -> None:
+    found = json.loads(document(vpatch, image))
+    files = {name: [one["content"] for one in file["hashes"]] for name, file in components(found, "file").items()}
+    there = layer_of(image)
+
+    assert there.pop(f"/{SITE}/vllm-0.20.2.dist-info/RECORD")
+    assert files == {path: [sha256] for path, sha256 in there.items()}
+    edges = {one["ref"]: one.get("dependsOn", []) for one in found["dependencies"]}
+    changed = {f"file:{name}" for name in files if not name.endswith("/vpatch-image.json")}
+    assert edges["vllm"] == [f"overlay:{ONE[1]}"]
+    assert set(edges[f"overlay:{ONE[1]}"]) == changed
+    assert set(edges["image"]) == {"base", "vllm", *(f"file:{name}" for name in files)}
+
+
+def test_one_image_has_one_document(vpatch: Program, image: str, registry: str) -> None:
+    documents = {document(vpatch, name) for name in (image, *(f"{registry}/sbom/patched:{tag}" for tag in TAGS))}
+    labels = vpatch("inspect", image, "--json").json["labels"]
+
+    (only,) = documents
+    written = datetime.fromisoformat(json.loads(only)["metadata"]["timestamp"])
+    assert written == datetime.fromisoformat(labels["org.opencontainers.image.created"])
+    assert vpatch("inspect", image, "--sbom", "--json").json["sbom"] == json.loads(only)
+
+
+def test_an_engine_has_the_same_document(
+    vpatch: Program, image: str, engine: docker.DockerClient, engine_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_HOST", f"{engine_address}-none")
+    without = document(vpatch, image)
+    monkeypatch.setenv("DOCKER_HOST", engine_address)
+    pulled = engine.images.pull(image)
+    assert vpatch("inspect", image, "--json").json["image"]["from"] == "engine"
+    assert document(vpatch, image) == without
+
+    named = json.loads(document(vpatch, str(pulled.id)))["metadata"]["component"]
+    assert (named["name"], "purl" in named) == (pulled.id, False)
+    engine.api.remove_image(image)
+
+
+def labeled(registry: str, labels: dict[str, str], **changes: Any) -> str:
+    """Push an image that somebody else labeled; return its name."""
+    said = {"vpatch": "1", "vllm": "2", "root": "/x", "python": None, "overlays": [], "files": {}, **changes}
+    settings = {"config": {"Labels": {"io.vpatch.overlays": json.dumps(said), **labels}}}
+    put_image(registry, "sbom/foreign", "x", [tar(("a", b""))], settings=settings)
+    return f"{registry}/sbom/foreign:x"
+
+
+@pytest.mark.parametrize(
+    ("labels", "files", "says"),
+    [
+        ({}, {"a": {"before": None, "after": []}}, "files.a.after is no SHA-256"),
+        ({}, {"a": {"before": None, "after": [HASH, "b"]}}, "files.a.after is no SHA-256"),
+        ({"org.opencontainers.image.created": "today"}, {}, "org.opencontainers.image.created is no time: today"),
+        ({"org.opencontainers.image.base.name": "A B"}, {}, "is no repository"),
+    ],
+)
+def test_labels_that_vpatch_did_not_write(
+    vpatch: Program, registry: str, labels: dict[str, str], files: dict[str, Any], says: str
+) -> None:
+    ran = vpatch("inspect", labeled(registry, {**LABELS, **labels}, files=files), "--sbom")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert says in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_missing_label_is_named(vpatch: Program, registry: str, label: str) -> None:
+    rest = {name: value for name, value in LABELS.items() if name != label}
+    name = labeled(registry, rest)
+
+    assert vpatch("inspect", name, "--sbom").err == f"cannot read label: {name}: it has no {label}\n"
+
+
+def test_hostile_text_stays_text(vpatch: Program, registry: str) -> None:
+    """A terminal would obey it, and one overlay that is listed twice would be two components with one reference."""
+    overlay: dict[str, Any] = {
+        "id": 'x"\x1b[2J\n',
+        "state": "applied",
+        "because": "\u202e\U0001f600",
+        "files": ["a\n", "none"],
+    }
+    files = {"a\n": {"before": None, "after": [HASH]}}
+    name = labeled(registry, LABELS, overlays=[overlay, overlay], files=files)
+    text = document(vpatch, name)
+    found = json.loads(text)
+
+    assert text.isascii()
+    assert set(text) - {"\n"} == {one for one in text if one.isprintable()}
+    assert properties(components(found, "library")[overlay["id"]])["vpatch:because"] == overlay["because"]
+    assert document(vpatch, name) == text
+
+
+def test_without_the_library_the_extra_is_named(
+    vpatch: Program, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "vpatch.image.sbom", raising=False)
+    monkeypatch.setitem(sys.modules, "cyclonedx.model", None)
+    ran = vpatch("inspect", labeled(registry, LABELS), "--sbom")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.endswith(f": cyclonedx.model: not installed: {how_to_add('image')}\n")

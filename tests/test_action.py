@@ -1,0 +1,172 @@
+"""The GitHub action in `action.yml`: its steps, run on the vLLM of a virtual environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.conftest import Trees, contents_of, environment, unchanged
+from tests.hybrid import HYBRID
+from tests.paths import ROOT, link
+from tests.tiers import deep
+from tests.workflows import Acted, act, bash
+
+ACTION = YAML(typ="safe").load(ROOT / "action.yml")
+PAGE = (ROOT / "docs/action.md").read_text()
+HOSTILE = "$(touch hacked) `touch hacked`; touch hacked; * \"'"
+TWO = "turboquant-hybrid\n  turboquant-workspace\n"
+
+
+@pytest.fixture
+def venv(tmp_path: Path, slim: Trees) -> Path:
+    """A job's virtual environment with a vLLM in it."""
+    packages = environment(tmp_path / "job/.venv")
+    shutil.copytree(slim("0.20.2"), packages, copy_function=link, dirs_exist_ok=True)
+    return tmp_path / "job/.venv"
+
+
+def acted(venv: Path, **inputs: str) -> Acted:
+    """Run the action in the job's folder, with the vpatch of the tests; `python3` is that of the environment."""
+    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return act(venv.parent, inputs, {"PATH": path}, installed=Path(sys.prefix))
+
+
+def acted_whole(venv: Path, version: str = "") -> Acted:
+    """Run all steps of the action, the one that installs vpatch, too."""
+    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return act(venv.parent, {"vpatch-version": version}, {"PATH": path})
+
+
+def states(ran: Acted) -> dict[str, str]:
+    return {one["id"]: one["state"] for one in json.loads(ran.outputs["overlays"])}
+
+
+def test_it_patches_the_vllm_of_the_jobs_python(venv: Path) -> None:
+    ran = acted(venv)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.outputs["changed"] == "true"
+    assert states(ran)[HYBRID] == "applied"
+    assert "turboquant-tiles" not in states(ran), "it is opt-in"
+    assert re.search(rf"^vLLM 0\.20\.2 in {venv}/lib.*\n  ct-fp8-lm-head: applied: ", ran.out)
+    assert "\n  changed: vllm/engine/arg_utils.py\n" in ran.out
+    with unchanged(venv):
+        again = [acted(venv), acted(venv, check="true")]
+    assert [(one.code, one.outputs["changed"], states(one)) for one in again] == [(0, "false", states(ran))] * 2
+
+
+def test_check_writes_nothing(venv: Path) -> None:
+    with unchanged(venv):
+        ran = acted(venv, check="true")
+    assert (ran.code, ran.outputs["changed"], states(ran)[HYBRID]) == (1, "true", "pending")
+
+
+@pytest.mark.parametrize("named", [".venv", deep("{venv}"), "{venv}/bin/python"])
+def test_a_tree_and_overlays_can_be_named(venv: Path, named: str) -> None:
+    ran = acted(venv, tree=named.format(venv=venv), python="/nothing", overlays=TWO)
+
+    assert (ran.code, states(ran)) == (0, dict.fromkeys(TWO.split(), "applied"))
+
+
+def test_opt_in_overlays_can_be_added(venv: Path) -> None:
+    ran = acted(venv, **{"with": "turboquant-tiles"})
+
+    assert (ran.code, states(ran)["turboquant-tiles"], states(ran)[HYBRID]) == (0, "applied", "applied")
+
+
+def test_a_drifted_tree_fails_and_says_why(venv: Path) -> None:
+    (file,) = venv.glob("lib/python3*/site-packages/vllm/engine/arg_utils.py")
+    text = file.read_text().replace("def create_engine_config(", "def create_config(")
+    file.unlink()
+    file.write_text(text)
+    with unchanged(venv):
+        ran = acted(venv, overlays="turboquant-hybrid")
+
+    assert (ran.code, ran.outputs["changed"], states(ran)) == (1, "false", {"turboquant-hybrid": "drifted"})
+    assert "EngineArgs.create_engine_config" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("check", "yes", "check: 'yes' is neither true nor false\n"),
+        ("overlays", "no-such", "no-such"),
+        ("tree", "/nothing", "/nothing: no such folder\n"),
+        ("tree", "--help", "--help: no such folder\n"),
+        ("python", "/nothing", "/nothing"),
+        *((name, HOSTILE, "$(touch") for name in ("check", "overlays", "with", "tree", "python")),
+    ],
+)
+def test_bad_inputs(venv: Path, name: str, value: str, says: str) -> None:
+    """They are never code for the shell, nor patterns of files."""
+    with unchanged(venv):
+        ran = acted(venv, **{name: value})
+
+    assert ran.code in (1, 2)
+    assert says in ran.err
+    assert ran.outputs["changed"] in ("", "false")
+    assert not (venv.parent / "hacked").exists()
+
+
+def test_inputs_reach_the_shell_by_its_environment() -> None:
+    assert "${{" not in "".join(one["run"] for one in ACTION["runs"]["steps"])
+
+
+def test_variables_of_the_job_do_not_change_vpatch(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the job does not replace one of vpatch's."""
+    (venv.parent / "click.py").write_text("raise SystemExit('not this one')\n")
+    monkeypatch.setenv("PYTHONPATH", str(venv.parent))
+
+    assert acted(venv).code == 0
+
+
+@pytest.mark.deep
+def test_it_installs_itself_beside_the_job(venv: Path) -> None:
+    """vpatch comes from the action's own checkout, and the job's environment gets nothing but the changes."""
+    before = set(contents_of(venv))
+    ran = acted_whole(venv)
+
+    assert (ran.code, ran.outputs["changed"]) == (0, "true"), ran.err
+    added = {name for name, data in contents_of(venv).items() if name not in before and data is not None}
+    assert added
+    assert all(re.search(r"/vllm/_vpatch/|/vllm-0\.20\.2\.dist-info/vpatch/", name) for name in added)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("version", ["0.0.0.dev999", "0.1.0 --index-url=file:///nothing", HOSTILE])
+def test_a_version_that_does_not_exist(venv: Path, version: str) -> None:
+    with unchanged(venv):
+        ran = acted_whole(venv, version)
+
+    assert ran.code
+    assert version.split(maxsplit=1)[0] in ran.err or "Invalid" in ran.err
+    assert not (venv.parent / "hacked").exists()
+
+
+def test_without_a_new_enough_python(venv: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        (old / name).write_text("#!/bin/sh\nexit 1\n")
+        (old / name).chmod(0o755)
+    script = ACTION["runs"]["steps"][0]["run"].replace("/usr/bin/python3", "python3")
+    ran = bash(script, tmp_path, PATH=f"{old}:/usr/bin:/bin", RUNNER_TEMP=str(tmp_path), ACTION="", VERSION="")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "vpatch needs Python 3.11 or newer: add actions/setup-python\n"
+
+
+def test_the_page_lists_inputs_and_outputs() -> None:
+    for name in ("inputs", "outputs"):
+        (table,) = re.findall(rf"<!-- {name} -->\n((?:\|.*\n)+)", PAGE)
+        assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == list(ACTION[name])
+    examples = [YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    ours = [step for steps in examples for step in steps if step.get("uses", "").startswith("vpatch/vpatch@")]
+    assert ours
+    assert all(step.get("with", {}).keys() <= ACTION["inputs"].keys() for step in ours)

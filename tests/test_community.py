@@ -1,0 +1,104 @@
+"""Issue forms, the policy on security, commit hooks and updates agree with the repository and the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from ruamel.yaml import YAML
+from vpatch.cli.main import _COMMANDS
+
+from tests.__main__ import CHECKS, CHOOSER, FORMS
+from tests.paths import ROOT
+
+PAGES = ("SECURITY.md", "CONTRIBUTING.md", "docs/action.md", ".github/pull_request_template.md")
+
+
+def load(path: str) -> Any:
+    return YAML(typ="safe").load(ROOT / path)
+
+
+def texts(node: Any) -> Iterator[str]:
+    """Yield every text of a parsed form."""
+    if isinstance(node, str):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from texts(child)
+
+
+def forms() -> dict[str, Any]:
+    return {Path(path).stem: load(path) for path in FORMS if path != CHOOSER}
+
+
+def test_there_is_a_form_for_each_kind_of_report() -> None:
+    found = forms()
+
+    assert found.keys() == {"bug", "drift", "overlay"}
+    assert {tuple(form["labels"]) for form in found.values()} == {(name,) for name in found}
+    for form in found.values():
+        ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
+        assert len(ids) == len(set(ids))
+
+
+def test_a_drift_is_reported_with_the_output_of_status() -> None:
+    (field,) = (field for field in forms()["drift"]["body"] if field.get("id") == "status")
+
+    assert "`vpatch status --json`" in field["attributes"]["label"]
+    assert field["attributes"]["render"] == "json"
+    assert field["validations"] == {"required": True}
+
+
+@pytest.mark.parametrize("name", ["bug", "drift", "overlay", *PAGES])
+def test_every_command_exists_with_its_options(name: str) -> None:
+    text = (ROOT / name).read_text() if name in PAGES else "\n".join(texts(forms()[name]))
+    found = re.findall(r"(?:`|bin/)vpatch (\w+)([^`\n]*)", text)
+
+    assert found or name in PAGES
+    for command, rest in found:
+        made = getattr(import_module(f"vpatch.cli.{_COMMANDS[command]}"), f"{command}_command")
+        assert isinstance(made, click.Command)
+        known = {option for one in made.params for option in one.opts}
+        words = takewhile(lambda word: word != "#", rest.split())
+        assert {word for word in words if word.startswith("-")} <= known, f"{command}{rest}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https://|#)([^)#]+)", (ROOT / name).read_text())
+
+    assert not [link for link in links if not ((ROOT / name).parent / link).exists()]
+
+
+def test_vulnerabilities_are_reported_in_private() -> None:
+    links = {link["name"]: link["url"] for link in load(CHOOSER)["contact_links"]}
+    address = links["Report a vulnerability"]
+
+    assert address.endswith("/security/advisories/new")
+    assert f"({address})" in (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_hooks_run_the_checks_of_the_tests() -> None:
+    (repository,) = load(".pre-commit-config.yaml")["repos"]
+    entries = {hook["id"]: hook["entry"].removeprefix(".venv/bin/").split() for hook in repository["hooks"]}
+
+    assert repository["repo"] == "local"
+    assert entries == {name: [*CHECKS[name]] for name in ("ruff", "format", "mypy")}
+    assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in repository["hooks"])
+
+
+def test_what_is_pinned_is_updated() -> None:
+    updates = {one["package-ecosystem"]: one for one in load(".github/dependabot.yml")["updates"]}
+
+    assert {name: one["directory"] for name, one in updates.items()} == {
+        "uv": "/.ci",
+        "github-actions": "/",
+        "pip": "/",
+    }
+    assert all(one["cooldown"]["default-days"] >= 7 for one in updates.values())
+    assert all(list(one["groups"].values()) == [{"patterns": ["*"]}] for one in updates.values())

@@ -1,0 +1,61 @@
+"""What a misspelt name is answered with."""
+
+from __future__ import annotations
+
+import pytest
+from vpatch.errors import closest
+
+from tests.conftest import Program
+
+OVERLAYS = ("ct-fp8-lm-head", "turboquant-hybrid", "turboquant-skip-list", "turboquant-tiles", "turboquant-workspace")
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("turboquant-hybird", "did you mean turboquant-hybrid?"),
+        ("TurboQuant-Hybrid", "did you mean turboquant-hybrid?"),
+        ("workspace", "did you mean turboquant-workspace?"),
+        ("skip-list", "did you mean turboquant-skip-list?"),
+        ("turboquant", "did you mean turboquant-hybrid or turboquant-tiles?"),
+        ("lm-head", "did you mean ct-fp8-lm-head?"),
+        ("nonsense", f"known: {', '.join(OVERLAYS)}"),
+        ("", f"known: {', '.join(OVERLAYS)}"),
+    ],
+)
+def test_closest(typed: str, answer: str) -> None:
+    assert closest(typed, OVERLAYS) == answer
+
+
+def test_nothing_is_known() -> None:
+    assert closest("x", ()) == "known: "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (("stauts",), "No such command 'stauts': did you mean status?"),
+        (("aply", "."), "No such command 'aply': did you mean apply?"),
+        (("nonsense",), "No such command 'nonsense': known: status, diff, apply, "),
+        (("apply", "--chekc"), "'--chekc'"),
+        (("show", "turboquant-hybird"), "no such overlay: turboquant-hybird: did you mean turboquant-hybrid?"),
+        (("plan", "--preset", "qwen3.6-35b-5090-32"), "did you mean qwen3.6-35b-5090-32k?"),
+        (("plan", "--model", "Qwen3.6-35B-A3B", "--gpu", "RTX 509"), "did you mean RTX 5090?"),
+        (("plan", "--model", "Qwen3.6-35B-A3"), "did you mean Qwen/Qwen3.6-35B-A3B?"),
+        (("fetch", "0.20.3", "nowhere"), "no such release: vllm 0.20.3: the index has "),
+        (("fetch", "latest", "nowhere"), "not a version: latest: a release reads like 0.20.2"),
+        (("matrix", "--vllm", "0.20.3"), "no such release: vllm 0.20.3: "),
+    ],
+)
+def test_a_typo_exits_with_2_and_a_suggestion(vpatch: Program, arguments: tuple[str, ...], answer: str) -> None:
+    ran = vpatch(*arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert answer in ran.err
+
+
+def test_a_short_version_is_explained(vpatch: Program) -> None:
+    """0.20 is the release 0.20.0 by PEP 440; who types it may want the newest of 0.20."""
+    ran = vpatch("matrix", "--vllm", "0.20", "--overlay", "turboquant-hybrid")
+
+    assert "0.20 is the release 0.20.0, not the newest of 0.20\n" in ran.err

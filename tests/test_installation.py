@@ -1,0 +1,124 @@
+"""The command that adds an extra names the source and the tool of this installation, and works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vpatch import installation
+from vpatch.installation import how_to_add
+
+from tests.tiers import deep
+
+ROOT = Path(__file__).parents[1]
+GIT = {"url": "https://example.org/vpatch", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
+
+SOURCES: dict[str, tuple[dict[str, Any] | None, list[str]]] = {
+    "an index": (None, ["vpatch[fetch]"]),
+    "git": (GIT, ["vpatch[fetch] @ git+https://example.org/vpatch@c0ffee"]),
+    "a wheel": (
+        {"url": "file:///x/vpatch-1-py3-none-any.whl", "archive_info": {}},
+        ["vpatch[fetch] @ file:///x/vpatch-1-py3-none-any.whl"],
+    ),
+    "a folder": ({"url": "file:///my%20code/vpatch", "dir_info": {}}, ["/my code/vpatch[fetch]"]),
+    "for editing": (
+        {"url": "file:///x/vpatch", "dir_info": {"editable": True}},
+        ["--editable", "/x/vpatch[fetch]"],
+    ),
+}
+
+
+class Distribution:
+    """The metadata of an installation."""
+
+    def __init__(self, url: dict[str, Any] | None) -> None:
+        self.url = url
+
+    def read_text(self, name: str) -> str | None:
+        assert name == "direct_url.json"
+        return None if self.url is None else json.dumps(self.url)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_source(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    url, words = SOURCES[source]
+    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(url))
+
+    assert shlex.split(how_to_add("fetch").strip("`")) == [sys.executable, "-m", "pip", "install", *words]
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("tool/uv-receipt.toml", ["uv", "tool", "install", "--force"]),
+        ("tool/pipx_metadata.json", ["pipx", "install", "--force"]),
+        ("CACHEDIR.TAG", ["uvx", "--from"]),
+    ],
+)
+def test_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, words: list[str]) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / mark).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tool"))
+    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+
+    found = shlex.split(how_to_add("plan").strip("`"))
+
+    assert found[: len(words) + 1] == [*words, "vpatch[plan] @ git+https://example.org/vpatch@c0ffee"]
+
+
+def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "find_spec", lambda _: None)
+
+    assert how_to_add("git").startswith(f"`uv pip install --python {sys.executable} ")
+
+
+UV = Path(sys.executable).with_name("uv")
+WAYS = ("pip", "uv pip", "uv tool", "uvx")
+
+
+@pytest.mark.parametrize("way", [deep(way) for way in WAYS])
+def test_the_hint_works(tmp_path: Path, way: str) -> None:
+    """Installed without the extra, `vpatch fetch` prints a command; that command installs it, and `fetch` works."""
+    home = {
+        "UV_CACHE_DIR": tmp_path / "cache",
+        "UV_TOOL_DIR": tmp_path / "tools",
+        "UV_TOOL_BIN_DIR": tmp_path / "bin",
+        "UV_NO_CONFIG": "1",
+        "PATH": f"{UV.parent}:{os.environ['PATH']}",
+    }
+    environment = {**os.environ, **{name: str(value) for name, value in home.items()}}
+
+    def run(*command: str | Path, code: int = 0) -> str:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert ran.returncode == code, ran.stderr
+        return ran.stderr
+
+    made = tmp_path / "venv"
+    program: list[str | Path] = [made / "bin/vpatch"]
+    match way:
+        case "pip":
+            venv.create(made, with_pip=True)
+            run(made / "bin/pip", "install", "-q", ROOT)
+        case "uv pip":
+            run(UV, "venv", "-q", "--python", sys.executable, made)
+            run(UV, "pip", "install", "-q", "--python", made / "bin/python", ROOT)
+        case "uv tool":
+            run(UV, "tool", "install", "-q", "--python", sys.executable, ROOT)
+            program = [tmp_path / "bin/vpatch"]
+        case "uvx":
+            program = ["uvx", "--python", sys.executable, "--from", ROOT, "vpatch"]
+
+    said = run(*program, "fetch", "0.20.2", "first", code=1)
+    hint = said.rpartition("not installed: `")[2].partition("`")[0]
+    words = shlex.split(hint)
+    run(*words, *(["--version"] if way == "uvx" else []))
+    run(*(words if way == "uvx" else program), "fetch", "0.20.2", "second")
+
+    assert (tmp_path / "second/vllm/__init__.py").is_file()

@@ -1,0 +1,220 @@
+"""The package as users get it: its version, the content of wheel and sdist, its metadata, and a run from the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import environment
+from tests.matrix.git_server import git
+from tests.needs import need
+from tests.paths import ROOT
+from tests.processes import UNWATCHED
+
+PACKAGES = {"vpatch": "builder/vpatch", "vpatch_overlays": "patches/vpatch_overlays"}
+URLS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+BUILDING = ("pyproject.toml", "README.md", "LICENSE", ".gitattributes", ".git_archival.txt", ".gitignore")
+
+
+def hatch(folder: Path, *arguments: str | Path) -> str:
+    """Run the build backend in a project's folder, without isolation or network; return what it prints to stdout."""
+    command = [sys.executable, "-m", "hatchling", *arguments]
+    environment = {**os.environ, **UNWATCHED}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the repository's wheel and sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    hatch(ROOT, "build", "-d", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return only(built, "*.whl")
+
+
+@pytest.fixture(scope="module")
+def source(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist."""
+    folder = tmp_path_factory.mktemp("source")
+    subprocess.run(["tar", "-xf", only(built, "*.tar.gz"), "-C", folder], check=True)
+    return only(folder, "*")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A source tree without git, with what the version depends on."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in BUILDING:
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def commit(project: Path, *tags: str) -> None:
+    need("git")
+    if not (project / ".git").exists():
+        git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "-m", "some", "--allow-empty")
+    for tag in tags:
+        git(project, "tag", tag)
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_tree_without_git_has_an_unknown_version(project: Path) -> None:
+    assert hatch(project, "version") == "0.0.0"
+
+
+def test_a_clone_without_tags_has_a_version(project: Path) -> None:
+    commit(project)
+
+    assert re.fullmatch(r"0\.0\.1\.dev1\+g[0-9a-f]+", hatch(project, "version"))
+
+
+def test_a_release_tag_is_the_version(project: Path) -> None:
+    commit(project, "v1.2.3", "v1", "v2-images")
+    assert hatch(project, "version") == "1.2.3"
+
+    commit(project, "v9")
+    assert re.fullmatch(r"1\.2\.4\.dev1\+g[0-9a-f]+", hatch(project, "version"))
+
+
+@pytest.mark.parametrize(("tag", "version"), [("v1.2.3", r"1\.2\.3"), ("", r"0\.0(\.0)?")])
+def test_an_archive_has_the_version_of_its_tag(project: Path, tmp_path: Path, tag: str, version: str) -> None:
+    """GitHub's archives, from which it also runs actions, are made by `git archive`."""
+    commit(project, *filter(None, [tag]))
+    (tmp_path / "unpacked").mkdir()
+    subprocess.run(["git", "archive", "-o", tmp_path / "a.tar", "HEAD"], cwd=project, check=True)
+    subprocess.run(["tar", "-xf", tmp_path / "a.tar", "-C", tmp_path / "unpacked"], check=True)
+
+    assert re.fullmatch(version, hatch(tmp_path / "unpacked", "version"))
+
+
+def test_the_wheel_has_every_file_of_both_packages(wheel: Path) -> None:
+    files = {
+        f"{name}/{path.relative_to(ROOT / folder)}": path.read_bytes()
+        for name, folder in PACKAGES.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    found = {name: data for name, data in contents(wheel).items() if ".dist-info/" not in name}
+
+    assert {Path(name).suffix for name in files} >= {".py", ".in", ".toml", ".json", ".html", ".css", ".typed"}
+    assert found == files
+
+
+def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    """It has no git, and yet the same version."""
+    hatch(source, "build", "-t", "wheel", "-d", tmp_path)
+
+    assert only(tmp_path, "*").name == wheel.name
+    assert contents(only(tmp_path, "*")) == contents(wheel)
+
+
+def test_the_metadata_leads_to_the_repository(wheel: Path) -> None:
+    found = metadata(wheel)
+
+    assert set(URLS) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert dict(url.split(", ") for url in found.get_all("Project-URL", [])) == URLS
+    assert all(url.startswith(URLS["Source"]) for url in URLS.values())
+    assert found["License-Expression"] == "Apache-2.0"
+    assert "vllm" in found["Keywords"].split(",")
+
+
+def test_the_readme_on_the_index_has_no_relative_link(wheel: Path) -> None:
+    found = metadata(wheel)
+    release = f"{URLS['Source']}/blob/v{found['Version']}/"
+    links = re.findall(r"\]\(([^)]*)\)", str(found.get_payload()))
+
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert not [link for link in links if not re.match("https://|#", link)]
+    named = {link.removeprefix(release) for link in links if link.startswith(release)}
+    assert named
+    assert not [name for name in named if not (ROOT / name.partition("#")[0]).exists()]
+
+
+def test_an_image_on_the_index_is_the_file_itself(project: Path, tmp_path: Path) -> None:
+    """A page of GitHub around the file is not an image."""
+    (project / "README.md").write_text("![a page](docs/matrix.png) [a text](docs/matrix.md#limits) [here](#use)\n")
+    for folder in PACKAGES.values():
+        (project / folder).mkdir(parents=True)
+        (project / folder / "__init__.py").touch()
+    hatch(project, "build", "-t", "wheel", "-d", tmp_path / "dist")
+
+    assert metadata(only(tmp_path / "dist", "*.whl")).get_payload() == (
+        f"![a page]({URLS['Source']}/raw/v0.0.0/docs/matrix.png) "
+        f"[a text]({URLS['Source']}/blob/v0.0.0/docs/matrix.md#limits) [here](#use)\n"
+    )
+
+
+def test_every_address_of_the_repository_has_one_owner(source: Path) -> None:
+    """Whoever forks the repository renames its owner in all files, or in none."""
+    owner, name = URLS["Source"].removeprefix("https://github.com/").split("/")
+    places = r"(?:github\.com|githubusercontent\.com|ghcr\.io|github\.io)/"
+    words = r"(?:--repo |--signer-workflow |uses: |github\.repository == ')"
+    pattern = re.compile(rf"(?:{places}|{words})([\w.-]+)/(?:{name}|vllm-openai)\b")
+    found: dict[str, set[str]] = {}
+    for path in source.rglob("*"):
+        if path.is_file() and path.suffix != ".png":
+            for one in pattern.findall(path.read_text()):
+                found.setdefault(one, set()).add(str(path.relative_to(source)))
+
+    assert len(found.pop(owner)) > 10
+    assert found == {}
+
+
+@pytest.mark.deep
+def test_the_wheel_works_where_no_source_is(wheel: Path, tmp_path: Path) -> None:
+    """In a new environment: the version, the catalogue, a release fetched from the index, and the overlays on it."""
+    environment(tmp_path / "venv")
+    uv, python = Path(sys.executable).with_name("uv"), tmp_path / "venv/bin/python"
+    subprocess.run([uv, "pip", "install", "-q", "--python", python, f"{wheel}[fetch]"], cwd=tmp_path, check=True)
+
+    def run(*arguments: str) -> str:
+        command: list[str | Path] = [tmp_path / "venv/bin/vpatch", *arguments]
+        env = {**os.environ, **UNWATCHED, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert run("--version") == f"vpatch {metadata(wheel)['Version']}\n"
+    listed = {one["id"] for one in json.loads(run("list", "--json"))["overlays"]}
+    assert listed == {path.stem.replace("_", "-") for path in (ROOT / "patches/vpatch_overlays").glob("[a-z]*.py")}
+    run("fetch", "0.20.2", "tree")
+    states = {one["id"]: one["state"] for one in json.loads(run("apply", "tree", "--json"))["overlays"]}
+    assert states["turboquant-hybrid"] == "applied"
+    run("verify", "tree")
+    run("new", "my-fix")
+    assert (tmp_path / "my-fix/pyproject.toml").is_file()
+    run("plan", "--list")
+    run("revert", "tree")

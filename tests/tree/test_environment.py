@@ -1,0 +1,102 @@
+"""Which vLLM a command works on if the user names none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from vpatch.tree import environment as module
+from vpatch.tree.environment import current
+
+from tests.conftest import Program, environment
+from tests.failures import problem_of
+from tests.tree.test_locate import PYTHON, make
+
+
+@pytest.fixture
+def venvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Three environments with a vLLM each: one that runs vpatch, one that is active, and a project's `.venv`."""
+    monkeypatch.chdir(tmp_path)
+    made = {name: tmp_path / name for name in ("own", "active", ".venv")}
+    for folder in made.values():
+        make(environment(folder))
+    monkeypatch.setattr(sys, "prefix", str(made["own"]))
+    monkeypatch.setattr(sys, "executable", str(made["own"] / "bin/python"))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    return made
+
+
+def packages(venv: Path) -> Path:
+    return venv / "lib" / PYTHON / "site-packages"
+
+
+def remove(venv: Path) -> None:
+    (packages(venv) / "vllm").rename(packages(venv) / "gone")
+
+
+def test_the_interpreter_that_runs_vpatch_comes_first(
+    venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, vpatch: Program
+) -> None:
+    """`VIRTUAL_ENV=active own/bin/vpatch status` works on own, and says how to name the others."""
+    monkeypatch.setenv("VIRTUAL_ENV", str(venvs["active"]))
+
+    found = current()
+
+    assert (found.tree.root, found.how) == (packages(venvs["own"]), "the interpreter that runs vpatch")
+    assert [other.name for other in found.others] == ["VIRTUAL_ENV", "./.venv"]
+    first, *_ = vpatch("status").err.splitlines()
+    assert first == (
+        f"vLLM 1.0 in own/lib/{PYTHON}/site-packages (the interpreter that runs vpatch; VIRTUAL_ENV has another: "
+        f"--python {venvs['active']}/bin/python, ./.venv has another: --python .venv/bin/python)"
+    )
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_then_the_active_environment(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, str(venvs["active"]))
+    remove(venvs["own"])
+
+    found = current()
+
+    assert (found.tree.root, found.how) == (packages(venvs["active"]), variable)
+
+
+def test_then_the_projects(venvs: dict[str, Path]) -> None:
+    remove(venvs["own"])
+
+    assert current().tree.root == packages(venvs[".venv"])
+    assert current().others == ()
+
+
+def test_one_environment_by_two_names(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    (venvs["active"].parent / "link").symlink_to(venvs[".venv"])
+    monkeypatch.setenv("VIRTUAL_ENV", str(venvs["active"].parent / "link"))
+    remove(venvs["own"])
+
+    found = current()
+
+    assert (found.how, found.others) == ("VIRTUAL_ENV", ())
+
+
+def test_a_broken_vllm_is_not_passed_over(venvs: dict[str, Path]) -> None:
+    """If the preferred environment has an unusable vLLM, vpatch never works on another one."""
+    (packages(venvs["own"]) / "vllm-2.0.dist-info").mkdir()
+
+    assert str(problem_of(current)).startswith(f"more than one vllm: {packages(venvs['own'])}: ")
+
+
+def test_none_has_it(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for venv in venvs.values():
+        remove(venv)
+    monkeypatch.setenv("VIRTUAL_ENV", "/gone")
+
+    assert str(problem_of(current)) == (
+        f"no vllm: the current environment: the interpreter that runs vpatch ({venvs['own']}/bin/python) has none; "
+        "VIRTUAL_ENV (/gone/bin/python): no such file; ./.venv (.venv/bin/python) has none; "
+        "activate the environment that has vLLM, or name it: `vpatch status PATH`"
+    )
+
+
+def test_what_they_are(venvs: dict[str, Path]) -> None:
+    assert [one.name for one in module.environments()] == ["the interpreter that runs vpatch", "./.venv"]
