@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vpatch.core.catalogue import discover, select
+from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.image.order import definition_files, read_definitions
 
@@ -27,10 +27,9 @@ def test_published_definitions_are_valid() -> None:
     bases = {one.base.rpartition(":")[2] for one in found}
     assert bases >= {"v0.20.2", "v0.20.2-cu129", "v0.20.2-ubuntu2404", "v0.24.0", "v0.33.0"}
     for one in found:
-        assert select(discover(), one.overlays or None)
+        assert one.selection.among(discover())
         assert "sm_120" in one.architectures
-    every = {item.id for item in discover()} - {"turboquant-auto-dtype"}  # not a defect of 0.20.2
-    assert any(set(one.overlays) == every and "v0.20.2" in one.base for one in found)
+    assert any(one.also == ("turboquant-tiles",) and "v0.20.2" in one.base for one in found)
 
 
 def test_defaults_of_a_definition(tmp_path: Path) -> None:
