@@ -61,15 +61,15 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  vpatch {line}" for line in commands)])
 
 
-def verbose_option(command: Command) -> Command:
-    """Add `-v`: print what vpatch logs, such as the servers that get the user's credentials."""
+def verbose_option(told: str) -> Callable[[Command], Command]:
+    """Add `-v`; it also prints what vpatch logs, such as the servers that get the user's credentials."""
 
-    def listen(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:  # noqa: FBT001 - click's
+    def listen(context: click.Context, _parameter: click.Parameter, verbose: bool) -> bool:  # noqa: FBT001 - click's
         if verbose:
             context.with_resource(_logged())
+        return verbose
 
-    told = "Name the servers, besides the registry, that get your login."
-    return click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=listen, help=told)(command)
+    return click.option("-v", "--verbose", is_flag=True, callback=listen, help=told)
 
 
 @contextmanager
