@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import click
 
 from vpatch.cli import verdicts
+from vpatch.cli.verdicts import Line
 from vpatch.cli.wording import wrapped
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Problem, cause
@@ -32,6 +33,7 @@ class Report:
     problems: Sequence[Problem] = ()  # what needs attention; any makes the exit code 1
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the JSON object that only this command has
     lines: Sequence[str] | None = None  # what people see instead of the verdicts
+    rows: Callable[[int | None], Iterable[Line]] | None = None  # the same with colors, for a terminal of some columns
     table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
     failed: bool = False  # whether the exit code is 1 without a problem
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
@@ -96,7 +98,8 @@ def _show_results(report: Report, *, as_object: bool) -> None:
     if len(report.table) > 1 and on_terminal(sys.stdout):
         _print_table(report.table)
     elif report.lines is None:
-        shown = verdicts.lines(report.verdicts, width, parts=report.verbose)
+        table = verdicts.lines(report.verdicts, width, parts=report.verbose)
+        shown = report.rows(width) if report.rows else table
         colored = _colored(sys.stdout)
         _print(*(line.styled(printable) if colored else printable(line.text) for line in shown), exact=True)
     elif report.exact:

@@ -24,17 +24,18 @@ _BELOW = " " * 6  # before a reason that does not fit beside its state
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table, with the state in it, if any."""
+    """A line of a table, with the word in it that is shown in color, if any: a state, the level of a finding."""
 
     text: str
-    state: State | None = None
+    word: str = ""
+    color: str = ""
 
     def styled(self, escaped: Callable[[str], str]) -> str:
-        """Return the line with the state in color."""
-        if self.state is None:
+        """Return the line with the word in color."""
+        if not self.word:
             return escaped(self.text)
-        before, _, after = self.text.partition(f"  {self.state}")
-        return f"{escaped(before)}  {click.style(self.state, fg=COLORS[self.state])}{escaped(after)}"
+        before, _, after = self.text.partition(f"  {self.word}")
+        return f"{escaped(before)}  {click.style(self.word, fg=self.color)}{escaped(after)}"
 
 
 def lines(verdicts: Sequence[Verdict], width: int | None, *, parts: bool) -> Iterator[Line]:
@@ -50,9 +51,9 @@ def lines(verdicts: Sequence[Verdict], width: int | None, *, parts: bool) -> Ite
         start = f"{name:<{names}}  {state:<{states}}"
         line = f"{start}  {words}".rstrip()
         if width is None or len(line) <= width:
-            yield Line(line, state)
+            yield Line(line, state, COLORS[state])
         else:
-            yield Line(start.rstrip(), state)
+            yield Line(start.rstrip(), state, COLORS[state])
             yield from map(Line, wrapped(words, width, _BELOW, _BELOW))
 
 
