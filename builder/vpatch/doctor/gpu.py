@@ -53,9 +53,9 @@ def findings(subject: Subject) -> Iterator[Finding]:
         times = f"{number} x " if number > 1 else ""
         yield Finding("gpu", Level.OK, f"{times}{name}, {memory}, compute capability {capability}, driver {driver}")
     if torch:
-        yield from _for_torch(torch, sorted({driver for _, driver, _, _ in gpus}))
+        yield from _for_torch(torch, [driver for _, driver, _, _ in gpus])
     if torch and torch.cuda:
-        yield from _for_extensions(subject.tree.root, sorted({capability for *_, capability in gpus}))
+        yield from _for_extensions(subject.tree.root, dict.fromkeys(capability for *_, capability in gpus))
 
 
 def _ask(program: str) -> tuple[str, str]:
@@ -128,11 +128,11 @@ def _for_extensions(root: Path, capabilities: Iterable[str]) -> Iterator[Finding
             problems = lacking(found, capability)
         except Failure:  # not a number: "[N/A]"
             continue
-        for problem in problems:
-            what = f"vLLM's compiled code does not serve compute capability {capability}: {problem.cause}"
-            do = "install a vLLM that is built for this GPU"
-            yield Finding("extension", Level.WARNING, what, (problem.where,), do)
-        if not problems:
+        if problems:
+            what = f"vLLM's compiled code lacks what compute capability {capability} needs"
+            where, do = tuple(problem.where for problem in problems), "install a vLLM that is built for this GPU"
+            yield Finding("extension", Level.WARNING, what, where, do)
+        else:
             yield Finding("extension", Level.OK, f"vLLM's compiled code serves compute capability {capability}")
 
 
