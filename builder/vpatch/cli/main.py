@@ -21,7 +21,10 @@ from vpatch.cli.output import tell
 from vpatch.errors import closest
 
 _GROUPS = {
-    "Patch a vLLM": {"status": "tree", "diff": "tree", "apply": "tree", "revert": "tree", "verify": "tree"},
+    "Patch a vLLM": {
+        **dict.fromkeys(("status", "diff", "apply", "revert", "verify"), "tree"),
+        "doctor": "doctor",
+    },
     "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "releases"},
     "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},
     "Overlays": {"list": "overlays", "show": "overlays", "new": "overlays"},

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TextIO
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 import click
 
 from vpatch.cli import verdicts
-from vpatch.cli.verdicts import Row
+from vpatch.cli.verdicts import Line, Row
 from vpatch.cli.wording import wrapped
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Problem, cause
@@ -34,6 +34,7 @@ class Report:
     problems: Sequence[Problem] = ()  # what needs attention; any makes the exit code 1
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the JSON object that only this command has
     lines: Sequence[str] | None = None  # what people see instead of the verdicts
+    drawn: Callable[[int | None], Iterable[Line]] | None = None  # draws them itself, for a terminal of some columns
     table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
     failed: bool = False  # whether the exit code is 1 without a problem
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
@@ -109,7 +110,8 @@ def _show_results(report: Report, *, as_object: bool) -> None:
     if len(report.table) > 1 and on_terminal(sys.stdout):
         _print_table(report.table)
     elif report.lines is None:
-        shown = verdicts.table([*report.rows, *verdicts.rows(report.verdicts, parts=report.verbose)], width)
+        rows = [*report.rows, *verdicts.rows(report.verdicts, parts=report.verbose)]
+        shown = report.drawn(width) if report.drawn else verdicts.table(rows, width)
         _print(*_styled(shown, sys.stdout), exact=True)
     elif report.exact:
         _print(*report.lines, exact=not on_terminal(sys.stdout))

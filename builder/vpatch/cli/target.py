@@ -35,7 +35,11 @@ class Target:
     verbose: bool
 
     def find(self) -> Tree:
-        """Find the vLLM, and print which one it is.
+        """Find the vLLM, and print which one it is; raises what `locate` raises."""
+        return self.locate().tree
+
+    def locate(self) -> Located:
+        """Find the vLLM and how it was found, and print which one it is.
 
         Raises:
             UnknownName: there is no such overlay, folder or interpreter.
@@ -49,7 +53,7 @@ class Target:
         else:
             found = current()
         frame(self._introduced(found))
-        return found.tree
+        return found
 
     def command(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM, to copy."""

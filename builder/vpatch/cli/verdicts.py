@@ -30,17 +30,18 @@ Row = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table, with the state in it, if any."""
+    """A line of a table, with the word in it that is shown in color, if any: a state, the level of a finding."""
 
     text: str
-    state: str = ""
+    word: str = ""
+    color: str = ""
 
     def styled(self, escaped: Callable[[str], str]) -> str:
-        """Return the line with the state in color."""
-        if self.state not in COLORS:
+        """Return the line with the word in color."""
+        if not self.color:
             return escaped(self.text)
-        before, _, after = self.text.partition(f"  {self.state}")
-        return f"{escaped(before)}  {click.style(self.state, fg=COLORS[self.state])}{escaped(after)}"
+        before, _, after = self.text.partition(f"  {self.word}")
+        return f"{escaped(before)}  {click.style(self.word, fg=self.color)}{escaped(after)}"
 
 
 def rows(verdicts: Sequence[Verdict], *, parts: bool) -> Iterator[Row]:
@@ -59,9 +60,9 @@ def table(rows: Sequence[Row], width: int | None) -> Iterator[Line]:
         start = f"{name:<{names}}  {state:<{states}}"
         line = f"{start}  {words}".rstrip()
         if width is None or len(line) <= width:
-            yield Line(line, state)
+            yield Line(line, state, COLORS.get(state, ""))
         else:
-            yield Line(start.rstrip(), state)
+            yield Line(start.rstrip(), state, COLORS.get(state, ""))
             yield from map(Line, wrapped(words, width, _BELOW, _BELOW))
 
 
