@@ -1,4 +1,4 @@
-"""Files of vLLM that somebody else changed, added or removed."""
+"""Files of vLLM that a person or another patcher changed, added or removed."""
 
 from __future__ import annotations
 
