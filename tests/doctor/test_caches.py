@@ -79,6 +79,21 @@ def test_the_cache_is_elsewhere(
     assert f"`rm -r {elsewhere}`" in one(diagnose(healthy, name="compile-cache"))["do"]
 
 
+def test_a_user_without_a_name(
+    diagnose: Diagnose, healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may run as a number that it has no name for."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    put(tmp_path / "temporary/torchinductor_/ab/cab.py", "")
+    stamp(tmp_path / "temporary/torchinductor_", BEFORE)
+
+    assert one(diagnose(healthy, name="kernel-cache"))["where"] == str(tmp_path / "temporary/torchinductor_")
+
+
 @pytest.mark.parametrize("name", ["Triton", "Inductor"])
 def test_kernels(diagnose: Diagnose, healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """They are named, and there is nothing to do."""

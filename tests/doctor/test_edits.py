@@ -1,15 +1,19 @@
-"""Files of vLLM that somebody else changed, added or removed."""
+"""Files of vLLM that a person or another patcher changed, added or removed."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.cli.test_bad_system import humble
 from tests.conftest import Program, Trees
 from tests.doctor.conftest import ELSEWHERE, Diagnose, packages, put
+from tests.forks import output
 from tests.hybrid import ATTENTION, INFO, INTERFACE, ONLY
+from tests.needs import root_only
 
 
 def edit(venv: Path, file: str, comment: str) -> None:
@@ -86,6 +90,31 @@ def test_added_files(diagnose: Diagnose, healthy: Path) -> None:
     (added,) = diagnose(healthy, name="unlisted-file")
 
     assert (added["level"], added["where"]) == ("note", "vllm/_genesis/__init__.py"), "not those in vllm/_vpatch"
+
+
+def test_a_record_that_is_no_table(diagnose: Diagnose, healthy: Path) -> None:
+    """It stops two examinations, and is reported once; the others go on."""
+    put(packages(healthy) / INFO / "RECORD", '"' + "x" * 200_000)
+
+    found = diagnose(healthy)
+
+    (bad,) = (one for one in found if one["level"] == "problem")
+    assert (bad["name"], bad["where"], bad["do"]) == ("unreadable", f"{INFO}/RECORD", "reinstall vLLM")
+    assert {"overlay", "python", "plugin", "gpu"} <= {one["name"] for one in found}
+
+
+@root_only
+def test_files_that_this_user_may_not_read(stock: Path) -> None:
+    closed = packages(stock) / "vllm/platforms"
+    closed.chmod(0)
+    code, out, _err = output("doctor", stock, "--json", first=humble)
+    closed.chmod(0o755)
+
+    found = [one for one in json.loads(out)["findings"] if one["name"] == "unreadable"]
+    assert code == 1
+    assert {one["what"] for one in found} == {"cannot read: permission denied"}
+    assert {one["do"] for one in found} == {"run `vpatch doctor` as a user who may read it"}
+    assert len({one["where"] for one in found}) == len(found), "each is reported once"
 
 
 def test_without_record(diagnose: Diagnose, stock: Path) -> None:

@@ -37,6 +37,16 @@ def test_each_way_to_name_it_finds_the_interpreter(diagnose: Diagnose, healthy: 
     assert diagnose(named, name="imported") == []
 
 
+@pytest.mark.parametrize("program", ["", "#!/bin/sh\nexit 1\n"])
+def test_a_folder_whose_interpreter_is_gone(diagnose: Diagnose, healthy: Path, program: str) -> None:
+    for python in (healthy / "bin").glob("python*"):
+        python.unlink()
+    if program:
+        put(healthy / "bin/python", program).chmod(0o755)
+
+    assert levels(diagnose(packages(healthy), name="python")) == ["note"]
+
+
 def test_a_folder_without_an_interpreter(diagnose: Diagnose, pristine: Trees) -> None:
     (python,) = diagnose(pristine("0.20.2"), name="python")
 

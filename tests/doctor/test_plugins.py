@@ -120,6 +120,14 @@ def test_a_plugin_whose_code_is_gone(diagnose: Diagnose, healthy: Path) -> None:
     assert found["what"].endswith("its code was not found")
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"Version: 2.0\n"])
+def test_damaged_metadata(diagnose: Diagnose, healthy: Path, damage: bytes) -> None:
+    plugin(packages(healthy), "rival", REWRITES)
+    put(packages(healthy) / "rival-2.0.dist-info/METADATA", damage)
+
+    assert one(diagnose(healthy, name="plugin"))["level"] == "ok"
+
+
 @pytest.mark.parametrize(("value", "told"), [("fix,other", "only the plugins fix,other"), ("", "no plugin")])
 def test_the_selection(
     diagnose: Diagnose, healthy: Path, monkeypatch: pytest.MonkeyPatch, value: str, told: str

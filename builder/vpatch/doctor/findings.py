@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vpatch.errors import Problem
+
 
 class Level(StrEnum):
     """How serious a finding is, in rising order."""
@@ -44,6 +46,13 @@ class Finding:
             "where": ", ".join(self.where),
             "do": self.do,
         }
+
+
+def unreadable(problem: Problem) -> Finding:
+    """Report that something could not be examined."""
+    denied = "permission denied" in problem.cause
+    do = "run `vpatch doctor` as a user who may read it" if denied else "reinstall vLLM"
+    return Finding("unreadable", Level.PROBLEM, f"{problem.what}: {problem.cause}", (problem.where,), do)
 
 
 @dataclass(frozen=True)

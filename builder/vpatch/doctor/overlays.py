@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vpatch.core.verdict import State, Verdict
-from vpatch.doctor.findings import Finding, Level, command
+from vpatch.doctor.findings import Finding, Level, command, unreadable
 from vpatch.doctor.subject import Subject
 from vpatch.errors import Problem
 
@@ -13,7 +13,13 @@ _MISFITS = (State.DRIFTED, State.CONFLICT)
 _UNNEEDED = (State.MERGED, State.NOT_APPLICABLE)
 # What the states say already.
 _SAID = ("not applied", "nothing to verify")
-_NAMES = {"stale bytecode": "bytecode", "does not compile": "syntax", "unknown mark": "mark"}
+_NAMES = {
+    **dict.fromkeys(("RECORD is not true", "not in RECORD", "missing file", "no RECORD"), "record"),
+    "stale bytecode": "bytecode",
+    "does not compile": "syntax",
+    "unknown mark": "mark",
+    "cannot read provenance": "provenance",
+}
 _WORDS = {
     "RECORD is not true": "the file differs from its row in RECORD",
     "not in RECORD": "RECORD does not list the file: uninstalling vLLM would leave it behind",
@@ -31,8 +37,7 @@ def states(subject: Subject) -> Iterator[Finding]:
             yield _misfit(subject, verdict)
         elif verdict.id in subject.marked and verdict.state is not State.APPLIED:
             what = f"{verdict.id} is half applied: {verdict.because}"
-            verb = "apply" if verdict.state is State.PENDING else "revert"
-            yield Finding("overlay", Level.PROBLEM, what, subject.marked[verdict.id], subject.commands.again(verb))
+            yield Finding("overlay", Level.PROBLEM, what, subject.marked[verdict.id], subject.commands.again("apply"))
         else:
             rest.setdefault(verdict.state, []).append(verdict.id)
     yield from _by_state(subject, rest)
@@ -43,9 +48,11 @@ def faults(subject: Subject) -> Iterator[Finding]:
     said = {problem for verdict in subject.verified.overlays for problem in verdict.problems}
     found = [one for one in subject.verified.problems if one not in said and one.what not in _SAID]
     for problem in found:
-        name = _NAMES.get(problem.what, "provenance" if "provenance" in problem.what else "record")
-        what = _WORDS.get(problem.what, f"{problem.what}: {problem.cause}")
-        yield Finding(name, Level.PROBLEM, what, (problem.where,), _cure(subject, problem))
+        if name := _NAMES.get(problem.what):
+            what = _WORDS.get(problem.what, f"{problem.what}: {problem.cause}")
+            yield Finding(name, Level.PROBLEM, what, (problem.where,), _cure(subject, problem))
+        else:
+            yield unreadable(problem)
     if subject.kept.unclean and not subject.kept.broken:
         do = f"complete it: {subject.commands.again('apply')}"
         yield Finding("unfinished", Level.PROBLEM, "a run of vpatch was interrupted, or is under way", do=do)

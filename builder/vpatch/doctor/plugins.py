@@ -40,15 +40,19 @@ def _plugins(subject: Subject, python: Interpreter) -> Iterator[tuple[Distributi
     own = (subject.tree.dist_info or "").partition("-")[0]
     seen = {own}
     for distribution in distributions(path=[str(path) for path in python.paths]):
-        # A package may stand in two folders of the path; Python takes the first.
-        name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"] or "").lower()
-        if name not in seen:
+        try:
+            points = [point for point in distribution.entry_points if point.group in _GROUPS]
+            name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"]).lower() if points else ""
+        except (ValueError, LookupError, TypeError):  # damaged metadata, which vLLM could not read either
+            continue
+        # A package may be in two folders of the path; Python takes the first.
+        if points and name not in seen:
             seen.add(name)
-            yield from ((distribution, point) for point in distribution.entry_points if point.group in _GROUPS)
+            yield from ((distribution, point) for point in points)
 
 
 def _plugin(subject: Subject, python: Interpreter, owner: Distribution, point: EntryPoint) -> Finding:
-    source = _source(subject, python, owner, point.module)
+    source = _source(subject, python, owner, point.value.partition(":")[0].strip())
     name = f"{point.name} ({point.value}) of {owner.metadata['Name']} {owner.version}"
     where = (str(source),) if source else ()
     writes, files, modules = _looked_at(source, sorted(subject.overlay_files)) if source else (False, [], [])

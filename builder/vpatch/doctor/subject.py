@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from vpatch import api
 from vpatch.core.catalogue import Selection, discover
 from vpatch.core.marks import marks_in
 from vpatch.doctor.interpreter import Interpreter, describe, interpreter_of
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.tree import backup
 from vpatch.tree.backup import Kept
 from vpatch.tree.environment import Located
@@ -110,15 +110,27 @@ def examine(located: Located, python: Path | None, selection: Selection, command
 
     Raises:
         UnknownName: there is no such overlay.
-        Failure: a file cannot be read.
     """
-    try:
-        verified = api.verify(located.tree, selection.only, selection.also)
-    except api.Refused as refused:
-        verified = refused.result
     told, unanswered = None, None
     try:
         told = describe(python) if python else interpreter_of(located.tree.root)
     except Failure as failure:
         unanswered = failure.problems[0]
-    return Subject(located, verified, selection.named, told, unanswered, commands)
+    return Subject(located, _verified(located.tree, selection), selection.named, told, unanswered, commands)
+
+
+def _verified(tree: Tree, selection: Selection) -> api.Result:
+    """Return what `verify` finds; if it cannot finish, the states alone, with the reason among the problems."""
+    try:
+        return api.verify(tree, selection.only, selection.also)
+    except api.Refused as refused:
+        return refused.result
+    except UnknownName:
+        raise
+    except Failure as failure:
+        problems = failure.problems
+    try:
+        found = api.status(tree, selection.only, selection.also)
+    except Failure:
+        return api.Result(tree.root, tree.version, problems=problems)
+    return replace(found, problems=(*found.problems, *problems))
