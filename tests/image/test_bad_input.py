@@ -30,6 +30,15 @@ def test_no_engine(vpatch: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "--registry" in ran.err
 
 
+def test_no_engine_on_another_host(vpatch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    ran = vpatch("test", "a/b:c")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("no engine: docker engine: tcp://127.0.0.1:1: connection refused; set DOCKER_HOST to ")
+    assert ran.err.endswith("\nNot tested.\n")
+
+
 @contextmanager
 def nobody() -> Iterator[None]:
     os.seteuid(65534)

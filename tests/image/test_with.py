@@ -48,9 +48,13 @@ def test_overlay_and_with(vpatch: Program, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--overlay", "--with"])
 def test_an_unknown_overlay_is_a_wrong_usage(vpatch: Program, option: str) -> None:
-    ran = vpatch("build", "--base", "x", option, "turboquant-tile", option, ONE[1])
+    ran = vpatch("build", "--base", "x", option, "turboquant-tile", option, ONE[1], "--require-arch", "5090")
 
-    assert (ran.code, ran.err) == (2, f"no such overlay: turboquant-tile: did you mean {TILES}?\n")
+    assert ran.code == 2
+    assert ran.err.splitlines() == [
+        f"no such overlay: turboquant-tile: did you mean {TILES}?",
+        "not a GPU architecture: 5090: it reads like sm_120 or 12.0, which is an RTX 5090",
+    ]
 
 
 def test_unknown_overlays_of_definitions_are_told_at_once(vpatch: Program, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +134,11 @@ def _check(orders: Sequence[Order]) -> None:
     installed = discover()
     for order in orders:
         _check_names(order)
-        try:
-            order.selection.among(installed)
-            check_names(order.architectures)
-        except UnknownName as unknown:
-            problems += (replace(one, scope=order.path) for one in unknown.problems)
+        for check in (partial(order.selection.among, installed), partial(check_names, order.architectures)):
+            try:
+                check()
+            except UnknownName as unknown:
+                problems += (replace(one, scope=order.path) for one in unknown.problems)
     if problems:
         raise UnknownName(*problems)
 

@@ -13,6 +13,7 @@ from vpatch.image.checks import Check, failed
 from vpatch.image.config import NoEngineError, NoGpusError
 from vpatch.image.order import IDLE, Built, Order
 from vpatch.image.patch import Provenance
+from vpatch.image.registry.reference import parse
 
 _FEW = 2  # names that a sentence lists; more of them have stood above it
 _LACKS = "lacks "  # begins the problem that an architecture is not served
@@ -23,7 +24,7 @@ _DIGITS = 12  # of a digest, as docker shows them
 def of_build(order: Order, built: Built, *, registry: bool) -> str:
     """Return the outcome of a build that came to its end."""
     if built.problems and built.pushed:
-        tag = command("tag", built.pushed, *order.tags)
+        tag = _tag(order, built.pushed)
         return f"Pushed, but not tagged: {short(built.pushed)} is complete. Tag it: {tag}."
     if built.problems:
         return f"Nothing was built: {_refusal(order, built)}.{_rest(order, built, registry=registry)}"
@@ -41,7 +42,7 @@ def _success(order: Order, built: Built, *, registry: bool) -> str:
     applied = f"{counted(len(built.applied), 'overlay')} applied, {size:,.0f} KiB added"
     what = f"on {short(built.base.ref)}: {applied}; {_tested(built.tests)}"
     if registry and not order.set_tags:
-        tag = command("tag", built.image, *order.tags)
+        tag = _tag(order, built.image)
         return f"Pushed without a tag, built {what}. Test it: {command('test', built.image)}, then tag it: {tag}."
     name = order.tags[0] if order.tags else short(built.image)
     called = listed(order.tags) if order.tags else f"{name} (without a name)"
@@ -52,6 +53,12 @@ def _success(order: Order, built: Built, *, registry: bool) -> str:
     return f"{done}{naming} Run it: {_run(name)}."
 
 
+def _tag(order: Order, image: str) -> str:
+    """Return the command that sets the tags of an image that was pushed by digest, in its own repository."""
+    repository = image.partition("@")[0]
+    return command("tag", image, *(tag for tag in order.tags if parse(tag).name == repository))
+
+
 def of_failure(order: Order, failure: Failure, *, registry: bool) -> str:
     """Return the outcome of a build that could not go on."""
     done = "Nothing was built."
@@ -60,10 +67,9 @@ def of_failure(order: Order, failure: Failure, *, registry: bool) -> str:
             return f"{done} Without GPUs: {again(order, registry=registry, tests=order.tests - {'gpus'})}."
         case NoEngineError() if order.path:
             return f"{done} Without an engine: {again(order, registry=True, push=False)}."
-        case NoEngineError():
+        case NoEngineError() if not order.base.startswith(_ALGORITHM):  # an ID: only an engine knows it
             tags = order.tags or ("REGISTRY/NAME:TAG",)
-            tests = order.tests - {"gpus"}
-            return f"{done} Without an engine: {again(order, registry=True, push=False, tags=tags, tests=tests)}."
+            return f"{done} Without an engine: {again(order, registry=True, push=False, tags=tags)}."
     return done
 
 
@@ -80,7 +86,7 @@ def of_all(orders: Sequence[Order], wrong: Sequence[bool], *, registry: bool) ->
 def of_test(image: str, tests: Sequence[Check]) -> str:
     """Return the outcome of testing an image again."""
     if failed(tests):
-        return f"{image}: {_failed(tests)}. What it holds: {command('inspect', image, '-v')}."
+        return f"{image}: {_failed(tests)}. What is in it: {command('inspect', image, '-v')}."
     return f"Tested {image}: {_tested(tests).removeprefix('tests: ')}. Run it: {_run(image)}."
 
 
@@ -140,7 +146,7 @@ def _how(order: Order, *, registry: bool) -> list[str]:
         "--push": order.push,
         "--untagged": registry and not order.set_tags,
         "--no-test": not order.tests,
-        "--gpus": "gpus" in order.tests,
+        "--gpus": "gpus" in order.tests and not registry,
     }
     return [flag for flag, wanted in flags.items() if wanted]
 
@@ -211,7 +217,7 @@ def _tested(tests: Sequence[Check]) -> str:
         return "not tested"
     skipped, total = _not_run(tests), len(tests)
     if not skipped:
-        return f"all {counted(total, 'test')} passed"
+        return f"{'all ' * (total > 1)}{counted(total, 'test')} passed"
     count = sum(skipped.values())
     why = f" ({next(iter(skipped))})" if len(skipped) == 1 else ""
     return f"tests: {total - count} passed, {count} of {total} not run{why}"

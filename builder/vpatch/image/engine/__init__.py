@@ -23,7 +23,8 @@ from vpatch.image.watch import Watch
 
 _NO_SPACE = "no space left"
 _ENGINE = "docker engine"
-_INSTEAD = "start it with `sudo systemctl start docker`, or set DOCKER_HOST to another one's address"
+_INSTEAD = "start it with `sudo systemctl start docker`, or set DOCKER_HOST to where another one listens"
+_ELSEWHERE = "set DOCKER_HOST to where an engine listens, or unset it for the one of this machine"
 _LET_IN = "run `sudo usermod -aG docker $USER` and log in again, or set DOCKER_HOST to a socket of your own"
 _DENIED = re.compile(r"denied|unauthorized|authentication required|no basic auth")
 _FREE = "`docker system df` shows what takes up its disk"
@@ -41,11 +42,19 @@ def engine() -> Iterator[DockerClient]:
     except ValueError as error:
         raise Failure(Problem("cannot read", "docker config", "its credentials are not what docker writes")) from error
     except DockerException as error:
-        raise NoEngineError(Problem("no engine", _ENGINE, f"{message_of(error)}; {_INSTEAD}")) from error
+        why = f"{os.environ.get('DOCKER_HOST', '')}: {_refusal(error)}; {_ELSEWHERE}"
+        raise NoEngineError(Problem("no engine", _ENGINE, why)) from error
     try:
         yield client
     finally:
         client.close()
+
+
+def _refusal(error: DockerException) -> str:
+    """Return why there is no connection, without the libraries' wrapping."""
+    text = message_of(error)
+    found = re.search(r"\[errno -?\d+\] ([^\[\]()\"']+)", text)
+    return found[1].strip() if found else text
 
 
 def _check_socket() -> None:
