@@ -50,6 +50,7 @@ class Result:
         overlays: the verdicts, after the verb did its work; empty for `revert`.
         problems: what needs attention.
         notes: remarks that change no outcome.
+        fitting: if some overlays do not fit, the ids of those that could be applied without them.
     """
 
     tree: Path
@@ -57,6 +58,7 @@ class Result:
     overlays: tuple[Verdict, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    fitting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,12 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     seen = Reads(found)
     selection = Selection.of(overlays, also)
     chosen = selection.in_tree(discover(), seen.read)
-    verdicts = Engine(chosen).status(seen.read)
+    engine = Engine(chosen)
+    verdicts = engine.status(seen.read)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     problems += _inapplicable(verdicts, selection.named, found.root)
-    return Result(found.root, found.version, verdicts, tuple(problems))
+    fitting = engine.fitting(seen.read, verdicts)
+    return Result(found.root, found.version, verdicts, tuple(problems), fitting=fitting)
 
 
 def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Diff:
@@ -129,11 +133,13 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     seen = Reads(found)
     selection = Selection.of(overlays, also)
     chosen = selection.in_tree(discover(), seen.read)
-    changeset = Engine(chosen).plan(seen.read)
+    engine = Engine(chosen)
+    changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
     problems = (*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root))
     notes = _notes(chosen, changeset.before)
-    return _checked(Diff(found.root, found.version, changeset.before, problems, notes, files))
+    fitting = engine.fitting(seen.read, changeset.before)
+    return _checked(Diff(found.root, found.version, changeset.before, problems, notes, fitting, files))
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -149,14 +155,16 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     chosen = selection.in_tree(discover(), writable.tree.read)
     root = writable.tree.root
     there = {file for item in chosen for file in item.overlay.files if (root / file).exists()}
-    changeset, changed = changing.apply(writable, chosen)
+    engine = Engine(chosen)
+    changeset, changed = changing.apply(writable, chosen, engine)
     problems = (*changeset.problems, *_inapplicable(changeset.after, selection.named, root))
     notes = _notes(chosen, changeset.after)
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = tuple(after.id for before, after in states if before.state is not after.state)
-    about = (root, writable.tree.version, changeset.after, problems, notes, changed)
-    return _checked(Changed(*about, added=added, affected=affected))
+    about = (root, writable.tree.version, changeset.after, problems, notes)
+    fitting = engine.fitting(writable.tree.read, changeset.before)
+    return _checked(Changed(*about, fitting, changed, added=added, affected=affected))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
@@ -168,7 +176,8 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     writable, installed, selection = open_tree(tree), discover(), Selection.of(overlays)
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
-    affected = tuple(item.id for item in going if has_mark(item, writable.tree.read))
+    seen = Reads(writable.tree)
+    affected = tuple(item.id for item in going if has_mark(item, seen.read))
     changed = changing.revert(writable, installed, None if overlays is None else going)
     removed = tuple(file for file in changed if not (root / file).exists())
     return Changed(root, writable.tree.version, changed=changed, removed=removed, affected=affected)

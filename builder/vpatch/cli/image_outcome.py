@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vpatch.cli.wording import command, counted, listed, options, shell
-from vpatch.core.verdict import State
+from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options, shell
+from vpatch.core.verdict import MISFITS, State
 from vpatch.errors import Failure
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import NoEngineError, NoGpusError
@@ -167,14 +167,14 @@ def _refusal(order: Order, built: Built) -> str:
     """Return why nothing was built, in one clause for each kind of reason."""
     vllm = f"vLLM {built.vllm}"
     states = {verdict.id: verdict.state for verdict in built.verdicts}
-    misfits = [name for name, state in states.items() if state in {State.DRIFTED, State.CONFLICT}]
+    misfits = [name for name, state in states.items() if state in MISFITS]
     named = order.selection.named
     idle = [name for name, state in states.items() if state is State.NOT_APPLICABLE and name in named]
     lacks = [problem.what for problem in built.problems if problem.what.startswith(_LACKS)]
     unserved = [what.removeprefix(_LACKS) for what in dict.fromkeys(lacks)]
     clauses = [
-        f"{listed(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit {vllm}" if misfits else "",
-        f"{listed(idle)} {_is(len(idle))} not applicable to {vllm}" if idle else "",
+        do_not_fit(misfits, vllm) if misfits else "",
+        f"{listed(idle)} {is_are(len(idle))} not applicable to {vllm}" if idle else "",
         f"{short(built.base.ref)} does not serve {listed(unserved)}" if unserved else "",
     ]
     return "; ".join(filter(None, clauses)) or _idle(built)
@@ -201,14 +201,10 @@ def _idle(built: Built) -> str:
     counts = [(sum(one.state is state for one in built.verdicts), words[state]) for state in words]
     (first, what), *others = [(count, word) for count, word in counts if count]
     told = [
-        f"{counted(first, 'overlay')} {_is(first)} {what}",
-        *(f"{count} {_is(count)} {what}" for count, what in others),
+        f"{counted_are(first, 'overlay')} {what}",
+        *(f"{count} {is_are(count)} {what}" for count, what in others),
     ]
     return listed(told)
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _tested(tests: Sequence[Check]) -> str:

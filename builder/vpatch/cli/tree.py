@@ -13,8 +13,6 @@ from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report
 from vpatch.cli.target import Target, on_tree
 from vpatch.core.verdict import State
-from vpatch.errors import Failure
-from vpatch.tree.locate import Tree
 
 R = TypeVar("R", bound=api.Result)
 
@@ -26,7 +24,7 @@ def status_command(target: Target) -> Report:
     """Show the state of each overlay in TREE. Writes nothing."""
     tree = target.find()
     found = api.status(tree, target.selection.only, target.selection.also)
-    return _report("status", target, found, outcome.of_status(found, target, _fitting(tree, found)))
+    return _report("status", target, found, outcome.of_status(found, target))
 
 
 @click.command("diff", epilog=examples("diff", "diff --overlay turboquant-hybrid .venv", "diff > vllm.patch"))
@@ -40,7 +38,7 @@ def diff_command(target: Target) -> Report:
     extra = {"diff": "".join(f"{line}\n" for line in found.lines), "files": list(found.files)}
     # A diff is for `patch` and pagers: people see no verdicts.
     about = ("diff", str(found.tree), found.vllm, found.overlays)
-    said = outcome.of_diff(found, target, _fitting(tree, found))
+    said = outcome.of_diff(found, target)
     return Report(*about, problems=found.problems, extra=extra, lines=found.lines, exact=True, outcome=said)
 
 
@@ -62,10 +60,10 @@ def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
     tree, selection = target.find(), target.selection
     if not (check or dry_run):
         done = _found(lambda: api.apply(tree, selection.only, selection.also))
-        said = outcome.of_apply(done, target, _fitting(tree, done))
+        said = outcome.of_apply(done, target)
         return _report("apply", target, done, said)
     would = _found(lambda: api.diff(tree, selection.only, selection.also))
-    said = outcome.of_diff(would, target, _fitting(tree, would))
+    said = outcome.of_diff(would, target)
     pending = any(verdict.state is State.PENDING for verdict in would.overlays)
     return _report("apply", target, would, said, failed=check and pending)
 
@@ -104,19 +102,6 @@ def _found(verb: Callable[[], R]) -> R:
         return verb()
     except api.Refused as refused:
         return refused.result  # type: ignore[return-value] # of the type that the verb returns
-
-
-def _fitting(tree: Tree, found: api.Result) -> tuple[str, ...]:
-    """Return the pending overlays that could be applied without those that do not fit; () if every one fits."""
-    misfits = [verdict for verdict in found.overlays if verdict.state in {State.DRIFTED, State.CONFLICT}]
-    fitting = tuple(verdict.id for verdict in found.overlays if verdict.state is State.PENDING)
-    if not misfits or not fitting:
-        return ()
-    try:
-        api.diff(tree, fitting)
-    except Failure:
-        return ()
-    return fitting
 
 
 def _report(command: str, target: Target, found: api.Result, said: str, *, failed: bool = False) -> Report:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from vpatch.cli.wording import counted, wrapped
-from vpatch.core.verdict import PartVerdict, State, Verdict
+from vpatch.core.verdict import MISFITS, PartVerdict, State, Verdict
 
 COLORS: Mapping[str, str] = {
     State.CONFLICT: "red",
@@ -70,7 +70,7 @@ def remark(verdict: Verdict) -> str:
     """Return what the state does not say, in a few words; "" if it says everything."""
     mine = [part for part in verdict.parts if part.state is verdict.state]
     match verdict.state:
-        case State.DRIFTED | State.CONFLICT:
+        case state if state in MISFITS:
             files = {problem.where for problem in verdict.problems}
             where = next(iter(files)) if len(files) == 1 else counted(len(files), "file")
             return f"{counted(len(verdict.problems), 'problem')} in {where}"

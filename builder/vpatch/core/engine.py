@@ -80,6 +80,23 @@ class Engine:
             return Changeset(before, before, {}, broken)
         raise RuntimeError("\n".join(map(str, broken)))
 
+    def fitting(self, read: Read, before: Iterable[Verdict], without: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the ids of pending overlays that can be applied if those that cannot are left out.
+
+        Args:
+            read: reads the tree.
+            before: the verdicts on it.
+            without: ids of more overlays to leave out.
+
+        Returns:
+            The ids; () if no overlay is left out, or if nothing remains to be done without these.
+        """
+        found = tuple(before)
+        wrong = {verdict.id for verdict in found if verdict.problems} | {*without}
+        pending = tuple(v.id for v in found if v.state is State.PENDING and v.id not in wrong)
+        rest = [item for item in self.overlays if item.id not in wrong]
+        return pending if wrong and pending and not self.plan(read, rest).problems else ()
+
     def forget(self, but: Collection[bytes] = ()) -> None:
         """Drop all parsed modules, except those with these bytes."""
         self._cache.forget(but)

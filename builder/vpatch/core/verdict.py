@@ -30,6 +30,10 @@ class State(StrEnum):
         return min(states, key=list(cls).index)
 
 
+MISFITS = frozenset({State.DRIFTED, State.CONFLICT})
+"""The states of overlays that do not fit a tree: vpatch writes nothing, and a person must decide."""
+
+
 class Found(Enum):
     """What an edit finds in its file."""
 

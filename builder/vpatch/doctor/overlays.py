@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpatch.core.verdict import State, Verdict
+from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.doctor.findings import Finding, Level, command, unreadable
 from vpatch.doctor.subject import Subject
 from vpatch.errors import Problem
 
-_MISFITS = (State.DRIFTED, State.CONFLICT)
 _UNNEEDED = (State.MERGED, State.NOT_APPLICABLE)
 # What the states say already.
 _SAID = ("not applied", "nothing to verify")
@@ -33,7 +32,7 @@ def states(subject: Subject) -> Iterator[Finding]:
     """Yield each overlay that does not fit or is half applied, then the others by state."""
     rest: dict[State, list[str]] = {}
     for verdict in subject.verified.overlays:
-        if verdict.state in _MISFITS:
+        if verdict.state in MISFITS:
             yield _misfit(subject, verdict)
         elif verdict.id in subject.marked and verdict.state is not State.APPLIED:
             what = f"{verdict.id} is half applied: {verdict.because}"
@@ -71,7 +70,7 @@ def _misfit(subject: Subject, verdict: Verdict) -> Finding:
 def _by_state(subject: Subject, rest: dict[State, list[str]]) -> Iterator[Finding]:
     commands, pending = subject.commands, rest.get(State.PENDING)
     if pending:
-        alone = any(verdict.state in _MISFITS for verdict in subject.verified.overlays)
+        alone = any(verdict.state in MISFITS for verdict in subject.verified.overlays)
         chosen = [word for name in pending for word in ("--overlay", name)]
         do = commands.command("apply", *chosen) if alone else commands.again("apply")
         level = Level.PROBLEM if subject.named.intersection(pending) else Level.NOTE
@@ -85,7 +84,7 @@ def _by_state(subject: Subject, rest: dict[State, list[str]]) -> Iterator[Findin
 def _cure(subject: Subject, problem: Problem) -> str:
     """Return what makes a problem go away: `apply` heals RECORD and bytecode, but only if every overlay fits."""
     again = subject.commands.again("apply")
-    fits = all(verdict.state not in _MISFITS for verdict in subject.verified.overlays)
+    fits = all(verdict.state not in MISFITS for verdict in subject.verified.overlays)
     kept, where = subject.kept, problem.where
     edited = where in kept.paths and kept.is_edited(where, subject.tree.read(where))
     match problem.what:

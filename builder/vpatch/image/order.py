@@ -12,7 +12,7 @@ from typing import Any
 
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
-from vpatch.core.verdict import Changeset, State, Verdict
+from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem, naming
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
@@ -86,7 +86,10 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
     idle = [v for v in changeset.before if v.id in named and v.state is State.NOT_APPLICABLE]
     refusals = [Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle]
     if problems := (*changeset.problems, *refusals, *support.problems):
-        fitting = _fitting(changeset, idle, engine, files, vllm) if not support.problems else ()
+        fitting: tuple[str, ...] = ()
+        if not support.problems:  # another base is needed then
+            unneeded = {verdict.id for verdict in idle}
+            fitting = engine.fitting(lambda file: files.read(f"{vllm.root}/{file}"), changeset.before, unneeded)
         return replace(built, layer=None, verdicts=changeset.before, problems=problems, fitting=fitting)
     if layer is None:
         if order.tags and order.set_tags:
@@ -95,18 +98,6 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
         return replace(built, image=same)
     states = zip(changeset.before, changeset.after, strict=True)
     return replace(built, applied=tuple(new.id for old, new in states if old.state is not new.state))
-
-
-def _fitting(
-    changeset: Changeset, idle: Sequence[Verdict], engine: Engine, files: Files, vllm: Vllm
-) -> tuple[str, ...]:
-    """Return the overlays that can be applied without those that cannot; () if that leaves nothing to do."""
-    wrong = {verdict.id for verdict in changeset.before if verdict.problems} | {verdict.id for verdict in idle}
-    rest = [item for item in engine.overlays if item.id not in wrong]
-    pending = {verdict.id for verdict in changeset.before if verdict.state is State.PENDING} - wrong
-    if not pending or engine.plan(lambda file: files.read(f"{vllm.root}/{file}"), rest).problems:
-        return ()
-    return tuple(sorted(pending))
 
 
 def definition_files(folder: Path) -> list[Path]:

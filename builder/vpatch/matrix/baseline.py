@@ -19,9 +19,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from vpatch.core.verdict import PartVerdict, State
+from vpatch.core.verdict import MISFITS, PartVerdict, State
 from vpatch.errors import Problem
-from vpatch.matrix.verdicts import BROKEN, Cell, Matrix, Row, parsed_version
+from vpatch.matrix.verdicts import Cell, Matrix, Row, parsed_version
 
 PROJECT = "vllm"
 
@@ -161,7 +161,7 @@ def _bad(cell: Cell, known: Cell | None) -> str:
     """
     states = {(part.name, part.state) for part in known.verdict.parts} if known else set()
     kinds = {problem.what for problem in known.problems} if known else set()
-    parts = [p for p in cell.verdict.parts if p.state in BROKEN and (p.name, p.state) not in states]
+    parts = [p for p in cell.verdict.parts if p.state in MISFITS and (p.name, p.state) not in states]
     beyond = [problem for problem in cell.beyond if problem.what not in kinds]
     because = replace(cell.verdict, parts=tuple(parts)).because if parts else ""
     return "; ".join(filter(None, (because, _joined(beyond))))

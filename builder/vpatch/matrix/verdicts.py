@@ -11,10 +11,8 @@ from typing import Any, Protocol
 from packaging.version import Version
 
 from vpatch.core.overlay import Catalogued
-from vpatch.core.verdict import PartVerdict, State, Verdict
+from vpatch.core.verdict import MISFITS, PartVerdict, State, Verdict
 from vpatch.errors import Failure, Problem, naming
-
-BROKEN = frozenset({State.DRIFTED, State.CONFLICT})  # the states that need a person's attention
 
 
 def parsed_version(text: str | None) -> Version | None:
@@ -72,7 +70,7 @@ class Cell:
     @property
     def urgent(self) -> bool:
         """Whether the cell needs a person's attention."""
-        return bool(self.problems) or self.verdict.state in BROKEN
+        return bool(self.problems) or self.verdict.state in MISFITS
 
 
 @dataclass(frozen=True)

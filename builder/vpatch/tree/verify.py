@@ -19,7 +19,7 @@ from vpatch.core.landing.definitions import accessor_role
 from vpatch.core.landing.flow import Function
 from vpatch.core.marks import marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
-from vpatch.core.verdict import State, Verdict
+from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import backup, bytecode, record
 from vpatch.tree.loaded import Changed
@@ -108,7 +108,7 @@ def verify(
 def _unapplied(tree: Tree, verdict: Verdict, files: Sequence[str], *, asked: bool) -> Sequence[Problem]:
     if not files and not asked:
         return ()
-    if verdict.state in {State.DRIFTED, State.CONFLICT}:
+    if verdict.state in MISFITS:
         return verdict.problems
     if verdict.state is State.APPLIED or (verdict.state is State.MERGED and not files):
         return ()
