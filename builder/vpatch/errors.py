@@ -41,21 +41,33 @@ class UnknownName(Failure):
     """The user named an overlay, preset, GPU, release or folder that does not exist. The command line exits with 2."""
 
 
-def closest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> str:
-    """Return what to type instead of a name that is not known: the closest names, or all of them.
+def nearest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> list[str]:
+    """Return the known names that are closest to one that is not known; [] if none is close.
 
     Names are compared by `key`. A name that is part of another counts as close.
     """
     import difflib
 
-    names = list(dict.fromkeys(known))
-    by_fold = {key(one): one for one in names}
+    by_key = {key(one): one for one in dict.fromkeys(known)}
     typed = key(name)
-    scores = {one: difflib.SequenceMatcher(None, one, typed).ratio() for one in by_fold}
+    scores = {one: difflib.SequenceMatcher(None, one, typed).ratio() for one in by_key}
     best = max(scores.values(), default=0)
-    near = [by_fold[one] for one, score in scores.items() if score > 0.7 and score > best - 0.05]
-    near = near or [one for fold, one in by_fold.items() if len(typed) > 2 and typed in fold][:3]
+    near = [by_key[one] for one, score in scores.items() if score > 0.7 and score > best - 0.05]
+    return near or [one for text, one in by_key.items() if len(typed) > 2 and typed in text][:3]
+
+
+def closest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> str:
+    """Return what to type instead of a name that is not known: the nearest names, or all of them."""
+    names = list(dict.fromkeys(known))
+    near = nearest(name, names, key=key)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+
+
+def shell(*words: object) -> str:
+    """Return a command to copy, in backticks and quoted for a shell."""
+    import shlex
+
+    return f"`{shlex.join(map(str, words))}`"
 
 
 def cause(error: OSError) -> str:

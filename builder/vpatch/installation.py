@@ -7,13 +7,14 @@ installed distributions" (PEP 610); without that file it came from a package ind
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from vpatch.errors import shell
 
 
 def how_to_add(extra: str) -> str:
@@ -31,7 +32,7 @@ def how_to_add(extra: str) -> str:
         words = [sys.executable, "-m", "pip", "install", *to_edit]
     else:  # an environment of uv
         words = ["uv", "pip", "install", "--python", sys.executable, *to_edit]
-    return f"`{shlex.join(words)}`"
+    return shell(*words)
 
 
 def _requirement(extra: str) -> tuple[str, bool]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from vpatch.cli.wording import command, shell, wrapped
+from vpatch.cli.wording import command, wrapped
+from vpatch.errors import shell
 
 TAGS = [f"registry.example/me/vllm:v0.20.{number}" for number in range(5)]
 ODD = ["a b", "it's", 'say "no"', "*"]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options, shell
+from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
-from vpatch.errors import Failure
+from vpatch.errors import Failure, shell
 from vpatch.image.checks import Check, failed
 from vpatch.image.config import NoEngineError, NoGpusError
 from vpatch.image.order import IDLE, Built, Order

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
+
+from vpatch.errors import shell
 
 _COMMANDS = ("`vpatch ", "`docker ")
 _WORD = r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+"  # of a shell
@@ -42,11 +43,6 @@ def listed(names: Sequence[str]) -> str:
 def command(*words: object) -> str:
     """Return a command of vpatch to copy, quoted for a shell."""
     return shell("vpatch", *words)
-
-
-def shell(*words: object) -> str:
-    """Return a command to copy, quoted for a shell."""
-    return f"`{shlex.join(map(str, words))}`"
 
 
 def options(name: str, values: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
-from vpatch.core.marks import mark, marked_by, marks_in
+from vpatch.core.marks import mark, marked_by, marked_files
 from vpatch.core.overlay import Catalogued, Overlay
 from vpatch.errors import Failure, Problem, UnknownName, closest
 
@@ -126,4 +126,4 @@ def _ids(given: Iterable[str]) -> tuple[str, ...]:
 
 def has_mark(item: Catalogued, read: Callable[[str], bytes | None]) -> bool:
     """Whether an overlay is applied, wholly or in part: a file that it changes or adds has its mark."""
-    return any(item.id in marks_in(read(file) or b"") for file in item.overlay.files)
+    return bool(marked_files(item.id, item.overlay.files, read))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import cast
 
@@ -25,6 +26,11 @@ def marked_by(text: str) -> list[str]:
 def marks_in(content: bytes) -> list[str]:
     """Return the overlay of every mark in a file, in order."""
     return marked_by(content.decode("utf-8", "replace"))
+
+
+def marked_files(overlay: str, files: Iterable[str], read: Callable[[str], bytes | None]) -> tuple[str, ...]:
+    """Return the files of a tree that have a mark of an overlay."""
+    return tuple(file for file in files if overlay in marks_in(read(file) or b""))
 
 
 def carrier(module: cst.Module, path: Path) -> Path:

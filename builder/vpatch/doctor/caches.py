@@ -18,8 +18,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vpatch.doctor.findings import Finding, Level, command
+from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.subject import Subject
+from vpatch.errors import shell
 
 _DEPTH = 4  # an entry, a rank, a part of the model, a file
 
@@ -36,7 +37,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
             "compiled models are older than the overlays; vLLM compiles one again if a file that it traced changed, "
             "but does not notice a change in other files"
         )
-        do = f"if the server still behaves as without overlays: {command('rm', '-r', compiled)}"
+        do = f"if the server still behaves as without overlays: {shell('rm', '-r', compiled)}"
         yield Finding("compile-cache", Level.NOTE, what, tuple(map(str, models)), do)
     for name, folder in _kernels():
         if next(_old(folder, subject.changed_at), None):

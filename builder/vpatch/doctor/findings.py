@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -61,8 +60,3 @@ class Section:
 
     title: str
     findings: Sequence[Finding]
-
-
-def command(*words: object) -> str:
-    """Return a command to copy, in backticks and quoted for a shell."""
-    return f"`{shlex.join(map(str, words))}`"

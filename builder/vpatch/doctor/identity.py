@@ -7,9 +7,10 @@ from email.parser import HeaderParser
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from vpatch.doctor.findings import Finding, Level, command
+from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.interpreter import Interpreter, editable_source
 from vpatch.doctor.subject import Subject
+from vpatch.errors import shell
 
 _OLDEST = ">=3.10"  # what vLLM's wheels have required since 0.18, if this one's metadata is not there to read
 
@@ -29,7 +30,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     else:
         yield from _interpreter(subject, subject.python)
     for other in subject.located.others:
-        do = f"if you mean that one: {command('vpatch', 'doctor', '--python', other.python)}"
+        do = f"if you mean that one: {shell('vpatch', 'doctor', '--python', other.python)}"
         yield Finding("other-vllm", Level.NOTE, f"{other.name} has another vLLM", (str(other.folder),), do)
 
 
@@ -53,7 +54,7 @@ def _interpreter(subject: Subject, python: Interpreter) -> Iterator[Finding]:
     where, tree = (str(python.python),), subject.tree
     if python.root != tree.root:
         what = f"Python imports the vLLM in {python.root}, not this one" if python.root else "Python finds no vLLM"
-        do = f"name the vLLM that you mean: {command('vpatch', 'doctor', '--python', python.python)}"
+        do = f"name the vLLM that you mean: {shell('vpatch', 'doctor', '--python', python.python)}"
         yield Finding("imported", Level.PROBLEM, what, where, do)
     required = _required(subject)
     if required.contains(python.version, prereleases=True):

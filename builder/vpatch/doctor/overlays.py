@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vpatch.core.verdict import MISFITS, State, Verdict
-from vpatch.doctor.findings import Finding, Level, command, unreadable
+from vpatch.doctor.findings import Finding, Level, unreadable
 from vpatch.doctor.subject import Subject
-from vpatch.errors import Problem
+from vpatch.errors import Problem, shell
 
 _UNNEEDED = (State.MERGED, State.NOT_APPLICABLE)
 # What the states say already.
@@ -91,7 +91,7 @@ def _cure(subject: Subject, problem: Problem) -> str:
         case "RECORD is not true" if fits and edited:
             return f"it was edited after vpatch: undo the edit, or keep it by {again}"
         case "RECORD is not true" | "not in RECORD" | "missing file" | "stale bytecode" if fits:
-            return f"remove it: {command('rm', subject.tree.root / where)}" if subject.is_checkout else again
+            return f"remove it: {shell('rm', subject.tree.root / where)}" if subject.is_checkout else again
         case "unknown mark":
             return "install the package of that overlay, or reinstall vLLM"
         case _:

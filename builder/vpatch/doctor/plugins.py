@@ -12,6 +12,7 @@ from pathlib import Path
 from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.interpreter import Interpreter, editable_source
 from vpatch.doctor.subject import Subject
+from vpatch.tree.verify import module_of
 
 _GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")
 _WRITES = re.compile(
@@ -88,7 +89,7 @@ def _looked_at(source: Path, files: Sequence[str]) -> tuple[bool, list[str], lis
     """Return whether a plugin writes files, and which files and modules that overlays change its code names."""
     text = b"\n".join(_texts(source))
     paths = [file for file in files if _names(text, file)]
-    modules = [dotted for file in files if re.search(rb"\b%s\b" % re.escape((dotted := _dotted(file)).encode()), text)]
+    modules = [name for name in map(module_of, files) if re.search(rb"\b%s\b" % re.escape(name.encode()), text)]
     return bool(_WRITES.search(text)), paths, modules
 
 
@@ -110,7 +111,3 @@ def _names(text: bytes, file: str) -> bool:
         re.escape(path.name.encode()),
     )
     return file.removeprefix("vllm/").encode() in text or bool(re.search(joined, text))
-
-
-def _dotted(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

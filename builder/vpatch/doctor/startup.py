@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vpatch.doctor.findings import Finding, Level, command
+from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.interpreter import Interpreter
 from vpatch.doctor.subject import Subject
+from vpatch.errors import shell
 
 _VLLM = re.compile(rb"\bvllm\b")
 _IMPORT = re.compile(rb"^import[ \t]+([\w.]+)")  # of a `.pth` file, Python runs the lines that begin so
@@ -68,7 +69,7 @@ def _others(subject: Subject, python: Interpreter | None) -> Iterator[Finding]:
     for folder in python.paths if python else ():
         if _holds_vllm(folder) and folder.resolve() != root and folder not in named:
             what = "this folder, which Python searches, has another vLLM"
-            do = f"{command('vpatch', 'doctor', folder)} examines it; remove the one that you do not use"
+            do = f"{shell('vpatch', 'doctor', folder)} examines it; remove the one that you do not use"
             yield Finding("search-path", Level.NOTE, what, (str(folder),), do)
     here = Path.cwd()
     if _holds_vllm(here) and here.resolve() != root:

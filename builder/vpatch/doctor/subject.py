@@ -10,7 +10,7 @@ from typing import Protocol
 
 from vpatch import api
 from vpatch.core.catalogue import Selection, discover
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import marked_files
 from vpatch.doctor.interpreter import Interpreter, describe, interpreter_of
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.tree import backup
@@ -74,12 +74,8 @@ class Subject:
     @cached_property
     def marked(self) -> Mapping[str, tuple[str, ...]]:
         """By overlay, the files that carry its marks; only overlays that have any."""
-        found = {}
-        for verdict in self.verified.overlays:
-            files = [file for file in verdict.files if verdict.id in marks_in(self.tree.read(file) or b"")]
-            if files:
-                found[verdict.id] = tuple(files)
-        return found
+        files = {one.id: marked_files(one.id, one.files, self.tree.read) for one in self.verified.overlays}
+        return {name: marked for name, marked in files.items() if marked}
 
     @property
     def changed(self) -> tuple[str, ...]:

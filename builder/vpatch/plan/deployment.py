@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from vpatch.errors import Problem, UnknownName, closest
+from vpatch.errors import Problem, UnknownName, closest, nearest
 from vpatch.plan import GIB, Model, inherited, table
 
 STOCK = "vllm/vllm-openai"
@@ -83,8 +83,9 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
     if found:
         return found
     names = [one.name for one in GPUS]
-    every, near = f"known: {', '.join(names)}", closest(name, names, key=_key)
-    cause = f"{every if near == every else f'{near} {every}'}; for any other, give --gpu-memory-gib"
+    near = nearest(name, names, key=_key)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    cause = f"{hint}known: {', '.join(names)}; for any other, give --gpu-memory-gib"
     raise UnknownName(Problem("no such GPU", name, cause))
 
 
@@ -179,7 +180,7 @@ def presets() -> tuple[Preset, ...]:
 
 
 def preset(name: str) -> Preset:
-    """Return a preset by its name; raise `UnknownName` with the closest names if there is none."""
+    """Return a preset by its name; raise `UnknownName`, with the closest names, for an unknown one."""
     named = {one.name: one for one in presets()}
     if name in named:
         return named[name]

@@ -17,7 +17,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.landing.binding import dotted
 from vpatch.core.landing.definitions import accessor_role
 from vpatch.core.landing.flow import Function
-from vpatch.core.marks import marks_in
+from vpatch.core.marks import marked_files, marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.errors import Failure, Problem
@@ -88,7 +88,7 @@ def verify(
     """
     seen = Reads(tree)
     verdicts = (engine or Engine(overlays)).status(seen.read, overlays)
-    touched = [[file for file in one.files if one.id in marks_in(seen.read(file) or b"")] for one in verdicts]
+    touched = [marked_files(one.id, one.files, seen.read) for one in verdicts]
     problems = [
         p
         for one, files in zip(verdicts, touched, strict=True)
@@ -140,7 +140,7 @@ def compiles(file: str, data: bytes) -> list[Problem]:
 
 
 def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Problem]:
-    names = {_module(file): file for file in files}
+    names = {module_of(file): file for file in files}
     try:
         answers = ask(python, _PROBE, json.dumps(list(names)))
     except Failure as failure:
@@ -157,7 +157,7 @@ def _imported(tree: Tree, files: Sequence[str], python: Path) -> Iterable[Proble
 
 
 def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    modules = {_module(file): file for file in files if not file.startswith(COMPANIONS)}
+    modules = {module_of(file): file for file in files if not file.startswith(COMPANIONS)}
     wanted = [(name, changed_functions(tree.read(file) or b"")) for name, file in modules.items()]
     script = (resources("vpatch.tree") / "loaded.py").read_text("utf-8")
     try:
@@ -259,5 +259,6 @@ def changed_functions(data: bytes) -> list[Changed]:
     return [(name, accessor, lines) for (name, accessor), lines in found.items()]
 
 
-def _module(file: str) -> str:
+def module_of(file: str) -> str:
+    """Return the name by which a file of a tree is imported."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
