@@ -14,14 +14,7 @@ import click
 
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli import verdicts
-from vpatch.cli.options import (
-    examples,
-    overlay_option,
-    reported,
-    unwinding,
-    verbose_option,
-    with_option,
-)
+from vpatch.cli.options import examples, overlay_option, reported, selected, unwinding, verbose_option, with_option
 from vpatch.cli.output import Report, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
 from vpatch.core.catalogue import discover
@@ -90,7 +83,7 @@ def build_command(
     _refuse("name one: --base IMAGE, FILE.toml, or --all", bool(definitions or everything) == (base is not None))
     in_file = "FILE.toml has the overlays, tags, platform and architectures: leave out these options"
     _refuse(in_file, base is None and any(options.values()))
-    _refuse("--overlay selects exactly these overlays: leave out --with", options["ids"] and options["more"])
+    selected(options["ids"], options["more"])
     _refuse("--registry builds without an engine: leave out --push and --gpus", registry and (push or gpus))
     _refuse("--untagged is for --registry: add it", untagged and not registry)
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)

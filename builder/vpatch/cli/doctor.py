@@ -18,7 +18,7 @@ from vpatch.doctor.examination import sections
 from vpatch.doctor.findings import Finding, Level, Section
 from vpatch.doctor.subject import examine
 from vpatch.errors import Problem
-from vpatch.tree.environment import Located, environments
+from vpatch.tree.environment import Located
 from vpatch.tree.locate import interpreter
 
 _COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -55,11 +55,11 @@ def doctor_command(target: Target) -> Report:
 
 
 def _python(target: Target, located: Located) -> Path | None:
-    """Return the interpreter that the user named, or whose vLLM was found; None if there is none."""
+    """Return the interpreter that the user named, or whose vLLM was found; None if neither is known."""
     if target.python:
         return interpreter(target.python)
     if target.path is None:
-        return next(one.python for one in environments() if one.name == located.how)
+        return located.environment.python if located.environment else None
     if target.path.is_file() and os.access(target.path, os.X_OK):
         return target.path.absolute()
     python = target.path / "bin/python"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from vpatch.cli.output import QUIET, Report, show, tell
-from vpatch.core.catalogue import discover
+from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, UnknownName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -46,6 +46,17 @@ def with_option(command: Command) -> Command:
     )
 
 
+def selected(ids: tuple[str, ...], more: tuple[str, ...]) -> Selection:
+    """Return what `--overlay` and `--with` select.
+
+    Raises:
+        click.UsageError: both are given.
+    """
+    if ids and more:
+        raise click.UsageError("--overlay selects exactly these overlays: leave out --with")
+    return Selection(ids or None, more)
+
+
 def quiet_option(command: Command) -> Command:
     """Add `-q`: no first line, no outcome; see `vpatch.cli.output.frame`."""
 
@@ -57,7 +68,7 @@ def quiet_option(command: Command) -> Command:
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a command's help: commands to copy, each with what it does behind `#`."""
+    """Return the end of a command's help: commands to copy, without their first word."""
     return "\n".join(["\b", "Examples:", *(f"  vpatch {line}" for line in commands)])
 
 

@@ -19,15 +19,14 @@ def check(path: Path, *, force: bool) -> None:
     Raises:
         Failure: it exists and `force` is not set, or it cannot be written.
     """
-    if path.is_file() and not force:
-        raise Failure(Problem("exists already", str(path), "it is not overwritten; --force replaces it"))
+    _refuse_to_overwrite(path, force=force)
     with naming("cannot write", str(path)):
-        if path.is_dir() or (path.exists() and not path.is_file()):
+        if _is_special(path):
             path.open("a").close()
-            return
-        trial = _beside(path)
-        trial.touch()
-        trial.unlink()
+        else:
+            trial = _beside(path)
+            trial.touch()
+            trial.unlink()
 
 
 def write(path: Path, text: str, *, force: bool) -> None:
@@ -36,9 +35,9 @@ def write(path: Path, text: str, *, force: bool) -> None:
     Raises:
         Failure: as `check`.
     """
-    check(path, force=force)
+    _refuse_to_overwrite(path, force=force)
     with naming("cannot write", str(path)):
-        if path.exists() and not path.is_file():
+        if _is_special(path):
             path.write_text(text, "utf-8")
             return
         new = _beside(path)
@@ -47,6 +46,16 @@ def write(path: Path, text: str, *, force: bool) -> None:
             new.replace(os.path.realpath(path))
         finally:
             new.unlink(missing_ok=True)
+
+
+def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
+    if path.is_file() and not force:
+        raise Failure(Problem("exists already", str(path), "it is not overwritten; --force replaces it"))
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something stands there that is no file: a device, a pipe, a folder."""
+    return path.exists() and not path.is_file()
 
 
 def _beside(path: Path) -> Path:

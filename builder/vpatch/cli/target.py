@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import overlay_option, with_option
+from vpatch.cli.options import overlay_option, selected, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
@@ -57,8 +57,9 @@ class Target:
 
     def command(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM, to copy."""
-        where = ["--python", self.python] if self.python and not self.path else [self.path] if self.path else []
-        return command(name, *arguments, *where)
+        if self.path:
+            return command(name, *arguments, self.path)
+        return command(name, *arguments, *(("--python", self.python) if self.python else ()))
 
     def again(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM and the same selection, to copy."""
@@ -101,9 +102,7 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
         ) -> Report:
             if tree and python and not both:
                 raise click.UsageError("TREE and --python name two trees: leave one out")
-            if ids and more:
-                raise click.UsageError("--overlay selects exactly these overlays: leave out --with")
-            return function(Target(tree, python, Selection(ids or None, more), verbose), **others)
+            return function(Target(tree, python, selected(ids, more), verbose), **others)
 
         path = click.Path(path_type=Path, readable=False)
         added = [

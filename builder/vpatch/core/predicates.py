@@ -33,7 +33,7 @@ class _Combinable:
         return Not(self)
 
     def means(self: Predicate, words: str) -> Meaning:
-        """Say what it means to users if the predicate holds, in a few words: "this vLLM has no TurboQuant"."""
+        """Add the words that users see if the predicate holds: "this vLLM has no TurboQuant"."""
         return Meaning(self, words)
 
 

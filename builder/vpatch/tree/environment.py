@@ -26,13 +26,18 @@ class Located:
 
     Attributes:
         tree: the vLLM.
-        how: what it was found by, "" if the user named it.
+        environment: the one that has it; None if the user named the vLLM.
         others: the other environments with a vLLM, which the user may have meant.
     """
 
     tree: Tree
-    how: str = ""
+    environment: Environment | None = None
     others: tuple[Environment, ...] = ()
+
+    @property
+    def how(self) -> str:
+        """What it was found by, "" if the user named it."""
+        return self.environment.name if self.environment else ""
 
 
 def environments() -> list[Environment]:
@@ -74,4 +79,4 @@ def current() -> Located:
         cause = f"{'; '.join(lacking)}; activate the environment that has vLLM, or name it: `vpatch status PATH`"
         raise Failure(Problem("no vllm", "the current environment", cause))
     (root, first), *others = found.items()
-    return Located(tree_at(root), first.name, tuple(environment for _, environment in others))
+    return Located(tree_at(root), first, tuple(environment for _, environment in others))

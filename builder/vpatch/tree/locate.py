@@ -139,7 +139,7 @@ def interpreter(python: Path) -> Path:
     """Return the path of an interpreter; a bare name that is no file here is searched on PATH, as a shell does.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: no such program exists.
         Failure: it is a file that cannot be executed.
     """
     if python.is_file():
