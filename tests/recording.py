@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from tests.cli.test_terminal import on_terminal
 from tests.conftest import environment
 from tests.paths import ROOT, link
 from tests.releases import tree_of
+from tests.terminals import written
 
 WIDTH = 88
 COMMANDS = (("status",), ("apply",), ("apply",), ("revert",))
@@ -43,7 +43,7 @@ def recorded() -> str:
         packages = environment(Path(".venv"))
         shutil.copytree(tree_of("0.20.2"), packages, copy_function=link, dirs_exist_ok=True)
         env = {"COLUMNS": str(WIDTH), "VIRTUAL_ENV": str(Path(".venv").resolve())}
-        screens = [PROMPT.format(" ".join(words)) + on_terminal(*words, env=env) for words in COMMANDS]
+        screens = [PROMPT.format(" ".join(words)) + written(*words, env=env) for words in COMMANDS]
     return re.sub(r"python3\.\d+", "python3.12", "".join(screens).replace("\r\n", "\n"))
 
 

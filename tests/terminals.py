@@ -54,6 +54,11 @@ def on_terminal(
     return Shown(ended(child), seen.decode(), columns)
 
 
+def written(*arguments: str | Path, env: Mapping[str, str] | None = None, stdout: int | None = None) -> str:
+    """Run the program on a terminal, of 150 columns by default, and return all that it writes there."""
+    return on_terminal(*arguments, env={"COLUMNS": "150", **(env or {})}, stdout=stdout).raw
+
+
 def screen(raw: str, columns: int) -> list[str]:
     """Return the lines on a terminal after this was written to it: text, and the few controls that rich writes."""
     rows: list[list[str]] = [[]]

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from vpatch import api
 
-from tests.cli.test_terminal import ESCAPE, on_terminal
+from tests.cli.test_terminal import ESCAPE
 from tests.conftest import Process, Program, Trees, untouched
 from tests.doctor.conftest import _healthy, _stock, alone, healthy, packages, put, stock
 from tests.hybrid import CONFIG, INFO
 from tests.needs import root_only
+from tests.terminals import written
 from tests.tree.conftest import mounted
 
 __all__ = ["_healthy", "_stock", "alone", "healthy", "stock"]
@@ -98,12 +99,12 @@ def test_80_columns(sick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are broken between words, and go on below their beginning; commands stay whole."""
     monkeypatch.chdir(sick.parent)
 
-    seen = on_terminal("doctor", sick.name, env={"COLUMNS": "80"})
+    seen = written("doctor", sick.name, env={"COLUMNS": "80"})
 
     assert f"  {ESCAPE}31mproblem{ESCAPE}0m  " in seen
     assert f"  {ESCAPE}32mok{ESCAPE}0m       vLLM 0.20.2" in seen
     assert f"{ESCAPE}31m" not in seen.splitlines()[0]
-    for line in on_terminal("doctor", sick.name, env={"COLUMNS": "80", "NO_COLOR": "1"}).splitlines():
+    for line in written("doctor", sick.name, env={"COLUMNS": "80", "NO_COLOR": "1"}).splitlines():
         assert len(line) <= 80 or "`" in line or "/" in line, line
         assert line[:1] != " " or line[:4].strip() == "" or line[11:12] != " "
 

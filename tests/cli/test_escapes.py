@@ -13,9 +13,9 @@ from vpatch.core.verdict import PartVerdict, State, Verdict
 from vpatch.errors import Problem
 
 from tests.cli.conftest import rewrite
-from tests.cli.test_terminal import on_terminal
 from tests.conftest import Program
 from tests.hybrid import CONFIG, ONLY
+from tests.terminals import written
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
 SEEN = r"a\x1b[2J\x1b]0;owned\x07\rb\nforged: applied\x9b1m\u202e\u2028\udcff\xa0"
@@ -64,7 +64,7 @@ def test_a_diff_is_exact_in_a_pipe_and_escaped_on_a_terminal(tree: Path, vpatch:
     rewrite(tree / CONFIG, data)
 
     assert "\x1b[2J" in vpatch("diff", tree).out
-    seen = on_terminal("diff", "-q", tree, *ONLY, env={"NO_COLOR": "1"})
+    seen = written("diff", "-q", tree, *ONLY, env={"NO_COLOR": "1"})
     assert "\x1b" not in seen
     assert r"import math  # \x1b[2J" in seen
 
@@ -74,7 +74,7 @@ def test_a_folders_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
 
-    seen = on_terminal("status", folder, env={"NO_COLOR": "1"})
+    seen = written("status", folder, env={"NO_COLOR": "1"})
 
     assert seen.startswith(f"no vllm: {tmp_path}/{printable(name)}: ")
     assert all(line.isprintable() for line in seen.split("\r\n"))

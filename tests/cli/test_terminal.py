@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from vpatch import api
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Process, Program, Trees
-from tests.forks import ended, output, start
+from tests.forks import output
 from tests.hybrid import HYBRID, ONLY
+from tests.terminals import written
 
 ESCAPE = "\x1b["
 BASH = r"""
@@ -31,26 +31,6 @@ done
 """
 
 
-def on_terminal(*arguments: str | Path, env: dict[str, str] | None = None, stdout: int | None = None) -> str:
-    """Run the program on a pseudo-terminal and return what appears there. `stdout` may go elsewhere."""
-    ours, theirs = pty.openpty()
-    streams = (theirs, theirs if stdout is None else stdout, theirs)
-    child = start(*arguments, streams=streams, env={"TERM": "xterm-256color", "COLUMNS": "150", **(env or {})})
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            data = os.read(ours, 65536)
-        except OSError:  # the terminal closes with its last process
-            break
-        if not data:
-            break
-        seen += data
-    os.close(ours)
-    ended(child)
-    return seen.decode()
-
-
 def test_a_pipe_gets_plain_lines(child: Process, slim: Trees) -> None:
     ran = child("status", slim("0.20.2"), *ONLY, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "40"})
 
@@ -59,7 +39,7 @@ def test_a_pipe_gets_plain_lines(child: Process, slim: Trees) -> None:
 
 
 def test_a_terminal_gets_colors(slim: Trees) -> None:
-    seen = on_terminal("status", slim("0.20.2"), *ONLY)
+    seen = written("status", slim("0.20.2"), *ONLY)
 
     assert f"  {HYBRID}  {ESCAPE}33mpending{ESCAPE}0m" in seen
     assert seen.splitlines()[-1].startswith(f"{ESCAPE}32m1 overlay ready to apply: ")
@@ -70,7 +50,7 @@ def test_nothing_is_cut_at_80_columns(slim: Trees, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(shutil.copytree(slim("0.20.2"), tmp_path / "t").parent)
     env = {"COLUMNS": "80", "NO_COLOR": "1"}
 
-    brief, full = on_terminal("status", "t", env=env), on_terminal("status", "-v", "t", env=env)
+    brief, full = written("status", "t", env=env), written("status", "-v", "t", env=env)
 
     head, *rows, _outcome = brief.splitlines()
     assert head == "vLLM 0.20.2 in t"
@@ -86,12 +66,12 @@ def test_no_color(slim: Trees, tmp_path: Path, value: str, *, color: bool) -> No
     """By no-color.org: NO_COLOR counts if it is set and not empty."""
     env = {"NO_COLOR": value}
 
-    assert (ESCAPE in on_terminal("status", slim("0.20.2"), *ONLY, env=env)) is color
-    assert (ESCAPE in on_terminal("status", tmp_path, env=env)) is color
+    assert (ESCAPE in written("status", slim("0.20.2"), *ONLY, env=env)) is color
+    assert (ESCAPE in written("status", tmp_path, env=env)) is color
 
 
 def test_a_terminal_with_json_gets_json_only(slim: Trees) -> None:
-    seen = on_terminal("status", slim("0.20.2"), *ONLY, "--json")
+    seen = written("status", slim("0.20.2"), *ONLY, "--json")
 
     assert seen.startswith('{"schema": 1, ')
     assert seen.count("\n") == 1
@@ -99,7 +79,7 @@ def test_a_terminal_with_json_gets_json_only(slim: Trees) -> None:
 
 def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
     read, write = os.pipe()
-    seen = on_terminal("status", tmp_path, stdout=write)
+    seen = written("status", tmp_path, stdout=write)
     os.close(write)
 
     assert seen.startswith("\x1b[31mno vllm: ")
@@ -109,7 +89,7 @@ def test_problems_on_a_terminal_and_results_in_a_pipe(tmp_path: Path) -> None:
 
 def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
     with Path(os.devnull).open("wb") as nothing:
-        assert "vllm 0.20.2" in on_terminal("fetch", "0.20.2", tmp_path / "tree", stdout=nothing.fileno())
+        assert "vllm 0.20.2" in written("fetch", "0.20.2", tmp_path / "tree", stdout=nothing.fileno())
     assert (tmp_path / "tree/vllm").is_dir()
 
 

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page
 
 from tests.loopback import listening
-from tests.matrix.browser import chromium
+from tests.matrix.browser import chromium, window
 from tests.needs import need
 from tests.paths import ROOT
 from tests.tiers import deep
@@ -57,11 +57,7 @@ def show(browser: Browser, address: str) -> Iterator[Show]:
     with ExitStack() as opened:
 
         def give(name: str, width: int = 1280, *, dark: bool = False) -> Page:
-            context = browser.new_context(
-                viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light"
-            )
-            opened.callback(context.close)
-            page = context.new_page()
+            page = opened.enter_context(window(browser, width, dark=dark))
             page.on("request", lambda request: asked.append(request.url))
             page.set_default_timeout(10_000)
             page.goto(address + name)

@@ -112,3 +112,9 @@ def put(file: Path, content: str | bytes) -> Path:
     file.unlink(missing_ok=True)
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     return file
+
+
+def one(found: list[Found]) -> Found:
+    """Return the only finding."""
+    (only,) = found
+    return only

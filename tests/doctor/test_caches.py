@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor.conftest import Diagnose, Found, put
+from tests.doctor.conftest import Diagnose, one, put
 
 BEFORE, AFTER = 1_000_000_000, 4_000_000_000
 JIT, AOT = "9e386186a3", "torch_aot_compile/61bda05feca29378"
-
-
-def one(found: list[Found]) -> Found:
-    (only,) = found
-    return only
 
 
 def stamp(top: Path, when: int) -> None:

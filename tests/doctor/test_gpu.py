@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor.conftest import Diagnose, Found, packages, put
+from tests.doctor.conftest import Diagnose, one, packages, put
 from tests.image.cuda.making import extension
 
 H100 = "NVIDIA H100 80GB HBM3, 570.86.15, 81559 MiB, 9.0"
@@ -34,11 +34,6 @@ def torch(venv: Path, cuda: str | None, hip: str | None = None, version: str = "
 def compiled(venv: Path, *binaries: str) -> None:
     for name in EXTENSIONS:
         put(packages(venv) / f"vllm/{name}.abi3.so", extension(*binaries))
-
-
-def one(found: list[Found]) -> Found:
-    (only,) = found
-    return only
 
 
 def test_no_gpu(diagnose: Diagnose, healthy: Path) -> None:

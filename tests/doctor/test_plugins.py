@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor.conftest import Diagnose, Found, packages, put
+from tests.doctor.conftest import Diagnose, one, packages, put
 from tests.hybrid import ATTENTION, INTERFACE
 
 BOOM = "raise SystemExit('imported')\n"
@@ -37,11 +37,6 @@ def plugin(root: Path, name: str, code: str, *, group: str = "general", value: s
         root / f"{name}-2.0.dist-info/entry_points.txt",
         f"[vllm.{group}_plugins]\nfix = {value}\n[other]\nno = {name}\n",
     )
-
-
-def one(found: list[Found]) -> Found:
-    (only,) = found
-    return only
 
 
 def test_none(diagnose: Diagnose, healthy: Path) -> None:

@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor.conftest import Diagnose, Found, packages, put
+from tests.doctor.conftest import Diagnose, one, packages, put
 
 PATCHES = "import sys\nif 'vllm' in sys.modules:\n    pass\n"
-
-
-def one(found: list[Found]) -> Found:
-    (only,) = found
-    return only
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.needs import find
 
@@ -31,6 +31,20 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def window(browser: Browser, width: int, *, dark: bool, script: bool = True) -> Iterator[Page]:
+    """Open a window of that width, with or without JavaScript, for a user who prefers dark or light colors."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 800},
+        color_scheme="dark" if dark else "light",
+        java_script_enabled=script,
+    )
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
 
 
 WIDTH = 1280  # pixels

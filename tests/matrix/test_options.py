@@ -18,11 +18,11 @@ import pytest
 from vpatch.core import catalogue
 from vpatch.matrix import run
 
-from tests.cli.test_terminal import on_terminal
 from tests.conftest import contents_of
 from tests.hybrid import COMPANION, CONFIG, HYBRID, ONLY
 from tests.processes import PATIENCE, UNWATCHED, printed
 from tests.releases import FACTS, FIRST, fact
+from tests.terminals import written
 from tests.tiers import deep
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_an_overlay_that_is_not_there(vpatch: Program) -> None:
 
 def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
     bad = drifted(linked("0.20.2", "x"))
-    seen = on_terminal("matrix", "--tree", slim("0.21.0"), "--tree", bad, *ONLY, env={**UNWATCHED, "NO_COLOR": "1"})
+    seen = written("matrix", "--tree", slim("0.21.0"), "--tree", bad, *ONLY, env={**UNWATCHED, "NO_COLOR": "1"})
 
     assert "overlay" in seen
     assert " #39931" in seen
@@ -136,7 +136,7 @@ def test_people_see_a_short_table(slim: Trees, linked: Trees) -> None:
 
 def test_progress_on_a_terminal_and_results_in_a_file(slim: Trees, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
-        seen = on_terminal("matrix", "--tree", slim("0.21.0"), *ONLY, "--json", env=UNWATCHED, stdout=out.fileno())
+        seen = written("matrix", "--tree", slim("0.21.0"), *ONLY, "--json", env=UNWATCHED, stdout=out.fileno())
 
     assert "1 vLLM " in seen
     assert json.loads((tmp_path / "out").read_text())["command"] == "matrix"

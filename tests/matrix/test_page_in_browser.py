@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from vpatch.core.verdict import State
 from vpatch.matrix.verdicts import Cell, Matrix, Row
 
-from tests.matrix.browser import chromium, take
+from tests.matrix.browser import chromium, take, window
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
 from tests.needs import need
 from tests.tiers import deep
@@ -69,13 +69,7 @@ def show(browser: Browser, files: dict[str, Path]) -> Iterator[Show]:
     with ExitStack() as opened:
 
         def give(width: int, name: str = "all", *, dark: bool = False, script: bool = True) -> Page:
-            context = browser.new_context(
-                viewport={"width": width, "height": 800},
-                color_scheme="dark" if dark else "light",
-                java_script_enabled=script,
-            )
-            opened.callback(context.close)
-            page = context.new_page()
+            page = opened.enter_context(window(browser, width, dark=dark, script=script))
             page.set_default_timeout(5000)
             page.goto(files[name].as_uri())
             return page

@@ -11,8 +11,8 @@ from vpatch.plan import GIB
 from vpatch.plan.deployment import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
-from tests.cli.test_terminal import on_terminal
 from tests.plan.examples import AT_32K, FP8_AT_262K, Printed
+from tests.terminals import written
 from tests.validation.cpu.models import CONFIGS
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
 
 
 def test_a_bar_on_a_terminal() -> None:
-    seen = on_terminal("plan", "--preset", PRESET).replace("\r", "").splitlines()
+    seen = written("plan", "--preset", PRESET).replace("\r", "").splitlines()
     (bar,) = [line for line in seen if line.startswith("█") and " " not in line]
     key = seen[seen.index(bar) + 1]
     shares = {mark[2:]: bar.count(mark[0]) / len(bar) for mark in key.split("  ")}
@@ -112,7 +112,7 @@ def test_a_bar_on_a_terminal() -> None:
 
 
 def test_a_bar_of_what_does_not_fit() -> None:
-    seen = on_terminal("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "4090").replace("\r", "").splitlines()
+    seen = written("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "4090").replace("\r", "").splitlines()
 
     assert any(line == "█" * len(line) or line.startswith("█" * 80) for line in seen)
     assert any("does not fit: RTX 4090, 23.64 GiB: " in line for line in seen)

@@ -133,7 +133,7 @@ def test_an_engine_has_the_same_document(
 
 
 def labeled(registry: str, labels: dict[str, str], **changes: Any) -> str:
-    """Push an image that somebody else labeled; return its name."""
+    """Push an image whose labels are not of vpatch; return its name."""
     said = {"vpatch": "1", "vllm": "2", "root": "/x", "python": None, "overlays": [], "files": {}, **changes}
     settings = {"config": {"Labels": {"io.vpatch.overlays": json.dumps(said), **labels}}}
     put_image(registry, "sbom/foreign", "x", [tar(("a", b""))], settings=settings)
