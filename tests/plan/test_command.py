@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +57,17 @@ def test_json(vpatch: Program) -> None:
     assert (ran.code, ran.err) == (0, "")
     fits(ran.json, SHAPE)
     assert ran.json["vllm"] == "0.20.2"
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help")])
+def test_the_examples_of_the_help_succeed(
+    vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = re.findall(r"^ +vpatch (plan .*)$", vpatch(*arguments).out, re.MULTILINE)
+
+    assert found
+    assert {example: vpatch(*shlex.split(example)).code for example in found} == dict.fromkeys(found, 0)
 
 
 @pytest.mark.parametrize("row", [*AT_32K, FP8_AT_262K], ids=lambda row: row.preset)

@@ -61,7 +61,7 @@ class _Program(click.Group):
 @click.group(
     cls=_Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples("status", "apply", "plan --model Qwen/Qwen3.6-35B-A3B --gpu 5090", "COMMAND --help"),
+    epilog=examples("status", "apply", "plan --preset qwen3.6-35b-5090-32k", "COMMAND --help"),
 )
 @click.version_option(None, "-V", "--version", package_name="vpatch", message="%(prog)s %(version)s")
 def program() -> None:

@@ -70,7 +70,7 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.command(
     "plan",
     epilog=examples(
-        "plan --model Qwen3.6-35B-A3B-NVFP4 --gpu 5090 --kv-cache-dtype turboquant_4bit_nc",
+        "plan --model Qwen3.6-35B-A3B-NVFP4 --gpu 5090 --kv-cache-dtype turboquant_4bit_nc --max-num-seqs 16",
         "plan --list",
         "plan --preset qwen3.6-35b-5090-262k --compose compose.yaml",
     ),
