@@ -23,7 +23,7 @@ LEVELS = (
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),
-    ("matrix", "plan", "testing"),
+    ("matrix", "plan", "testing", "doctor"),
     ("cli", "vpatch"),
     ("__main__",),
 )

@@ -80,7 +80,7 @@ def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 UV = Path(sys.executable).with_name("uv")
-WAYS = ("pip", "uv pip", "uv tool", "uvx")
+WAYS = ("pip", "uvx")
 
 
 @pytest.mark.parametrize("way", [deep(way) for way in WAYS])
@@ -88,8 +88,6 @@ def test_the_hint_works(tmp_path: Path, way: str) -> None:
     """Installed without the extra, `vpatch fetch` prints a command; that command installs it, and `fetch` works."""
     home = {
         "UV_CACHE_DIR": tmp_path / "cache",
-        "UV_TOOL_DIR": tmp_path / "tools",
-        "UV_TOOL_BIN_DIR": tmp_path / "bin",
         "UV_NO_CONFIG": "1",
         "PATH": f"{UV.parent}:{os.environ['PATH']}",
     }
@@ -106,12 +104,6 @@ def test_the_hint_works(tmp_path: Path, way: str) -> None:
         case "pip":
             venv.create(made, with_pip=True)
             run(made / "bin/pip", "install", "-q", ROOT)
-        case "uv pip":
-            run(UV, "venv", "-q", "--python", sys.executable, made)
-            run(UV, "pip", "install", "-q", "--python", made / "bin/python", ROOT)
-        case "uv tool":
-            run(UV, "tool", "install", "-q", "--python", sys.executable, ROOT)
-            program = [tmp_path / "bin/vpatch"]
         case "uvx":
             program = ["uvx", "--python", sys.executable, "--from", ROOT, "vpatch"]
 

@@ -60,7 +60,9 @@ def test_list_and_show(both: Program) -> None:
     assert listed[OURS]["origin"].startswith("vpatch ")
     assert f"{THEIRS}: Know a machine by its other names.\n" in both("list").out
     shown = both("show", THEIRS).out
-    assert "from vpatch-machine-names 1.2.3\n\nKnow a machine by its other names, too.\n\nDebian says" in shown
+    assert (
+        "From vpatch-machine-names 1.2.3.\n\nWhy\n  Know a machine by its other names, too.\n\n  Debian says" in shown
+    )
 
 
 def test_their_overlay_alone(both: Program, here: Program, linked: Trees, slim: Trees) -> None:
@@ -90,8 +92,7 @@ def test_any_order_gives_the_same_bytes(here: Program, linked: Trees) -> None:
     for name, runs in orders.items():
         tree = linked("0.20.2", name)
         for ids in runs:
-            ran = here("apply", tree, *(word for name in ids for word in ("--overlay", name)))
-            assert (ran.code, ran.err) == (0, "")
+            assert here("apply", tree, *(word for name in ids for word in ("--overlay", name))).code == 0
         results.append(contents_of(tree))
 
     assert results == [results[0]] * len(orders)
@@ -123,8 +124,8 @@ def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
     assert vpatch("verify", tree).code == 0
     ran = vpatch("revert", tree, "--overlay", OURS)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("cannot keep: vllm/")
-    assert ran.err.endswith(f": {THEIRS} is in it, and is not installed\n")
+    assert "\ncannot keep: vllm/" in ran.err
+    assert f": {THEIRS} is in it, and is not installed; " in ran.err
     assert here("verify", tree).code == 0
     assert vpatch("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)

@@ -45,7 +45,7 @@ def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) ->
 
 
 def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, tree: Path) -> None:
-    says = f"not applied: {tree}: there is nothing of {HYBRID} to take away\n"
+    says = f"not applied: {tree}: {HYBRID} is not applied; `vpatch status` shows which overlays are\n"
     assert vpatch("revert", "-q", tree, *ONLY) == Ran(1, "", says)
 
 
@@ -94,6 +94,7 @@ def test_revert_of_one_overlay_must_know_the_others(vpatch: Program, tree: Path)
     data = (tree / CONFIG).read_bytes()
     (tree / CONFIG).write_bytes(data + b"somebody = 1  # vpatch: from-elsewhere\n")
 
-    says = f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed\n"
+    says = f"cannot keep: {CONFIG}: from-elsewhere is in it, and is not installed; "
+    says += "`vpatch revert` without --overlay removes all\n"
     with unchanged(tree):
         assert vpatch("revert", "-q", tree, *ONLY) == Ran(1, "", says)

@@ -31,13 +31,16 @@ from tests.tree.conftest import give_away, mounted
 VERSION, BYPASSING = 0x20080522, 0b1111
 
 
-def humble() -> None:
-    """Drop the capabilities by which root bypasses permissions; another user might not reach the interpreter."""
+def humble(capabilities: int = BYPASSING) -> None:
+    """Drop capabilities: those by which root bypasses permissions. Another user might not reach the interpreter."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = struct.pack("Ii", VERSION, 0), ctypes.create_string_buffer(24)
     assert libc.capget(header, sets) == 0
-    effective, permitted, *rest = struct.unpack("6I", sets.raw)
-    assert libc.capset(header, struct.pack("6I", effective & ~BYPASSING, permitted & ~BYPASSING, *rest)) == 0
+    low, high = ((~capabilities >> bits) & 0xFFFFFFFF for bits in (0, 32))
+    left = (
+        word & mask for word, mask in zip(struct.unpack("6I", sets.raw), (low, low, low, high, high, high), strict=True)
+    )
+    assert libc.capset(header, struct.pack("6I", *left)) == 0
 
 
 def humbly(command: str, tree: Path) -> Ran:

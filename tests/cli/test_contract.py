@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.verdict import State
+from vpatch.doctor.findings import Level
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
@@ -25,7 +26,7 @@ from tests.forks import CLOSED, ended, start
 from tests.hybrid import CHANGED, COMPANION, HYBRID, ONLY, UPSTREAMS, WRITTEN
 from tests.releases import FACTS, fact
 
-COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "list", "show", "new", "matrix", "cache")
+COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "doctor", "list", "show", "new", "matrix", "cache")
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
 
 STATES = {str(state) for state in State}
@@ -56,11 +57,13 @@ ROW = {
     "problems": [PROBLEM],
     "overlays": [VERDICT | {"problems": [PROBLEM]}],
 }
+FINDING = {"name": str, "level": {str(level) for level in Level}, "what": str, "where": str, "do": str}
 SHAPES: dict[str, dict[str, Any]] = {
     "status": SHAPE,
     "apply": SHAPE | {"added": [str], "removed": [str]},
     "revert": SHAPE | {"added": [str], "removed": [str]},
     "verify": SHAPE,
+    "doctor": SHAPE | {"findings": [FINDING]},
     "diff": SHAPE | {"diff": str, "files": [str]},
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},
@@ -101,6 +104,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "diff": (tree, *ONLY),
         "apply": (tree, *ONLY),
         "verify": (tree, *ONLY),
+        "doctor": (tree, *ONLY),
         "revert": (tree, *ONLY),
         "list": (),
         "show": (HYBRID,),
@@ -124,7 +128,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         assert ran.json["changed"] == (WRITTEN if command in {"apply", "revert"} else [])
 
 
-@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "verify"])
+@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "verify", "doctor"])
 def test_json_of_a_failure(vpatch: Program, tmp_path: Path, command: str) -> None:
     ran = vpatch(command, tmp_path, "--json")
 
@@ -274,7 +278,7 @@ def test_a_named_overlay_must_apply(vpatch: Program, linked: Trees, version: str
         assert [problem["what"] for problem in ran.json["problems"]] == ["not applicable"] * code
 
 
-@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "verify", "show"])
+@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "verify", "doctor", "show"])
 def test_an_unknown_overlay(vpatch: Program, pristine: Trees, command: str) -> None:
     tree = pristine("0.20.2")
     arguments = ("nonsense",) if command == "show" else (tree, "--overlay", "nonsense", "--overlay", "rubbish")
@@ -324,10 +328,10 @@ def test_list_and_show(vpatch: Program) -> None:
     shown = vpatch("show", HYBRID).out
     assert shown.startswith(f"{HYBRID}: ")
     for told in (
-        "from vpatch ",
-        "without it: NotImplementedError: TurboQuant KV cache is not supported",
+        "From vpatch ",
+        "You see\n  NotImplementedError: TurboQuant KV cache is not supported",
         "https://github.com/vllm-project/vllm/pull/39931",
-        "vLLM >=0.20,<0.21: pending",
+        "  vLLM >=0.20,<0.21: pending",
         *CHANGED,
     ):
         assert told in shown

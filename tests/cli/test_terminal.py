@@ -115,8 +115,11 @@ def test_fetch_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 
 def test_bash_completes() -> None:
     completed = {
-        "vpatch ": "status diff apply revert verify plan matrix fetch cache build test inspect tag list show new",
+        "vpatch ": (
+            "status diff apply revert verify doctor plan matrix fetch cache build test inspect tag list show new"
+        ),
         "vpatch re": "revert",
+        "vpatch doctor --py": "--python",
         "vpatch show turboquant-h": HYBRID,
         "vpatch apply --overlay turboquant-h": HYBRID,
         "vpatch apply --overlay nonsense": "",
@@ -161,7 +164,7 @@ for command in sys.argv[1:]:
 
 def test_libcst_is_imported_only_to_parse(tree: Path, slim: Trees) -> None:
     assert api.apply(tree).changed
-    lean = ("list", f"show {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
+    lean = ("list -q", f"show -q {HYBRID}", "--help", "--version", "fetch --help", "apply -h", f"revert -q {tree}")
     commands = [*lean, f"status -q {slim('0.20.2')} --overlay {HYBRID}"]
     ran = subprocess.run([sys.executable, "-c", IMPORTS, *commands], capture_output=True, text=True, check=True)
 

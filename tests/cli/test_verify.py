@@ -178,7 +178,7 @@ def test_functions_are_compared_where_they_can_be_imported(process: Process, tmp
     ran = process("verify", complete, "--python", python, env=env)
 
     assert ran.code == 0, ran.err
-    notes = [line for line in ran.out.splitlines() if line.startswith("note: functions not compared: ")]
+    notes = [line for line in ran.err.splitlines() if line.startswith("note: functions not compared: ")]
     assert [note.split(": ")[2] for note in notes] == [ARG_UTILS, ATTENTION]
     assert all(f"{python} cannot import it: " in note for note in notes)
 

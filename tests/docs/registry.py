@@ -71,6 +71,7 @@ INSTALLED = {"pip install '.[": "true '.["}  # it is installed already, and this
 LIKE_THE_BASE = "try:recipes"  # the stand-in for vllm/vllm-openai:v0.20.2, with pip
 
 ON_A_MACHINE: Mapping[str, Recipe] = {
+    "docs/doctor.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n"),
     "docs/faq.md": Recipe(ENVIRONMENT + VLLM),
     "docs/getting-started.md": Recipe(
         ENVIRONMENT + VLLM,

@@ -115,11 +115,11 @@ def left(engine: docker.DockerClient) -> Left:
 
 @pytest.fixture
 def refused(vpatch: Program, left: Left) -> Program:
-    """`refused("build", ...)`: run the program, which must fail and leave nothing in the engine."""
+    """`refused("build", ...)`: run the program, which must fail, leave nothing in the engine, and print the error."""
 
     def run(*arguments: str | Path) -> Ran:
         before = left()
-        ran = vpatch(*arguments)
+        ran = vpatch(*arguments, "--quiet")
         assert ran.code == 1
         assert left() == before
         return ran

@@ -52,7 +52,9 @@ def test_an_engine_that_does_not_let_us_in(vpatch: Program, monkeypatch: pytest.
     ran = vpatch("build", "--base", BASE)
 
     assert ran.code == 1
-    assert ran.err.startswith("no permission: docker engine: permission denied")
+    assert ran.err.startswith(
+        f"no permission: docker engine: {os.environ['DOCKER_HOST'].removeprefix('unix://')}: permission denied; "
+    )
 
 
 def test_a_base_without_vllm(refused: Program, small: Small) -> None:
@@ -91,7 +93,7 @@ def test_an_image_that_fails_its_tests_keeps_no_tag(refused: Program, small: Sma
 
     assert ran.json["image"] is None
     assert "interpreter" in {test["name"] for test in ran.json["tests"] if test["ok"] is False}
-    assert "interpreter: FAILED: vllm/" in ran.err
+    assert "  FAILED  interpreter: vllm/" in ran.err
 
 
 def test_an_interpreter_that_does_not_run(
@@ -116,7 +118,9 @@ def test_a_large_file(refused: Program, small: Small, monkeypatch: pytest.Monkey
 
 
 def test_an_unpatched_base_cannot_be_tested(refused: Program, base: str) -> None:
-    assert refused("test", base).err == f"not patched: {base}: the image has no label io.vpatch.overlays\n"
+    why = f"the image has no label io.vpatch.overlays; `vpatch build --base {base}` makes a patched one"
+
+    assert refused("test", base).err == f"not patched: {base}: {why}\n"
 
 
 def test_a_label_that_vpatch_did_not_write(refused: Program, engine: docker.DockerClient, small: Small) -> None:

@@ -149,7 +149,7 @@ def test_volumes_of_an_image_are_read_only(image: str, engine: docker.DockerClie
 
 def test_volumes_that_do_not_match_the_schema(vpatch: Program, registry: str) -> None:
     put_image(registry, "confined/volumes", "x", [tar(("a", b""))], settings={"config": {"Volumes": ["/data"]}})
-    ran = vpatch("inspect", f"{registry}/confined/volumes:x")
+    ran = vpatch("inspect", "--quiet", f"{registry}/confined/volumes:x")
 
     assert ran.err.endswith(": its config is damaged: config.Volumes is no object\n")
 

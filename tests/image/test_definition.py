@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vpatch.core.catalogue import discover, select
+from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.image.order import definition_files, read_definitions
 
@@ -27,10 +27,9 @@ def test_published_definitions_are_valid() -> None:
     bases = {one.base.rpartition(":")[2] for one in found}
     assert bases >= {"v0.20.2", "v0.20.2-cu129", "v0.20.2-ubuntu2404", "v0.24.0", "v0.33.0"}
     for one in found:
-        assert select(discover(), one.overlays or None)
+        assert one.selection.among(discover())
         assert "sm_120" in one.architectures
-    every = {item.id for item in discover()} - {"turboquant-auto-dtype"}  # not a defect of 0.20.2
-    assert any(set(one.overlays) == every and "v0.20.2" in one.base for one in found)
+    assert any(one.also == ("turboquant-tiles",) and "v0.20.2" in one.base for one in found)
 
 
 def test_defaults_of_a_definition(tmp_path: Path) -> None:
@@ -98,13 +97,13 @@ def test_all_without_definitions(vpatch: Program, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "name an image with --base, or definitions, or --all"),
-        (("--base", "x", "one.toml"), "name an image with --base, or definitions, or --all"),
-        (("one.toml", "--tag", "x"), "a definition says overlays, tags, platform and architectures"),
+        ((), "name one: --base IMAGE, FILE.toml, or --all"),
+        (("--base", "x", "one.toml"), "name one: --base IMAGE, FILE.toml, or --all"),
+        (("one.toml", "--tag", "x"), "FILE.toml has the overlays, tags, platform and architectures"),
         (("--base", "x", "--push"), "--push needs a --tag"),
         (("--base", "x", "--registry"), "--registry needs a --tag"),
-        (("--base", "x", "--registry", "--tag", "y", "--gpus"), "--registry has no engine"),
-        (("--base", "x", "--untagged"), "--untagged goes with --registry"),
+        (("--base", "x", "--registry", "--tag", "y", "--gpus"), "--registry builds without an engine"),
+        (("--base", "x", "--untagged"), "--untagged is for --registry"),
         (("--base", "x:y", "--tag", "x:y"), "x:y is the base's own name: it stays with the base"),
     ],
 )

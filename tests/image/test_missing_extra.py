@@ -44,7 +44,7 @@ def test_a_missing_package_is_reported(missing: str, arguments: tuple[str, ...])
     assert ran.returncode == 1
     assert ran.stderr.startswith(("cannot work on images: ", "cannot look: "))
     assert f": {missing}" in ran.stderr
-    assert ran.stderr.endswith(f": not installed: {how_to_add('image')}\n")
+    assert f": not installed: {how_to_add('image')}\n" in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,11 @@ HYBRID = {"turboquant-hybrid", "turboquant-workspace"}
 
 
 def test_images_to_publish_are_the_defined_ones() -> None:
-    default = {item.id for item in discover() if not item.overlay.opt_in}
     wanted = set()
     for one in read_definitions(definition_files(ROOT)):
         base = one.base.removeprefix("docker.io/").partition("@")[0]
         release = base.partition(":v")[2].partition("-")[0]
-        overlays = one.overlays or sorted(name for name in default if release in pending(name))
+        overlays = [item.id for item in one.selection.among(discover()) if release in pending(item.id)]
         wanted |= {Image(base, tag, tuple(overlays)) for tag in one.tags}
 
     assert set(IMAGES) == wanted

@@ -85,8 +85,8 @@ def test_an_overlay_that_is_not_applied_cannot_be_reverted(store: SitePackages) 
 
     root = store.tree.root
     assert str(failure.value) == (
-        f"not applied: {root}: there is nothing of apart to take away\n"
-        f"not applied: {root}: there is nothing of rival to take away"
+        f"not applied: {root}: apart is not applied; `vpatch status` shows which overlays are\n"
+        f"not applied: {root}: rival is not applied; `vpatch status` shows which overlays are"
     )
     assert "# vpatch: first" in text(store)
 

@@ -21,9 +21,12 @@ from vpatch.cli.output import tell
 from vpatch.errors import closest
 
 _GROUPS = {
-    "Patch a vLLM": {"status": "tree", "diff": "tree", "apply": "tree", "revert": "tree", "verify": "tree"},
+    "Patch a vLLM": {
+        **dict.fromkeys(("status", "diff", "apply", "revert", "verify"), "tree"),
+        "doctor": "doctor",
+    },
     "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "releases"},
-    "Build images": {"build": "image", "test": "image", "inspect": "image", "tag": "image"},
+    "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},
     "Overlays": {"list": "overlays", "show": "overlays", "new": "overlays"},
 }
 _COMMANDS = {name: module for commands in _GROUPS.values() for name, module in commands.items()}

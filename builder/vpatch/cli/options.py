@@ -52,7 +52,7 @@ def quiet_option(command: Command) -> Command:
     def silence(context: click.Context, _parameter: click.Parameter, quiet: bool) -> None:  # noqa: FBT001 - click's
         context.meta[QUIET] = quiet
 
-    told = "Print neither the first line nor the outcome."
+    told = "Print results and problems only."
     return click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=silence, help=told)(command)
 
 
@@ -61,15 +61,15 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  vpatch {line}" for line in commands)])
 
 
-def verbose_option(command: Command) -> Command:
-    """Add `-v`: print what vpatch logs, such as the servers that get the user's credentials."""
+def verbose_option(told: str) -> Callable[[Command], Command]:
+    """Add `-v`; it also prints what vpatch logs, such as the servers that get the user's credentials."""
 
-    def listen(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:  # noqa: FBT001 - click's
+    def listen(context: click.Context, _parameter: click.Parameter, verbose: bool) -> bool:  # noqa: FBT001 - click's
         if verbose:
             context.with_resource(_logged())
+        return verbose
 
-    told = "Name the servers, besides the registry, that get your login."
-    return click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=listen, help=told)(command)
+    return click.option("-v", "--verbose", is_flag=True, callback=listen, help=told)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _logged() -> Iterator[None]:
 
 
 def reported(command: Callable[..., Report]) -> Callable[..., int]:
-    """Add `--json` as the last option; print the report or the `Failure` of the command, and return the exit code."""
+    """Add `--quiet` and `--json`, show the command's report or `Failure`, and return the exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, as_object: bool, **kwargs: Any) -> int:
@@ -99,9 +99,10 @@ def reported(command: Callable[..., Report]) -> Callable[..., int]:
             report = Report(name, tree and str(tree), problems=failure.problems, misused=misused)
         return show(report, as_object=as_object)
 
-    click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")(run)
+    quiet_option(click.option("--json", "as_object", is_flag=True, help="Print one JSON object.")(run))
     parameters: list[click.Parameter] = vars(run)["__click_params__"]
-    parameters.insert(0, parameters.pop())  # click lists the first one last
+    parameters[:0] = parameters[-2:]  # click lists the first one last
+    del parameters[-2:]
     return run
 
 

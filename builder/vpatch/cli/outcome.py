@@ -37,6 +37,10 @@ def of_apply(done: api.Changed, target: Target, fitting: Sequence[str]) -> str:
         return f"Nothing was written: {_do_not_fit(misfits)}.{_rest(target, fitting)}"
     if not done.changed:
         return _nothing(done)
+    if not done.affected:
+        return (
+            f"Repaired {counted(len(done.changed), 'file')}: {_are(len(_ids(done, State.APPLIED)), 'overlay')} applied."
+        )
     applied, sources = counted(len(done.affected), "overlay"), [file for file in done.changed if _is_source(file)]
     return f"Applied {applied}: {_counts(len(sources), len(done.added))}. Undo with {target.command('revert')}."
 

@@ -6,13 +6,15 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TextIO
 
 import click
 
 from vpatch.cli import verdicts
+from vpatch.cli.verdicts import Line, Row
 from vpatch.cli.wording import wrapped
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Problem, cause
@@ -32,6 +34,7 @@ class Report:
     problems: Sequence[Problem] = ()  # what needs attention; any makes the exit code 1
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the JSON object that only this command has
     lines: Sequence[str] | None = None  # what people see instead of the verdicts
+    drawn: Callable[[int | None], Iterable[Line]] | None = None  # draws them itself, for a terminal of some columns
     table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
     failed: bool = False  # whether the exit code is 1 without a problem
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
@@ -42,6 +45,8 @@ class Report:
     verbose: bool = False  # whether the verdicts are shown with their parts
     details: Sequence[str] = ()  # lines below the verdicts
     outcome: str = ""  # the last line: what came of it, and what to do next
+    rows: Sequence[Row] = ()  # shown above the verdicts
+    told: bool = False  # whether the problems were printed while the command ran
 
     @property
     def exit_code(self) -> int:
@@ -80,13 +85,21 @@ def show(report: Report, *, as_object: bool) -> int:
         if sys.stdout:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again at exit
         lost = Problem("cannot write", "standard output", cause(error))
-    for problem in (*report.problems, *filter(None, [lost])):
+    if lost:
+        tell(str(lost), fg="red")
+        report = replace(report, outcome="")
+    remark(report, as_object=as_object)
+    return 1 if lost else report.exit_code
+
+
+def remark(report: Report, *, as_object: bool) -> None:
+    """Print the problems, the notes and the outcome to stderr."""
+    for problem in () if report.told else report.problems:
         tell(str(problem), fg="red")
     if not as_object:
         for note in () if report.settled and not report.verbose else report.all_notes:
             tell(f"note: {note}")
         frame(report.outcome, fg=_color(report))
-    return 1 if lost else report.exit_code
 
 
 def _show_results(report: Report, *, as_object: bool) -> None:
@@ -97,14 +110,19 @@ def _show_results(report: Report, *, as_object: bool) -> None:
     if len(report.table) > 1 and on_terminal(sys.stdout):
         _print_table(report.table)
     elif report.lines is None:
-        shown = verdicts.lines(report.verdicts, width, parts=report.verbose)
-        colored = _colored(sys.stdout)
-        _print(*(line.styled(printable) if colored else printable(line.text) for line in shown), exact=True)
+        rows = [*report.rows, *verdicts.rows(report.verdicts, parts=report.verbose)]
+        shown = report.drawn(width) if report.drawn else verdicts.table(rows, width)
+        _print(*_styled(shown, sys.stdout), exact=True)
     elif report.exact:
         _print(*report.lines, exact=not on_terminal(sys.stdout))
     else:
         _print(*(piece for line in report.lines for piece in _fitted(line, width if report.wrap else None)))
-    _print(*report.details)
+    _print(*(piece for line in report.details for piece in _fitted(line, width)))
+
+
+def _styled(lines: Iterable[verdicts.Line], stream: TextIO | None) -> Iterator[str]:
+    colored = _colored(stream)
+    return (line.styled(printable) if colored else printable(line.text) for line in lines)
 
 
 def _fitted(line: str, width: int | None) -> list[str]:
@@ -126,15 +144,65 @@ def printable(text: str) -> str:
 
 def tell(line: str, *, fg: str | None = None) -> None:
     """Print a line to stderr, escaped and broken to fit a terminal; on one, in the color `fg`."""
-    for piece in wrapped(printable(line), _width(sys.stderr), hanging="  "):
-        click.echo(click.style(piece, fg=fg) if fg and _colored(sys.stderr) else piece, err=True)
+    pieces = wrapped(printable(line), _width(sys.stderr), hanging="  ")
+    _echo(click.style(piece, fg=fg) if fg and _colored(sys.stderr) else piece for piece in pieces)
+
+
+def tell_table(rows: Sequence[Row]) -> None:
+    """Print a table to stderr."""
+    _echo(_styled(verdicts.table(rows, _width(sys.stderr)), sys.stderr))
+
+
+def _echo(lines: Iterable[str]) -> None:
+    with _cleared():
+        for line in lines:
+            click.echo(line, err=True)
+
+
+def for_people() -> bool:
+    """Whether the command prints more than its results: the user asked neither for JSON nor for silence."""
+    context = click.get_current_context(silent=True)
+    return context is not None and not (context.params.get("as_object") or context.meta.get(QUIET))
 
 
 def frame(line: str, *, fg: str | None = None) -> None:
     """Print a first or last line of a command to stderr, unless the user asked for JSON or for silence."""
-    context = click.get_current_context(silent=True)
-    if line and context and not (context.params.get("as_object") or context.meta.get(QUIET)):
+    if line and for_people():
         tell(line, fg=fg)
+
+
+class Display(Protocol):
+    """Progress that stands below the output until it is stopped."""
+
+    def start(self) -> None:
+        """Show it."""
+
+    def stop(self) -> None:
+        """Remove it."""
+
+
+_displays: list[Display] = []
+
+
+@contextmanager
+def displayed(display: Display) -> Iterator[None]:
+    """Take `display`, which is shown, off the terminal while a line is printed, which would continue its own."""
+    _displays.append(display)
+    try:
+        yield
+    finally:
+        _displays.remove(display)
+
+
+@contextmanager
+def _cleared() -> Iterator[None]:
+    for display in _displays:
+        display.stop()
+    try:
+        yield
+    finally:
+        for display in _displays:
+            display.start()
 
 
 def on_terminal(stream: TextIO | None) -> bool:
@@ -158,7 +226,8 @@ def _print(*lines: str, exact: bool = False) -> None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # click would print nothing, and report no error
     if lines:
         shown = lines if exact else map(printable, lines)
-        click.echo("\n".join(shown).encode("utf-8", "surrogateescape"))
+        with _cleared():
+            click.echo("\n".join(shown).encode("utf-8", "surrogateescape"))
 
 
 def _colored(stream: TextIO | None) -> bool:
@@ -173,11 +242,12 @@ def _color(report: Report) -> str | None:
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     headings, *body = rows
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    columns = (Column(heading, no_wrap=not index, overflow="fold") for index, heading in enumerate(headings))
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in body:
         table.add_row(*(Text(printable(cell), style=verdicts.COLORS.get(cell, "")) for cell in row))
     Console(color_system="auto" if _colored(sys.stdout) else None).print(table)

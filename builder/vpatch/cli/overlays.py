@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -12,9 +13,10 @@ from string import Template
 import click
 
 from vpatch.cli.options import complete_overlay, examples, reported
-from vpatch.cli.output import Report
+from vpatch.cli.output import Report, on_terminal
+from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import Catalogued, Part, Shape
 from vpatch.errors import Failure, Problem, naming
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -41,7 +43,10 @@ def _summary(item: Catalogued) -> dict[str, object]:
 def list_command() -> Report:
     """List the installed overlays."""
     installed = discover()
-    return Report("list", extra={"overlays": [*map(_summary, installed)]}, lines=[*map(_title, installed)])
+    opt_in = sum(item.overlay.opt_in for item in installed)
+    said = f"{counted(len(installed), 'overlay')}, {opt_in} opt-in. {command('show', 'OVERLAY')} explains one."
+    extra = {"overlays": [*map(_summary, installed)]}
+    return Report("list", extra=extra, lines=[*map(_title, installed)], outcome=said)
 
 
 @click.command("show", epilog=examples("show turboquant-hybrid"))
@@ -57,23 +62,36 @@ def show_command(overlay: str) -> Report:
     links = [f"https://github.com/{link.replace('#', '/pull/')}" for link in item.overlay.upstream]
     lines = [
         _title(item),
-        f"from {item.origin}",
-        *(f"without it: {symptom}" for symptom in item.overlay.symptoms),
-        "",
-        *item.why.split("\n"),
-        "",
-        *links,
-        "",
-        *(f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items()),
-        *(
-            f"part {part.name}, from {shape.name}: {file}"
-            for part in item.overlay.parts
-            for shape in part.shapes
-            for file in sorted(shape.files)
-        ),
+        f"From {item.origin}.",
+        *_section("You see", item.overlay.symptoms),
+        *_section("Why", item.why.split("\n") if _piped() else _paragraphs(item.why)),
+        *_section("Releases", (f"vLLM {releases}: {what}" for releases, what in item.overlay.releases.items())),
+        *_section("Upstream", links),
+        *_section("Changes", (_changed(part, shape) for part in item.overlay.parts for shape in part.shapes)),
     ]
     detail = _summary(item) | {"why": item.why, "links": links, "releases": dict(item.overlay.releases), "parts": parts}
-    return Report("show", extra={"overlays": [detail]}, lines=lines)
+    apply = command("apply", *(["--with", item.id] if item.overlay.opt_in else ["--overlay", item.id]))
+    return Report("show", extra={"overlays": [detail]}, lines=lines, outcome=f"Apply it with {apply}.")
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    """Return an empty line, the title and the indented lines; nothing if there are no lines."""
+    body = [f"  {line}" if line else "" for line in lines]
+    return ["", title, *body] if body else []
+
+
+def _piped() -> bool:
+    return not on_terminal(sys.stdout)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return a text with one line a paragraph, so that it fits any width."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return "\n\n".join(paragraphs).split("\n")
+
+
+def _changed(part: Part, shape: Shape) -> str:
+    return f"{part.name}, from vLLM {shape.name}: {', '.join(sorted(shape.files))}"
 
 
 @click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))
@@ -109,8 +127,9 @@ def new_command(name: str, folder: Path, release: str) -> Report:
             path.write_text(text, "utf-8")
     install = [f"pip install -e '{top}[test]'"] if package is None else []
     test = next(path for path in written if path.name.startswith("test_"))
-    lines = [*map(str, written), "", "Next:", *install, f"python -m pytest {test}", f"vpatch show {name}"]
-    return Report("new", extra={"files": list(map(str, written))}, lines=lines)
+    steps = [*install, f"python -m pytest {test}", f"vpatch show {name}"]
+    said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
+    return Report("new", extra={"files": list(map(str, written))}, lines=list(map(str, written)), outcome=said)
 
 
 def _package(folder: Path) -> Path | None:

@@ -180,7 +180,7 @@ def _deployment(model: Model, chosen: Gpu, vllm: Version = NEWEST, **given: Any)
 
 def _listed() -> Report:
     listed = presets()
-    rows = [("preset", "what", "source"), *((one.name, one.summary, one.source) for one in listed)]
+    rows = [("preset", "what"), *((one.name, one.summary) for one in listed)]
     objects = [
         {"name": p.name, "summary": p.summary, "source": p.source, "model": p.model, "vllm": str(p.vllm)}
         for p in listed

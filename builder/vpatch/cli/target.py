@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import overlay_option, quiet_option, with_option
+from vpatch.cli.options import overlay_option, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
@@ -35,7 +35,11 @@ class Target:
     verbose: bool
 
     def find(self) -> Tree:
-        """Find the vLLM, and print which one it is.
+        """Find the vLLM, and print which one it is; raises what `locate` raises."""
+        return self.locate().tree
+
+    def locate(self) -> Located:
+        """Find the vLLM and how it was found, and print which one it is.
 
         Raises:
             UnknownName: there is no such overlay, folder or interpreter.
@@ -49,7 +53,7 @@ class Target:
         else:
             found = current()
         frame(self._introduced(found))
-        return found.tree
+        return found
 
     def command(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM, to copy."""
@@ -108,7 +112,6 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
             overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
-            quiet_option,
         ]
         for add in reversed(added):
             run = add(run)

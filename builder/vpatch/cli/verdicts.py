@@ -1,4 +1,4 @@
-"""Verdicts for people: one line an overlay, and on request one for each of its parts."""
+"""Verdicts for people: one line an overlay, and on request one for each of its parts; and tables like theirs."""
 
 from __future__ import annotations
 
@@ -17,42 +17,52 @@ COLORS: Mapping[str, str] = {
     State.APPLIED: "green",
     State.MERGED: "green",
     State.NOT_APPLICABLE: "bright_black",
+    "passed": "green",
+    "FAILED": "red",
+    "not run": "yellow",
 }
 
 _BELOW = " " * 6  # before a reason that does not fit beside its state
 
+Row = tuple[str, str, str]
+"""What the row is about, its state, and a remark."""
+
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table, with the state in it, if any."""
+    """A line of a table, with the word in it that is shown in color, if any: a state, the level of a finding."""
 
     text: str
-    state: State | None = None
+    word: str = ""
+    color: str = ""
 
     def styled(self, escaped: Callable[[str], str]) -> str:
-        """Return the line with the state in color."""
-        if self.state is None:
+        """Return the line with the word in color."""
+        if not self.color:
             return escaped(self.text)
-        before, _, after = self.text.partition(f"  {self.state}")
-        return f"{escaped(before)}  {click.style(self.state, fg=COLORS[self.state])}{escaped(after)}"
+        before, _, after = self.text.partition(f"  {self.word}")
+        return f"{escaped(before)}  {click.style(self.word, fg=self.color)}{escaped(after)}"
 
 
-def lines(verdicts: Sequence[Verdict], width: int | None, *, parts: bool) -> Iterator[Line]:
-    """Yield the table; `width` is the terminal's, None for a pipe, whose lines are not broken."""
-    rows: list[tuple[str, State, str]] = []
+def rows(verdicts: Sequence[Verdict], *, parts: bool) -> Iterator[Row]:
+    """Yield a row for each overlay; if `parts`, also one for each of its parts."""
     for verdict in verdicts:
-        rows.append((f"  {verdict.id}", verdict.state, remark(verdict)))
+        yield f"  {verdict.id}", verdict.state, remark(verdict)
         if parts:
-            rows += [(f"    {part.name}", part.state, part.because) for part in verdict.parts]
+            yield from ((f"    {part.name}", part.state, part.because) for part in verdict.parts)
+
+
+def table(rows: Sequence[Row], width: int | None) -> Iterator[Line]:
+    """Yield the lines of a table; `width` is the terminal's, None for a pipe, whose lines are not broken."""
     names = max((len(name) for name, _, _ in rows), default=0)
     states = max((len(state) for _, state, _ in rows), default=0)
     for name, state, words in rows:
         start = f"{name:<{names}}  {state:<{states}}"
         line = f"{start}  {words}".rstrip()
         if width is None or len(line) <= width:
-            yield Line(line, state)
+            yield Line(line, state, COLORS.get(state, ""))
         else:
-            yield Line(start.rstrip(), state)
+            yield Line(start.rstrip(), state, COLORS.get(state, ""))
             yield from map(Line, wrapped(words, width, _BELOW, _BELOW))
 
 

@@ -7,6 +7,12 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 
+_COMMANDS = ("`vpatch ", "`docker ")
+_WORD = r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+"  # of a shell
+_PIECE = re.compile(rf"--?[\w-]+ (?!-){_WORD}|{_WORD}")  # an option with its value, or another word
+_SPACE, _BREAK = "\0", "\1"  # in place of a space, and of a line break, that `textwrap` does not see
+_ESCAPED = {ord(_SPACE): "\\x00", ord(_BREAK): "\\x01"}
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 overlay", "4 overlays"."""
@@ -20,7 +26,12 @@ def listed(names: Sequence[str]) -> str:
 
 def command(*words: object) -> str:
     """Return a command of vpatch to copy, quoted for a shell."""
-    return f"`vpatch {shlex.join(map(str, words))}`"
+    return shell("vpatch", *words)
+
+
+def shell(*words: object) -> str:
+    """Return a command to copy, quoted for a shell."""
+    return f"`{shlex.join(map(str, words))}`"
 
 
 def options(name: str, values: Iterable[str]) -> list[str]:
@@ -31,12 +42,14 @@ def options(name: str, values: Iterable[str]) -> list[str]:
 def wrapped(text: str, width: int | None, indent: str = "", hanging: str = "") -> list[str]:
     """Break a text between words into lines of `width` columns; None: one line.
 
-    What stands in backticks stays on one line, so that a command can be copied. The first line begins with `indent`,
-    the others with `hanging`.
+    What stands in backticks stays on one line if it fits. A command that does not fit is continued by backslashes, so
+    that it can be copied. The first line begins with `indent`, the others with `hanging`.
     """
     if width is None or len(indent) + len(text) <= width:
         return [indent + text]
-    kept = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    text = text.translate(_ESCAPED)
+    room = width - len(hanging)
+    kept = re.sub(r"`[^`]*`", lambda code: _kept(code[0], room), text)
     lines = textwrap.wrap(
         kept,
         width,
@@ -46,4 +59,20 @@ def wrapped(text: str, width: int | None, indent: str = "", hanging: str = "") -
         break_on_hyphens=False,
         drop_whitespace=True,
     )
-    return [line.replace("\0", " ") for line in lines]
+    return [line.replace(_SPACE, " ") for one in lines for line in one.replace(_BREAK, f"\n{hanging}").split("\n")]
+
+
+def _kept(code: str, room: int) -> str:
+    """Return code in backticks as one word if it fits, or is a command, which may then contain line breaks."""
+    if len(code) < room:  # the sentence may end behind it
+        return code.replace(" ", _SPACE)
+    if not code.startswith(_COMMANDS):
+        return code
+    first, *pieces = _PIECE.findall(code)
+    lines = [first]
+    for piece in pieces:
+        if len(f"{lines[-1]} {piece} \\") < room:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(f"  {piece}")
+    return f" \\{_BREAK}".join(lines).replace(" ", _SPACE)

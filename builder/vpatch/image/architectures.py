@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from enum import Enum
 from typing import IO, Any
@@ -133,12 +133,20 @@ def check_names(architectures: Sequence[str]) -> None:
             import elftools.common.exceptions  # noqa: F401
 
 
-def check_support(
-    files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]
-) -> tuple[list[Problem], list[str], dict[str, Any]]:
-    """Return why extensions that RECORD lists do not serve the wanted architectures, and details: as text, as JSON."""
+@dataclass(frozen=True)
+class Support:
+    """Whether an image's extensions serve the wanted architectures."""
+
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()  # what they need
+    details: tuple[str, ...] = ()  # how well each file serves each of them; what is a problem is not repeated
+    extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
+
+
+def check_support(files: Files, vllm: Vllm, base: Base, architectures: Sequence[str]) -> Support:
+    """Survey the extensions that RECORD lists."""
     if not architectures:
-        return [], [], {}
+        return Support()
     metadata = files.read(f"{vllm.root}/{vllm.dist_info}/METADATA")
     found = survey(_extensions(files, vllm), metadata.decode("utf-8", "replace") if metadata else None, base.env)
     by_name = {name: verdicts(found, name) for name in architectures}
@@ -146,9 +154,10 @@ def check_support(
         name: [{"name": v.name, "says": v.level.value, "because": v.because} for v in of_all]
         for name, of_all in by_name.items()
     }
-    problems = [problem for name in architectures for problem in lacking(found, name)]
-    lines = [*found.lines(), *(f"{name}: {verdict}" for name in architectures for verdict in by_name[name])]
-    return problems, lines, {"cuda": {**found.as_json(), "required": required}}
+    served = (f"{name}: {v}" for name, of_all in by_name.items() for v in of_all if v.level is not Level.LACKS)
+    *carried, needs = found.lines()
+    problems = tuple(problem for name in architectures for problem in lacking(found, name))
+    return Support(problems, (needs,), (*carried, *served), {"cuda": {**found.as_json(), "required": required}})
 
 
 def survey(files: Iterable[tuple[str, IO[bytes]]], metadata: str | None, env: Mapping[str, str]) -> Survey:

@@ -16,6 +16,7 @@ from vpatch.image import guest
 from vpatch.image.config import read_json
 from vpatch.image.filesystem import Files
 from vpatch.image.patch import Provenance
+from vpatch.image.watch import Phase
 
 if TYPE_CHECKING:
     from vpatch.image.engine.containers import ScriptRunner
@@ -54,22 +55,29 @@ def check_files(files: Files, provenance: Provenance, installed: Sequence[Catalo
         yield Check(*answer)
     probes = [probe for item in installed if item.id in provenance.applied for probe in item.overlay.probes]
     names = (*(f"import {module}" for module in provenance.modules), *(f"probe {probe.name}" for probe in probes))
-    yield from (Check(name, None, "it needs a container") for name in ("interpreter", *names))
+    yield from (Check(name, None, "needs a container") for name in ("interpreter", *names))
 
 
 def run_checks(
-    runner: ScriptRunner, provenance: Provenance, tests: frozenset[str], installed: Sequence[Catalogued]
+    runner: ScriptRunner,
+    provenance: Provenance,
+    tests: frozenset[str],
+    installed: Sequence[Catalogued],
+    phase: Phase,
 ) -> Iterator[Check]:
     """Run the `tests` of an `Order`; probes are those of `installed` overlays whose changes are in the image."""
     script = (resources.files("vpatch.image") / "guest.py").read_text("utf-8")
     if tests:
+        phase("testing: files")
         yield from _check_files(runner, script, provenance)
     if "containers" in tests:
+        phase(f"testing: import of {len(provenance.modules)} modules")
         code, out, err = runner.run(script, ["imports", json.dumps(provenance.modules)], seconds=_TIMEOUT)
         yield from import_outcomes(provenance.modules, code, out, err, _TIMEOUT)
     for item in (item for item in installed if item.id in provenance.applied):
         for probe in item.overlay.probes:
             if ("gpus" if probe.gpu else "containers") in tests:
+                phase(f"testing: probe {probe.name}")
                 seconds = _GPU_TIMEOUT if probe.gpu else _TIMEOUT
                 code, _, err = runner.run(probe.script, seconds=seconds, gpus=probe.gpu)
                 yield outcome(f"probe {probe.name}", code, err, seconds)

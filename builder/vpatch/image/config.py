@@ -51,6 +51,14 @@ def object_with(**properties: Schema) -> Schema:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
+class NoEngineError(Failure):
+    """There is no engine, or it does not let the user in."""
+
+
+class NoGpusError(Failure):
+    """The engine does not give containers the GPUs."""
+
+
 @contextmanager
 def extra_required(task: str = "cannot work on images") -> Iterator[None]:
     """Turn a failed import into a `Failure` that names the extra to install."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import IO
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, UnknownName
 
 # In programs whose device code is linked separately, the second section has the parts and the first the result.
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
@@ -101,10 +101,10 @@ def names(images: Iterable[Image]) -> tuple[str, ...]:
 
 
 def parse_gpu(text: str) -> Arch:
-    """Parse the architecture of a GPU, `sm_120` or `12.0`. Raises `Failure` if it is neither."""
+    """Parse the architecture of a GPU, `sm_120` or `12.0`. Raises `UnknownName` if it is neither."""
     found = re.fullmatch(r"sm_(\d{1,2})(\d)|(\d{1,2})\.(\d)", text, re.ASCII)
     if not found:
-        raise Failure(Problem("not a GPU architecture", text, "it reads like sm_120 or 12.0, which is an RTX 5090"))
+        raise UnknownName(Problem("not a GPU architecture", text, "it reads like sm_120 or 12.0, which is an RTX 5090"))
     major, minor = filter(None, found.groups())
     return Arch(int(major), int(minor))
 

@@ -10,14 +10,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
-from vpatch.core.verdict import State, Verdict
+from vpatch.core.verdict import Changeset, State, Verdict
 from vpatch.errors import Failure, Problem, naming
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
 from vpatch.image.filesystem import Files, Vllm
 from vpatch.image.patch import Layer, patch
+from vpatch.image.watch import Watch
+
+IDLE = "nothing to build"
+"""The problem that a tag cannot be set, because no overlay changes the base."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,14 @@ class Order:
     tests: frozenset[str] = frozenset({"files", "containers"})  # or `gpus`, too
     architectures: tuple[str, ...] = ()  # that the base's compiled extensions must serve: `sm_120`
     overlays: tuple[str, ...] = ()  # ids of those that must apply; none: the default ones
+    also: tuple[str, ...] = ()  # ids of opt-in ones that must apply besides the default ones
     name: str = ""  # of its definition
+    path: str = ""  # of its definition
+
+    @property
+    def selection(self) -> Selection:
+        """The overlays."""
+        return Selection(self.overlays or None, self.also)
 
 
 @dataclass(frozen=True)
@@ -48,30 +60,53 @@ class Built:
     vllm: str | None = None
     tests: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
+    applied: tuple[str, ...] = ()  # ids of the overlays that the layer applies
+    fitting: tuple[str, ...] = ()  # ids of those that could be built without the ones that do not fit
+    pushed: str = ""  # `repository@digest` of what is in a registry although the build failed
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()  # notes for those who want to know everything
     extra: dict[str, Any] = field(default_factory=dict)  # for the JSON
 
 
-def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, same: str) -> Built:
+def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, *, same: str, watch: Watch) -> Built:
     """Compute the layer, and the result as far as it is known before anything is made.
 
     There is no layer if there are problems (overlays drift, named ones do not apply, GPUs are not served), or nothing
-    to do: then `same`, the base's own name, is the result's image, and a tag that was to be set is a failure.
+    to do: then `same`, the base's own name, is the result's image, and a tag that was to be set is a problem.
     """
-    unserved, lines, extra = check_support(files, vllm, base, order.architectures)
+    watch.found(base.ref, vllm.version)
+    if order.architectures:
+        watch.phase("reading the compiled extensions")
+    support = check_support(files, vllm, base, order.architectures)
+    watch.phase("applying overlays")
     changeset, layer = patch(files, vllm, base, engine, order.python)
-    built = Built(base, "", changeset.after, layer, f"/{vllm.root}", vllm.version, notes=tuple(lines), extra=extra)
-    idle = [v for v in changeset.before if v.id in order.overlays and v.state is State.NOT_APPLICABLE]
+    known: dict[str, Any] = {"notes": support.notes, "details": support.details, "extra": support.extra}
+    built = Built(base, "", changeset.after, layer, f"/{vllm.root}", vllm.version, **known)
+    named = order.selection.named
+    idle = [v for v in changeset.before if v.id in named and v.state is State.NOT_APPLICABLE]
     refusals = [Problem("not applicable", base.ref, f"{verdict.id}: {verdict.because}") for verdict in idle]
-    if problems := (*changeset.problems, *refusals, *unserved):
-        return replace(built, layer=None, problems=problems)
+    if problems := (*changeset.problems, *refusals, *support.problems):
+        fitting = _fitting(changeset, idle, engine, files, vllm) if not support.problems else ()
+        return replace(built, layer=None, verdicts=changeset.before, problems=problems, fitting=fitting)
     if layer is None:
-        states = ", ".join(f"{verdict.id} is {verdict.state}" for verdict in changeset.after)
         if order.tags and order.set_tags:
-            why = f"nothing to build, so {', '.join(order.tags)} is not set: {states}"
-            raise Failure(Problem("nothing to build", base.ref, why))
-        built = replace(built, image=same, notes=(*built.notes, f"nothing to build: {base.ref}: {states}"))
-    return built
+            why = f"{', '.join(order.tags)} is not set: every overlay is applied, merged or not applicable already"
+            return replace(built, problems=(Problem(IDLE, base.ref, why),))
+        return replace(built, image=same)
+    states = zip(changeset.before, changeset.after, strict=True)
+    return replace(built, applied=tuple(new.id for old, new in states if old.state is not new.state))
+
+
+def _fitting(
+    changeset: Changeset, idle: Sequence[Verdict], engine: Engine, files: Files, vllm: Vllm
+) -> tuple[str, ...]:
+    """Return the overlays that can be applied without those that cannot; () if that leaves nothing to do."""
+    wrong = {verdict.id for verdict in changeset.before if verdict.problems} | {verdict.id for verdict in idle}
+    rest = [item for item in engine.overlays if item.id not in wrong]
+    pending = {verdict.id for verdict in changeset.before if verdict.state is State.PENDING} - wrong
+    if not pending or engine.plan(lambda file: files.read(f"{vllm.root}/{file}"), rest).problems:
+        return ()
+    return tuple(sorted(pending))
 
 
 def definition_files(folder: Path) -> list[Path]:
@@ -116,11 +151,14 @@ def _read(path: Path, schema: Any) -> Order:
     base = definition["base"] + (f"@{definition['digest']}" if "digest" in definition else "")
     tests = frozenset(definition.get("tests", ("files", "containers")))
     lists: dict[str, Any] = {key: tuple(definition.get(key, ())) for key in ("tags", "architectures", "overlays")}
-    return Order(base, definition.get("platform", "linux/amd64"), tests=tests, name=path.stem, **lists)
+    lists["also"] = tuple(definition.get("with", ()))
+    return Order(base, definition.get("platform", "linux/amd64"), tests=tests, name=path.stem, path=str(path), **lists)
 
 
 def _cause(error: Any) -> str:
     where = error.json_path.removeprefix("$").removeprefix(".")
+    if error.validator == "not":
+        return "`overlays` selects exactly these: leave out `with`"
     if error.validator == "pattern":
         forms = {"digest": "sha256: and 64 hexadecimal digits", "architectures": "sm_120, say"}
         form = forms.get(where.partition("[")[0], "registry/repository:tag in full")

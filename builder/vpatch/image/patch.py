@@ -17,7 +17,7 @@ from typing import Any
 
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
-from vpatch.core.verdict import Changeset
+from vpatch.core.verdict import Changeset, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
 from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_record
@@ -73,7 +73,8 @@ def provenance_of(image: Base) -> Provenance:
     """Read an image's label. Raises `Failure` if it has none, or one that vpatch did not write."""
     text = image.labels.get(LABEL)
     if text is None:
-        raise Failure(Problem("not patched", image.ref, f"the image has no label {LABEL}"))
+        why = f"the image has no label {LABEL}; `vpatch build --base {image.ref}` makes a patched one"
+        raise Failure(Problem("not patched", image.ref, why))
     label = _read_provenance(text, image.ref)
     info = f"vllm-{label['vllm']}.dist-info"
     lists = (tuple(label["overlays"]), label["files"])
@@ -160,7 +161,7 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
     overlays = {one["id"]: one for one in earlier.get("overlays", ())}
     for verdict in changeset.after:
         touched = [file for file in sorted(contents) if verdict.id in marks_in(contents[file])]
-        about = {"id": verdict.id, "state": verdict.state, "because": verdict.because}
+        about = {"id": verdict.id, "state": verdict.state, "because": verdict.because, "brief": _brief(verdict)}
         overlays[verdict.id] = {**about, "files": touched}
     document = {
         "schema": 1,
@@ -172,6 +173,11 @@ def _provenance(files: Files, vllm: Vllm, changeset: Changeset, python: str | No
         "files": {file: known[file] for file in sorted(known)},
     }
     return json.dumps(document, separators=(",", ":"))
+
+
+def _brief(verdict: Verdict) -> str:
+    """Return the reason in a few words, "" if the state says it all."""
+    return "; ".join(dict.fromkeys(part.brief for part in verdict.parts if part.state is verdict.state and part.brief))
 
 
 def _entries(files: Files, vllm: Vllm, contents: Collection[str]) -> list[Entry]:

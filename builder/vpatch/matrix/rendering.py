@@ -53,9 +53,9 @@ def _brief(item: Catalogued, column: int, row: Row) -> tuple[State, str]:
     if cell.problems:
         return state, "; ".join(map(str, cell.problems))
     if state is State.MERGED:
-        return state, ", ".join(item.overlay.upstream)
+        return state, ", ".join(f"#{link.rpartition('#')[2]}" for link in item.overlay.upstream)
     shapes = dict.fromkeys(part.shape for part in cell.verdict.parts if part.shape)
-    return state, f"as in {', '.join(shapes)}" if shapes else ""
+    return state, f"as in {', '.join(shapes)}" if shapes else cell.verdict.parts[0].brief
 
 
 def markdown(matrix: Matrix) -> list[str]:

@@ -220,8 +220,9 @@ def _without(
     here = [item for item in installed if item.id in marks]
     states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
+    remedy = "`vpatch revert` without --overlay removes all"
     problems = [_not_applied(seen, name) for name in sorted(going - marks.keys())] or [
-        Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}")
+        Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}; {remedy}")
         for name in sorted(marks.keys() - going - applied)
     ]
     if problems:
@@ -238,4 +239,6 @@ def _without(
 
 
 def _not_applied(tree: Snapshot, name: str) -> Problem:
-    return Problem("not applied", str(tree.tree.root), f"there is nothing of {name} to take away")
+    return Problem(
+        "not applied", str(tree.tree.root), f"{name} is not applied; `vpatch status` shows which overlays are"
+    )

@@ -101,12 +101,12 @@ def nothing_is_tagged(registry: str) -> Callable[[str], bool]:
 
 @pytest.fixture
 def refused_on(vpatch: Program, nothing_is_tagged: Callable[[str], bool], request: pytest.FixtureRequest) -> Refused:
-    """`refused_on("host/base:x", *options)`: build on a base, which must fail, and push no tag to its registry."""
+    """`refused_on("host/base:x", *options)`: build on a base, which must fail, push no tag, and print the error."""
 
     def run(base: str, *options: str) -> Ran:
         target = f"refused/{abs(hash(request.node.name))}"
         host = base.partition("/")[0]
-        ran = build(vpatch, base, "--tag", f"{host}/{target}:one", *options)
+        ran = build(vpatch, base, "--tag", f"{host}/{target}:one", "--quiet", *options)
         assert (ran.code, ran.out == "") == (1, "--json" not in options)
         assert nothing_is_tagged(target)
         return ran

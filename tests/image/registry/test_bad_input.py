@@ -100,5 +100,7 @@ def test_a_base_that_the_engine_may_not_pull(vpatch: Program, locked_registry: s
     missing = vpatch("build", "--base", f"{registry}/no/such:x")
 
     assert (private.code, missing.code) == (1, 1)
-    assert private.err.startswith(f"no such image: {locked_registry}/secret/base:x: it is private, or not there")
+    assert private.err.startswith(
+        f"no such image: {locked_registry}/secret/base:x: private, or not there: log in with `docker login "
+    )
     assert missing.err.startswith(f"no such image: {registry}/no/such:x: ")

@@ -35,7 +35,6 @@ def test_reads_the_one_layer_that_holds_vllm(built: Ran, remote: Base) -> None:
 
     assert built.json["layers_read"] == [copied["digest"], vllm["digest"]], "the small one is not worth a guess"
     assert built.json["bytes_read"] == vllm["size"] + copied["size"]
-    assert f"read {built.json['bytes_read'] / 1e6:.1f} MB of the base" in built.err
     assert built.json["bytes_sent"] < 400_000
 
 
@@ -74,9 +73,8 @@ def test_tests_that_need_a_container_are_not_run(built: Ran) -> None:
     outcomes = {test["name"]: test for test in built.json["tests"]}
 
     assert [outcomes[name]["ok"] for name in ("files", "compile", "bytecode", "record")] == [True] * 4
-    assert outcomes["interpreter"] == {"name": "interpreter", "ok": None, "because": "it needs a container"}
+    assert outcomes["interpreter"] == {"name": "interpreter", "ok": None, "because": "needs a container"}
     assert outcomes["probe turboquant_hybrid"]["ok"] is None
-    assert "interpreter: not run: it needs a container" in built.err
 
 
 def test_inspect_without_a_pull(built: Ran, vpatch: Program, engine: docker.DockerClient) -> None:
@@ -135,7 +133,7 @@ def test_an_image_that_fails_a_check_gets_no_tag(
     ran = refused_on(put_base(registry, layers, "fails/base:x").name, "--json")
 
     assert ran.json["image"] is None
-    assert "files: FAILED: injected" in ran.err
+    assert "  FAILED  files: injected" in ran.err
 
 
 def test_pushed_by_digest_and_tagged_afterwards(

@@ -32,7 +32,7 @@ def refusal(host: str, name: str = NAME) -> str:
     [
         (404, 1, "no such image"),
         (418, 1, "the server answers 418"),
-        (429, 4, "too many requests: wait, or log in with docker login HOST"),
+        (429, 4, "too many requests: wait, or log in with `docker login HOST`"),
         (500, 4, "the server answers 500 internal server error"),
         (503, 4, "the server answers 503 service unavailable"),
     ],

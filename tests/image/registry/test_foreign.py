@@ -48,7 +48,8 @@ def test_a_config_that_does_not_match_the_schema(
 ) -> None:
     name = f"{registry}/foreign/config:{command}"
     put_image(registry, "foreign/config", command, [tar(("a", b""))], settings=settings)
-    ran = vpatch("inspect", name) if command == "inspect" else build(vpatch, name, "--tag", f"{registry}/foreign/no:x")
+    rest = ("--quiet", "--tag", f"{registry}/foreign/no:x")
+    ran = vpatch("inspect", "--quiet", name) if command == "inspect" else build(vpatch, name, *rest)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cannot read: {name}: its config is damaged: {why}\n"
@@ -76,7 +77,7 @@ def test_a_label_that_does_not_match_the_schema(
 ) -> None:
     name = f"{registry}/foreign/label:x"
     put_image(registry, "foreign/label", "x", [tar(("a", b""))], settings=settings)
-    ran = vpatch("inspect", name)
+    ran = vpatch("inspect", "--quiet", name)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cannot read provenance: {name}: not what vpatch writes: {why}\n"
@@ -88,7 +89,9 @@ def test_annotations_that_do_not_match_the_schema(vpatch: Program, registry: str
     body = json.dumps({**built.manifest, "annotations": {"a": [1]}})
     proxy.fail("GET", "/manifests/", status=200, body=body.encode())
 
-    assert vpatch("inspect", name).err == f"cannot read: {name}: its manifest is damaged: annotations.a is no string\n"
+    ran = vpatch("inspect", "--quiet", name)
+
+    assert ran.err == f"cannot read: {name}: its manifest is damaged: annotations.a is no string\n"
 
 
 def test_a_lone_surrogate_in_an_annotation(
@@ -97,7 +100,7 @@ def test_a_lone_surrogate_in_an_annotation(
     """A lone surrogate, which JSON allows and UTF-8 cannot encode: the new manifest could not be written."""
     annotations = {"annotations": {"a": "\ud800"}}
     base = put_base(registry, layers, "foreign/half:x", flavour="oci", manifest=annotations)
-    ran = build(vpatch, base.name, "--tag", f"{registry}/foreign/whole:x")
+    ran = build(vpatch, base.name, "--tag", f"{registry}/foreign/whole:x", "--quiet")
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cannot read: {base.name}: its manifest or its config has half of a character\n"
@@ -157,7 +160,7 @@ def test_the_cause_is_the_registrys_not_the_missing_engines(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing")
     proxy.fail("GET", "/manifests/", **answer)
     name = f"{proxy.host}/foreign/answer:x"
-    ran = vpatch("inspect", name)
+    ran = vpatch("inspect", "--quiet", name)
 
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cannot read: {name}: {why}\n"
@@ -170,7 +173,7 @@ def test_a_netrc_does_not_follow_a_redirect(registry: str, proxy: Proxy, docker_
     (docker_config.parent.parent / ".netrc").write_text("default login user password s3cret-of-the-tests\n")
     with secured(registry, docker_config.parent) as a:
         a.fail("GET", "/blobs/", status=307, headers={"Location": blob})
-        ran = vpatch("inspect", f"{a.host}/foreign/netrc:x")
+        ran = vpatch("inspect", "--quiet", f"{a.host}/foreign/netrc:x")
 
     assert "the image has no label" in ran.err
     assert [(one.path, one.headers.get("authorization")) for one in proxy.asked] == [

@@ -236,7 +236,7 @@ def test_a_registry_that_drips(vpatch: Program, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(of_servers.LIMITS, "grace", 0.2)
     began = time.monotonic()
     with dripping(kind) as host:
-        ran = vpatch("inspect", f"{host}/limits/drip:x")
+        ran = vpatch("inspect", "--quiet", f"{host}/limits/drip:x")
 
     assert (ran.code, ran.out) == (1, "")
     assert "too slow: " in ran.err

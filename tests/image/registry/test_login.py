@@ -93,7 +93,7 @@ def test_after_the_first_challenge_credentials_are_sent(locked: tuple[str, Built
         config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
 
         # The proxy passes no credentials on: what counts is what it was sent.
-        assert "log in with docker login" in refusal(f"{proxy.host}/login/one:x")
+        assert "log in with `docker login " in refusal(f"{proxy.host}/login/one:x")
 
         sent = [one.headers.get("authorization") for one in proxy.asked]
         assert sent == [None, f"Basic {CODED}"]
@@ -119,7 +119,7 @@ def test_without_credentials_the_error_shows_how_to_log_in(
         docker_config.write_text(json.dumps(body).replace("HOST", host))
 
     assert refusal(f"{host}/login/one:x") == (
-        f"cannot read: {host}/login/one:x: private, or not there: log in with docker login {host}"
+        f"cannot read: {host}/login/one:x: private, or not there: log in with `docker login {host}`"
     )
 
 
@@ -171,7 +171,7 @@ def test_a_token_for_an_anonymous_user(tokens: Proxy) -> None:
 
 
 def test_a_token_for_a_user_with_credentials(tokens: Proxy, docker_config: Path) -> None:
-    assert refusal(f"{tokens.host}/login/two:x").endswith(f"log in with docker login {tokens.host}")
+    assert refusal(f"{tokens.host}/login/two:x").endswith(f"log in with `docker login {tokens.host}`")
     config(docker_config, {"auths": {tokens.host: {"auth": CODED}}})
 
     assert opened(f"{tokens.host}/login/two:x").layers
@@ -193,7 +193,7 @@ def test_a_token_without_the_right_scope(tokens: Proxy) -> None:
     tokens.closed.add("login/two")
 
     assert refusal(f"{tokens.host}/login/two:x").endswith(
-        f"private, or not there: log in with docker login {tokens.host}"
+        f"private, or not there: log in with `docker login {tokens.host}`"
     )
 
 
@@ -221,8 +221,8 @@ def test_a_helper_that_fails_leaves_the_user_anonymous(tokens: Proxy, docker_con
     ("status", "body", "why"),
     [
         (503, b"", "its token server answers 503"),
-        (429, b"", "too many requests: wait, or log in with docker login HOST"),
-        (403, b"", "private, or not there: log in with docker login HOST"),
+        (429, b"", "too many requests: wait, or log in with `docker login HOST`"),
+        (403, b"", "private, or not there: log in with `docker login HOST`"),
         (200, b"<html>", "its token server gives no token"),
         (200, b"[]", "its token server gives no token"),
         (200, b"{}", "its token server gives no token"),
@@ -250,7 +250,7 @@ def test_an_unknown_authentication_scheme(proxy: Proxy, docker_config: Path, dem
     config(docker_config, {"auths": {proxy.host: {"auth": CODED}}})
     proxy.fail("GET", "/manifests/", status=status, headers={"WWW-Authenticate": demand} if demand else {})
 
-    assert refusal(f"{proxy.host}/login/one:x").endswith(f"log in with docker login {proxy.host}")
+    assert refusal(f"{proxy.host}/login/one:x").endswith(f"log in with `docker login {proxy.host}`")
     assert len(proxy.asked) == 1
 
 

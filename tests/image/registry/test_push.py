@@ -236,10 +236,10 @@ def test_without_the_right_to_mount_the_base_is_sent(proxy: Proxy, base: Put) ->
 @pytest.mark.parametrize(
     ("method", "path", "status", "body", "why"),
     [
-        ("POST", "/uploads/", 401, b"", "private, or not there: log in with docker login HOST"),
-        ("POST", "/uploads/", 403, b"", "private, or not there: log in with docker login HOST"),
+        ("POST", "/uploads/", 401, b"", "private, or not there: log in with `docker login HOST`"),
+        ("POST", "/uploads/", 403, b"", "private, or not there: log in with `docker login HOST`"),
         ("POST", "/uploads/", 404, b"", "no such repository"),
-        ("POST", "/uploads/", 429, b"", "too many requests: wait, or log in with docker login HOST"),
+        ("POST", "/uploads/", 429, b"", "too many requests: wait, or log in with `docker login HOST`"),
         ("POST", "/uploads/", 500, b"", "the server answers 500 internal server error"),
         ("HEAD", "/blobs/", 503, b"", "the server answers 503 service unavailable"),
         ("PUT", "/uploads/", 404, b"", "its upload is gone"),

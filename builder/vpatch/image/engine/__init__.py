@@ -16,13 +16,17 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from docker.utils import parse_host, parse_repository_tag
 
 from vpatch.errors import Failure, Problem, cause
-from vpatch.image.config import Base
-from vpatch.image.registry.reference import parse
-from vpatch.net.ranges import Progress
+from vpatch.image.config import Base, NoEngineError
+from vpatch.image.engine.transfer import followed
+from vpatch.image.registry.reference import login_command, parse
+from vpatch.image.watch import Watch
 
 _NO_SPACE = "no space left"
 _ENGINE = "docker engine"
-_INSTEAD = "start one, set DOCKER_HOST, or build without one: --registry"
+_INSTEAD = "start it with `sudo systemctl start docker`, or set DOCKER_HOST to another one's address"
+_LET_IN = "run `sudo usermod -aG docker $USER` and log in again, or set DOCKER_HOST to a socket of your own"
+_DENIED = re.compile(r"denied|unauthorized|authentication required|no basic auth")
+_FREE = "`docker system df` shows what takes up its disk"
 _TIMEOUT = 600  # seconds for one answer: unpacking a layer on a slow disk
 # The engine's name of a field beside an image's configuration -> its name in the configuration.
 _FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}
@@ -37,7 +41,7 @@ def engine() -> Iterator[DockerClient]:
     except ValueError as error:
         raise Failure(Problem("cannot read", "docker config", "its credentials are not what docker writes")) from error
     except DockerException as error:
-        raise Failure(Problem("no engine", _ENGINE, f"{message_of(error)}; {_INSTEAD}")) from error
+        raise NoEngineError(Problem("no engine", _ENGINE, f"{message_of(error)}; {_INSTEAD}")) from error
     try:
         yield client
     finally:
@@ -53,10 +57,9 @@ def _check_socket() -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
     except PermissionError as error:
-        why = "permission denied: add this user to the engine's group, or set DOCKER_HOST to a socket of your own"
-        raise Failure(Problem("no permission", _ENGINE, why)) from error
+        raise NoEngineError(Problem("no permission", _ENGINE, f"{path}: {cause(error)}; {_LET_IN}")) from error
     except OSError as error:
-        raise Failure(Problem("no engine", _ENGINE, f"{path}: {cause(error)}; {_INSTEAD}")) from error
+        raise NoEngineError(Problem("no engine", _ENGINE, f"{path}: {cause(error)}; {_INSTEAD}")) from error
 
 
 @contextmanager
@@ -66,7 +69,11 @@ def engine_errors(what: str, where: str) -> Iterator[None]:
         yield
     except (DockerException, requests.RequestException) as error:
         text = message_of(error)
-        raise Failure(Problem(_NO_SPACE if _NO_SPACE in text else what, where, text)) from error
+        raise (_full(where, text) if _NO_SPACE in text else Failure(Problem(what, where, text))) from error
+
+
+def _full(where: str, text: str) -> Failure:
+    return Failure(Problem(_NO_SPACE, where, f"{text}; {_FREE}"))
 
 
 def message_of(error: Exception) -> str:
@@ -78,12 +85,14 @@ def message_of(error: Exception) -> str:
 
 
 def resolve(
-    client: DockerClient, ref: str, platform: str | None, progress: Progress | None = None, *, pull: bool = True
+    client: DockerClient, ref: str, platform: str | None, watch: Watch | None = None, *, pull: bool = True
 ) -> Base:
     """Return the image that `ref` names; pull it if the engine lacks it, unless `pull` is false."""
+    watch = watch or Watch()
+    watch.phase(f"looking for {ref}")
     found = _inspect(client, ref)
     if pull and (found is None or (platform and platform != _platform(found))):
-        _pull(client, ref, platform, progress)
+        _pull(client, ref, platform, watch)
         found = _inspect(client, ref)
     if found is None:
         raise Failure(Problem("no such image", ref, "the engine does not have it"))
@@ -124,27 +133,28 @@ def _history(client: DockerClient, found: dict[str, Any]) -> list[dict[str, Any]
     return [{"created_by": step["CreatedBy"], **({} if step["Size"] else {"empty_layer": True})} for step in steps]
 
 
-def _pull(client: DockerClient, ref: str, platform: str | None, progress: Progress | None) -> None:
-    sizes: dict[str, tuple[int, int]] = {}
+def _pull(client: DockerClient, ref: str, platform: str | None, watch: Watch) -> None:
+    verbs = {"Downloading": "pulling", "Extracting": "unpacking"}
     try:
-        for line in client.api.pull(ref, platform=platform, stream=True, decode=True):
+        lines = client.api.pull(ref, platform=platform, stream=True, decode=True)
+        for line in followed(lines, ref, watch.phase, verbs):
             if "error" in line:
                 raise _refused(ref, str(line["error"]).lower())
-            detail = line.get("progressDetail") or {}
-            if progress and line.get("status") == "Downloading" and detail.get("total"):
-                sizes[line["id"]] = (detail["current"], detail["total"])
-                progress(sum(now for now, _ in sizes.values()), sum(total for _, total in sizes.values()))
     except (DockerException, requests.RequestException) as error:
         raise _refused(ref, message_of(error)) from error
 
 
 def _refused(ref: str, text: str) -> Failure:
     if _NO_SPACE in text:
-        return Failure(Problem(_NO_SPACE, ref, text))
-    if re.search(r"denied|unauthorized|authentication required|no basic auth", text):
-        return Failure(Problem("no such image", ref, f"it is private, or not there; docker login may help: {text}"))
+        return _full(ref, text)
+    if _DENIED.search(text):
+        log_in = f"log in with `{login_command(parse(ref).host)}`, or check the name"
+        return Failure(Problem("no such image", ref, f"private, or not there: {log_in} ({text})"))
     if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
-        return Failure(Problem("no such image", ref, text))
+        from vpatch.image.registry.find import similar_tags  # late: it imports what asks registries
+
+        known = "" if "invalid reference" in text else similar_tags(parse(ref))
+        return Failure(Problem("no such image", ref, f"check its name and its tag ({text}){known}"))
     return Failure(Problem("cannot pull", ref, text))
 
 
@@ -162,7 +172,7 @@ def load_archive(client: DockerClient, archive: bytes, ref: str) -> None:
                 raise DockerException(line["error"])
     except DockerException as error:
         if _NO_SPACE in message_of(error):
-            raise Failure(Problem(_NO_SPACE, ref, message_of(error))) from error
+            raise _full(ref, message_of(error)) from error
 
 
 @contextmanager
@@ -187,21 +197,28 @@ def tagged(client: DockerClient, image: str, names: Sequence[str]) -> Iterator[N
         raise
 
 
-def push(client: DockerClient, names: Sequence[str]) -> str:
+def push(client: DockerClient, names: Sequence[str], watch: Watch) -> str:
     """Push each tag to the registry that it names; return `repository@digest` of the first."""
     pushed = []
     for name in names:
         repository, label = parse_repository_tag(name)
         digest = ""
         with engine_errors("cannot push", name):
-            for line in client.api.push(repository, label, stream=True, decode=True):
+            lines = client.api.push(repository, label, stream=True, decode=True)
+            for line in followed(lines, name, watch.phase, {"Pushing": "pushing"}):
                 if "error" in line:
-                    raise Failure(Problem("cannot push", name, str(line["error"]).lower()))
+                    raise _not_pushed(name, str(line["error"]).lower())
                 digest = (line.get("aux") or {}).get("Digest", digest)
         if not digest:
             raise Failure(Problem("cannot push", name, "the engine did not say under which digest"))
         pushed.append(f"{repository}@{digest}")
     return pushed[0]
+
+
+def _not_pushed(name: str, text: str) -> Failure:
+    if _DENIED.search(text):
+        text = f"you may not push there: log in with `{login_command(parse(name).host)}` ({text})"
+    return Failure(Problem("cannot push", name, text))
 
 
 def discard(client: DockerClient, image: str) -> None:

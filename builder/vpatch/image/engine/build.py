@@ -21,34 +21,41 @@ from vpatch.image.checks import Check, failed, run_checks
 from vpatch.image.config import Base, build_labels, digest_of, extend_config, serialize
 from vpatch.image.engine import discard, engine, engine_errors, layers_of, load_archive, push, resolve, tagged
 from vpatch.image.engine.containers import Run, ScriptRunner, container, open_files, start_run
+from vpatch.image.engine.gpus import require_gpus
 from vpatch.image.filesystem import WHITEOUT, find_vllm
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry.reference import parse
-from vpatch.net.ranges import Progress
+from vpatch.image.watch import Watch
 
 _KEPT = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
 
-def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
+def build(order: Order, overlays: Sequence[Catalogued], watch: Watch | None = None) -> Built:
     """Build an image. If that fails, the engine is unchanged, except for a base that was pulled."""
     check_names(order.architectures)
+    watch = watch or Watch()
     with engine() as client, start_run() as run:
-        base = resolve(client, order.base, order.platform, progress)
+        base = resolve(client, order.base, order.platform, watch)
+        if "gpus" in order.tests:
+            watch.phase("looking for GPUs")
+            require_gpus(client, base.id, run.name, order.python or "python3")
+        watch.phase(f"reading {base.ref}")
         with open_files(client, base.id, run.name) as files:
             vllm = find_vllm(files, base, order.python)
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
             patcher = Engine(overlays)
             files.prefetch(f"{vllm.root}/{file}" for file in (*patcher.files, vllm.record))
-            built = prepare(order, files, vllm, base, patcher, base.id)
-        return _make(client, order, built, built.layer, run) if built.layer else built
+            built = prepare(order, files, vllm, base, patcher, same=base.id, watch=watch)
+        return _make(client, order, built, built.layer, run, watch) if built.layer else built
 
 
-def _make(client: DockerClient, order: Order, built: Built, layer: Layer, run: Run) -> Built:
+def _make(client: DockerClient, order: Order, built: Built, layer: Layer, run: Run, watch: Watch) -> Built:
     base = built.base
     full_name = base.ref if base.ref.startswith("sha256:") else parse(base.ref).full
     settings = extend_config(base, layer.diff_id, build_labels(base, full_name, layer.provenance))
+    watch.phase("loading the layer")
     image, diff_id, new = _load(client, base, settings, layer, run)
     done = replace(built, image=image, layer=replace(layer, diff_id=diff_id))
     if diff_id != layer.diff_id:
@@ -56,11 +63,11 @@ def _make(client: DockerClient, order: Order, built: Built, layer: Layer, run: R
         done = replace(done, notes=(*built.notes, note))
     keep = False
     try:
-        done = replace(done, tests=_test(client, replace(base, config=settings), image, run.name, order.tests))
+        done = replace(done, tests=_test(client, replace(base, config=settings), image, run.name, order.tests, watch))
         if failed(done.tests):
             return replace(done, image="")
         with tagged(client, image, order.tags):
-            done = replace(done, image=push(client, order.tags)) if order.push else done
+            done = replace(done, image=push(client, order.tags, watch)) if order.push else done
         keep = True
         return done
     finally:
@@ -69,16 +76,24 @@ def _make(client: DockerClient, order: Order, built: Built, layer: Layer, run: R
                 discard(client, image)
 
 
-def retest(ref: str, tests: frozenset[str], progress: Progress | None) -> tuple[Base, tuple[Check, ...]]:
+def retest(ref: str, tests: frozenset[str], watch: Watch) -> tuple[Base, tuple[Check, ...]]:
     """Test an image that was patched before; `tests` are those of an `Order`."""
     with engine() as client, start_run() as run:
-        base = resolve(client, ref, None, progress)
-        return base, _test(client, base, base.id, run.name, tests)
+        base = resolve(client, ref, None, watch)
+        provenance = provenance_of(base)
+        watch.found(ref, provenance.vllm, provenance.vpatch)
+        if "gpus" in tests:
+            watch.phase("looking for GPUs")
+            require_gpus(client, base.id, run.name, provenance.python)
+        return base, _test(client, base, base.id, run.name, tests, watch)
 
 
-def _test(client: DockerClient, image: Base, image_id: str, owner: str, tests: frozenset[str]) -> tuple[Check, ...]:
+def _test(
+    client: DockerClient, image: Base, image_id: str, owner: str, tests: frozenset[str], watch: Watch
+) -> tuple[Check, ...]:
     provenance = provenance_of(image)
-    return tuple(run_checks(ScriptRunner(client, image_id, provenance.python, owner), provenance, tests, discover()))
+    runner = ScriptRunner(client, image_id, provenance.python, owner)
+    return tuple(run_checks(runner, provenance, tests, discover(), watch.phase))
 
 
 def _load(client: DockerClient, base: Base, config: Mapping[str, Any], layer: Layer, run: Run) -> tuple[str, str, bool]:

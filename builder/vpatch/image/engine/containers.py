@@ -41,6 +41,7 @@ MEMORY = 16 << 30  # bytes, files in memory included: all that vLLM imports
 LOG = 16 << 20  # bytes of its output that are kept
 SCRATCH = 8 << 30  # bytes that a script may write below /tmp, which count as memory
 SERVER_MEMORY = 64 << 30  # bytes for a server of a small model on GPUs
+ALL_GPUS: dict[str, Any] = {"device_requests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
 
 _CHUNK = 1 << 16
 _READERS = 3  # containers that answer one question at a time; more cost more than they gain
@@ -168,8 +169,7 @@ class ScriptRunner:
         # Compiled kernels are loaded from /tmp, hence `exec`.
         settings: dict[str, Any] = {"read_only": True, "tmpfs": {"/tmp": f"exec,mode=1777,size={SCRATCH}"}}  # noqa: S108
         if gpus:
-            settings["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
-            settings["memory"] = SERVER_MEMORY
+            settings |= {**ALL_GPUS, "memory": SERVER_MEMORY}
         command = ["-c", _PREAMBLE, script, *arguments]
         with (
             self._volumes() as volumes,

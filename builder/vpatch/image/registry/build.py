@@ -23,35 +23,43 @@ from vpatch.image.config import Base, build_labels, digest_of, extend_config, se
 from vpatch.image.order import Built, Order, prepare
 from vpatch.image.patch import Layer, provenance_of
 from vpatch.image.registry import image as remote
+from vpatch.image.registry.find import find_image
 from vpatch.image.registry.image import Descriptor, RemoteImage, Repository, open_image, read_blob, read_manifest, retry
 from vpatch.image.registry.layers import LayeredFiles, is_wanted, open_vllm
 from vpatch.image.registry.reference import Reference, parse
-from vpatch.net.ranges import Progress
+from vpatch.image.watch import Phase, Watch, ignored
 
 
-def build(order: Order, overlays: Sequence[Catalogued], progress: Progress | None = None) -> Built:
+def build(order: Order, overlays: Sequence[Catalogued], watch: Watch | None = None) -> Built:
     """Build an image in the repositories that its tags name, and set the tags last."""
     check_names(order.architectures)
-    image = open_image(parse(order.base), order.platform)
-    layers = LayeredFiles(image, partial(is_wanted, compiled=bool(order.architectures)), progress=progress)
+    watch = watch or Watch()
+    watch.phase(f"looking for {order.base}")
+    image = find_image(parse(order.base), order.platform)
+    reading = f"reading {order.base}"
+    watch.phase(reading)
+    keep = partial(is_wanted, compiled=bool(order.architectures))
+    layers = LayeredFiles(image, keep, progress=lambda done, total: watch.phase(reading, done, total))
     vllm = open_vllm(layers, image.base, order.python)
-    built = prepare(order, layers, vllm, image.base, Engine(overlays), f"{image.ref.name}@{image.digest}")
+    same = f"{image.ref.name}@{image.digest}"
+    built = prepare(order, layers, vllm, image.base, Engine(overlays), same=same, watch=watch)
     read = {"bytes_read": layers.bytes_read, "layers_read": [one.digest for one in layers.layers_read]}
     built = replace(built, extra={**read, **built.extra})
-    return _publish(order, built, image, built.layer, layers) if built.layer else built
+    return _publish(order, built, image, built.layer, layers, watch) if built.layer else built
 
 
-def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layers: LayeredFiles) -> Built:
+def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layers: LayeredFiles, watch: Watch) -> Built:
     labels = build_labels(image.base, image.ref.full, layer.provenance)
     settings = extend_config(image.base, layer.diff_id, labels)
     targets = [parse(name) for name in order.tags]
     sent, names = 0, []
     tests: list[Check] = []
     for target in {one.name: one for one in targets}.values():
-        digest, size = push(image, target, layer, settings, labels)
+        digest, size = push(image, target, layer, settings, labels, watch.phase)
         sent += size
         names.append(f"{target.name}@{digest}")
         if order.tests:
+            watch.phase(f"testing: files of {target.name}")
             # Test what is in the registry now; layers of the base that were read need not be read again.
             new = open_image(Reference(target.host, target.repository, digest=digest), order.platform)
             files = LayeredFiles(new, is_wanted, known=layers.views)
@@ -59,14 +67,23 @@ def _publish(order: Order, built: Built, image: RemoteImage, layer: Layer, layer
             tests += checks.check_files(files, provenance_of(Base(order.base, "", settings)), discover())
     done = replace(built, tests=tuple(dict.fromkeys(tests)), extra={**built.extra, "bytes_sent": sent})
     if failed(tests):
-        return done
-    for target in targets if order.set_tags else ():
-        tag(target, names[0].rpartition("@")[2], str(target.tag))
+        return replace(done, pushed=names[0])
+    try:
+        for target in targets if order.set_tags else ():
+            watch.phase(f"tagging {target}")
+            tag(target, names[0].rpartition("@")[2], str(target.tag))
+    except Failure as failure:
+        return replace(done, pushed=names[0], problems=failure.problems)
     return replace(done, image=names[0])
 
 
 def push(
-    base: RemoteImage, target: Reference, layer: Layer, config: Mapping[str, Any], annotations: Mapping[str, str]
+    base: RemoteImage,
+    target: Reference,
+    layer: Layer,
+    config: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    phase: Phase = ignored,
 ) -> tuple[str, int]:
     """Push `base` with one more layer and a new configuration into the repository of `target`, without a tag.
 
@@ -84,8 +101,12 @@ def push(
         manifest["annotations"] = {**(base.manifest.body.get("annotations") or {}), **annotations}
     raw = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
     digest = digest_of(raw)
-    for blob in dict.fromkeys(base.layers):
-        uploader.copy(blob)
+    blobs = [*dict.fromkeys(base.layers)]
+    copied, size = 0, sum(blob.size for blob in blobs)
+    for blob in blobs:
+        uploader.copy(blob, partial(_advance, phase, f"pushing to {target.name}", copied, size))
+        copied += blob.size
+    phase(f"pushing to {target.name}")
     uploader.upload(added, layer.blob)
     uploader.upload(pointer, settings)
     _put_manifest(uploader.repository, digest, raw, kind)
@@ -105,6 +126,10 @@ def _put_manifest(repository: Repository, name: str, raw: bytes, kind: str) -> N
     retry(lambda: repository.ask("PUT", f"manifests/{name}", **options).close())
 
 
+def _advance(phase: Phase, what: str, before: int, total: int, done: int) -> None:
+    phase(what, before + done, total)
+
+
 class _Uploader:
     """Brings missing blobs into the repository of `target`; layers are mounted within one registry, else copied."""
 
@@ -112,14 +137,17 @@ class _Uploader:
         self.repository, self.sent = Repository(target, "cannot push"), 0
         self._base = base
 
-    def copy(self, blob: Descriptor) -> None:
+    def copy(self, blob: Descriptor, advance: Callable[[int], object]) -> None:
+        """Bring a layer of the base; `advance` is called with the bytes of it that are there."""
+        advance(0)
         if not self._exists(blob):
             source = self._base.ref
             near = source.host == self.repository.ref.host
             mount = f"?mount={blob.digest}&from={quote(source.repository, safe='')}" if near else ""
-            retry(lambda: self._send(blob, _Copy(self._base.repository, blob, self._count), mount))
+            retry(lambda: self._send(blob, _Copy(self._base.repository, blob, self._count, advance), mount))
 
     def upload(self, blob: Descriptor, data: bytes) -> None:
+        """Bring a new blob."""
         if not self._exists(blob):
             retry(lambda: self._send(blob, data))
             self._count(len(data))
@@ -157,11 +185,16 @@ class _Copy:
 
     source: Repository
     blob: Descriptor
-    progress: Callable[[int], object]
+    count: Callable[[int], object]  # called with the size of each piece
+    advance: Callable[[int], object]  # called with the bytes sent so far
 
     def __len__(self) -> int:
         return self.blob.size
 
     def __iter__(self) -> Iterator[bytes]:
-        with closing(read_blob(self.source, self.blob, self.progress)) as blocks:
-            yield from blocks
+        sent = 0
+        with closing(read_blob(self.source, self.blob, self.count)) as blocks:
+            for block in blocks:
+                yield block
+                sent += len(block)
+                self.advance(sent)

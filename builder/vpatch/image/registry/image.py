@@ -21,6 +21,7 @@ from vpatch.net.ranges import CutError, blocks
 from vpatch.net.session import answers, cause, shown, size
 
 ATTEMPTS = 3  # for each blob
+NO_IMAGE = "no such image"
 LARGEST = 4 << 20  # bytes of a manifest or a config: registries take no larger manifest
 
 DOCKER = "application/vnd.docker.distribution.manifest.v2+json"
@@ -42,6 +43,10 @@ class TransientError(Failure):
 
 class ForbiddenError(Failure):
     """The user is not allowed to do this."""
+
+
+class MissingError(Failure):
+    """The registry answers 404."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Repository:
         self._session = sessions.Session(ref.host)
 
     def ask(
-        self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = "no such image", **body: Any
+        self, method: str, path: str, *, expect: Collection[int] = (200,), missing: str = NO_IMAGE, **body: Any
     ) -> requests.Response:
         """Send a request and return the answer, one of `expect`, for the caller to close.
 
@@ -102,7 +107,7 @@ class Repository:
         answer.close()
         status = answer.status_code
         if status == requests.codes.not_found:
-            raise self.failure(missing)
+            raise MissingError(*self.failure(missing).problems)
         busy = status in http.BUSY and status != requests.codes.too_many_requests
         raise self._denied(status, answers(answer) + _error_code(answer, stream=stream), again=again and busy)
 
@@ -112,7 +117,7 @@ class Repository:
         return kind(Problem(self._task, str(self.ref), why))
 
     def _denied(self, status: int, why: str, *, again: bool = False) -> Failure:
-        log_in = f"log in with {login_command(self.ref.host)}"
+        log_in = f"log in with `{login_command(self.ref.host)}`"
         if status in (requests.codes.unauthorized, requests.codes.forbidden):
             denied = self._session.login.credentials_error or self.failure(f"private, or not there: {log_in}")
             return ForbiddenError(*denied.problems)

@@ -1,0 +1,239 @@
+"""The command that builds images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vpatch.cli import image_outcome as outcome
+from vpatch.cli import verdicts
+from vpatch.cli.options import (
+    examples,
+    overlay_option,
+    reported,
+    unwinding,
+    verbose_option,
+    with_option,
+)
+from vpatch.cli.output import Report, for_people, frame, remark, tell, tell_table
+from vpatch.cli.progress import phases
+from vpatch.core.catalogue import discover
+from vpatch.errors import Failure, Problem, UnknownName
+from vpatch.image.architectures import check_names
+from vpatch.image.checks import failed
+from vpatch.image.config import extra_required
+from vpatch.image.order import Built, Order, definition_files, read_definitions
+from vpatch.image.registry.reference import parse
+from vpatch.image.watch import Watch, ignored
+
+_MB = 1e6
+
+
+@click.command(
+    "build",
+    epilog=examples(
+        "build --base vllm/vllm-openai:v0.20.2 --tag me/vllm:v0.20.2",
+        "build --registry --base ghcr.io/a/vllm:v1 --tag ghcr.io/me/vllm:v1",
+        "build images/v0.20.2.toml --push",
+    ),
+)
+@click.argument("definitions", metavar="[FILE.toml]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
+@click.option("--all", "everything", is_flag=True, help="Build every images/*.toml.")
+@click.option("--base", metavar="IMAGE", help="The image to build on; NAME@DIGEST pins it.")
+@overlay_option()
+@with_option
+@click.option("--tag", "tags", multiple=True, metavar="NAME", help="A name of the new image (repeatable).")
+@click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
+@click.option("--registry", is_flag=True, help="Build in the registry that --tag names, without an engine.")
+@click.option("--untagged", is_flag=True, help="With --registry: push by digest only. `vpatch tag` sets tags later.")
+@click.option("--platform", metavar="OS/ARCH", help="The platform, as linux/amd64.")
+@click.option("--python", metavar="PATH", help="The interpreter inside the image. Default: python3 on its PATH.")
+@click.option(
+    "--require-arch",
+    "architectures",
+    multiple=True,
+    metavar="SM",
+    help="A GPU that the base must serve, as sm_120 (repeatable).",
+)
+@click.option("--no-test", is_flag=True, help="Skip the tests.")
+@click.option("--gpus", is_flag=True, help="Also serve a small model on all GPUs, as a test.")
+@verbose_option("Show parts, all tests, and which servers get your login.")
+@reported
+def build_command(
+    definitions: tuple[Path, ...],
+    base: str | None,
+    *,
+    everything: bool,
+    push: bool,
+    registry: bool,
+    untagged: bool,
+    no_test: bool,
+    gpus: bool,
+    verbose: bool,
+    **options: Any,
+) -> Report:
+    """Build a patched image: the base and one small layer.
+
+    vpatch finds vLLM in the base, applies the overlays, and tests the new image in containers of it. It sets tags last:
+    an image that fails a test gets none. It prints the image's ID, or repository@digest once pushed.
+
+    With --registry, vpatch needs no engine and reads only the layers that hold vLLM. Tests that need a container are
+    not run; run `vpatch test` where there is an engine. FILE.toml defines base, overlays and tags of an image.
+    """
+    _refuse("name one: --base IMAGE, FILE.toml, or --all", bool(definitions or everything) == (base is not None))
+    in_file = "FILE.toml has the overlays, tags, platform and architectures: leave out these options"
+    _refuse(in_file, base is None and any(options.values()))
+    _refuse("--overlay selects exactly these overlays: leave out --with", options["ids"] and options["more"])
+    _refuse("--registry builds without an engine: leave out --push and --gpus", registry and (push or gpus))
+    _refuse("--untagged is for --registry: add it", untagged and not registry)
+    _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
+    orders = [
+        replace(order, set_tags=not untagged, push=push, tests=_tests(order, gpus=gpus, no_test=no_test))
+        for order in _orders(definitions, base, options, everything=everything)
+    ]
+    untargeted = (push or registry) and not all(order.tags for order in orders)
+    _refuse(f"--{'push' if push else 'registry'} needs a --tag: the name to push to", untargeted)
+    _check(orders)  # before the first is built, or published
+    unwinding()
+    if len(orders) == 1:
+        return _built(orders[0], registry=registry, verbose=verbose)
+    reports = []
+    for order in orders:
+        reports.append(_built(order, registry=registry, verbose=verbose))
+        remark(reports[-1], as_object=not for_people())
+    return _together(orders, reports, registry=registry)
+
+
+def _refuse(message: str, wrong: object) -> None:
+    if wrong:
+        raise click.UsageError(message)
+
+
+def _orders(files: tuple[Path, ...], base: str | None, options: dict[str, Any], *, everything: bool) -> list[Order]:
+    if base is None:
+        return read_definitions(definition_files(Path()) if everything else files)
+    overlays, also, names = options.pop("ids"), options.pop("more"), options.pop("tags")
+    tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
+    return [Order(base, tags=tuple(tags), overlays=overlays, also=also, **options)]
+
+
+def _tests(order: Order, *, gpus: bool, no_test: bool) -> frozenset[str]:
+    return frozenset() if no_test else order.tests | {"gpus"} if gpus else order.tests
+
+
+def _check(orders: Sequence[Order]) -> None:
+    """Reject names that are wrong: of images, overlays and architectures. Those of all orders are told at once."""
+    problems: list[Problem] = []
+    installed = discover()
+    for order in orders:
+        _check_names(order)
+        try:
+            order.selection.among(installed)
+            check_names(order.architectures)
+        except UnknownName as unknown:
+            problems += (replace(one, scope=order.path) for one in unknown.problems)
+    if problems:
+        raise UnknownName(*problems)
+
+
+def _check_names(order: Order) -> None:
+    """Reject invalid tags and the base's own name, which stays with the base."""
+    for name in order.tags:
+        try:
+            named = parse(name)
+        except Failure as failure:
+            raise click.UsageError(str(failure)) from failure
+        _refuse(f"--tag {name}: a digest results from the build; leave it out", named.digest)
+        same = not order.base.startswith("sha256:") and named.full == parse(order.base).full
+        _refuse(f"{name} is the base's own name: it stays with the base", same)
+
+
+def _built(order: Order, *, registry: bool, verbose: bool) -> Report:
+    with extra_required():
+        if registry:
+            from vpatch.image.registry.build import build
+        else:
+            from vpatch.image.engine.build import build
+    try:
+        with watching() as watch:
+            built = build(order, order.selection.among(discover()), watch)
+    except Failure as failure:  # the other images are built and reported all the same
+        base = {"ref": order.base, "digest": None}
+        nothing: dict[str, Any] = {"base": base, "image": None, "layer": None, "tests": []}
+        said = outcome.of_failure(order, failure, registry=registry)
+        return Report("build", problems=failure.problems, extra=nothing, outcome=said)
+    _tell(built, verbose=verbose)
+    return _report(order, built, registry=registry)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Show the phases of a build or a test, and say which vLLM was found."""
+    with phases() as phase:
+        yield Watch(phase or ignored, introduce)
+
+
+def introduce(image: str, vllm: str, vpatch: str = "") -> None:
+    """Print the first line: which vLLM, in which image."""
+    frame(f"vLLM {vllm} in {outcome.short(image)}{f', patched by vpatch {vpatch}' if vpatch else ''}")
+
+
+def _tell(built: Built, *, verbose: bool) -> None:
+    """Print what was found and tested; stdout has the image only."""
+    if not for_people():
+        for line in outcome.failures(built.tests):
+            tell(line, fg="red")
+        return
+    tell_table([*verdicts.rows(built.verdicts, parts=verbose)])
+    read = built.extra.get("bytes_read")
+    for line in (*built.notes, *(built.details if verbose else ())):
+        tell(f"  {line}")
+    if read is not None and verbose:
+        tell(f"  read {read / _MB:.1f} MB of the base")
+    for line in outcome.test_lines(built.tests, verbose=verbose, everything=False):
+        tell(line, fg="red" if line.startswith("  FAILED") else None)
+
+
+def _report(order: Order, built: Built, *, registry: bool) -> Report:
+    layer = built.layer
+    idle = [] if layer or built.problems else [f"nothing to build: {built.base.ref}"]
+    extra: dict[str, Any] = {
+        "base": {"ref": built.base.ref, "digest": built.base.digest or built.base.id},
+        "image": {"ref": built.image, "digest": built.image.rpartition("@")[2]} if built.image else None,
+        "layer": layer and {"diff_id": layer.diff_id, "bytes": len(layer.blob), "files": list(layer.files)},
+        "tests": [asdict(test) for test in built.tests],
+        "notes": [*built.notes, *built.details, *idle],
+        **built.extra,
+    }
+    about = (built.root, built.vllm)
+    shown = [built.image] if built.image else []
+    said = outcome.of_build(order, built, registry=registry)
+    return Report(
+        "build",
+        *about,
+        verdicts=built.verdicts,
+        problems=built.problems,
+        extra=extra,
+        lines=shown,
+        failed=failed(built.tests),
+        outcome=said,
+    )
+
+
+def _together(orders: Sequence[Order], reports: Sequence[Report], *, registry: bool) -> Report:
+    """Return one report of several builds."""
+    return Report(
+        "build",
+        problems=[problem for report in reports for problem in report.problems],
+        extra={"builds": [json.loads(report.as_json()) for report in reports]},
+        lines=[line for report in reports for line in report.lines or ()],
+        failed=any(report.failed for report in reports),
+        told=True,
+        outcome=outcome.of_all(orders, [bool(report.exit_code) for report in reports], registry=registry),
+    )

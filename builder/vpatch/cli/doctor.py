@@ -1,0 +1,105 @@
+"""The command that finds out why a server does not run what overlays changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from vpatch.cli.options import examples, reported
+from vpatch.cli.output import Report
+from vpatch.cli.target import Target, on_tree
+from vpatch.cli.verdicts import Line
+from vpatch.cli.wording import counted, listed, wrapped
+from vpatch.doctor.examination import sections
+from vpatch.doctor.findings import Finding, Level, Section
+from vpatch.doctor.subject import examine
+from vpatch.errors import Problem
+from vpatch.tree.environment import Located, environments
+from vpatch.tree.locate import interpreter
+
+_COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+_WIDTH = max(map(len, Level))
+_BELOW = " " * (_WIDTH + 4)  # below a level
+_MOST = 3  # places that a finding shows without -v
+
+
+@click.command("doctor", epilog=examples("doctor", "doctor .venv", "doctor --python /opt/vllm/bin/python", "doctor -v"))
+@reported
+@on_tree(both=True)
+def doctor_command(target: Target) -> Report:
+    """Find out why a server still does not work. Changes nothing.
+
+    It examines the overlays, vLLM's files, other code that patches vLLM, GPU and driver, compile caches, and running
+    servers. Each finding has a level (ok, note, warning, problem) and, below an arrow, what to do. If one is a problem,
+    the exit code is 1.
+    """
+    located = target.locate()
+    subject = examine(located, _python(target, located), target.selection, target)
+    found = sections(subject)
+    every = [finding for section in found for finding in section.findings]
+    problems = [_problem(finding, str(located.tree.root)).as_json() for finding in _of(every, Level.PROBLEM)]
+    return Report(
+        "doctor",
+        str(located.tree.root),
+        located.tree.version,
+        subject.verified.overlays,
+        extra={"problems": problems, "findings": [finding.as_json() for finding in every]},
+        drawn=partial(_lines, found, every_place=target.verbose),
+        failed=bool(problems),
+        outcome=_outcome(every),
+    )
+
+
+def _python(target: Target, located: Located) -> Path | None:
+    """Return the interpreter that the user named, or whose vLLM was found; None if there is none."""
+    if target.python:
+        return interpreter(target.python)
+    if target.path is None:
+        return next(one.python for one in environments() if one.name == located.how)
+    if target.path.is_file() and os.access(target.path, os.X_OK):
+        return target.path.absolute()
+    python = target.path / "bin/python"
+    return python.absolute() if python.is_file() else None
+
+
+def _lines(found: Sequence[Section], width: int | None, *, every_place: bool) -> Iterator[Line]:
+    for section in found:
+        if section.findings:
+            yield Line(section.title)
+        for finding in section.findings:
+            yield from _shown(finding, width, every_place=every_place)
+
+
+def _shown(finding: Finding, width: int | None, *, every_place: bool) -> Iterator[Line]:
+    here = f"{Path.cwd()}/"
+    places = [place.removeprefix(here) for place in finding.where[: None if every_place else _MOST]]
+    more = f" and {len(finding.where) - len(places)} more" if len(places) < len(finding.where) else ""
+    text = f"{finding.what} ({', '.join(places)}{more})" if places else finding.what
+    # The level is in the indentation, so that a long first line is broken at the right column.
+    start = f"  {finding.level:<{_WIDTH}}  "
+    first, *rest = wrapped(text, width, start, _BELOW)
+    yield Line(first, finding.level, _COLORS[finding.level])
+    yield from map(Line, rest)
+    if finding.do:
+        yield from map(Line, wrapped(f"→ {finding.do}", width, _BELOW, f"{_BELOW}  "))
+
+
+def _problem(finding: Finding, root: str) -> Problem:
+    return Problem(finding.name, ", ".join(finding.where) or root, finding.what)
+
+
+def _of(found: Sequence[Finding], level: Level) -> list[Finding]:
+    return [finding for finding in found if finding.level is level]
+
+
+def _outcome(found: Sequence[Finding]) -> str:
+    """Return the last line: how many findings of each level there are."""
+    counts = {level: len(_of(found, level)) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
+    told = listed([counted(number, level) for level, number in counts.items() if number])
+    if counts[Level.PROBLEM]:
+        return f"{told}. What to do is below each."
+    return f"No problem found: {told}." if told else "No problem found."

@@ -1,0 +1,233 @@
+"""The last line of a command on an image: what came of it, and what to do next; and the lines of its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vpatch.cli.wording import command, counted, listed, options, shell
+from vpatch.core.verdict import State
+from vpatch.errors import Failure
+from vpatch.image.checks import Check, failed
+from vpatch.image.config import NoEngineError, NoGpusError
+from vpatch.image.order import IDLE, Built, Order
+from vpatch.image.patch import Provenance
+
+_FEW = 2  # names that a sentence lists; more of them have stood above it
+_LACKS = "lacks "  # begins the problem that an architecture is not served
+_ALGORITHM = "sha256:"
+_DIGITS = 12  # of a digest, as docker shows them
+
+
+def of_build(order: Order, built: Built, *, registry: bool) -> str:
+    """Return the outcome of a build that came to its end."""
+    if built.problems and built.pushed:
+        tag = command("tag", built.pushed, *order.tags)
+        return f"Pushed, but not tagged: {short(built.pushed)} is complete. Tag it: {tag}."
+    if built.problems:
+        return f"Nothing was built: {_refusal(order, built)}.{_rest(order, built, registry=registry)}"
+    if built.layer is None:
+        return f"Nothing to build: {_idle(built)}. Use {short(built.base.ref)} as it is: {_run(built.base.ref)}."
+    if failed(built.tests):
+        left = f"; {short(built.pushed)} stays in its registry" if built.pushed else ""
+        look = again(order, registry=registry, tests=frozenset())
+        return f"Not built: {_failed(built.tests)}. Nothing was tagged{left}. To look into it: {look}."
+    return _success(order, built, registry=registry)
+
+
+def _success(order: Order, built: Built, *, registry: bool) -> str:
+    size = len(built.layer.blob) / 1024 if built.layer else 0
+    applied = f"{counted(len(built.applied), 'overlay')} applied, {size:,.0f} KiB added"
+    what = f"on {short(built.base.ref)}: {applied}; {_tested(built.tests)}"
+    if registry and not order.set_tags:
+        tag = command("tag", built.image, *order.tags)
+        return f"Pushed without a tag, built {what}. Test it: {command('test', built.image)}, then tag it: {tag}."
+    name = order.tags[0] if order.tags else short(built.image)
+    called = listed(order.tags) if order.tags else f"{name} (without a name)"
+    done = f"{'Built and pushed' if registry or order.push else 'Built'} {called} {what}."
+    if registry or not built.tests:
+        return f"{done} Test it in containers: {command('test', name)}."
+    naming = "" if order.tags else f" Name it: {shell('docker', 'tag', name, 'NAME')}."
+    return f"{done}{naming} Run it: {_run(name)}."
+
+
+def of_failure(order: Order, failure: Failure, *, registry: bool) -> str:
+    """Return the outcome of a build that could not go on."""
+    done = "Nothing was built."
+    match failure:
+        case NoGpusError() if not order.path:
+            return f"{done} Without GPUs: {again(order, registry=registry, tests=order.tests - {'gpus'})}."
+        case NoEngineError() if order.path:
+            return f"{done} Without an engine: {again(order, registry=True, push=False)}."
+        case NoEngineError():
+            tags = order.tags or ("REGISTRY/NAME:TAG",)
+            tests = order.tests - {"gpus"}
+            return f"{done} Without an engine: {again(order, registry=True, push=False, tags=tags, tests=tests)}."
+    return done
+
+
+def of_all(orders: Sequence[Order], wrong: Sequence[bool], *, registry: bool) -> str:
+    """Return the outcome of several builds; `wrong` are those that failed."""
+    lost = [order for order, failing in zip(orders, wrong, strict=True) if failing]
+    if not lost:
+        return f"Built {counted(len(orders), 'image')}."
+    retry = command("build", *(order.path for order in lost), *_how(lost[0], registry=registry))
+    done = f"Built {len(orders) - len(lost)} of {counted(len(orders), 'image')}"
+    return f"{done}; {listed([order.name for order in lost])} failed. To try again: {retry}."
+
+
+def of_test(image: str, tests: Sequence[Check]) -> str:
+    """Return the outcome of testing an image again."""
+    if failed(tests):
+        return f"{image}: {_failed(tests)}. What it holds: {command('inspect', image, '-v')}."
+    return f"Tested {image}: {_tested(tests).removeprefix('tests: ')}. Run it: {_run(image)}."
+
+
+def of_inspect(image: str, said: Provenance) -> str:
+    """Return the outcome of showing an image."""
+    applied = [one for one in said.overlays if one["state"] == State.APPLIED]
+    changed = f"{counted(len(applied), 'overlay')} applied, {counted(len(said.files), 'file')} changed or added"
+    return f"{changed}. The files: {command('inspect', image, '-v')}. To test it: {command('test', image)}."
+
+
+def of_tag(image: str, names: Sequence[str]) -> str:
+    """Return the outcome of setting tags."""
+    return f"Tagged {short(image)} as {listed(names)}. Run it: {_run(names[0])}."
+
+
+def test_lines(tests: Sequence[Check], *, verbose: bool, everything: bool) -> Iterator[str]:
+    """Yield what the tests found: each that failed, and the others by reason; if `verbose`, each.
+
+    Without `everything`, what the outcome tells is left out: how many passed, and why others were not run if there is
+    one reason.
+    """
+    if verbose:
+        yield from (f"  {_WORDS[test.ok]} {_line(test)}" for test in tests)
+        return
+    yield from failures(tests)
+    skipped = _not_run(tests)
+    if everything and (passed := sum(test.ok is True for test in tests)):
+        yield f"  {_WORDS[True]} {counted(passed, 'test')}"
+    if everything or len(skipped) > 1:
+        yield from (f"  {_WORDS[None]} {counted(count, 'test')}: {why}" for why, count in skipped.items())
+
+
+_WORDS = {True: "passed ", False: "FAILED ", None: "not run"}
+
+
+def failures(tests: Sequence[Check]) -> Iterator[str]:
+    """Yield a line for each test that failed."""
+    yield from (f"  {_WORDS[False]} {_line(test)}" for test in tests if test.ok is False)
+
+
+def again(order: Order, *, registry: bool, **changes: Any) -> str:
+    """Return the command that builds an order with some changes, to copy."""
+    order = replace(order, **changes)
+    if order.path:
+        return command("build", order.path, *_how(order, registry=registry))
+    lists = {"--overlay": order.overlays, "--with": order.also, "--tag": order.tags}
+    lists["--require-arch"] = order.architectures
+    one = {"--platform": order.platform, "--python": order.python}
+    words = [word for name, values in lists.items() for word in options(name, values)]
+    words += [word for name, value in one.items() if value for word in (name, value)]
+    return command("build", "--base", order.base, *words, *_how(order, registry=registry))
+
+
+def _how(order: Order, *, registry: bool) -> list[str]:
+    flags = {
+        "--registry": registry,
+        "--push": order.push,
+        "--untagged": registry and not order.set_tags,
+        "--no-test": not order.tests,
+        "--gpus": "gpus" in order.tests,
+    }
+    return [flag for flag, wanted in flags.items() if wanted]
+
+
+def short(image: str) -> str:
+    """Return an image's name for people: with a tag or few digits of its digest; of an ID, only these digits."""
+    if image.startswith(_ALGORITHM):
+        return image[len(_ALGORITHM) :][:_DIGITS]
+    name, _, digest = image.partition("@")
+    return f"{name}@{digest[: len(_ALGORITHM) + _DIGITS]}" if digest and ":" not in name.rpartition("/")[2] else name
+
+
+def _run(image: str) -> str:
+    return shell("docker", "run", "--rm", "--gpus", "all", "--ipc=host", "-p", "127.0.0.1:8000:8000", image, "MODEL")
+
+
+def _refusal(order: Order, built: Built) -> str:
+    """Return why nothing was built, in one clause for each kind of reason."""
+    vllm = f"vLLM {built.vllm}"
+    states = {verdict.id: verdict.state for verdict in built.verdicts}
+    misfits = [name for name, state in states.items() if state in {State.DRIFTED, State.CONFLICT}]
+    named = order.selection.named
+    idle = [name for name, state in states.items() if state is State.NOT_APPLICABLE and name in named]
+    lacks = [problem.what for problem in built.problems if problem.what.startswith(_LACKS)]
+    unserved = [what.removeprefix(_LACKS) for what in dict.fromkeys(lacks)]
+    clauses = [
+        f"{listed(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit {vllm}" if misfits else "",
+        f"{listed(idle)} {_is(len(idle))} not applicable to {vllm}" if idle else "",
+        f"{short(built.base.ref)} does not serve {listed(unserved)}" if unserved else "",
+    ]
+    return "; ".join(filter(None, clauses)) or _idle(built)
+
+
+def _rest(order: Order, built: Built, *, registry: bool) -> str:
+    """Return how to build after all: with the overlays that fit, or on another base."""
+    if any(problem.what.startswith(_LACKS) for problem in built.problems):
+        wish = f"`architectures` of {order.path}" if order.path else "--require-arch"
+        return f" Choose another base, or leave out {wish}."
+    if any(problem.what == IDLE for problem in built.problems) and not registry:
+        return f" To give the base that name: {shell('docker', 'tag', built.base.ref, order.tags[0])}."
+    if not built.fitting:
+        return ""
+    if order.path:
+        ids = ", ".join(f'"{name}"' for name in built.fitting)
+        return f" To build with the others, write `overlays = [{ids}]` in {order.path}."
+    return f" To build with the others: {again(order, registry=registry, overlays=built.fitting, also=())}."
+
+
+def _idle(built: Built) -> str:
+    """Return why no overlay changes anything."""
+    words = {State.APPLIED: "applied", State.MERGED: "merged upstream", State.NOT_APPLICABLE: "not applicable"}
+    counts = [(sum(one.state is state for one in built.verdicts), words[state]) for state in words]
+    (first, what), *others = [(count, word) for count, word in counts if count]
+    told = [
+        f"{counted(first, 'overlay')} {_is(first)} {what}",
+        *(f"{count} {_is(count)} {what}" for count, what in others),
+    ]
+    return listed(told)
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _tested(tests: Sequence[Check]) -> str:
+    """Return what the tests found, none of which failed."""
+    if not tests:
+        return "not tested"
+    skipped, total = _not_run(tests), len(tests)
+    if not skipped:
+        return f"all {counted(total, 'test')} passed"
+    count = sum(skipped.values())
+    why = f" ({next(iter(skipped))})" if len(skipped) == 1 else ""
+    return f"tests: {total - count} passed, {count} of {total} not run{why}"
+
+
+def _failed(tests: Sequence[Check]) -> str:
+    names = [test.name for test in tests if test.ok is False]
+    which = f": {listed(names)}" if len(names) <= _FEW else ""
+    return f"{len(names)} of {counted(len(tests), 'test')} failed{which}"
+
+
+def _not_run(tests: Sequence[Check]) -> dict[str, int]:
+    """Count the tests that were not run, by reason."""
+    reasons = [test.because for test in tests if test.ok is None]
+    return {why: reasons.count(why) for why in dict.fromkeys(reasons)}
+
+
+def _line(test: Check) -> str:
+    return f"{test.name}: {test.because}" if test.because else test.name

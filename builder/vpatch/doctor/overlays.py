@@ -1,0 +1,92 @@
+"""The state of each overlay, and what `vpatch verify` finds wrong with the files that overlays changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vpatch.core.verdict import State, Verdict
+from vpatch.doctor.findings import Finding, Level, command
+from vpatch.doctor.subject import Subject
+from vpatch.errors import Problem
+
+_MISFITS = (State.DRIFTED, State.CONFLICT)
+_UNNEEDED = (State.MERGED, State.NOT_APPLICABLE)
+# What the states say already.
+_SAID = ("not applied", "nothing to verify")
+_NAMES = {"stale bytecode": "bytecode", "does not compile": "syntax", "unknown mark": "mark"}
+_WORDS = {
+    "RECORD is not true": "the file differs from its row in RECORD",
+    "not in RECORD": "RECORD does not list the file: uninstalling vLLM would leave it behind",
+    "missing file": "a file that RECORD lists is missing",
+    "no RECORD": "there is no RECORD, which lists vLLM's files",
+    "stale bytecode": "stale bytecode: Python would run it instead of the source beside it",
+}
+
+
+def states(subject: Subject) -> Iterator[Finding]:
+    """Yield each overlay that does not fit or is half applied, then the others by state."""
+    rest: dict[State, list[str]] = {}
+    for verdict in subject.verified.overlays:
+        if verdict.state in _MISFITS:
+            yield _misfit(subject, verdict)
+        elif verdict.id in subject.marked and verdict.state is not State.APPLIED:
+            what = f"{verdict.id} is half applied: {verdict.because}"
+            verb = "apply" if verdict.state is State.PENDING else "revert"
+            yield Finding("overlay", Level.PROBLEM, what, subject.marked[verdict.id], subject.commands.again(verb))
+        else:
+            rest.setdefault(verdict.state, []).append(verdict.id)
+    yield from _by_state(subject, rest)
+
+
+def faults(subject: Subject) -> Iterator[Finding]:
+    """Yield what is wrong with changed files, and a run of vpatch that did not end."""
+    said = {problem for verdict in subject.verified.overlays for problem in verdict.problems}
+    found = [one for one in subject.verified.problems if one not in said and one.what not in _SAID]
+    for problem in found:
+        name = _NAMES.get(problem.what, "provenance" if "provenance" in problem.what else "record")
+        what = _WORDS.get(problem.what, f"{problem.what}: {problem.cause}")
+        yield Finding(name, Level.PROBLEM, what, (problem.where,), _cure(subject, problem))
+    if subject.kept.unclean and not subject.kept.broken:
+        do = f"complete it: {subject.commands.again('apply')}"
+        yield Finding("unfinished", Level.PROBLEM, "a run of vpatch was interrupted, or is under way", do=do)
+    elif subject.changed and not found:
+        yield Finding("files", Level.OK, "the files that overlays changed are complete")
+
+
+def _misfit(subject: Subject, verdict: Verdict) -> Finding:
+    first = verdict.problems[0]
+    where = f"{first.where} ({first.scope})" if first.scope else first.where
+    what = f"{verdict.id} does not fit this vLLM: {first.cause.splitlines()[0]}"
+    do = subject.commands.command("status", "-v", "--overlay", verdict.id)
+    return Finding("overlay", Level.PROBLEM, what, (where,), do)
+
+
+def _by_state(subject: Subject, rest: dict[State, list[str]]) -> Iterator[Finding]:
+    commands, pending = subject.commands, rest.get(State.PENDING)
+    if pending:
+        alone = any(verdict.state in _MISFITS for verdict in subject.verified.overlays)
+        chosen = [word for name in pending for word in ("--overlay", name)]
+        do = commands.command("apply", *chosen) if alone else commands.again("apply")
+        level = Level.PROBLEM if subject.named.intersection(pending) else Level.NOTE
+        yield Finding("overlay", level, f"ready to apply, but not applied: {', '.join(pending)}", do=do)
+    if applied := rest.get(State.APPLIED):
+        yield Finding("overlay", Level.OK, f"applied: {', '.join(applied)}")
+    if unneeded := [name for state in _UNNEEDED for name in rest.get(state, ())]:
+        yield Finding("overlay", Level.OK, f"not needed in this vLLM: {', '.join(unneeded)}")
+
+
+def _cure(subject: Subject, problem: Problem) -> str:
+    """Return what makes a problem go away: `apply` heals RECORD and bytecode, but only if every overlay fits."""
+    again = subject.commands.again("apply")
+    fits = all(verdict.state not in _MISFITS for verdict in subject.verified.overlays)
+    kept, where = subject.kept, problem.where
+    edited = where in kept.paths and kept.is_edited(where, subject.tree.read(where))
+    match problem.what:
+        case "RECORD is not true" if fits and edited:
+            return f"it was edited after vpatch: undo the edit, or keep it by {again}"
+        case "RECORD is not true" | "not in RECORD" | "missing file" | "stale bytecode" if fits:
+            return f"remove it: {command('rm', subject.tree.root / where)}" if subject.is_checkout else again
+        case "unknown mark":
+            return "install the package of that overlay, or reinstall vLLM"
+        case _:
+            return f"reinstall vLLM, then {again}"

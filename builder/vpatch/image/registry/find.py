@@ -1,0 +1,55 @@
+"""Find an image in its registry, and the tags that come close to one that is not there."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import suppress
+from dataclasses import replace
+
+from vpatch.errors import Failure
+from vpatch.image.config import read_json
+from vpatch.image.registry.image import (
+    LARGEST,
+    NO_IMAGE,
+    MissingError,
+    RemoteImage,
+    Repository,
+    open_image,
+)
+from vpatch.image.registry.reference import Reference
+from vpatch.net.ranges import CutError, blocks
+
+_MANY = 3
+_CLOSE = 0.6  # ratio of equal characters
+
+
+def find_image(ref: Reference, platform: str | None = None) -> RemoteImage:
+    """Find an image in its registry, as `open_image` does; the failure of a missing tag names the closest ones."""
+    try:
+        return open_image(ref, platform)
+    except MissingError as error:
+        (problem,) = error.problems
+        if problem.cause != NO_IMAGE:
+            raise
+        known = "" if ref.digest else similar_tags(ref)
+        raise MissingError(replace(problem, cause=f"{NO_IMAGE}{known or ': check its name and its tag'}")) from error
+
+
+def similar_tags(ref: Reference) -> str:
+    """Return the end of a message that names the closest tags; "" if there are none, or the registry does not tell."""
+    with suppress(Failure, CutError, ValueError, LookupError, TypeError):
+        names = [name for name in _tags(Repository(ref)) if isinstance(name, str) and name != ref.tag]
+        if near := difflib.get_close_matches(ref.tag or "", names, _MANY, _CLOSE):
+            return f"; did you mean {' or '.join(f'{ref.name}:{name}' for name in near)}?"
+    return ""
+
+
+def _tags(repository: Repository) -> list[object]:
+    raw = b""
+    with repository.ask("GET", "tags/list") as answer:
+        for block in blocks(answer):
+            raw += block
+            if len(raw) > LARGEST:
+                return []
+    found: list[object] = read_json(raw)["tags"]
+    return found or []

@@ -1,0 +1,148 @@
+"""The state of overlays, and harm to the files that they changed: reported, and healed by the command that is named."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from vpatch import api
+
+from tests.cli.test_verify import HARM
+from tests.conftest import Program, Trees
+from tests.doctor.conftest import Diagnose, packages, put
+from tests.hybrid import ARG_UTILS, ATTENTION, CONFIG, HYBRID, INFO, INTERFACE, ONLY
+
+
+def summary(found: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(one["level"], one["what"]) for one in found]
+
+
+def test_applied_and_not_needed(diagnose: Diagnose, healthy: Path) -> None:
+    others = "turboquant-skip-list, turboquant-workspace"
+
+    assert summary(diagnose(healthy, name="overlay")) == [
+        ("ok", f"applied: ct-fp8-lm-head, {HYBRID}, {others}"),
+        ("ok", "not needed in this vLLM: turboquant-auto-dtype"),
+    ]
+    assert summary(diagnose(healthy, name="files")) == [("ok", "the files that overlays changed are complete")]
+
+
+def test_pending(diagnose: Diagnose, stock: Path) -> None:
+    pending, _unneeded = diagnose(stock, name="overlay")
+
+    assert (pending["level"], pending["do"]) == ("note", f"`vpatch apply {stock}`")
+    assert pending["what"].startswith(f"ready to apply, but not applied: ct-fp8-lm-head, {HYBRID}")
+    assert diagnose(stock, name="files") == []
+
+
+def test_pending_although_named(diagnose: Diagnose, stock: Path, healthy: Path) -> None:
+    (pending,) = diagnose(stock, *ONLY, name="overlay")
+    assert (pending["level"], pending["do"]) == ("problem", f"`vpatch apply --overlay {HYBRID} {stock}`")
+
+    *_, tiles = diagnose(healthy, "--with", "turboquant-tiles", name="overlay")[:1]
+    assert (tiles["level"], tiles["do"]) == ("problem", f"`vpatch apply --with turboquant-tiles {healthy}`")
+
+
+def test_drifted(vpatch: Program, diagnose: Diagnose, stock: Path) -> None:
+    file = packages(stock) / ATTENTION
+    put(file, file.read_text().replace("def _continuation_prefill(", "def _prefill_in_chunks("))
+
+    found = [one for one in diagnose(stock, name="overlay") if one["level"] != "ok"]
+
+    *misfits, pending = found
+    assert misfits
+    for one in misfits:
+        name = one["what"].partition(" ")[0]
+        assert one["level"] == "problem"
+        assert one["what"].startswith(f"{name} does not fit this vLLM: ")
+        assert one["where"].startswith(ATTENTION)
+        assert one["do"] == f"`vpatch status -v --overlay {name} {stock}`"
+    assert pending["what"].startswith("ready to apply, but not applied: ct-fp8-lm-head, ")
+    apply = re.fullmatch(r"`vpatch (apply (--overlay .*)+)`", pending["do"])
+    assert apply, "without --overlay, it would be refused"
+    assert vpatch(*shlex.split(apply[1])).code == 0
+
+
+def test_half_applied(diagnose: Diagnose, healthy: Path) -> None:
+    root = packages(healthy)
+    put(root / CONFIG, (root / INFO / "vpatch/originals" / CONFIG).read_bytes())
+
+    half, *_ = diagnose(healthy, name="overlay")
+
+    assert (half["level"], half["do"]) == ("problem", f"`vpatch apply {healthy}`")
+    assert half["what"].startswith(f"{HYBRID} is half applied: ")
+    assert ARG_UTILS in half["where"]
+    assert CONFIG not in half["where"]
+
+
+NAMES = {
+    "edited": ("record", "it was edited after vpatch: undo the edit, or keep it by `vpatch apply"),
+    "untrue RECORD": ("record", "`vpatch apply"),
+    "forgotten row": ("record", "`vpatch apply"),
+    "no RECORD": ("record", "reinstall vLLM, then `vpatch apply"),
+    "stale bytecode": ("bytecode", "`vpatch apply"),
+    "missing companion": ("record", "`vpatch apply"),
+    "broken syntax": ("syntax", "reinstall vLLM, then `vpatch apply"),
+    "torn provenance": ("provenance", "reinstall vLLM, then `vpatch apply"),
+}
+
+
+@pytest.fixture(scope="module")
+def once(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = shutil.copytree(slim("0.20.2"), tmp_path_factory.mktemp("once") / "tree")
+    assert api.apply(tree, [HYBRID]).changed
+    return tree
+
+
+@pytest.mark.parametrize("harm", NAMES)
+def test_harm_to_changed_files(vpatch: Program, diagnose: Diagnose, once: Path, tmp_path: Path, harm: str) -> None:
+    """The harm of `tests/cli/test_verify.py`; where the finding names `vpatch apply` alone, that heals it."""
+    tree = shutil.copytree(once, tmp_path / "site-packages")
+    assert not [one for one in diagnose(tree, *ONLY) if one["level"] == "problem"]
+    HARM[harm][0](tree)
+    name, do = NAMES[harm]
+
+    found = diagnose(tree, *ONLY, name=name)
+
+    assert any(one["level"] == "problem" and one["do"].startswith(do) for one in found), found
+    apply = re.search(r"`vpatch (.*)`", found[0]["do"])
+    assert apply
+    healed = vpatch(*shlex.split(apply[1])).code == 0 and not diagnose(tree, *ONLY, name=name)
+    assert healed == (not do.startswith("reinstall"))
+
+
+def test_a_run_that_was_killed(vpatch: Program, diagnose: Diagnose, healthy: Path) -> None:
+    put(packages(healthy) / INFO / "vpatch/under-way.json", '{"schema": 1, "files": {}}')
+
+    (unfinished,) = diagnose(healthy, name="unfinished")
+
+    assert (unfinished["level"], unfinished["do"]) == ("problem", f"complete it: `vpatch apply {healthy}`")
+    assert vpatch("apply", healthy).code == 0
+    assert diagnose(healthy, name="unfinished") == []
+
+
+def test_a_mark_of_an_overlay_that_is_not_installed(diagnose: Diagnose, stock: Path) -> None:
+    file = packages(stock) / INTERFACE
+    put(file, file.read_bytes() + b"x = 1  # vpatch: of-nobody\n")
+
+    (mark,) = diagnose(stock, name="mark")
+
+    assert (mark["level"], mark["where"]) == ("problem", INTERFACE)
+    assert mark["do"] == "install the package of that overlay, or reinstall vLLM"
+
+
+def test_stale_bytecode_in_a_checkout(diagnose: Diagnose, once: Path, tmp_path: Path) -> None:
+    """There, `vpatch apply` leaves the bytecode of files alone that it does not change."""
+    tree = shutil.copytree(once, tmp_path / "checkout")
+    HARM["stale bytecode"][0](tree)
+    shutil.rmtree(tree / INFO)
+    subprocess.run(["/usr/bin/env", "git", "init", "-q", tree], check=True, env={})
+
+    (stale,) = diagnose(tree, *ONLY, name="bytecode")
+    subprocess.run(["/bin/sh", "-c", stale["do"].split("`")[1]], check=True, env={"PATH": "/bin"})
+
+    assert diagnose(tree, *ONLY, name="bytecode") == []
