@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Program, Trees, contents_of
-from tests.hybrid import ARG_UTILS, INFO
+from tests.hybrid import ARG_UTILS
+from tests.wheels import wheel_of
 
 
 def uv(cache: Path, *arguments: str | Path) -> None:
@@ -21,25 +20,13 @@ def uv(cache: Path, *arguments: str | Path) -> None:
     subprocess.run([program, *settings, *arguments], check=True)
 
 
-def wheel_of(tree: Path, target: Path) -> Path:
-    """Pack a fetched tree into a wheel: the release's wheel without what is not Python."""
-    listed = csv.reader((tree / INFO / "RECORD").read_text("utf-8").splitlines())
-    rows = [row for row in listed if (tree / row[0]).is_file()]
-    with zipfile.ZipFile(target, "w") as archive, archive.open(f"{INFO}/RECORD", "w") as record:
-        record.write("".join(f"{','.join(row)}\n" for row in rows).encode())
-    with zipfile.ZipFile(target, "a") as archive:
-        for name, _, _ in rows:
-            if name != f"{INFO}/RECORD":
-                archive.write(tree / name, name)
-    return target
-
-
 def test_the_cache_keeps_its_bytes(
     vpatch: Program, slim: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # else nothing could be left of what `verify` imports
     environment, cache = tmp_path / "environment", tmp_path / "cache"
-    wheel = wheel_of(slim("0.20.2"), tmp_path / "vllm-0.20.2-py3-none-any.whl")
+    wheel = tmp_path / "vllm-0.20.2-py3-none-any.whl"
+    wheel.write_bytes(wheel_of(slim("0.20.2")))
     uv(cache, "venv", "--python", sys.executable, environment)
     python = environment / "bin/python"
     uv(cache, "pip", "install", "--python", python, "--no-deps", "--link-mode", "hardlink", wheel)

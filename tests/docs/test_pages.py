@@ -10,16 +10,17 @@ import click
 import pytest
 from vpatch.cli.main import program
 
+from tests.docs.page import blocks
 from tests.paths import ROOT
 
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 GUIDE = (ROOT / "docs/writing-overlays.md").read_text()
 
 
 def commands(page: Path) -> Iterator[tuple[str, str]]:
     """Yield each call of vpatch in a page's shell examples: the command, and the rest of the line."""
-    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-        yield from re.findall(r"(?<![\w-])vpatch (\w+)\b([^\n#|&;)]*)", block.replace("\\\n", " "))
+    for block in filter(lambda block: block.is_shell, blocks(page)):
+        yield from re.findall(r"(?<![\w-])(?<!vpatch/)vpatch (\w+)\b([^\n#|&;)]*)", block.text.replace("\\\n", " "))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

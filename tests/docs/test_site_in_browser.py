@@ -19,7 +19,8 @@ from tests.paths import ROOT
 from tests.tiers import deep
 
 PAGES = ("", "overlays/turboquant-hybrid/", "command-line/", "images/")
-OTHERS = sorted({"overlays/", *(f"{path.stem}/" for path in (ROOT / "docs").glob("*.md"))} - {"index/", *PAGES})
+WRITTEN = (path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md"))
+OTHERS = sorted({"overlays/", *(f"{page}/" for page in WRITTEN)} - {"index/", *PAGES})
 SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
 
 Show = Callable[..., Page]

@@ -1,0 +1,136 @@
+"""Which test runs the commands of which page.
+
+A page in `ON_A_MACHINE` or `WITH_TORCH` is run by `test_recipes.py` in this folder, a page in `IN_AN_ENGINE` by
+`tests/image/test_recipes.py`. `BY_NAME` has single blocks of other pages, by the comment above them, and the test that
+takes them from the page. `test_every_block.py` finds the blocks that no test runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to run a page.
+
+    Attributes:
+        before: commands that make what the page says its reader has.
+        replace: by text on the page, what the test has instead.
+        deep: whether it is for the deep tier.
+    """
+
+    before: str = ""
+    replace: Mapping[str, str] = field(default_factory=dict)
+    deep: bool = True
+
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+ENVIRONMENT = """uv venv --quiet .venv
+. .venv/bin/activate
+uv pip install --quiet pip
+"""
+VLLM = "uv pip install --quiet vllm==0.20.2\n"
+ADDRESS = "git+https://github.com/vpatch/vpatch"
+EXTRAS = f'uv pip install --quiet "vpatch[matrix,plan] @ {ADDRESS}"\n'
+PROJECT = f"""cat > pyproject.toml <<'END'
+[project]
+name = "server"
+version = "1.0"
+requires-python = "=={VERSION}.*"
+dependencies = ["vllm==0.20.2"]
+END
+"""
+CONFIG = "vllm.model_executor.layers.quantization.turboquant.config"
+OTHER_CODE = """uv pip install --quiet --link-mode copy --target nightly vllm==0.26.0
+sed -i 's/\\bexisting\\b/present/g' nightly/vllm/engine/arg_utils.py
+"""
+CHECKPOINT = """mkdir my-checkpoint
+cat > my-checkpoint/config.json <<'END'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+ "num_hidden_layers": 4, "num_attention_heads": 32, "hidden_size": 2048}
+END
+"""
+TORCH = f"""uv pip install --quiet vllm==0.20.2 "vpatch @ {ADDRESS}"
+python - <<'END'
+import os, pathlib, sysconfig
+torch = f"import site; site.addsitedir({{os.environ['PACKAGES']!r}})"
+pathlib.Path(sysconfig.get_path("purelib"), "torch.pth").write_text(torch)
+END
+"""
+AUTHOR = """export GIT_AUTHOR_NAME=test GIT_AUTHOR_EMAIL=test@example.org GIT_COMMITTER_NAME=test
+export GIT_COMMITTER_EMAIL=test@example.org GIT_CONFIG_COUNT=2
+export GIT_CONFIG_KEY_1="url.file://$PWD/my-model-fix.insteadOf" GIT_CONFIG_VALUE_1=https://github.com/YOU/my-model-fix
+"""
+
+PYTHON = {"python3.12": f"python{VERSION}"}  # the one that runs the tests
+INSTALLED = {"pip install '.[": "true '.["}  # it is installed already, and this folder is no checkout
+LIKE_THE_BASE = "try:recipes"  # the stand-in for vllm/vllm-openai:v0.20.2, with pip
+
+ON_A_MACHINE: Mapping[str, Recipe] = {
+    "docs/doctor.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n"),
+    "docs/faq.md": Recipe(ENVIRONMENT + VLLM),
+    "docs/getting-started.md": Recipe(
+        ENVIRONMENT + VLLM,
+        {"vpatch[fetch] @": "vpatch[matrix] @", "--vllm 0.33.0": "--vllm 0.26.0"},  # the index has no 0.33.0
+    ),
+    "docs/index.md": Recipe(ENVIRONMENT + VLLM),
+    "docs/matrix.md": Recipe(
+        ENVIRONMENT + EXTRAS, {**INSTALLED, "--vllm 0.33.0": "--vllm 0.26.0", "--vllm 0.34.0": "--vllm 0.26.0"}
+    ),
+    "docs/plan.md": Recipe(
+        ENVIRONMENT + EXTRAS + CHECKPOINT,
+        {**INSTALLED, "--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
+    ),
+    "docs/recipes/air-gapped.md": Recipe(
+        "uv venv --quiet .venv\nuv pip install --quiet --python .venv vllm==0.20.2\n"
+        "uv venv --quiet online\n. online/bin/activate\nuv pip install --quiet pip\n"
+    ),
+    "docs/recipes/model-publisher.md": Recipe(AUTHOR + ENVIRONMENT + EXTRAS),
+    "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
+    "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
+    "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}, deep=False),
+    "docs/writing-overlays.md": Recipe(
+        f"git clone --quiet https://github.com/vpatch/vpatch .\n{ENVIRONMENT}uv pip install --quiet -e '.[fetch]'\n",
+        {"/tmp/vllm": "../vllm"},  # noqa: S108 - the page's
+    ),
+}
+
+WITH_TORCH: Mapping[str, Recipe] = {
+    "docs/recipes/training.md": Recipe(
+        ENVIRONMENT + TORCH,
+        # An import that only the patched module has.
+        {"    import vllm\n": f"    import vllm\n    from {CONFIG} import boundary_skip_layers\n"},
+    ),
+}
+
+IN_AN_ENGINE: Mapping[str, Recipe] = {
+    "docs/images.md": Recipe(
+        """docker tag vllm/vllm-openai:v0.20.2 $REGISTRY/vllm/vllm-openai:v0.20.2
+docker push --quiet $REGISTRY/vllm/vllm-openai:v0.20.2
+""",
+        {
+            **INSTALLED,
+            "registry.example": "$REGISTRY",
+            "docker.io/vllm": "$REGISTRY/vllm",
+            "vpatch test me/vllm:v0.20.2 --gpus\n": "\n",  # there is no GPU
+        },
+    ),
+    "docs/recipes/compose.md": Recipe(),
+    "docs/recipes/dockerfile.md": Recipe(
+        replace={
+            "FROM vllm/vllm-openai:v0.20.2": f"FROM {LIKE_THE_BASE}",
+            ADDRESS: "vpatch",  # a wheel in the stand-in, which has no git
+        }
+    ),
+}
+
+VERIFIED = "tests/test_images_page.py::test_the_page_has_the_verification_that_the_workflow_runs"
+BY_NAME: Mapping[tuple[str, str], str] = {
+    **{("docs/images.md", name): VERIFIED for name in ("cosign", "gh", "sbom")},
+    ("README.md", "demo"): "tests/test_readme.py::test_the_first_command_does_its_work_once",
+    ("README.md", "tests"): "tests/test_hygiene.py::test_the_documents_have_the_commands",
+}

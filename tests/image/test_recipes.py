@@ -1,0 +1,101 @@
+"""The recipes for images, and docs/images.md, run with a real engine on the stand-in for vllm/vllm-openai."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import docker
+import pytest
+
+from tests.docs.machine import Machine, machine
+from tests.docs.recipe import run
+from tests.docs.registry import IN_AN_ENGINE, LIKE_THE_BASE
+from tests.image.standin import SITE, archive, layered, python_root
+from tests.needs import need
+from tests.paths import ROOT
+from tests.test_package import hatch
+from tests.wheels import wheel_of_installed
+
+__all__ = ["machine"]
+
+pytestmark = pytest.mark.deep
+
+NEEDED = ("click", "libcst", "markdown-it-py", "mdurl", "packaging", "pygments", "pyyaml", "rich")
+"""What vpatch depends on."""
+
+COMPOSE = ("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
+
+
+@pytest.fixture(scope="module")
+def at_the_engine(
+    machine: Machine, engine_address: str, base: str, tmp_path_factory: pytest.TempPathFactory
+) -> Machine:
+    """A machine with the engine, its command, and vpatch with all extras."""
+    need("docker")
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "vpatch").symlink_to(Path(sys.executable).with_name("vpatch"))
+    path = f"{programs}:{machine['PATH']}"
+    return {**machine, "PATH": path, "DOCKER_HOST": engine_address, "DOCKER_BUILDKIT": "0"}
+
+
+@pytest.fixture(scope="module")
+def like_the_base(client: docker.DockerClient, base: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Add to the stand-in what vllm/vllm-openai has: pip, and `rm`. pip finds vpatch's wheels in a folder."""
+    root, native = tmp_path_factory.mktemp("more") / "root", find_spec("libcst.native")
+    assert native
+    python_root(root, Path(str(native.origin)))  # all of the standard library, and what libcst is linked with
+    hatch(ROOT, "build", "-t", "wheel", "-d", root / "wheels")
+    for project in NEEDED:
+        name, data = wheel_of_installed(project)
+        (root / "wheels" / name).write_bytes(data)
+    with zipfile.ZipFile(io.BytesIO(wheel_of_installed("pip")[1])) as pip:
+        pip.extractall(root / SITE)  # noqa: S202 - our own archive
+    shutil.copy2("/bin/rm", root / "bin/rm")
+    (root / "etc/pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
+    layered(client, archive(root.with_name("more.tar"), (root, "")), base, LIKE_THE_BASE)
+
+
+@pytest.mark.usefixtures("like_the_base")
+def test_a_layer_in_a_dockerfile(at_the_engine: Machine, client: docker.DockerClient, tmp_path: Path) -> None:
+    """Nothing but vLLM's files is in the layer, and it is larger than that of `vpatch build` by the originals."""
+    page = "docs/recipes/dockerfile.md"
+    run(page, IN_AN_ENGINE[page], tmp_path / "recipe", at_the_engine)
+
+    theirs, ours = (last_layer(client, name) for name in ("me/vllm:patched", "me/vllm:v0.20.2"))
+    assert all(path.startswith(f"{SITE}/vllm") for path in theirs)
+    assert all("dist-info/vpatch/" in path for path in theirs.keys() - ours.keys())
+    assert ours.keys() - theirs.keys() == {f"{SITE}/vllm-0.20.2.dist-info/vpatch-image.json"}
+    assert 1.8 < sum(theirs.values()) / sum(ours.values()) < 2.2, "about half the size"
+
+
+def last_layer(client: docker.DockerClient, image: str) -> dict[str, int]:
+    """Return the sizes of the files in an image's last layer, as the engine saves it; folders are left out."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.api.get_image(image)))) as whole:
+        (manifest,) = json.load(whole.extractfile("manifest.json"))  # type: ignore[arg-type]
+        with tarfile.open(fileobj=whole.extractfile(manifest["Layers"][-1])) as layer:
+            return {member.name: member.size for member in layer if member.isfile()}
+
+
+def test_a_compose_file(at_the_engine: Machine, tmp_path: Path) -> None:
+    page, folder = "docs/recipes/compose.md", tmp_path / "recipe"
+    run(page, IN_AN_ENGINE[page], folder, at_the_engine)
+
+    files = (folder / "compose.yaml", folder / "plan.yaml")
+    checked = subprocess.run([sys.executable, *COMPOSE, *files], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    if not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+        for file in files:
+            subprocess.run(["docker", "compose", "--file", file, "config", "--quiet"], check=True)
+
+
+def test_the_page_on_images(at_the_engine: Machine, registry: str, tmp_path: Path) -> None:
+    page = "docs/images.md"
+    run(page, IN_AN_ENGINE[page], tmp_path / "recipe", {**at_the_engine, "REGISTRY": registry})
