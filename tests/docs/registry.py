@@ -71,6 +71,15 @@ INSTALLED = {"pip install '.[": "true '.["}  # it is installed already, and this
 LIKE_THE_BASE = "try:recipes"  # the stand-in for vllm/vllm-openai:v0.20.2, with pip
 
 ON_A_MACHINE: Mapping[str, Recipe] = {
+    "README.md": Recipe(
+        ENVIRONMENT + VLLM,
+        {
+            f"uv tool install {ADDRESS}": f'uv tool install "vpatch[matrix,plan] @ {ADDRESS}"',
+            "vpatch build --base": ": ",  # there is no engine
+            "--vllm 0.24.0 --vllm 0.33.0 ": "--vllm 0.26.0 ",  # the index has no others
+            "vpatch apply --check": "vpatch apply; vpatch apply --check",
+        },
+    ),
     "docs/doctor.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n"),
     "docs/faq.md": Recipe(ENVIRONMENT + VLLM),
     "docs/getting-started.md": Recipe(
