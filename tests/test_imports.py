@@ -36,6 +36,7 @@ CORE = (
     ("marks", "parse"),
     ("select", "workspace"),
     ("overlay",),
+    ("landing.companions",),
     ("edits", "predicates", "judge", "landing.check", "landing"),
     ("authoring", "engine", "catalogue"),
 )

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from vpatch.core.judge import Judgement, blaming, find, judge
 from vpatch.core.landing import check
-from vpatch.core.overlay import Catalogued
+from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.parse import Cache
 from vpatch.core.select import inside
 from vpatch.core.verdict import Changeset, Finding, Found, PartVerdict, State, Verdict
@@ -97,6 +97,11 @@ class Engine:
         rest = [item for item in self.overlays if item.id not in wrong]
         return pending if wrong and pending and not self.plan(read, rest).problems else ()
 
+    @cached_property
+    def _companions(self) -> tuple[str, ...]:
+        """The files that overlays add; inserted code may import from them."""
+        return tuple(file for item in self.overlays for file in item.overlay.files if file.startswith(COMPANIONS))
+
     def forget(self, but: Collection[bytes] = ()) -> None:
         """Drop all parsed modules, except those with these bytes."""
         self._cache.forget(but)
@@ -126,7 +131,7 @@ class Engine:
         """Return the problems and notes on inserted code, by part. Equal code is checked once."""
         found = dict(_landed(judgement, files))
         pairs = [pair for findings in found.values() for pair in findings]
-        names = tuple(dict.fromkeys(edit.file for edit, _ in pairs))
+        names = tuple(dict.fromkeys((*(edit.file for edit, _ in pairs), *self._companions)))
         now, before = tuple(map(files.read, names)), tuple(map(files.original, names))
         key = (tuple(pairs), now)
         known = self._landed.get(key)
@@ -134,7 +139,7 @@ class Engine:
         if known and before in (now, known[0]):
             return {}, known[1]
         opened = check.opened(pairs, files)
-        problems = {part: check.problems(findings, opened) for part, findings in found.items()}
+        problems = {part: check.problems(findings, opened, files) for part, findings in found.items()}
         notes = {part: tuple(check.notes(findings, opened)) for part, findings in found.items()}
         if not any(problems.values()):
             self._landed[key] = (before, notes)

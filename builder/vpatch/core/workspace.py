@@ -80,6 +80,13 @@ class Workspace:
             raise Lost("no such file")
         return self._cache.module(file, data).analyzed
 
+    def understood(self, file: str, data: bytes | None = None) -> Module | None:
+        """Return what `analyzed` does; None if there is no such file, or this Python cannot parse it."""
+        try:
+            return self.analyzed(file, data)
+        except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
+            return None
+
     def findings(self, file: str) -> dict[tuple[object, str], Finding]:
         """Return the mutable cache of findings in a file; it lasts only while the file is unmodified."""
         data = None if file in self._changed else self.read(file)

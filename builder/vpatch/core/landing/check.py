@@ -13,11 +13,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from vpatch.core import cst
+from vpatch.core.landing import companions
 from vpatch.core.landing.binding import Scope, dotted, imported_as, inner_names, reads
 from vpatch.core.landing.definitions import Line, Module, ReadAt, decorated, headline, line_before, overrides
 from vpatch.core.landing.flow import Definition, Function, bound_by, statements
 from vpatch.core.overlay import COMPANIONS, Edit
-from vpatch.core.parse import Lost, width
+from vpatch.core.parse import width
 from vpatch.core.syntax import along
 from vpatch.core.verdict import Finding, Found, Landed
 from vpatch.errors import Problem
@@ -74,10 +75,13 @@ def _by_file(found: Findings, files: Files) -> Iterator[tuple[str, _File, list[t
             yield name, file, list(_places(found, name, file.module, file.source))
 
 
-def problems(found: Findings, files: Files) -> list[Problem]:
+def problems(found: Findings, opened: Files, files: Workspace) -> list[Problem]:
     """List what is wrong with the code of one part; `found` are its findings after the edits."""
     causes: dict[Problem, None] = {}
-    for name, file, places in _by_file(found, files):
+    for edit, code in _inserted(found, opened, files):
+        for cause in companions.missing(code, edit.file, files):
+            causes[Problem("drifted", edit.file, cause, edit.scope)] = None
+    for name, file, places in _by_file(found, opened):
         seen: set[str] = set()
         for edit, place in places:
             for cause in (*_overridden(place, file), *_misplaced(place, file)):
@@ -101,16 +105,19 @@ def notes(found: Findings, files: Files) -> list[str]:
     return list(noted)
 
 
-def _analyzed(name: str, files: Workspace, data: bytes | None = None) -> Module | None:
-    """Analyze a module; None if this Python cannot parse it, though libcst can (`verify` reports that)."""
-    try:
-        return files.analyzed(name, data)
-    except (Lost, SyntaxError, ValueError, LookupError, RecursionError):
-        return None
+def _inserted(found: Findings, opened: Files, files: Workspace) -> Iterator[tuple[Edit, Iterator[ast.stmt]]]:
+    """Yield the statements that edits insert, and those of companions, as far as they can run."""
+    for _, file, places in _by_file(found, opened):
+        for edit, place in places:
+            if place.code.whole or place.code.binds:
+                yield edit, file.module.reachable(place.stmt, place.scope)
+    for edit, finding in found:
+        if edit.file.startswith(COMPANIONS) and finding.found is Found.AFTER and (new := files.understood(edit.file)):
+            yield edit, (stmt for child in new.tree.body for stmt in new.reachable(child, new.scope))
 
 
 def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
-    if name.startswith(COMPANIONS) or (module := _analyzed(name, files)) is None:
+    if name.startswith(COMPANIONS) or (module := files.understood(name)) is None:
         return None
     source = files.source(name)
     changed: set[ast.AST] = set()
@@ -121,7 +128,7 @@ def _file(name: str, overlay: Findings, files: Workspace) -> _File | None:
             imported.setdefault(bound, set()).add(place.scope.node)
     original = files.original(name) or b""
     line = line_before(original, files.read(name) or b"")
-    before = partial(_analyzed, name, files, original)
+    before = partial(files.understood, name, original)
     return _File(module, source, before, line, frozenset(changed), imported)
 
 

@@ -108,17 +108,31 @@ class Module:
         local = isinstance(stmt, ast.AnnAssign) and isinstance(scope.node, Function)
         return not (self.defers_annotations or local)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What the module may bind once it is imported; `STAR` among it for a star import."""
+        flow = self.scope.flow
+        return frozenset(name for name in flow.bits if flow.binds(name, flow.end)) | {*self.scope.global_in_functions}
+
+    def reachable(self, stmt: ast.stmt, scope: Scope) -> Iterator[ast.stmt]:
+        """Yield a statement and those in it, as far as they can run."""
+        return (each for each, _ in self._reachable(stmt, scope))
+
     def reads(self, stmt: ast.stmt, scope: Scope) -> Iterator[ReadAt]:
         """Yield what a statement and those in it read, as far as they can run."""
+        for each, where in self._reachable(stmt, scope):
+            evaluated = self.evaluates_annotations(each, where)
+            for node in (each, *getattr(each, "handlers", ()), *getattr(each, "cases", ())):
+                yield from ((read, node, each, where) for read in reads(node, annotations=evaluated))
+
+    def _reachable(self, stmt: ast.stmt, scope: Scope) -> Iterator[tuple[ast.stmt, Scope]]:
         if stmt not in scope.flow.before:
             return
-        evaluated = self.evaluates_annotations(stmt, scope)
-        for node in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
-            yield from ((read, node, stmt, scope) for read in reads(node, annotations=evaluated))
+        yield stmt, scope
         inner = scope.inner(stmt) if isinstance(stmt, Definition) else scope
         for body in blocks(stmt):
             for child in body:
-                yield from self.reads(child, inner)
+                yield from self._reachable(child, inner)
 
 
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})

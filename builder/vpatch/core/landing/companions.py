@@ -1,0 +1,60 @@
+"""What code imports from companions, the modules that overlays add below `vllm/_vpatch/`, must be there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from vpatch.core.landing.binding import dotted
+from vpatch.core.landing.flow import STAR, statements
+from vpatch.core.overlay import COMPANIONS
+from vpatch.errors import closest
+
+if TYPE_CHECKING:
+    from vpatch.core.workspace import Workspace
+
+_PACKAGE = COMPANIONS.rstrip("/").replace("/", ".")
+_CATCHING = frozenset({"ModuleNotFoundError", "ImportError", "Exception", "BaseException"})
+
+
+def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[str]:
+    """Yield what imports take from companions, and these lack.
+
+    Only a `try` that catches the error may import a companion that is absent: that of an overlay that is not applied.
+
+    Args:
+        code: the statements, each before those in it.
+        file: the module in which they stand.
+        files: the tree after the edits.
+    """
+    optional: set[ast.stmt] = set()
+    for stmt in code:
+        if isinstance(stmt, ast.Try) and any(map(_catches, stmt.handlers)):
+            optional.update(statements(stmt.body))
+        for module, name in _imported(stmt, file):
+            path = f"{module.replace('.', '/')}.py"
+            if not path.startswith(COMPANIONS):
+                continue
+            companion = files.understood(path)
+            if files.read(path) is None:
+                if stmt not in optional:
+                    yield f"`{ast.unparse(stmt)}`: there is no {path}, and the overlay does not add it"
+            elif name and companion and not companion.names & {name, STAR, "__getattr__"}:
+                told = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
+                yield f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or dotted(kind) in _CATCHING for kind in caught)
+
+
+def _imported(stmt: ast.stmt, file: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules that a statement imports, each with the name that it takes from there, "" for the module."""
+    if isinstance(stmt, ast.Import):
+        yield from ((alias.name, "") for alias in stmt.names)
+    elif isinstance(stmt, ast.ImportFrom):
+        package = file.split("/")[: -stmt.level] if stmt.level else ()
+        module = ".".join((*package, *([stmt.module] if stmt.module else ())))
+        yield from ((f"{module}.{a.name}", "") if module == _PACKAGE else (module, a.name) for a in stmt.names)
