@@ -25,6 +25,7 @@ from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
 from vpatch.tree import backup
+from vpatch.tree.apply import Writes
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
@@ -152,13 +153,15 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
         Failure: as `status`, or the tree cannot be written.
     """
     writable, selection = open_tree(tree), Selection.of(overlays, also)
-    chosen = selection.in_tree(discover(), writable.tree.read)
+    installed = discover()
+    chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
     there = {file for item in chosen for file in item.overlay.files if (root / file).exists()}
     engine = Engine(chosen)
-    changeset, changed = changing.apply(writable, chosen, engine)
+    changeset, writes = changing.apply(writable, chosen, engine, installed)
+    changed = writes.changed
     problems = (*changeset.problems, *_inapplicable(changeset.after, selection.named, root))
-    notes = _notes(chosen, changeset.after)
+    notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree))
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = tuple(after.id for before, after in states if before.state is not after.state)
@@ -170,17 +173,25 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
+    It changes nothing if no such overlay is applied.
+
     Raises:
-        Failure: as `apply`; or a file was edited after vpatch, or an overlay that was named is not applied.
+        Failure: as `apply`; or a file that has to change was edited after vpatch.
     """
     writable, installed, selection = open_tree(tree), discover(), Selection.of(overlays)
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
     seen = Reads(writable.tree)
     affected = tuple(item.id for item in going if has_mark(item, seen.read))
-    changed = changing.revert(writable, installed, None if overlays is None else going)
-    removed = tuple(file for file in changed if not (root / file).exists())
-    return Changed(root, writable.tree.version, changed=changed, removed=removed, affected=affected)
+    writes = changing.revert(writable, installed, None if overlays is None else going)
+    removed = tuple(file for file in writes.changed if not (root / file).exists())
+    absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
+    notes = (
+        *(f"{name}: not applied, so there was nothing to revert" for name in absent),
+        *_edited(writes, writable.tree),
+    )
+    about = (root, writable.tree.version)
+    return Changed(*about, notes=notes, changed=writes.changed, removed=removed, affected=affected)
 
 
 def verify(
@@ -253,6 +264,13 @@ def _notes(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple
         if shape.note and shape.name == part.shape and part.state in {State.APPLIED, State.PENDING}
     )
     return tuple(dict.fromkeys(found))
+
+
+def _edited(writes: Writes, tree: Tree) -> Iterator[str]:
+    """Yield a note on each file in which a user's edit stays."""
+    stays = "the edit stays" if is_checkout(tree) else "the edit stays, and RECORD lists the file with it"
+    for file in writes.edited:
+        yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"
 
 
 def _checked(result: R) -> R:

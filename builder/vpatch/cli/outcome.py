@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vpatch import api
 from vpatch.cli.target import Target
-from vpatch.cli.wording import counted, counted_are, do_not_fit, options
+from vpatch.cli.wording import counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
 
 _THIS = "this vLLM"
@@ -37,18 +37,21 @@ def of_apply(done: api.Changed, target: Target) -> str:
         return f"Nothing was written: {do_not_fit(misfits, _THIS)}.{_rest(target, done)}"
     if not done.changed:
         return _nothing(done)
-    if not done.affected:
-        applied = _ids(done, State.APPLIED)
-        return f"Repaired {counted(len(done.changed), 'file')}: {counted_are(len(applied), 'overlay')} applied."
     sources = [file for file in done.changed if _is_source(file)]
+    if not done.affected:
+        what = f"Repaired {counted(len(sources), 'file')}" if sources else "Updated RECORD"
+        return f"{what}: {counted_are(len(_ids(done, State.APPLIED)), 'overlay')} applied."
     files = _counts(len(sources), len(done.added))
     return f"Applied {counted(len(done.affected), 'overlay')}: {files}. Undo with {target.command('revert')}."
 
 
-def of_revert(done: api.Changed) -> str:
+def of_revert(done: api.Changed, target: Target) -> str:
     """Return the outcome of `revert`."""
-    if not done.changed:
-        return "Nothing to revert: no overlay is applied."
+    named = list(dict.fromkeys(target.selection.only or ()))
+    if not any(map(_is_source, done.changed)):
+        if not named:
+            return "Nothing to revert: no overlay is applied."
+        return f"Nothing to revert: {listed(named)} {is_are(len(named))} not applied."
     restored = counted(len({*filter(_is_source, done.changed)} - {*done.removed}), "file")
     return f"Reverted {counted(len(done.affected), 'overlay')}: {restored} restored, {len(done.removed)} removed."
 

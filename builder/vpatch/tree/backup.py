@@ -59,8 +59,12 @@ class Kept:
 
     def wrote(self, path: str, content: bytes) -> bool:
         """Whether vpatch wrote `content` at `path`, or found it there."""
-        known = (*self.after.get(path, ()), *self.under_way.get(path, ()), self.before.get(path))
+        known = (*self.hashes(path), self.before.get(path))
         return sha256(content) in known or self.originals.get(path) == content
+
+    def hashes(self, path: str) -> tuple[str, ...]:
+        """Return the sha256 of everything that vpatch may have written at `path`."""
+        return tuple(dict.fromkeys((*self.after.get(path, ()), *self.under_way.get(path, ()))))
 
     def is_edited(self, path: str, now: bytes | None) -> bool:
         """Whether a known file, which holds `now`, has neither its original bytes nor any that vpatch wrote."""
