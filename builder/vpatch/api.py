@@ -24,7 +24,7 @@ from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
-from vpatch.tree import backup
+from vpatch.tree import backup, record
 from vpatch.tree.apply import Writes
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
@@ -52,6 +52,7 @@ class Result:
         problems: what needs attention.
         notes: remarks that change no outcome.
         fitting: if some overlays do not fit, the ids of those that could be applied without them.
+        obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
     """
 
     tree: Path
@@ -60,6 +61,7 @@ class Result:
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     fitting: tuple[str, ...] = ()
+    obstacle: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,9 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     verdicts = engine.status(seen.read)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     problems += _inapplicable(verdicts, selection.named, found.root)
+    problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
     fitting = engine.fitting(seen.read, verdicts)
-    return Result(found.root, found.version, verdicts, tuple(problems), fitting=fitting)
+    return Result(found.root, found.version, verdicts, tuple(problems), (), fitting, obstacle)
 
 
 def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Diff:
@@ -137,10 +140,12 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
-    problems = (*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root))
+    problems = [*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root)]
+    problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
     notes = _notes(chosen, changeset.before)
     fitting = engine.fitting(seen.read, changeset.before)
-    return _checked(Diff(found.root, found.version, changeset.before, problems, notes, fitting, files))
+    about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
+    return _checked(Diff(*about, files))
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -167,7 +172,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     affected = tuple(after.id for before, after in states if before.state is not after.state)
     about = (root, writable.tree.version, changeset.after, problems, notes)
     fitting = engine.fitting(writable.tree.read, changeset.before)
-    return _checked(Changed(*about, fitting, changed, added=added, affected=affected))
+    return _checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
@@ -244,6 +249,16 @@ def _tree(tree: TreeLike) -> Tree:
     if isinstance(tree, Tree):
         return tree
     return imported_by(Path(sys.executable)) if tree is None else locate(Path(tree))
+
+
+def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
+    """Return why nothing can be written to a tree where overlays are pending; None if something can."""
+    if not is_checkout(seen.tree) and any(verdict.state is State.PENDING for verdict in verdicts):
+        try:
+            record.required(seen.tree, seen.read)
+        except Failure as failure:
+            return failure.problems[0]
+    return None
 
 
 def _inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:

@@ -15,6 +15,8 @@ def of_status(found: api.Result, target: Target) -> str:
     if misfits := _misfits(found):
         return f"{do_not_fit(misfits, _THIS)}.{_rest(target, found)}"
     if pending := _ids(found, State.PENDING):
+        if found.obstacle:
+            return f"Cannot apply {counted(len(pending), 'overlay')}: {found.obstacle.what}."
         return f"{counted(len(pending), 'overlay')} ready to apply: {target.again('apply')}."
     return _nothing(found)
 
@@ -23,6 +25,8 @@ def of_diff(found: api.Diff, target: Target) -> str:
     """Return the outcome of `diff`, and of `apply` if it was asked to write nothing."""
     if misfits := _misfits(found):
         return f"Nothing would be written: {do_not_fit(misfits, _THIS)}.{_rest(target, found)}"
+    if found.obstacle:
+        return f"Nothing would be written: {found.obstacle.what}."
     if not found.files:
         return _nothing(found)
     added = [file for file, (old, _) in found.files.items() if old is None]

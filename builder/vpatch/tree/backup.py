@@ -79,9 +79,16 @@ def is_companion(path: str) -> bool:
 def folder(tree: Tree) -> str:
     """Return the folder of what is kept, relative to the tree's root; there is none without a dist-info."""
     if tree.dist_info is None:
-        cause = "originals and provenance are kept in it; reinstall vLLM with it"
-        raise Failure(Problem("no dist-info", str(tree.root), cause))
+        raise Failure(lacking(tree))
     return f"{tree.dist_info}/vpatch"
+
+
+def lacking(tree: Tree) -> Problem:
+    """Return why nothing can be written to a tree without a RECORD."""
+    if tree.dist_info is None:
+        cause = "originals and provenance are kept in it, so nothing can be written without it; reinstall vLLM"
+        return Problem("no dist-info", str(tree.root), cause)
+    return Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM")
 
 
 def own_files(

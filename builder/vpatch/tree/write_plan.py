@@ -110,8 +110,7 @@ class _Decision:
         if self.rows is not None:
             return self.listed(self.rows, files, changed, tracked, note)
         if changed or tracked:
-            backup.folder(self.tree)
-            raise Failure(Problem("no RECORD", self.tree.record, "it could not be kept true; reinstall vLLM"))
+            raise Failure(backup.lacking(self.tree))
         return Steps()
 
     def listed(
