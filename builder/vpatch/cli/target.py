@@ -69,10 +69,9 @@ class Target:
     def _introduced(self, found: Located) -> str:
         kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
         line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
-        if not found.others:
-            return line
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
-        return f"{line} ({found.how}; {others})"
+        about = [*found.passed_over, *filter(None, [others])]
+        return f"{line} ({'; '.join([found.how, *about])})" if about else line
 
 
 def _short(root: Path) -> str:
