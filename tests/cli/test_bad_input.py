@@ -84,6 +84,15 @@ def test_a_tree_that_does_not_exist(vpatch: Program, tmp_path: Path, command: st
     assert vpatch(command, nowhere) == Ran(2, "", f"no vllm: {nowhere}: no such folder\n")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("arguments", "name"), [([""], "TREE"), (["--python", ""], "--python")])
+def test_an_empty_path(vpatch: Program, tmp_path: Path, command: str, arguments: list[str], name: str) -> None:
+    """A shell variable that is not set does not mean the current folder."""
+    ran = vpatch(command, *arguments)
+
+    assert (ran.code, ran.out, ran.err.splitlines()[-1]) == (2, "", f"Error: {name} is empty")
+
+
 # What becomes of a file, and what the reported cause says; None: the file is gone.
 BROKEN: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "missing": (CONFIG, lambda old: None, "no such file"),

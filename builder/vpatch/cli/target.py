@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import overlay_option, selected, with_option
+from vpatch.cli.options import PathType, overlay_option, selected, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
@@ -103,10 +103,9 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
                 raise click.UsageError("TREE and --python name two trees: leave one out")
             return function(Target(tree, python, selected(ids, more), verbose), **others)
 
-        path = click.Path(path_type=Path, readable=False)
         added = [
-            click.argument("tree", required=False, type=path),
-            click.option("--python", type=path, metavar="PY", help="The vLLM that this interpreter imports."),
+            click.argument("tree", required=False, type=PathType()),
+            click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports."),
             overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),
