@@ -94,9 +94,9 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Trees:
         if key not in made:
             made[key] = tmp_path_factory.mktemp("patched") / version
             shutil.copytree(tree_of(version), made[key])
-            changeset, changed = apply(SitePackages(locate(made[key])), select(discover(), overlays or None))
+            changeset, writes = apply(SitePackages(locate(made[key])), select(discover(), overlays or None))
             assert not changeset.problems
-            assert changed
+            assert writes.changed
         return made[key]
 
     return make

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from vpatch import installation
-from vpatch.installation import how_to_add
+from vpatch.installation import cannot_load, how_to_add
 
 from tests.tiers import deep
 
@@ -71,6 +71,30 @@ def test_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, wo
     found = shlex.split(how_to_add("plan").strip("`"))
 
     assert found[: len(words) + 1] == [*words, "vpatch[plan] @ git+https://example.org/vpatch@c0ffee"]
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("tool/uv-receipt.toml", "uv tool upgrade --reinstall-package libcst vpatch"),
+        ("tool/pipx_metadata.json", "pipx runpip vpatch install --force-reinstall --no-deps libcst"),
+        (
+            "CACHEDIR.TAG",
+            "uvx --reinstall-package libcst --from 'vpatch @ git+https://example.org/vpatch@c0ffee' vpatch",
+        ),
+        ("none", f"{sys.executable} -m pip install --force-reinstall --no-deps libcst"),
+    ],
+)
+def test_a_broken_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, words: str) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / mark).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tool"))
+    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+
+    failure = cannot_load("libcst", ImportError("file too short"))
+
+    says = f"cannot load libcst: {sys.executable}: file too short; install it again: `{words}`"
+    assert str(failure) == says
 
 
 def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from vpatch.core.parse import Lost
 from vpatch.errors import Problem
 from vpatch.testing import Case, State, check, fingerprint_of
 from vpatch.tree import apply as changing
+from vpatch.tree.apply import Writes
 from vpatch.tree.locate import locate
 from vpatch.tree.verify import Verified
 from vpatch.tree.write_plan import SitePackages
@@ -86,7 +87,7 @@ def writes_and_says_nothing(store: SitePackages, overlays: Any, _engine: object)
 
 
 def says_that_it_wrote(store: SitePackages, overlays: Any, _engine: object) -> object:
-    return changing.apply(store, overlays)[0], ("vllm/__init__.py",)
+    return changing.apply(store, overlays)[0], Writes(("vllm/__init__.py",))
 
 
 def leaves_the_state(store: SitePackages, overlays: Any, _engine: object) -> object:
@@ -96,7 +97,7 @@ def leaves_the_state(store: SitePackages, overlays: Any, _engine: object) -> obj
 
 def spoils_what_it_applied(store: SitePackages, overlays: Any, _engine: object) -> object:
     result = changing.apply(store, overlays)
-    if result[1]:
+    if result[1].changed:
         spoil(store.tree.root, INTERFACE)
     return result
 

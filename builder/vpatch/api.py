@@ -24,7 +24,8 @@ from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.tree import apply as changing
-from vpatch.tree import backup
+from vpatch.tree import backup, record
+from vpatch.tree.apply import Writes
 from vpatch.tree.locate import Reads, Tree, imported_by, interpreter, is_checkout, locate
 from vpatch.tree.write_plan import SitePackages
 
@@ -51,6 +52,7 @@ class Result:
         problems: what needs attention.
         notes: remarks that change no outcome.
         fitting: if some overlays do not fit, the ids of those that could be applied without them.
+        obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
     """
 
     tree: Path
@@ -59,6 +61,7 @@ class Result:
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     fitting: tuple[str, ...] = ()
+    obstacle: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,9 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     verdicts = engine.status(seen.read)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     problems += _inapplicable(verdicts, selection.named, found.root)
+    problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
     fitting = engine.fitting(seen.read, verdicts)
-    return Result(found.root, found.version, verdicts, tuple(problems), fitting=fitting)
+    return Result(found.root, found.version, verdicts, tuple(problems), (), fitting, obstacle)
 
 
 def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Diff:
@@ -136,10 +140,12 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
-    problems = (*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root))
+    problems = [*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root)]
+    problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
     notes = _notes(chosen, changeset.before)
     fitting = engine.fitting(seen.read, changeset.before)
-    return _checked(Diff(found.root, found.version, changeset.before, problems, notes, fitting, files))
+    about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
+    return _checked(Diff(*about, files))
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -152,35 +158,45 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
         Failure: as `status`, or the tree cannot be written.
     """
     writable, selection = open_tree(tree), Selection.of(overlays, also)
-    chosen = selection.in_tree(discover(), writable.tree.read)
+    installed = discover()
+    chosen = selection.in_tree(installed, writable.tree.read)
     root = writable.tree.root
     there = {file for item in chosen for file in item.overlay.files if (root / file).exists()}
     engine = Engine(chosen)
-    changeset, changed = changing.apply(writable, chosen, engine)
+    changeset, writes = changing.apply(writable, chosen, engine, installed)
+    changed = writes.changed
     problems = (*changeset.problems, *_inapplicable(changeset.after, selection.named, root))
-    notes = _notes(chosen, changeset.after)
+    notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree))
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = tuple(after.id for before, after in states if before.state is not after.state)
     about = (root, writable.tree.version, changeset.after, problems, notes)
     fitting = engine.fitting(writable.tree.read, changeset.before)
-    return _checked(Changed(*about, fitting, changed, added=added, affected=affected))
+    return _checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
+    It changes nothing if no such overlay is applied.
+
     Raises:
-        Failure: as `apply`; or a file was edited after vpatch, or an overlay that was named is not applied.
+        Failure: as `apply`; or a file that has to change was edited after vpatch.
     """
     writable, installed, selection = open_tree(tree), discover(), Selection.of(overlays)
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
     seen = Reads(writable.tree)
     affected = tuple(item.id for item in going if has_mark(item, seen.read))
-    changed = changing.revert(writable, installed, None if overlays is None else going)
-    removed = tuple(file for file in changed if not (root / file).exists())
-    return Changed(root, writable.tree.version, changed=changed, removed=removed, affected=affected)
+    writes = changing.revert(writable, installed, None if overlays is None else going)
+    removed = tuple(file for file in writes.changed if not (root / file).exists())
+    absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
+    notes = (
+        *(f"{name}: not applied, so there was nothing to revert" for name in absent),
+        *_edited(writes, writable.tree),
+    )
+    about = (root, writable.tree.version)
+    return Changed(*about, notes=notes, changed=writes.changed, removed=removed, affected=affected)
 
 
 def verify(
@@ -235,6 +251,16 @@ def _tree(tree: TreeLike) -> Tree:
     return imported_by(Path(sys.executable)) if tree is None else locate(Path(tree))
 
 
+def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
+    """Return why nothing can be written to a tree where overlays are pending; None if something can."""
+    if not is_checkout(seen.tree) and any(verdict.state is State.PENDING for verdict in verdicts):
+        try:
+            record.required(seen.tree, seen.read)
+        except Failure as failure:
+            return failure.problems[0]
+    return None
+
+
 def _inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
     """Yield the overlays that are not applicable, if they were asked for by name."""
     for verdict in verdicts:
@@ -253,6 +279,13 @@ def _notes(overlays: Sequence[Catalogued], verdicts: Sequence[Verdict]) -> tuple
         if shape.note and shape.name == part.shape and part.state in {State.APPLIED, State.PENDING}
     )
     return tuple(dict.fromkeys(found))
+
+
+def _edited(writes: Writes, tree: Tree) -> Iterator[str]:
+    """Yield a note on each file in which a user's edit stays."""
+    stays = "the edit stays" if is_checkout(tree) else "the edit stays, and RECORD lists the file with it"
+    for file in writes.edited:
+        yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"
 
 
 def _checked(result: R) -> R:

@@ -1,4 +1,4 @@
-"""How this vpatch was installed, and the command that adds one of its extras.
+"""How this vpatch was installed, and the commands that add one of its extras, or install one of its packages again.
 
 The source of an installation is in its `direct_url.json`, see the specification "Recording the Direct URL Origin of
 installed distributions" (PEP 610); without that file it came from a package index.
@@ -14,37 +14,58 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from vpatch.errors import shell
+from vpatch.errors import Failure, Problem, shell
 
 
 def how_to_add(extra: str) -> str:
     """Return the command that installs this vpatch again with an extra, from the same source and by the same tool."""
-    prefix = Path(sys.prefix)
-    source, editable = _requirement(extra)
+    source, editable = _requirement(f"vpatch[{extra}]")
     to_edit = ["--editable", source] if editable else [source]
+    commands = {
+        "pipx": ["pipx", "install", "--force", *to_edit],
+        "uv tool": ["uv", "tool", "install", "--force", *to_edit],
+        "uvx": ["uvx", "--from", source, "vpatch"],
+        "pip": [sys.executable, "-m", "pip", "install", *to_edit],
+        "uv": ["uv", "pip", "install", "--python", sys.executable, *to_edit],
+    }
+    return shell(*commands[_tool()])
+
+
+def cannot_load(package: str, error: ImportError) -> Failure:
+    """Return the failure of a package that is installed and broken, with the command that installs it again."""
+    anew = ["--force-reinstall", "--no-deps", package]
+    commands = {
+        "pipx": ["pipx", "runpip", "vpatch", "install", *anew],
+        "uv tool": ["uv", "tool", "upgrade", "--reinstall-package", package, "vpatch"],
+        "uvx": ["uvx", "--reinstall-package", package, "--from", _requirement("vpatch")[0], "vpatch"],
+        "pip": [sys.executable, "-m", "pip", "install", *anew],
+        "uv": ["uv", "pip", "install", "--python", sys.executable, "--reinstall-package", package, package],
+    }
+    cause = f"{error}; install it again: {shell(*commands[_tool()])}"
+    return Failure(Problem(f"cannot load {package}", sys.executable, cause))
+
+
+def _tool() -> str:
+    """Return the tool that made this environment, or that installs into it."""
+    prefix = Path(sys.prefix)
     if (prefix / "pipx_metadata.json").is_file():
-        words = ["pipx", "install", "--force", *to_edit]
-    elif (prefix / "uv-receipt.toml").is_file():
-        words = ["uv", "tool", "install", "--force", *to_edit]
-    elif any((folder / "CACHEDIR.TAG").is_file() for folder in prefix.parents):  # uvx makes its environments there
-        words = ["uvx", "--from", source, "vpatch"]
-    elif find_spec("pip"):
-        words = [sys.executable, "-m", "pip", "install", *to_edit]
-    else:  # an environment of uv
-        words = ["uv", "pip", "install", "--python", sys.executable, *to_edit]
-    return shell(*words)
+        return "pipx"
+    if (prefix / "uv-receipt.toml").is_file():
+        return "uv tool"
+    if any((folder / "CACHEDIR.TAG").is_file() for folder in prefix.parents):  # uvx makes its environments there
+        return "uvx"
+    return "pip" if find_spec("pip") else "uv"
 
 
-def _requirement(extra: str) -> tuple[str, bool]:
-    """Return the requirement that names the source with the extra, and whether it is installed for editing."""
-    name = f"vpatch[{extra}]"
+def _requirement(name: str) -> tuple[str, bool]:
+    """Return the requirement that names the source of `name`, vpatch with its extras; and whether it is for editing."""
     text = distribution("vpatch").read_text("direct_url.json")
     if text is None:
         return name, False
     found: dict[str, Any] = json.loads(text)
     url = found["url"]
     if "dir_info" in found:
-        return f"{unquote(urlsplit(url).path)}[{extra}]", bool(found["dir_info"].get("editable"))
+        return f"{unquote(urlsplit(url).path)}{name.removeprefix('vpatch')}", bool(found["dir_info"].get("editable"))
     if vcs := found.get("vcs_info"):
         return f"{name} @ {vcs['vcs']}+{url}@{vcs['commit_id']}", False
     return f"{name} @ {url}", False

@@ -90,7 +90,8 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
     _hold(found.state is case.before, f"{overlay} is {found.state}, not {case.before}: {told}")
     _hold(case.says in told, f"{case.says!r} is not in: {told}")
 
-    changeset, changed = apply(store, chosen, engine)
+    changeset, writes = apply(store, chosen, engine)
+    changed = writes.changed
     (after,) = changeset.after
     _hold(bool(changed) == (case.before is State.PENDING), f"{case.before}, and yet it wrote {changed}")
     _hold(bool(changed) or not _differences(root, pristine), "it says that it wrote nothing, and it did")
@@ -99,7 +100,7 @@ def check(case: Case, overlay: str, tree: Path, scratch: Path) -> Path:
         for file, text in case.result.items():
             got = ast.dump(ast.parse((root / file).read_bytes()), indent=1)
             _hold(got == ast.dump(ast.parse(text), indent=1), f"{file} is not what it should be:\n{got}")
-        _hold(apply(store, chosen, engine)[1] == (), "the second run wrote something")
+        _hold(not apply(store, chosen, engine)[1].changed, "the second run wrote something")
         problems = verify(store.tree, chosen, named=(overlay,), python=None, engine=engine).problems
         _hold(not problems, "\n".join(map(str, problems)))
         applied = scratch / "applied"

@@ -45,8 +45,18 @@ def test_revert_leaves_nothing(vpatch: Program, whole: Path, pristine: Trees) ->
 
 
 def test_revert_of_an_overlay_that_is_not_applied(vpatch: Program, tree: Path) -> None:
-    says = f"not applied: {tree}: {HYBRID} is not applied; `vpatch status` shows which overlays are\n"
-    assert vpatch("revert", "-q", tree, *ONLY) == Ran(1, "", says)
+    """What was asked for holds already."""
+    for applied in (False, True):
+        if applied:
+            vpatch("apply", "-q", tree, "--overlay", "turboquant-workspace")
+        with untouched(tree):
+            ran = vpatch("revert", tree, *ONLY)
+        assert (ran.code, ran.err.splitlines()[-1]) == (0, f"Nothing to revert: {HYBRID} is not applied.")
+
+    ran = vpatch("revert", tree, *ONLY, "--overlay", "turboquant-workspace", "--json")
+
+    assert (ran.code, ran.json["notes"]) == (0, [f"{HYBRID}: not applied, so there was nothing to revert"])
+    assert "vllm/_vpatch/turboquant_workspace.py" in ran.json["removed"]
 
 
 def test_revert_of_a_half_applied_overlay(vpatch: Program, tree: Path, slim: Trees) -> None:

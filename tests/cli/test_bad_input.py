@@ -84,6 +84,15 @@ def test_a_tree_that_does_not_exist(vpatch: Program, tmp_path: Path, command: st
     assert vpatch(command, nowhere) == Ran(2, "", f"no vllm: {nowhere}: no such folder\n")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("arguments", "name"), [([""], "TREE"), (["--python", ""], "--python")])
+def test_an_empty_path(vpatch: Program, tmp_path: Path, command: str, arguments: list[str], name: str) -> None:
+    """A shell variable that is not set does not mean the current folder."""
+    ran = vpatch(command, *arguments)
+
+    assert (ran.code, ran.out, ran.err.splitlines()[-1]) == (2, "", f"Error: {name} is empty")
+
+
 # What becomes of a file, and what the reported cause says; None: the file is gone.
 BROKEN: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "missing": (CONFIG, lambda old: None, "no such file"),
@@ -142,20 +151,31 @@ NO_WAY_BACK: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no dist-info": (
         lambda tree: shutil.rmtree(tree / INFO),
-        "no dist-info: {tree}: originals and provenance are kept in it; reinstall vLLM with it\n",
+        "no dist-info: {tree}: originals and provenance are kept in it, so nothing can be written without it; "
+        "reinstall vLLM\n",
     ),
+}
+
+
+BEFORE = {
+    ("status",): "Cannot apply 4 overlays: ",
+    ("diff",): "Nothing would be written: ",
+    ("apply", "-n"): "Nothing would be written: ",
 }
 
 
 @pytest.mark.parametrize("harm", NO_WAY_BACK)
 def test_a_tree_that_could_not_be_reverted(vpatch: Program, tree: Path, harm: str) -> None:
-    """Without a RECORD, or a dist-info to keep the originals in, vpatch changes nothing."""
+    """Without a RECORD, or a dist-info to keep the originals in, vpatch changes nothing, and `status` says so."""
     spoil, says = NO_WAY_BACK[harm]
     spoil(tree)
 
     with unchanged(tree):
         assert vpatch("apply", "-q", tree) == Ran(1, "", says.format(tree=tree))
-    assert vpatch("status", tree).code == 0
+        for arguments, outcome in BEFORE.items():
+            ran = vpatch(*arguments, tree)
+            assert (ran.code, ran.err.count(says.format(tree=tree))) == (1, 1)
+            assert ran.err.endswith(f"\n{outcome}{says.partition(':')[0]}.\n")
 
 
 def test_a_merged_release_without_the_file(vpatch: Program, linked: Trees) -> None:

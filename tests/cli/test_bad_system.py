@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from vpatch import api
 from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
-from tests.conftest import Program, Ran, Trees, contents_of, unchanged
+from tests.conftest import Process, Program, Ran, Trees, contents_of, unchanged
 from tests.forks import ended, output, start
 from tests.hybrid import COMPANION, HYBRID, INFO, ONLY, SPECULATION, UPSTREAMS, WRITTEN
 from tests.needs import root_only
@@ -212,3 +213,20 @@ def test_concurrent_runs(vpatch: Program, tree: Path, tmp_path: Path, count: int
     assert vpatch("verify", tree, *ONLY).code == 0
     assert vpatch("revert", tree).code == 0
     assert contents_of(tree) == before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_libcst_that_cannot_be_loaded(process: Process, tree: Path, tmp_path: Path, late: bool) -> None:  # noqa: FBT001
+    """It is no bug of vpatch, whether libcst imports its native module at once or when it parses."""
+    (tmp_path / "first/libcst").mkdir(parents=True)
+    code = "def parse_module(*_): import libcst.native" if late else "import libcst.native"
+    (tmp_path / "first/libcst/__init__.py").write_text(f"{code}\n")
+    (tmp_path / "first/libcst/native.py").write_text("raise ImportError('native.so: file too short')\n")
+
+    with unchanged(tree):
+        ran = process("apply", "-q", tree, env={"PYTHONPATH": str(tmp_path / "first")})
+
+    assert (ran.code, ran.out) == (1, "")
+    says = f"cannot load libcst: {sys.executable}: native.so: file too short; install it again: `"
+    assert ran.err.startswith(says)
+    assert ran.err.count("\n") == 1

@@ -14,8 +14,8 @@ from tests.releases import FACTS, RELEASES, fact, pending, tiered
 from tests.tree.conftest import git
 
 
-def states(vpatch: Program, tree: Path) -> dict[str, str]:
-    ran = vpatch("status", tree, "--json")
+def states(vpatch: Program, tree: Path, *only: str) -> dict[str, str]:
+    ran = vpatch("status", tree, *only, "--json")
     assert (ran.code, ran.err) == (0, "")
     return {item["id"]: item["state"] for item in ran.json["overlays"]}
 
@@ -44,7 +44,7 @@ def test_patched_without_dist_info(vpatch: Program, applied: Path, *, committed:
         for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "patched"]):
             git(applied, *command)
 
-    assert states(vpatch, applied)[HYBRID] == "applied"
+    assert states(vpatch, applied, *ONLY)[HYBRID] == "applied"
     ran = vpatch("apply", applied, *ONLY, "--json")
     assert (ran.code, ran.json["changed"]) == (0, [])
     for only in ((), ONLY):
@@ -55,4 +55,4 @@ def test_patched_without_dist_info(vpatch: Program, applied: Path, *, committed:
         assert len(told) == 6
         assert all(line.startswith("cannot revert: vllm/") for line in told)
         assert all(line.endswith("reinstall vLLM, or revert the commit that has it") for line in told)
-        assert states(vpatch, applied)[HYBRID] == "applied"
+        assert states(vpatch, applied, *ONLY)[HYBRID] == "applied"

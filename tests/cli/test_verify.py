@@ -179,8 +179,8 @@ def test_functions_are_compared_where_they_can_be_imported(process: Process, tmp
 
     assert ran.code == 0, ran.err
     notes = [line for line in ran.err.splitlines() if line.startswith("note: functions not compared: ")]
-    assert [note.split(": ")[2] for note in notes] == [ARG_UTILS, ATTENTION]
-    assert all(f"{python} cannot import it: " in note for note in notes)
+    assert [note.split(": ")[2] for note in notes] in ([ARG_UTILS, ATTENTION], [f"{ARG_UTILS} and 1 more"])
+    assert all(f"{python} cannot import " in note for note in notes)
 
     (first / "sitecustomize.py").write_text(
         "import sys\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from vpatch import AddFile, InsertAfter, ReplaceExpr
@@ -111,8 +111,8 @@ def test_a_second_run_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_original(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = worker._MemoryTree.decide
 
-    def wrong(self: worker._MemoryTree, desired: Files, note: object, *, on_edits: bool) -> Writes:
-        writes = decide(self, desired, note, on_edits=on_edits)
+    def wrong(self: worker._MemoryTree, *args: Any, **kwargs: Any) -> Writes:
+        writes = decide(self, *args, **kwargs)
 
         def carry_out() -> None:
             writes.carry_out()

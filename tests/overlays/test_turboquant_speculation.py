@@ -47,8 +47,8 @@ def test_every_order_gives_the_same_bytes(release: str, order: Sequence[str], li
 
     tree = linked(release)
     for overlay in order:
-        changeset, changed = apply(SitePackages(locate(tree)), select(discover(), (overlay,)))
-        assert changed, changeset.problems
+        changeset, writes = apply(SitePackages(locate(tree)), select(discover(), (overlay,)))
+        assert writes.changed, changeset.problems
     assert {file: (tree / file).read_bytes() for file in together.files} == together.files
     states = engine_of(select(discover(), overlays)).status(locate(tree).read)
     assert {str(verdict.state) for verdict in states} == {"applied"}

@@ -54,7 +54,7 @@ def plan_of(seen: Snapshot, desired: Mapping[str, bytes], note: object, *, on_ed
     """Plan as `prepare` does, with another note."""
     nothing = Changeset((), (), {}, ())
     try:
-        return WritePlan(seen, nothing, seen.decide(desired, note, on_edits=on_edits))
+        return WritePlan(seen, nothing, seen.decide(desired, note, on_edits=on_edits, made={}))
     except Failure as failure:
         return WritePlan(seen, nothing, failure=failure)
 

@@ -15,7 +15,7 @@ from vpatch.tree.apply import apply, revert
 from vpatch.tree.locate import Tree
 from vpatch.tree.write_plan import SitePackages
 
-from tests.conftest import unchanged
+from tests.conftest import unchanged, untouched
 
 FILE = "vllm/m.py"
 
@@ -46,8 +46,8 @@ def text(store: SitePackages) -> str:
 
 def test_an_overlay_on_an_overlay(store: SitePackages) -> None:
     """The lower overlay cannot be reverted alone: the upper one could not be applied."""
-    assert apply(store, [FIRST])[1]
-    assert apply(store, [LEANS_ON_FIRST])[1]
+    assert apply(store, [FIRST])[1].changed
+    assert apply(store, [LEANS_ON_FIRST])[1].changed
     assert text(store) == "x = 1\ny = 2  # vpatch: first\nz = 3  # vpatch: leaning\nw = 9\n"
 
     drifted = pytest.raises(Failure, match=r"^drifted: vllm/m\.py: .*`y = 2`")
@@ -71,24 +71,21 @@ def test_a_rival_that_is_not_applied_does_not_matter(store: SitePackages) -> Non
 
 def test_rivals_are_not_applied(store: SitePackages) -> None:
     with unchanged(store.tree.root):
-        changeset, changed = apply(store, [APART, IN_CONFLICT])
+        changeset, writes = apply(store, [APART, IN_CONFLICT])
 
-    assert changed == ()
+    assert writes.changed == ()
     assert {verdict.state for verdict in changeset.after} == {State.CONFLICT}
 
 
-def test_an_overlay_that_is_not_applied_cannot_be_reverted(store: SitePackages) -> None:
+def test_revert_of_overlays_that_are_not_applied(store: SitePackages) -> None:
+    with untouched(store.tree.root):
+        assert revert(store, ALL, [APART]).changed == ()
     apply(store, [FIRST])
 
-    with pytest.raises(Failure) as failure:
-        revert(store, ALL, [APART, FIRST, IN_CONFLICT])
-
-    root = store.tree.root
-    assert str(failure.value) == (
-        f"not applied: {root}: apart is not applied; `vpatch status` shows which overlays are\n"
-        f"not applied: {root}: rival is not applied; `vpatch status` shows which overlays are"
-    )
-    assert "# vpatch: first" in text(store)
+    with untouched(store.tree.root):
+        assert revert(store, ALL, [APART, IN_CONFLICT]).changed == ()
+    assert FILE in revert(store, ALL, [APART, FIRST, IN_CONFLICT]).changed
+    assert text(store) == "x = 1\nw = 9\n"
 
 
 class Busy(SitePackages):
@@ -116,8 +113,8 @@ def test_the_tree_changes_while_vpatch_waits(
     """vpatch plans anew: what the other program wrote is neither lost nor assumed."""
     monkeypatch.setattr(Busy, "theirs", theirs)
 
-    changeset, changed = apply(Busy(store.tree), [FIRST])
+    changeset, writes = apply(Busy(store.tree), [FIRST])
 
     assert changeset.after[0].state is state
-    assert bool(changed) is (state is State.APPLIED)
+    assert bool(writes.changed) is (state is State.APPLIED)
     assert text(store) == ours

@@ -64,11 +64,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_apply_decides_once(tree: Path, reads: Counter[str], calls: Counter[str]) -> None:
     existing = {path for path in tree.rglob("*.py") if path.is_file()}
 
-    changeset, changed = apply(SitePackages(locate(tree)), discover())
+    changeset, writes = apply(SitePackages(locate(tree)), discover())
 
-    counted = {file: reads[str(tree / file)] for file in changed if tree / file in existing or file.endswith("RECORD")}
+    counted = {
+        file: reads[str(tree / file)] for file in writes.changed if tree / file in existing or file.endswith("RECORD")
+    }
     assert counted.keys() == {file for file in changeset.files if tree / file in existing} | {
-        file for file in changed if file.endswith("RECORD")
+        file for file in writes.changed if file.endswith("RECORD")
     }
     assert set(counted.values()) == {2}
     assert calls == {"parse": 1, "decide": 1, "lock": 1}
@@ -80,9 +82,9 @@ def test_apply_again_takes_no_lock_and_writes_nothing(tree: Path, reads: Counter
     with untouched(tree):
         calls.clear()
         reads.clear()
-        changeset, changed = apply(SitePackages(locate(tree)), discover())
+        changeset, writes = apply(SitePackages(locate(tree)), discover())
 
-        assert (changeset.problems, changed) == ((), ())
+        assert (changeset.problems, writes.changed) == ((), ())
         assert (calls["decide"], calls["lock"]) == (1, 0)
         assert max(count for path, count in reads.items() if path.startswith(f"{tree}/vllm/")) == 1
 
@@ -100,9 +102,9 @@ def test_apply_decides_anew_if_something_differs(
             yield
 
     monkeypatch.setattr(SitePackages, "lock", waiting)
-    changeset, changed = apply(SitePackages(locate(tree)), discover())
+    changeset, writes = apply(SitePackages(locate(tree)), discover())
 
-    assert ARG_UTILS in changed
+    assert ARG_UTILS in writes.changed
     assert file.read_bytes() == changeset.files[ARG_UTILS]
     assert file.read_bytes().endswith(b"# of another program\n")
     assert calls == {"parse": 2, "decide": 2, "lock": 1}
@@ -114,7 +116,7 @@ def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) 
     apply(store, installed)
     calls.clear()
 
-    assert revert(store, installed, select(installed, (only,)) if only else None)
+    assert revert(store, installed, select(installed, (only,)) if only else None).changed
 
     # The RECORD in place, and the one that was kept.
     assert calls == {"parse": 2, "decide": 1, "lock": 1}
@@ -123,9 +125,9 @@ def test_revert_decides_once(tree: Path, calls: Counter[str], only: str | None) 
 def test_a_checkout_decides_once(clone: Path, reads: Counter[str], calls: Counter[str]) -> None:
     store, overlays = Checkout.at(locate(clone)), select(discover(), (HYBRID,))
 
-    assert apply(store, overlays)[1]
+    assert apply(store, overlays)[1].changed
     assert {reads[str(clone / file)] for file in UPSTREAMS} == {2}
-    assert apply(store, overlays)[1] == ()
-    assert revert(store, overlays, None)
+    assert apply(store, overlays)[1].changed == ()
+    assert revert(store, overlays, None).changed
 
     assert calls == {"decide": 3}

@@ -69,6 +69,27 @@ def test_then_the_projects(venvs: dict[str, Path]) -> None:
     assert current().others == ()
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_an_active_environment_without_vllm_is_named(
+    venvs: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    vpatch: Program,
+    own: bool,  # noqa: FBT001
+) -> None:
+    """The user may have meant it; of an environment that only runs vpatch, nothing is said."""
+    active = venvs["own" if own else "active"]
+    for venv in {venvs["own"], active}:
+        remove(venv)
+    monkeypatch.setenv("VIRTUAL_ENV", str(active))
+
+    first, *_ = vpatch("status").err.splitlines()
+
+    name = "the interpreter that runs vpatch" if own else "VIRTUAL_ENV"
+    assert first == f"vLLM 1.0 in .venv/lib/{PYTHON}/site-packages (./.venv; {name} ({active}/bin/python) has none)"
+    monkeypatch.delenv("VIRTUAL_ENV")
+    assert current().passed_over == ()
+
+
 def test_one_environment_by_two_names(venvs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     (venvs["active"].parent / "link").symlink_to(venvs[".venv"])
     monkeypatch.setenv("VIRTUAL_ENV", str(venvs["active"].parent / "link"))

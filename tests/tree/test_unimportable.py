@@ -140,6 +140,18 @@ def test_the_environment_lacks_something(case: str, folder: Path) -> None:
     assert note.startswith(f"functions not compared: {FILE}: {sys.executable} cannot import it: {error}")
 
 
+def test_what_many_files_need_is_said_once(folder: Path) -> None:
+    files = [FILE, *(f"vllm/{name}.py" for name in "ab")]
+    edits = [EnsureImport(file, "import not_installed") for file in files]
+
+    found = verified(folder, *edits, others=dict.fromkeys(files, STOCK))
+
+    error = "ModuleNotFoundError: No module named 'not_installed'"
+    assert found.notes == (
+        f"functions not compared: {min(files)} and 2 more: {sys.executable} cannot import them: {error}",
+    )
+
+
 @pytest.mark.parametrize("line", ["x = 1 / 0", "import vllm.below"])
 def test_unchanged_code_fails(line: str, folder: Path) -> None:
     """Stock vLLM fails in the same way here, whatever kind of error it is."""

@@ -14,7 +14,16 @@ import click
 
 from vpatch.cli import image_outcome as outcome
 from vpatch.cli import verdicts
-from vpatch.cli.options import examples, overlay_option, reported, selected, unwinding, verbose_option, with_option
+from vpatch.cli.options import (
+    PathType,
+    examples,
+    overlay_option,
+    reported,
+    selected,
+    unwinding,
+    verbose_option,
+    with_option,
+)
 from vpatch.cli.output import Report, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
 from vpatch.core.catalogue import discover
@@ -37,7 +46,7 @@ _MB = 1e6
         "build images/v0.20.2.toml --push",
     ),
 )
-@click.argument("definitions", metavar="[FILE.toml]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
+@click.argument("definitions", metavar="[FILE.toml]...", nargs=-1, type=PathType())
 @click.option("--all", "everything", is_flag=True, help="Build every images/*.toml.")
 @click.option("--base", metavar="IMAGE", help="The image to build on; NAME@DIGEST pins it.")
 @overlay_option()

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,20 @@ from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, UnknownName
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class PathType(click.Path):
+    """A path; an empty one is refused: of a shell variable that is not set, it would mean the current folder."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, readable=False, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if param and value == "":
+            name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[].")
+            raise click.UsageError(f"{name} is empty", ctx)
+        return super().convert(value, param, ctx)
 
 
 def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vpatch import api
 from vpatch.cli.target import Target
-from vpatch.cli.wording import counted, counted_are, do_not_fit, options
+from vpatch.cli.wording import counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
 
 _THIS = "this vLLM"
@@ -15,6 +15,8 @@ def of_status(found: api.Result, target: Target) -> str:
     if misfits := _misfits(found):
         return f"{do_not_fit(misfits, _THIS)}.{_rest(target, found)}"
     if pending := _ids(found, State.PENDING):
+        if found.obstacle:
+            return f"Cannot apply {counted(len(pending), 'overlay')}: {found.obstacle.what}."
         return f"{counted(len(pending), 'overlay')} ready to apply: {target.again('apply')}."
     return _nothing(found)
 
@@ -23,6 +25,8 @@ def of_diff(found: api.Diff, target: Target) -> str:
     """Return the outcome of `diff`, and of `apply` if it was asked to write nothing."""
     if misfits := _misfits(found):
         return f"Nothing would be written: {do_not_fit(misfits, _THIS)}.{_rest(target, found)}"
+    if found.obstacle:
+        return f"Nothing would be written: {found.obstacle.what}."
     if not found.files:
         return _nothing(found)
     added = [file for file, (old, _) in found.files.items() if old is None]
@@ -37,18 +41,21 @@ def of_apply(done: api.Changed, target: Target) -> str:
         return f"Nothing was written: {do_not_fit(misfits, _THIS)}.{_rest(target, done)}"
     if not done.changed:
         return _nothing(done)
-    if not done.affected:
-        applied = _ids(done, State.APPLIED)
-        return f"Repaired {counted(len(done.changed), 'file')}: {counted_are(len(applied), 'overlay')} applied."
     sources = [file for file in done.changed if _is_source(file)]
+    if not done.affected:
+        what = f"Repaired {counted(len(sources), 'file')}" if sources else "Updated RECORD"
+        return f"{what}: {counted_are(len(_ids(done, State.APPLIED)), 'overlay')} applied."
     files = _counts(len(sources), len(done.added))
     return f"Applied {counted(len(done.affected), 'overlay')}: {files}. Undo with {target.command('revert')}."
 
 
-def of_revert(done: api.Changed) -> str:
+def of_revert(done: api.Changed, target: Target) -> str:
     """Return the outcome of `revert`."""
-    if not done.changed:
-        return "Nothing to revert: no overlay is applied."
+    named = list(dict.fromkeys(target.selection.only or ()))
+    if not any(map(_is_source, done.changed)):
+        if not named:
+            return "Nothing to revert: no overlay is applied."
+        return f"Nothing to revert: {listed(named)} {is_are(len(named))} not applied."
     restored = counted(len({*filter(_is_source, done.changed)} - {*done.removed}), "file")
     return f"Reverted {counted(len(done.affected), 'overlay')}: {restored} restored, {len(done.removed)} removed."
 

@@ -12,7 +12,7 @@ from string import Template
 
 import click
 
-from vpatch.cli.options import complete_overlay, examples, reported
+from vpatch.cli.options import PathType, complete_overlay, examples, reported
 from vpatch.cli.output import Report, on_terminal
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
@@ -96,7 +96,7 @@ def _changed(part: Part, shape: Shape) -> str:
 
 @click.command("new", epilog=examples("new my-fix", "new my-fix path/to/my-overlays"))
 @click.argument("name")
-@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="[DIR]", default=".", type=PathType(file_okay=False))
 @click.option("--vllm", "release", metavar="V", default="0.24.0", help="The release to test on. Default: 0.24.0.")
 @reported
 def new_command(name: str, folder: Path, release: str) -> Report:

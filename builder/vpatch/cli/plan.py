@@ -14,7 +14,7 @@ import click
 from packaging.version import InvalidVersion, Version
 
 from vpatch.cli import outfile
-from vpatch.cli.options import examples, reported
+from vpatch.cli.options import PathType, examples, reported
 from vpatch.cli.output import Report, on_terminal, tell
 from vpatch.core.catalogue import discover
 from vpatch.plan import GIB, Model
@@ -105,7 +105,7 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
 @click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs.")
 @click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
-@click.option("--compose", "file", type=click.Path(path_type=Path), metavar="FILE", help="Also write a compose file.")
+@click.option("--compose", "file", type=PathType(), metavar="FILE", help="Also write a compose file.")
 @outfile.FORCE
 @reported
 def plan_command(

@@ -16,7 +16,7 @@ import click
 from packaging.utils import parse_wheel_filename
 
 from vpatch.cli import outfile
-from vpatch.cli.options import examples, overlay_option, reported, unwinding
+from vpatch.cli.options import PathType, examples, overlay_option, reported, unwinding
 from vpatch.cli.output import Report, tell
 from vpatch.cli.progress import bar, share
 from vpatch.cli.wording import command, counted
@@ -30,7 +30,7 @@ from vpatch.matrix.run import run
 from vpatch.matrix.trees import LocalTree, Revision
 from vpatch.matrix.verdicts import Matrix, Row, Source, as_rows, read_rows
 
-PATH = click.Path(path_type=Path, readable=False)
+PATH = PathType()
 
 
 @click.command("fetch", epilog=examples("fetch 0.20.2 vllm-0.20.2"))

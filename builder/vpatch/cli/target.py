@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import overlay_option, selected, with_option
+from vpatch.cli.options import PathType, overlay_option, selected, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
@@ -69,10 +69,9 @@ class Target:
     def _introduced(self, found: Located) -> str:
         kind = "source checkout" if is_checkout(found.tree) else "of unknown version"
         line = f"vLLM {found.tree.version or kind} in {_short(found.tree.root)}"
-        if not found.others:
-            return line
         others = ", ".join(f"{other.name} has another: --python {other.python}" for other in found.others)
-        return f"{line} ({found.how}; {others})"
+        about = [*found.passed_over, *filter(None, [others])]
+        return f"{line} ({'; '.join([found.how, *about])})" if about else line
 
 
 def _short(root: Path) -> str:
@@ -104,10 +103,9 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
                 raise click.UsageError("TREE and --python name two trees: leave one out")
             return function(Target(tree, python, selected(ids, more), verbose), **others)
 
-        path = click.Path(path_type=Path, readable=False)
         added = [
-            click.argument("tree", required=False, type=path),
-            click.option("--python", type=path, metavar="PY", help="The vLLM that this interpreter imports."),
+            click.argument("tree", required=False, type=PathType()),
+            click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports."),
             overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
             *([with_option] if also else []),
             click.option("-v", "--verbose", is_flag=True, help="Show parts, reasons and files."),

@@ -78,7 +78,7 @@ def revert_command(target: Target) -> Report:
     """
     tree = target.find()
     done = api.revert(tree, target.selection.only)
-    return _report("revert", target, done, outcome.of_revert(done))
+    return _report("revert", target, done, outcome.of_revert(done, target))
 
 
 @click.command("verify", epilog=examples("verify", 'verify --python "$(command -v python)"', "verify .venv"))

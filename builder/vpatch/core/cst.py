@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        import libcst
+        try:
+            import libcst
+            import libcst.native  # libcst itself imports it late, when it parses
+        except ImportError as error:
+            from vpatch.installation import cannot_load
 
+            raise cannot_load("libcst", error) from error
         value = globals()[name] = getattr(libcst, name)
         return value

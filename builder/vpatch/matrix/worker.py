@@ -98,14 +98,14 @@ def try_together(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> 
 def _try(read: Read, overlays: Sequence[Catalogued], engine: Engine) -> tuple[Changeset, tuple[Problem, ...]]:
     """Apply, compile, apply again and revert."""
     tree = _MemoryTree(read)
-    changeset, changed = apply(tree, overlays, engine)
-    if not changed:
+    changeset, writes = apply(tree, overlays, engine)
+    if not writes.changed:
         return changeset, changeset.problems
-    problems = [problem for file in changed for problem in compiles(file, tree.read(file) or b"")]
+    problems = [problem for file in writes.changed for problem in compiles(file, tree.read(file) or b"")]
     again, rewritten = apply(tree, overlays, engine)
-    if rewritten:
+    if rewritten.changed:
         names = ", ".join(item.id for item in overlays)
-        problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten)}"))
+        problems.append(Problem("not idempotent", names, f"the second run writes {', '.join(rewritten.changed)}"))
     problems.extend(again.problems)
     marks = (marks_in(read(file) or b"") for item in overlays for file in item.overlay.files)
     if not any(marks):  # else the originals are elsewhere
@@ -136,6 +136,7 @@ class _MemoryTree:
     version: str | None = None
     now: dict[str, bytes | None] = field(default_factory=dict)
     originals: dict[str, bytes | None] = field(default_factory=dict)
+    unrecognized: Collection[str] = ()
 
     @property
     def tree(self) -> _MemoryTree:
@@ -153,7 +154,9 @@ class _MemoryTree:
     def read(self, path: str) -> bytes | None:
         return self.now[path] if path in self.now else self.pristine(path)
 
-    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+    def decide(
+        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+    ) -> Writes:
         new = {**self.originals, **desired}
         changed = tuple(sorted(file for file, data in new.items() if self.read(file) != data))
 
@@ -162,4 +165,4 @@ class _MemoryTree:
                 self.originals.setdefault(file, self.read(file))
             self.now.update(new)
 
-        return Writes(changed, bool(changed), carry_out)
+        return Writes(changed, work=bool(changed), carry_out=carry_out)

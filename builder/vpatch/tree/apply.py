@@ -1,7 +1,7 @@
 """Apply and revert overlays: what the engine computes is written to a tree.
 
 def plan(seen: Snapshot) -> WritePlan:
-    return prepare(seen, engine.plan(seen.read), keep=True)
+    return prepare(seen, engine.plan(seen.read), keep=True, made={})
 
 done = plan(tree.snapshot())  # reads each file once, and decides what to write
 if done.work:
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -46,6 +47,10 @@ class Snapshot(Protocol):
     def originals(self) -> Mapping[str, bytes | None]:
         """The pristine bytes of every file that vpatch changed; None for a file that it added."""
 
+    @property
+    def unrecognized(self) -> Collection[str]:
+        """The files that vpatch changed, and whose bytes are neither pristine nor known to be its own."""
+
     def snapshot(self) -> Snapshot:
         """Begin another run."""
 
@@ -58,22 +63,34 @@ class Snapshot(Protocol):
     def lock(self) -> AbstractContextManager[None]:
         """Keep other runs of vpatch away during the block."""
 
-    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+    def decide(
+        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+    ) -> Writes:
         """Decide what to write so that the tree is as `desired`. Nothing is written and no lock is taken.
 
         Args:
             desired: the bytes of every file that overlays change or add, on disk already or not. Every other file that
                 vpatch changed goes back to what it was.
             note: JSON-able, kept beside the tree for people.
-            on_edits: `desired` was computed from the files as they are. Without it, a user's edit is a problem.
+            on_edits: `desired` was computed from the files as they are. Without it, a user's edit that `desired` would
+                undo is a problem.
+            made: bytes that overlays make of the originals. An unrecognized file that has them is not edited.
         """
 
 
 @dataclass(frozen=True)
 class Writes:
-    """What a run writes: the paths, sorted, whether there is anything to do at all, and the function that does it."""
+    """What a run writes.
+
+    Attributes:
+        changed: the paths, sorted.
+        edited: the files in which a user's edits stay.
+        work: whether there is anything to do at all.
+        carry_out: does it.
+    """
 
     changed: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
     work: bool = False
     carry_out: Callable[[], None] = lambda: None
 
@@ -107,10 +124,11 @@ class WritePlan:
         return plan
 
 
-def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool) -> WritePlan:
+def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool, made: Mapping[str, bytes]) -> WritePlan:
     """Decide what to write for a changeset; one with problems changes nothing.
 
-    With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was.
+    With `keep`, what earlier runs changed stays, and so do users' edits; else it goes back to what it was. `made` is as
+    of `Snapshot.decide`.
     """
     if changeset.problems:
         return WritePlan(snapshot, changeset)
@@ -124,28 +142,33 @@ def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool) -> WritePla
     overlays = sorted(set().union(*marks.values()))
     note = [{"id": name, "files": sorted(f for f, names in marks.items() if name in names)} for name in overlays]
     try:
-        return WritePlan(snapshot, changeset, snapshot.decide(desired, note, on_edits=keep))
+        return WritePlan(snapshot, changeset, snapshot.decide(desired, note, on_edits=keep, made=made))
     except Failure as failure:
         return WritePlan(snapshot, changeset, failure=failure)
 
 
 def apply(
-    tree: Snapshot, overlays: Sequence[Catalogued], engine: Engine | None = None
-) -> tuple[Changeset, tuple[str, ...]]:
-    """Apply overlays to a tree; return the changeset and the paths that were written.
+    tree: Snapshot,
+    overlays: Sequence[Catalogued],
+    engine: Engine | None = None,
+    installed: Sequence[Catalogued] | None = None,
+) -> tuple[Changeset, Writes]:
+    """Apply overlays to a tree; return the changeset and what was written.
 
-    `engine` is one that has these overlays, to share what it has parsed. The plan is made before any lock is taken, so
-    that a tree on which everything is applied may be read-only.
+    `engine` is one that has these overlays, to share what it has parsed; `installed` are all that may be in the tree,
+    by default only these. The plan is made before any lock is taken, so that a tree on which everything is applied may
+    be read-only.
     """
     engine = engine or Engine(overlays)
+    known = Engine(overlays if installed is None else installed)
 
     def plan(seen: Snapshot) -> WritePlan:
-        return prepare(seen, engine.plan(seen.read, overlays), keep=True)
+        return prepare(seen, engine.plan(seen.read, overlays), keep=True, made=_made(seen, known))
 
     done = plan(tree.snapshot())
     if done.work:
         done = done.commit(plan)
-    return done.changeset, done.writes.changed
+    return done.changeset, done.writes
 
 
 def revert(
@@ -153,31 +176,32 @@ def revert(
     installed: Sequence[Catalogued],
     overlays: Collection[Catalogued] | None,
     engine: Engine | None = None,
-) -> tuple[str, ...]:
-    """Revert `overlays`, all if None and nothing if empty; return the paths that were put back.
+) -> Writes:
+    """Revert `overlays`, all if None and nothing if empty; return what was put back.
 
     What stays is computed anew from the pristine bytes, so that nothing is left of what goes. It is a failure if a user
-    edited a file after vpatch, if an overlay to remove is not applied, or if marks of unknown overlays remain.
+    edited a file that has to change, or if marks of unknown overlays remain. An overlay that is not applied is no
+    failure.
     """
     if overlays is not None and not overlays:
-        return ()
+        return Writes()
     engine = engine or Engine(installed)
 
     def plan(seen: Snapshot) -> WritePlan:
         try:
-            if overlays is not None and seen.originals:
-                return prepare(seen, _without(seen, installed, overlays, engine), keep=False)
-            everything = prepare(seen, _NOTHING, keep=False)
-            if overlays is not None and everything.work:
-                raise Failure(*(_not_applied(seen, item.id) for item in overlays))
-            return everything
+            made = _made(seen, engine)
+            if overlays is None:
+                return prepare(seen, _NOTHING, keep=False, made=made)
+            if going := {item.id for item in overlays} & _marks(seen).keys():
+                return prepare(seen, _without(seen, installed, going, engine, made), keep=False, made=made)
+            return prepare(seen, _NOTHING, keep=True, made=made)  # a killed run may have left something
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
             return WritePlan(seen, _NOTHING, failure=failure)
 
     done = plan(tree.snapshot())
     if done.work:
         done = done.commit(plan)
-    changed, read = done.writes.changed, tree.tree.read
+    read = tree.tree.read
     gone = installed if overlays is None else overlays
     left = {(file, item.id) for item in gone for file in item.overlay.files if item.id in marks_in(read(file) or b"")}
     cause = "vpatch keeps no original of it: reinstall vLLM, or revert the commit that has it"
@@ -186,9 +210,7 @@ def revert(
         problems += unknown_marks(read, installed)
     if problems:
         raise Failure(*problems)
-    if overlays is not None and not changed:
-        raise Failure(*(_not_applied(tree, item.id) for item in overlays))
-    return changed
+    return done.writes
 
 
 def unknown_marks(
@@ -210,35 +232,55 @@ def unknown_marks(
     return found
 
 
+def _marks(seen: Snapshot) -> Mapping[str, str]:
+    """Return the ids of the overlays whose marks are in files that vpatch changed, each with one of these files."""
+    return {name: file for file in sorted(seen.originals) for name in marks_in(seen.read(file) or b"")}
+
+
+def _pristine(seen: Snapshot, file: str) -> bytes | None:
+    originals = seen.originals
+    return originals[file] if file in originals else seen.read(file)
+
+
+def _made(seen: Snapshot, engine: Engine) -> Mapping[str, bytes]:
+    """Compute what the overlays in a tree make of its pristine bytes, where a file is not recognized.
+
+    A user edited such a file. If an overlay was added since and the edit is undone, its bytes are vpatch's work, and
+    yet no run ever wrote them.
+    """
+    if not seen.unrecognized:
+        return {}
+    here = _marks(seen).keys()
+    return engine.plan(partial(_pristine, seen), [item for item in engine.overlays if item.id in here]).files
+
+
 def _without(
-    seen: Snapshot, installed: Sequence[Catalogued], overlays: Collection[Catalogued], engine: Engine
+    seen: Snapshot,
+    installed: Sequence[Catalogued],
+    going: Collection[str],
+    engine: Engine,
+    made: Mapping[str, bytes],
 ) -> Changeset:
-    """Plan the tree, from its pristine bytes, with the overlays that stay."""
-    originals, going = seen.originals, {item.id for item in overlays}
-    marks = {name: file for file in sorted(originals) for name in marks_in(seen.read(file) or b"")}
+    """Plan the tree, from its pristine bytes, with the overlays that stay.
+
+    An edited file of which these make the same as all overlays together has nothing of what goes, and stays.
+    """
+    marks = _marks(seen)
     # One by one: a conflict between some of them does not matter for what is applied already.
     here = [item for item in installed if item.id in marks]
     states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
     remedy = "`vpatch revert` without --overlay removes all"
-    problems = [_not_applied(seen, name) for name in sorted(going - marks.keys())] or [
+    problems = [
         Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}; {remedy}")
         for name in sorted(marks.keys() - going - applied)
     ]
     if problems:
         raise Failure(*problems)
-    stay = [item for item in installed if item.id in applied - going]
-
-    def pristine(file: str) -> bytes | None:
-        return originals[file] if file in originals else seen.read(file)
-
-    changeset = engine.plan(pristine, stay)
+    stay = [item for item in installed if item.id in applied.difference(going)]
+    changeset = engine.plan(partial(_pristine, seen), stay)
     if changeset.problems:
         raise Failure(*changeset.problems)
-    return changeset
-
-
-def _not_applied(tree: Snapshot, name: str) -> Problem:
-    return Problem(
-        "not applied", str(tree.tree.root), f"{name} is not applied; `vpatch status` shows which overlays are"
-    )
+    edited = {file: seen.read(file) for file in seen.unrecognized if made.get(file) == changeset.files.get(file)}
+    kept = {file: now for file, now in edited.items() if now is not None and file in made}
+    return replace(changeset, files={**changeset.files, **kept})

@@ -59,8 +59,12 @@ class Kept:
 
     def wrote(self, path: str, content: bytes) -> bool:
         """Whether vpatch wrote `content` at `path`, or found it there."""
-        known = (*self.after.get(path, ()), *self.under_way.get(path, ()), self.before.get(path))
+        known = (*self.hashes(path), self.before.get(path))
         return sha256(content) in known or self.originals.get(path) == content
+
+    def hashes(self, path: str) -> tuple[str, ...]:
+        """Return the sha256 of everything that vpatch may have written at `path`."""
+        return tuple(dict.fromkeys((*self.after.get(path, ()), *self.under_way.get(path, ()))))
 
     def is_edited(self, path: str, now: bytes | None) -> bool:
         """Whether a known file, which holds `now`, has neither its original bytes nor any that vpatch wrote."""
@@ -75,9 +79,16 @@ def is_companion(path: str) -> bool:
 def folder(tree: Tree) -> str:
     """Return the folder of what is kept, relative to the tree's root; there is none without a dist-info."""
     if tree.dist_info is None:
-        cause = "originals and provenance are kept in it; reinstall vLLM with it"
-        raise Failure(Problem("no dist-info", str(tree.root), cause))
+        raise Failure(lacking(tree))
     return f"{tree.dist_info}/vpatch"
+
+
+def lacking(tree: Tree) -> Problem:
+    """Return why nothing can be written to a tree without a RECORD."""
+    if tree.dist_info is None:
+        cause = "originals and provenance are kept in it, so nothing can be written without it; reinstall vLLM"
+        return Problem("no dist-info", str(tree.root), cause)
+    return Problem("no RECORD", tree.record, "it could not be kept true; reinstall vLLM")
 
 
 def own_files(

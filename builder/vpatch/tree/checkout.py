@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -101,6 +101,11 @@ class Checkout:
         files = [file for file in self.git.differing if marks_in(self.read(file) or b"")]
         return {file: self.committed(file) for file in files if not marks_in(self.committed(file) or b"")}
 
+    @property
+    def unrecognized(self) -> tuple[str, ...]:
+        """The files whose hash is not noted in the repository."""
+        return tuple(file for file in self.originals if self._edited(file))
+
     def lock(self) -> AbstractContextManager[None]:
         """Lock the repository's git folder."""
         return locked(Path(self.repo.git_dir), self.tree.root, "vpatch.lock", os.O_RDWR | os.O_CREAT)
@@ -112,21 +117,25 @@ class Checkout:
         self._committed.clear()
         return self._reads.refresh() or self.git != before
 
-    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+    def decide(
+        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+    ) -> Writes:
         """Compare the files with `desired`, see `Snapshot.decide`; nothing is kept of `note`."""
         wanted = {**self.originals, **desired}
         todo = {file: new for file, new in sorted(wanted.items()) if new != self.read(file)}
-        if problems := [problem for file in todo for problem in self._unsafe(file, on_edits=on_edits)]:
+        edited = tuple(file for file in sorted(wanted) if self._edited(file) and self.read(file) != made.get(file))
+        if problems := [problem for file in todo for problem in self._unsafe(file, () if on_edits else edited)]:
             raise Failure(*problems)
-        return Writes(tuple(todo), bool(todo) or not self._is_tidy(), partial(self._carry_out, wanted, todo))
+        work = bool(todo) or not self._is_tidy()
+        return Writes(tuple(todo), edited, work, partial(self._carry_out, wanted, todo, edited))
 
-    def _unsafe(self, file: str, *, on_edits: bool) -> Iterator[Problem]:
+    def _unsafe(self, file: str, edited: Collection[str]) -> Iterator[Problem]:
         now, committed = self.read(file), self.committed(file)
         if committed is None and not is_companion(file):
             yield Problem("unknown file", file, "git does not have it: there would be nothing to revert to")
         elif now != committed and not marks_in(now or b"") and not (now is None and is_companion(file)):
             yield Problem("dirty file", file, "it has uncommitted changes: commit or stash them, and run again")
-        elif not on_edits and self._edited(file):
+        elif file in edited:
             yield Problem("edited after vpatch", file, "undo the edit, and run again; or `git checkout` the file")
 
     def _edited(self, file: str) -> bool:
@@ -148,11 +157,13 @@ class Checkout:
             folders.stage(self._ledger.name, json.dumps(written, indent=1).encode(), ("HEAD",))
             folders.put(self._ledger.name)
 
-    def _carry_out(self, wanted: Mapping[str, bytes | None], todo: Mapping[str, bytes | None]) -> None:
+    def _carry_out(
+        self, wanted: Mapping[str, bytes | None], todo: Mapping[str, bytes | None], edited: Collection[str]
+    ) -> None:
         before = self.git.written
         # The hashes of an edited file stay those from before the edit, so that `revert` goes on refusing it.
         ours = {
-            file: before.get(file, []) if self._edited(file) else [sha256(new)]
+            file: before.get(file, []) if file in edited else [sha256(new)]
             for file, new in wanted.items()
             if new is not None and marks_in(new)
         }

@@ -18,6 +18,7 @@ class Environment:
     name: str  # how users know it
     folder: Path  # its `sys.prefix`
     python: Path
+    active: bool = False  # whether the user's shell has activated it
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class Located:
         tree: the vLLM.
         environment: the one that has it; None if the user named the vLLM.
         others: the other environments with a vLLM, which the user may have meant.
+        passed_over: why active environments that were searched before were not taken.
     """
 
     tree: Tree
     environment: Environment | None = None
     others: tuple[Environment, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:
@@ -46,14 +49,14 @@ def environments() -> list[Environment]:
     The interpreter that runs vpatch comes first: it is the one whose `vpatch` the user called. If vpatch is installed
     apart from vLLM (`uv tool`, `pipx`), the active environment is meant, and then the project's.
     """
-    found = [Environment("the interpreter that runs vpatch", Path(sys.prefix), Path(sys.executable))]
-    active = [(name, os.environ.get(name)) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
-    folders = [(name, Path(value)) for name, value in active if value]
-    if Path(".venv").is_dir():
-        folders.append(("./.venv", Path(".venv")))
-    for name, folder in folders:
+    active = {name: Path(value) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if (value := os.environ.get(name))}
+    activated = {folder.resolve() for folder in active.values()}
+    own = Path(sys.prefix)
+    found = [Environment("the interpreter that runs vpatch", own, Path(sys.executable), own.resolve() in activated)]
+    project = {"./.venv": Path(".venv")} if Path(".venv").is_dir() else {}
+    for name, folder in (active | project).items():
         if all(folder.resolve() != other.folder.resolve() for other in found):
-            found.append(Environment(name, folder, folder / "bin" / "python"))
+            found.append(Environment(name, folder, folder / "bin" / "python", name in active))
     return found
 
 
@@ -65,18 +68,21 @@ def current() -> Located:
     """
     found: dict[Path, Environment] = {}
     lacking: list[str] = []
+    passed_over: list[str] = []
     for environment in environments():
+        why = " has none"
         try:
             root = import_root(environment.python)
         except Failure as failure:
-            lacking.append(f"{environment.name} ({environment.python}): {failure.problems[0].cause}")
-            continue
-        if root is None:
-            lacking.append(f"{environment.name} ({environment.python}) has none")
-        else:
+            root, why = None, f": {failure.problems[0].cause}"
+        if root is not None:
             found.setdefault(root, environment)
+            continue
+        lacking.append(f"{environment.name} ({environment.python}){why}")
+        if environment.active and not found:
+            passed_over.append(lacking[-1])
     if not found:
         cause = f"{'; '.join(lacking)}; activate the environment that has vLLM, or name it: `vpatch status PATH`"
         raise Failure(Problem("no vllm", "the current environment", cause))
     (root, first), *others = found.items()
-    return Located(tree_at(root), first, tuple(environment for _, environment in others))
+    return Located(tree_at(root), first, tuple(environment for _, environment in others), tuple(passed_over))

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 from binascii import b2a_base64
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -125,6 +125,18 @@ def parsed(content: bytes, path: str) -> Record:
         return parse(content)
     except ValueError as error:
         raise Failure(Problem("bad RECORD", path, str(error))) from error
+
+
+def required(tree: Tree, read: Callable[[str], bytes | None]) -> Record:
+    """Parse the RECORD of a tree that is to be written to.
+
+    Raises:
+        Failure: there is none, or it cannot be parsed.
+    """
+    text = None if tree.dist_info is None else read(tree.record)
+    if text is None:
+        raise Failure(backup.lacking(tree))
+    return parsed(text, tree.record)
 
 
 def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[File]) -> Record:

@@ -170,12 +170,20 @@ def _loaded(tree: Tree, files: Sequence[str], python: Path) -> tuple[tuple[Probl
         for function, there in answer["replaced"].items()
     ]
     failed = []
+    unimportable: dict[str, list[str]] = {}  # files, by the error
     for name, answer in answers.items():
         failed += [f"{modules[name]} ({function}): {why}" for function, why in answer["failed"].items()]
         if fault := _fault(tree, python, answer["errors"]):
             problems.append(fault)
         elif answer["errors"]:
-            failed.append(f"{modules[name]}: {python} cannot import it: {answer['errors'][0]['told']}")
+            unimportable.setdefault(answer["errors"][0]["told"], []).append(modules[name])
+    for told, (first, *others) in unimportable.items():
+        which = (
+            f"{first} and {len(others)} more: {python} cannot import them"
+            if others
+            else f"{first}: {python} cannot import it"
+        )
+        failed.append(f"{which}: {told}")
     return tuple(dict.fromkeys(problems)), tuple(f"functions not compared: {cause}" for cause in failed)
 
 

@@ -47,6 +47,12 @@ class SitePackages:
         """The original bytes, from the dist-info."""
         return backup.originals(self.tree, self.kept)
 
+    @property
+    def unrecognized(self) -> tuple[str, ...]:
+        """The files whose hash is not kept."""
+        kept = self.kept
+        return () if kept.broken else tuple(p for p in sorted(kept.paths) if kept.is_edited(p, self.read(p)))
+
     def stale(self, path: str) -> tuple[Path, ...]:
         """List the stale bytecode of a file."""
         if path not in self._stale:
@@ -65,19 +71,22 @@ class SitePackages:
         differs = self._reads.refresh() or self.kept != kept
         return differs or any(self.stale(path) != twins for path, twins in stale.items())
 
-    def decide(self, desired: Mapping[str, bytes], note: object, *, on_edits: bool) -> Writes:
+    def decide(
+        self, desired: Mapping[str, bytes], note: object, *, on_edits: bool, made: Mapping[str, bytes]
+    ) -> Writes:
         """Compare the tree with `desired`; see `Snapshot.decide`."""
         tree, kept = self.tree, self.kept
         if kept.broken and (not on_edits or kept.paths - set(desired)):
             raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
         text = None if tree.dist_info is None else self.read(tree.record)
         rows = None if text is None else record.parsed(text, tree.record)
-        decision = _Decision(tree, kept, rows, desired, on_edits)
+        decision = _Decision(tree, kept, rows, desired, on_edits, made)
         files = decision.files(self.read)
         twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
         steps = replace(decision.steps(files, note), bytecode=twins)
         changed = {*steps.files, *steps.removed, *({tree.record} & steps.lists.keys())}
-        return Writes(tuple(sorted(changed)), steps.change or bool(twins), partial(self._carry_out, steps))
+        edited = tuple(file.path for file in files if file.edited)
+        return Writes(tuple(sorted(changed)), edited, steps.change or bool(twins), partial(self._carry_out, steps))
 
     def _carry_out(self, steps: Steps) -> None:
         # Without RECORD, nothing is done but to remove bytecode.
@@ -92,6 +101,7 @@ class _Decision:
     rows: Record | None
     desired: Mapping[str, bytes]
     on_edits: bool
+    made: Mapping[str, bytes]
 
     def steps(self, files: Sequence[File], note: object) -> Steps:
         changed = [file for file in files if file.now != file.want]
@@ -100,8 +110,7 @@ class _Decision:
         if self.rows is not None:
             return self.listed(self.rows, files, changed, tracked, note)
         if changed or tracked:
-            backup.folder(self.tree)
-            raise Failure(Problem("no RECORD", self.tree.record, "it could not be kept true; reinstall vLLM"))
+            raise Failure(backup.lacking(self.tree))
         return Steps()
 
     def listed(
@@ -141,18 +150,19 @@ class _Decision:
         return files
 
     def file(self, path: str, now: bytes | None) -> File:
-        want, edited = self.desired.get(path), self.kept.is_edited(path, now)
+        want, edited = self.desired.get(path), now != self.made.get(path) and self.kept.is_edited(path, now)
         anew = edited and self.installed_anew(path, now)
         if edited and not anew and now != want and (want is None or not self.on_edits):
             cause = "somebody's edit is in it and would be lost; undo it, or delete the file, and run again"
             raise Failure(Problem("edited after vpatch", path, cause))
+        edited = edited and want is not None and bool(self.kept.hashes(path))
         if backup.is_companion(path):
-            return File(path, now, want, None, tracked=want is not None)
+            return File(path, now, want, None, tracked=want is not None, edited=edited)
         origin = now if anew else self.origin(path, now, want)
         if want is None:
             return File(path, now, origin, origin, tracked=False)
-        edited = edited and path in self.kept.after and origin is not now
-        return File(path, now, want, origin, tracked=origin is not None and want != origin, edited=edited)
+        tracked = origin is not None and want != origin
+        return File(path, now, want, origin, tracked=tracked, edited=edited and origin is not now)
 
     def installed_anew(self, path: str, now: bytes | None) -> bool:
         """Whether an installer wrote the file and its row: then what is kept is of an earlier installation."""
@@ -167,7 +177,7 @@ class _Decision:
             if original is None and want is not None:
                 raise Failure(Problem("no such file", path, "an overlay changes it"))
             return original
-        ours = now == want or self.kept.wrote(path, now)
+        ours = now in (want, self.made.get(path)) or self.kept.wrote(path, now)
         pristine = not marks_in(now)
         if original is not None and (ours or not pristine):
             return original
@@ -191,7 +201,7 @@ class _Decision:
         kept, overlays = self.kept, json.loads(json.dumps(note))
         before = {file.path: None if file.origin is None else backup.sha256(file.origin) for file in tracked}
         wanted = [(file, backup.sha256(file.want)) for file in tracked if file.want is not None]
-        after = {file.path: kept.after[file.path] if file.edited else (digest,) for file, digest in wanted}
+        after = {file.path: kept.hashes(file.path) if file.edited else (digest,) for file, digest in wanted}
         if kept.provenance is not None and (kept.overlays, kept.before, kept.after) == (overlays, before, after):
             return kept.provenance
         return backup.provenance(overlays, before, after)

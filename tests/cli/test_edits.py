@@ -1,0 +1,115 @@
+"""A user's own edits in files that vpatch changed: they are never lost, and named where they matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import rewrite
+from tests.conftest import Program, Trees, contents_of, unchanged, untouched
+from tests.hybrid import ATTENTION, COMPANION, CONFIG, INFO
+
+TILES, WORKSPACE = "turboquant-tiles", "turboquant-workspace"
+MINE = b"somebody = 1\n"
+MODEL = "vllm/model_executor/models/qwen3_next.py"  # of another overlay than those of TurboQuant
+
+
+def edit(tree: Path, file: str) -> None:
+    rewrite(tree / file, (tree / file).read_bytes() + MINE)
+
+
+def undo(tree: Path, file: str) -> None:
+    data = (tree / file).read_bytes()
+    assert data.endswith(MINE)
+    rewrite(tree / file, data.removesuffix(MINE))
+
+
+def notes(vpatch: Program, *arguments: str | Path) -> str:
+    """Return what a command that succeeds remarks."""
+    ran = vpatch(*arguments, "--json")
+    assert ran.code == 0, ran.out
+    return "\n".join(ran.json["notes"])
+
+
+def stays(file: str) -> str:
+    says = "edited after vpatch: the edit stays, and RECORD lists the file with it"
+    return f"{file}: {says}; `vpatch revert` refuses this file until it is undone"
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"),
+    [
+        pytest.param((), [f"{INFO}/RECORD"], id="the same overlays"),
+        # No run ever wrote the file with this overlay and without the edit.
+        pytest.param(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_an_edit_that_is_undone_is_none(
+    vpatch: Program,
+    tree: Path,
+    slim: Trees,
+    more: Sequence[str],
+    changed: Sequence[str],
+    again: bool,  # noqa: FBT001
+) -> None:
+    vpatch("apply", tree)
+    edit(tree, ATTENTION)
+
+    ran = vpatch("apply", tree, *more, "--json")
+
+    assert (ran.code, ran.json["changed"]) == (0, changed)
+    assert stays(ATTENTION) in ran.json["notes"]
+    with untouched(tree):
+        assert stays(ATTENTION) in notes(vpatch, "apply", tree, *more)
+    assert vpatch("verify", tree).code == 0
+    with unchanged(tree):
+        assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {ATTENTION}: ")
+
+    undo(tree, ATTENTION)
+    if again:
+        assert ATTENTION not in notes(vpatch, "apply", tree, *more)
+        assert vpatch("verify", tree).code == 0
+    assert vpatch("revert", tree).code == 0
+    assert contents_of(tree) == contents_of(slim("0.20.2"))
+
+
+def test_a_record_that_follows_an_edit(vpatch: Program, tree: Path) -> None:
+    vpatch("apply", tree)
+    edit(tree, ATTENTION)
+
+    ran = vpatch("apply", tree)
+
+    *_, note, outcome = ran.err.splitlines()
+    assert (note, outcome) == (f"note: {stays(ATTENTION)}", "Updated RECORD: 4 overlays are applied.")
+
+
+def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> None:
+    """`apply` made the edit the work of vpatch, and `revert` removed it."""
+    vpatch("apply", tree)
+    edit(tree, COMPANION)
+
+    assert stays(COMPANION) in notes(vpatch, "apply", tree, "--overlay", TILES)
+
+    with unchanged(tree):
+        assert vpatch("revert", "-q", tree).err.startswith(f"edited after vpatch: {COMPANION}: ")
+
+
+@pytest.mark.parametrize("file", [MODEL, CONFIG])
+def test_one_overlay_is_reverted_beside_an_edit(vpatch: Program, tree: Path, slim: Trees, file: str) -> None:
+    """The file is none of the overlay's: it stays as it is, with the marks of the others."""
+    vpatch("apply", tree)
+    edit(tree, file)
+    edited = (tree / file).read_bytes()
+
+    assert stays(file) in notes(vpatch, "revert", tree, "--overlay", WORKSPACE)
+
+    states = {one["id"]: one["state"] for one in vpatch("status", tree, "--json").json["overlays"]}
+    assert (states.pop(WORKSPACE), "pending" in states.values()) == ("pending", False)
+    assert (tree / file).read_bytes() == edited
+    assert vpatch("verify", tree).code == 0
+    undo(tree, file)
+    assert vpatch("revert", tree).code == 0
+    assert contents_of(tree) == contents_of(slim("0.20.2"))
