@@ -8,9 +8,8 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Ran
-from tests.hybrid import CONFIG, HYBRID
+from tests.hybrid import CONFIG, HYBRID, TILES
 
-TILES = "turboquant-tiles"
 FITTING = "ct-fp8-lm-head turboquant-skip-list turboquant-workspace"
 
 
