@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from vpatch import api
 from vpatch.cli.target import Target
-from vpatch.cli.wording import counted, counted_are, do_not_fit, options
+from vpatch.cli.wording import command, counted, counted_are, do_not_fit, listed, options
 from vpatch.core.verdict import MISFITS, State
 
 _THIS = "this vLLM"
+_RESTART = "Restart vLLM if it is running."
 
 
 def of_status(found: api.Result, target: Target) -> str:
@@ -17,6 +18,15 @@ def of_status(found: api.Result, target: Target) -> str:
     if pending := _ids(found, State.PENDING):
         return f"{counted(len(pending), 'overlay')} ready to apply: {target.again('apply')}."
     return _nothing(found)
+
+
+def offer(found: api.Result, target: Target) -> str:
+    """Return a line on the opt-in overlays that `status` does not list; "" if there are none to apply."""
+    if not found.opt_in or found.problems:
+        return ""
+    one = found.opt_in[0]
+    how = f"{command('show', one)}, {target.command('apply', '--with', one)}"
+    return f"{counted(len(found.opt_in), 'opt-in overlay')}: {listed(found.opt_in)} ({how})"
 
 
 def of_diff(found: api.Diff, target: Target) -> str:
@@ -39,10 +49,11 @@ def of_apply(done: api.Changed, target: Target) -> str:
         return _nothing(done)
     if not done.affected:
         applied = _ids(done, State.APPLIED)
-        return f"Repaired {counted(len(done.changed), 'file')}: {counted_are(len(applied), 'overlay')} applied."
+        repaired = f"Repaired {counted(len(done.changed), 'file')}"
+        return f"{repaired}: {counted_are(len(applied), 'overlay')} applied. {_RESTART}"
     sources = [file for file in done.changed if _is_source(file)]
-    files = _counts(len(sources), len(done.added))
-    return f"Applied {counted(len(done.affected), 'overlay')}: {files}. Undo with {target.command('revert')}."
+    overlays, files = counted(len(done.affected), "overlay"), _counts(len(sources), len(done.added))
+    return f"Applied {overlays}: {files}. {_RESTART} Undo with {target.command('revert')}."
 
 
 def of_revert(done: api.Changed) -> str:
@@ -50,7 +61,8 @@ def of_revert(done: api.Changed) -> str:
     if not done.changed:
         return "Nothing to revert: no overlay is applied."
     restored = counted(len({*filter(_is_source, done.changed)} - {*done.removed}), "file")
-    return f"Reverted {counted(len(done.affected), 'overlay')}: {restored} restored, {len(done.removed)} removed."
+    overlays, removed = counted(len(done.affected), "overlay"), len(done.removed)
+    return f"Reverted {overlays}: {restored} restored, {removed} removed. {_RESTART}"
 
 
 def of_verify(found: api.Result, target: Target) -> str:
