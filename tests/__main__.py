@@ -17,7 +17,7 @@ from tests.paths import ROOT
 WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 CHOOSER = ".github/ISSUE_TEMPLATE/config.yml"
-PYTEST = ("-m", "pytest", "-n", "auto", "--dist", "loadfile")
+PYTEST = ("-u", "-m", "pytest", "-n", "auto", "--dist", "loadfile")  # unbuffered: a log shows each line at once
 COVERAGE = ("--cov", "--cov-report=term-missing:skip-covered", "--cov-fail-under=95")
 
 CHECKS: Mapping[str, Sequence[str]] = {
@@ -45,6 +45,8 @@ def main(*arguments: str) -> int:
     """Run everything; return 0 if all of it succeeded."""
     with ThreadPoolExecutor(max_workers=1) as pool:  # one check at a time: pytest uses all cores
         failures = pool.map(failure, CHECKS.values())
+        sys.stdout.write(f"static checks run beside the tests, and are reported last: {', '.join(CHECKS)}\n")
+        sys.stdout.flush()
         coverage = COVERAGE if os.environ.get("CI") else ()
         tested = subprocess.call([sys.executable, *PYTEST, *coverage, *arguments], cwd=ROOT)
         found = dict(zip(CHECKS, failures, strict=True))

@@ -1,6 +1,7 @@
-"""The overlay that most tests of whole trees apply, and its files in vLLM 0.20.2."""
+"""The overlay that most tests of whole trees apply, its files in vLLM 0.20.2, and an opt-in overlay."""
 
 HYBRID = "turboquant-hybrid"
+TILES = "turboquant-tiles"
 ONLY = ("--overlay", HYBRID)
 INFO = "vllm-0.20.2.dist-info"
 ARG_UTILS = "vllm/engine/arg_utils.py"

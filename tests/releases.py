@@ -50,6 +50,11 @@ def tree_of(version: str) -> Path:
     return release(version, CACHE / "trees")
 
 
+def is_fetched(version: str) -> bool:
+    """Whether `tree_of` has a release without the network."""
+    return (CACHE / "trees" / version).exists()
+
+
 def tiered(releases: Iterable[str]) -> list[str | ParameterSet]:
     """Return releases as test parameters; those that are not in `FIRST` are of the deep tier."""
     return [one if one in FIRST else deep(one) for one in releases]

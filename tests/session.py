@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.errors import Failure
 
-from tests.releases import FIRST, RELEASES, tree_of
+from tests.releases import FIRST, RELEASES, is_fetched, tree_of
 from tests.validation.cpu.environment import prepare
 
 if TYPE_CHECKING:
@@ -42,11 +42,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert isinstance(reporter, pytest.TerminalReporter)
+
+    def tell(line: str) -> None:
+        reporter.write_line(line)
+        reporter.flush()
+
     releases = FIRST if "not deep" in config.option.markexpr else RELEASES
+    if missing := [version for version in releases if not is_fetched(version)]:
+        tell(f"fetching vLLM {', '.join(missing)}, once: later runs find it in .cache")
     with ThreadPoolExecutor(max_workers=4) as pool:
-        list(pool.map(_fetch, releases))
+        list(pool.map(_fetch, missing))
     try:
-        prepare(("0.20.2",) if releases is FIRST else RELEASES)
+        prepare(("0.20.2",) if releases is FIRST else RELEASES, tell)
     except RuntimeError as error:
         raise pytest.UsageError(f"cannot run the tests: {error}") from None
 

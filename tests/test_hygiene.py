@@ -24,10 +24,15 @@ def test_a_check_that_fails_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("argument", "code"), [("no-such-command", 1), ("--version", 0)])
-def test_a_failing_check_fails_the_run(argument: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_check_fails_the_run(
+    argument: str, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tests.__main__, "CHECKS", {"one": ("ruff", argument)})
 
     assert tests.__main__.main("--version") == code
+    first, *_, last = capfd.readouterr().out.splitlines()
+    assert first == "static checks run beside the tests, and are reported last: one"
+    assert last == f"static checks: one {'failed' if code else 'ok'}"
 
 
 def test_every_action_is_pinned_by_commit() -> None:

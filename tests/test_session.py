@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import CACHE, ROOT
+from tests.releases import FIRST
 
 CONFTEST = """
 from pathlib import Path
@@ -43,10 +44,11 @@ def run(suite: Path, cache: Path, *arguments: str) -> subprocess.CompletedProces
 
 
 def test_without_a_network_it_stops_with_one_line(suite: Path) -> None:
-    ran = run(suite, suite / "no cache", "-q", "-n", "2")
+    ran = run(suite, suite / "no cache", "-n", "2")
 
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
-    (told,) = filter(None, (ran.stdout + ran.stderr).splitlines())
+    first, told = filter(None, (ran.stdout + ran.stderr).splitlines())
+    assert first == f"fetching vLLM {', '.join(FIRST)}, once: later runs find it in .cache"
     assert told.startswith("ERROR: cannot run the tests: cannot fetch vLLM 0.18.0: package index failed: ")
 
 
@@ -54,6 +56,7 @@ def test_without_a_network_it_runs_from_the_cache_and_says_what_did_not_run(suit
     ran = run(suite, CACHE)
 
     assert ran.returncode == 0
+    assert "fetching" not in ran.stdout
     assert "3 tests did not run here: needs a unicorn (2), needs a dragon (1)" in ran.stdout.splitlines()
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from vpatch.core.catalogue import Selection, discover, has_mark
-from vpatch.core.engine import Engine
+from vpatch.core.engine import Engine, Read
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
 from vpatch.errors import Failure, Problem
@@ -53,6 +53,7 @@ class Result:
         notes: remarks that change no outcome.
         fitting: if some overlays do not fit, the ids of those that could be applied without them.
         obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
+        opt_in: of `status` without `overlays`, the ids of other opt-in overlays that could be applied.
     """
 
     tree: Path
@@ -62,6 +63,7 @@ class Result:
     notes: tuple[str, ...] = ()
     fitting: tuple[str, ...] = ()
     obstacle: Problem | None = None
+    opt_in: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,26 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     found = _tree(tree)
     seen = Reads(found)
     selection = Selection.of(overlays, also)
-    chosen = selection.in_tree(discover(), seen.read)
-    engine = Engine(chosen)
-    verdicts = engine.status(seen.read)
+    installed = discover()
+    chosen = selection.in_tree(installed, seen.read)
+    others = [item for item in installed if item not in chosen] if selection.only is None else []
+    engine = Engine([*chosen, *others])
+    verdicts = engine.status(seen.read, chosen)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     problems += _inapplicable(verdicts, selection.named, found.root)
     problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
     fitting = engine.fitting(seen.read, verdicts)
-    return Result(found.root, found.version, verdicts, tuple(problems), (), fitting, obstacle)
+    opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
+    about = (found.root, found.version, verdicts, tuple(problems))
+    return Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in)
+
+
+def _pending(engine: Engine, read: Read, item: Catalogued) -> bool:
+    """Whether an overlay that the user did not ask for could be applied; one that raises is none of their concern."""
+    try:
+        return engine.status(read, [item])[0].state is State.PENDING
+    except Failure:
+        return False
 
 
 def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Diff:

@@ -32,12 +32,10 @@ refusal = (
     builder_init.insert_after("super().__init__(...)", "refuse_wrong_attention(self)"),
 )
 
-_REFUSED = "TurboQuant with speculative decoding: vLLM refuses to start where attention would be wrong"
-NOTE = (
-    f"{_REFUSED}: with CUDA graphs of whole decode steps, and with asynchronous scheduling. It starts with "
-    "--enforce-eager --no-async-scheduling"
-)
-NOTE_ON_0_20 = f"{_REFUSED}: with CUDA graphs of whole decode steps. It starts with --enforce-eager"
+_UNLESS = "do not serve a TurboQuant KV cache with speculative decoding (--speculative-config) unless you add"
+_ELSE = "The answers would be wrong, so the patched vLLM refuses to start"
+NOTE = f"{_UNLESS} --enforce-eager --no-async-scheduling. {_ELSE}"
+NOTE_ON_0_20 = f"{_UNLESS} --enforce-eager. {_ELSE}"
 
 
 def not_turboquant(use: Use) -> Need | None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Ran, Trees, unchanged
-from tests.hybrid import CONFIG, INFO, INTERFACE, ONLY
+from tests.hybrid import CONFIG, HYBRID, INFO, INTERFACE, ONLY, TILES
 
 CACHE = "vllm/config/cache.py"
 COMMANDS = ("status", "diff", "apply", "revert", "verify")
@@ -91,6 +91,22 @@ def test_an_empty_path(vpatch: Program, tmp_path: Path, command: str, arguments:
     ran = vpatch(command, *arguments)
 
     assert (ran.code, ran.out, ran.err.splitlines()[-1]) == (2, "", f"Error: {name} is empty")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "doctor"])
+@pytest.mark.parametrize(("typed", "cause"), [(HYBRID, "an overlay, not a folder"), (f"{HYBRID}x", "no such folder")])
+def test_an_overlay_for_a_tree(vpatch: Program, command: str, typed: str, cause: str) -> None:
+    """The command to copy is the user's own, with the option that was missing."""
+    ran = vpatch(command, "-v", typed)
+
+    meant = f"{cause}; to name an overlay: `vpatch {command} -v --overlay {HYBRID}`"
+    assert ran == Ran(2, "", f"no vllm: {typed}: {meant}\n")
+
+
+def test_an_overlay_for_a_tree_beside_another(vpatch: Program) -> None:
+    ran = vpatch("apply", "--with", TILES, f"{HYBRID}/")
+
+    assert ran.err.endswith(f": `vpatch apply --with {TILES} --with {HYBRID}`\n")
 
 
 # What becomes of a file, and what the reported cause says; None: the file is gone.

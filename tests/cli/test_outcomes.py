@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Program, Ran
-from tests.hybrid import CONFIG, HYBRID
+from tests.conftest import Program, Ran, Trees
+from tests.hybrid import CONFIG, HYBRID, INFO, TILES
 
-TILES = "turboquant-tiles"
+RESTART = "Restart vLLM if it is running."
 FITTING = "ct-fp8-lm-head turboquant-skip-list turboquant-workspace"
 
 
@@ -47,14 +47,35 @@ def test_a_whole_round(vpatch: Program) -> None:
     assert framed(vpatch("diff", "site-packages"))[1].startswith(would)
     assert framed(vpatch("apply", "site-packages")) == (
         here,
-        "Applied 4 overlays: 12 files changed, 7 added. Undo with `vpatch revert site-packages`.",
+        f"Applied 4 overlays: 12 files changed, 7 added. {RESTART} Undo with `vpatch revert site-packages`.",
     )
     for again in ("apply", "status", "diff"):
         assert framed(vpatch(again, "site-packages"))[1] == "Nothing to do: 4 overlays are applied."
     assert framed(vpatch("verify", "site-packages"))[1] == "Verified: 4 overlays are applied and complete."
-    assert framed(vpatch("revert", "--overlay", HYBRID, "site-packages"))[1].startswith("Reverted 1 overlay: ")
-    assert framed(vpatch("revert", "site-packages"))[1].startswith("Reverted 3 overlays: ")
+    for count, options in (("1 overlay", ("--overlay", HYBRID)), ("3 overlays", ())):
+        undone = framed(vpatch("revert", *options, "site-packages"))[1]
+        assert (undone.startswith(f"Reverted {count}: "), undone.endswith(f" removed. {RESTART}")) == (True, True)
     assert framed(vpatch("revert", "site-packages")) == (here, "Nothing to revert: no overlay is applied.")
+
+
+def test_a_repair_wants_a_restart_too(vpatch: Program, tree: Path) -> None:
+    vpatch("apply", tree)
+    rewrite(tree / INFO / "RECORD", (tree / INFO / "vpatch/originals" / INFO / "RECORD").read_bytes())
+
+    assert framed(vpatch("apply", tree))[1] == f"Repaired 1 file: 4 overlays are applied. {RESTART}"
+
+
+def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) -> None:
+    """Only what could be applied here, and what the user did not choose."""
+    offer = f"1 opt-in overlay: {TILES} (`vpatch show {TILES}`, `vpatch apply --with {TILES} site-packages`)"
+
+    assert vpatch("status", "site-packages").err.splitlines()[1] == offer
+    assert vpatch("status", "-q", "site-packages").err == vpatch("status", "--json", "site-packages").err == ""
+    for chosen in (("--overlay", HYBRID), ("--with", TILES)):
+        assert "opt-in" not in vpatch("status", "site-packages", *chosen).err
+    assert "opt-in" not in vpatch("status", slim("0.18.0")).err, "it has no TurboQuant"
+    vpatch("apply", tree, "--overlay", TILES)
+    assert "opt-in" not in vpatch("status", tree).err
 
 
 def test_the_next_command_keeps_the_selection(vpatch: Program) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +11,8 @@ from vpatch import api
 from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Program, Trees, unchanged
-from tests.hybrid import HYBRID
+from tests.hybrid import HYBRID, TILES
 
-TILES = "turboquant-tiles"
 DEFAULT = [item.id for item in select(discover())]
 
 
@@ -61,6 +61,22 @@ def test_with_and_overlay_are_two_ways(vpatch: Program, tree: Path, command: str
 
     assert ran.code == 2
     assert "--overlay selects exactly these overlays: leave out --with" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "again"),
+    [
+        (f"apply --overlay {HYBRID},{TILES} -n", f"apply --overlay {HYBRID} --overlay {TILES} -n"),
+        (f"status --with={HYBRID},{TILES} .", f"status --with {HYBRID} --with {TILES} ."),
+        (f"matrix --overlay {HYBRID}, --overlay {TILES}", f"matrix --overlay {HYBRID} --overlay {TILES}"),
+        (f"build --base x --with '{HYBRID}, {TILES}'", f"build --base x --with {HYBRID} --with {TILES}"),
+    ],
+)
+def test_a_list_of_overlays(vpatch: Program, typed: str, again: str) -> None:
+    ran = vpatch(*shlex.split(typed))
+
+    assert ran.code == 2
+    assert ran.err.endswith(f" takes one overlay: repeat it, as in `vpatch {again}`\n")
 
 
 def test_what_with_names_must_apply(vpatch: Program, linked: Trees) -> None:

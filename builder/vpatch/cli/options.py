@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from vpatch.cli.output import QUIET, Report, show, tell
+from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, UnknownName
 
@@ -41,6 +43,22 @@ def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed
         return []
 
 
+def retyped(words: Mapping[str, Sequence[str]]) -> str:
+    """Return the user's command with some of its words replaced, to copy."""
+    return command(*(new for word in sys.argv[1:] for new in words.get(word, (word,))))
+
+
+def _one_each(_context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a list of overlays as the value of an option, since none has a comma in its id."""
+    option, replaced = parameter.opts[0], dict[str, list[str]]()
+    for value in (value for value in values if "," in value):
+        repeated = options(option, filter(None, map(str.strip, value.split(","))))
+        replaced |= {value: repeated[1:], f"{option}={value}": repeated}
+    if replaced:
+        raise click.UsageError(f"{option} takes one overlay: repeat it, as in {retyped(replaced)}")
+    return values
+
+
 def overlay_option(default: str = "those that are not opt-in") -> Callable[[Command], Command]:
     """Add `--overlay`; `default` describes the selection without it."""
     return click.option(
@@ -48,17 +66,23 @@ def overlay_option(default: str = "those that are not opt-in") -> Callable[[Comm
         "ids",
         multiple=True,
         metavar="ID",
+        callback=_one_each,
         shell_complete=complete_overlay,
         help=f"Only this overlay (repeatable). Default: {default}.",
     )
 
 
-def with_option(command: Command) -> Command:
+def with_option(function: Command) -> Command:
     """Add `--with`."""
-    told = "Also this overlay, an opt-in one (repeatable)."
-    return click.option("--with", "more", multiple=True, metavar="ID", shell_complete=complete_overlay, help=told)(
-        command
-    )
+    return click.option(
+        "--with",
+        "more",
+        multiple=True,
+        metavar="ID",
+        callback=_one_each,
+        shell_complete=complete_overlay,
+        help="Also this overlay, an opt-in one (repeatable).",
+    )(function)
 
 
 def selected(ids: tuple[str, ...], more: tuple[str, ...]) -> Selection:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from vpatch import api
 from vpatch.cli.target import Target
-from vpatch.cli.wording import counted, counted_are, do_not_fit, is_are, listed, options
+from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are, listed, options
 from vpatch.core.verdict import MISFITS, State
 
 _THIS = "this vLLM"
+_RESTART = "Restart vLLM if it is running."
 
 
 def of_status(found: api.Result, target: Target) -> str:
@@ -19,6 +20,15 @@ def of_status(found: api.Result, target: Target) -> str:
             return f"Cannot apply {counted(len(pending), 'overlay')}: {found.obstacle.what}."
         return f"{counted(len(pending), 'overlay')} ready to apply: {target.again('apply')}."
     return _nothing(found)
+
+
+def offer(found: api.Result, target: Target) -> str:
+    """Return a line on the opt-in overlays that `status` does not list; "" if there are none to apply."""
+    if not found.opt_in or found.problems:
+        return ""
+    one = found.opt_in[0]
+    how = f"{command('show', one)}, {target.command('apply', '--with', one)}"
+    return f"{counted(len(found.opt_in), 'opt-in overlay')}: {listed(found.opt_in)} ({how})"
 
 
 def of_diff(found: api.Diff, target: Target) -> str:
@@ -44,9 +54,10 @@ def of_apply(done: api.Changed, target: Target) -> str:
     sources = [file for file in done.changed if _is_source(file)]
     if not done.affected:
         what = f"Repaired {counted(len(sources), 'file')}" if sources else "Updated RECORD"
-        return f"{what}: {counted_are(len(_ids(done, State.APPLIED)), 'overlay')} applied."
-    files = _counts(len(sources), len(done.added))
-    return f"Applied {counted(len(done.affected), 'overlay')}: {files}. Undo with {target.command('revert')}."
+        applied = f"{what}: {counted_are(len(_ids(done, State.APPLIED)), 'overlay')} applied."
+        return f"{applied} {_RESTART}" if sources else applied
+    overlays, files = counted(len(done.affected), "overlay"), _counts(len(sources), len(done.added))
+    return f"Applied {overlays}: {files}. {_RESTART} Undo with {target.command('revert')}."
 
 
 def of_revert(done: api.Changed, target: Target) -> str:
@@ -57,7 +68,8 @@ def of_revert(done: api.Changed, target: Target) -> str:
             return "Nothing to revert: no overlay is applied."
         return f"Nothing to revert: {listed(named)} {is_are(len(named))} not applied."
     restored = counted(len({*filter(_is_source, done.changed)} - {*done.removed}), "file")
-    return f"Reverted {counted(len(done.affected), 'overlay')}: {restored} restored, {len(done.removed)} removed."
+    overlays, removed = counted(len(done.affected), "overlay"), len(done.removed)
+    return f"Reverted {overlays}: {restored} restored, {removed} removed. {_RESTART}"
 
 
 def of_verify(found: api.Result, target: Target) -> str:

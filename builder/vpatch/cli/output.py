@@ -44,6 +44,7 @@ class Report:
     exact: bool = False  # whether `lines` are for another program, byte for byte; only a terminal gets them escaped
     verbose: bool = False  # whether the verdicts are shown with their parts
     details: Sequence[str] = ()  # lines below the verdicts
+    offer: str = ""  # the line above the outcome: what the user may not know of
     outcome: str = ""  # the last line: what came of it, and what to do next
     rows: Sequence[Row] = ()  # shown above the verdicts
     told: bool = False  # whether the problems were printed while the command ran
@@ -99,6 +100,7 @@ def remark(report: Report, *, as_object: bool) -> None:
     if not as_object:
         for note in () if report.settled and not report.verbose else report.all_notes:
             tell(f"note: {note}")
+        frame(report.offer)
         frame(report.outcome, fg=_color(report))
 
 

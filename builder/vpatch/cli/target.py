@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from vpatch.cli.options import PathType, overlay_option, selected, with_option
+from vpatch.cli.options import PathType, overlay_option, retyped, selected, with_option
 from vpatch.cli.output import Report, frame
 from vpatch.cli.wording import command, options
 from vpatch.core.catalogue import Selection, discover
+from vpatch.errors import UnknownName, nearest
 from vpatch.tree.environment import Located, current
 from vpatch.tree.locate import Tree, imported_by, is_checkout, locate
 
@@ -47,13 +48,27 @@ class Target:
         """
         self.selection.among(discover())  # a misspelt overlay is reported before anything is searched
         if self.path is not None:
-            found = Located(locate(self.path))
+            found = Located(self._at(self.path))
         elif self.python is not None:
             found = Located(imported_by(self.python))
         else:
             found = current()
         frame(self._introduced(found))
         return found
+
+    def _at(self, path: Path) -> Tree:
+        """Find the vLLM at a path; if there is none, an overlay that is called so may be meant."""
+        try:
+            return locate(path)
+        except UnknownName as error:
+            (problem,) = error.problems
+            ids = [item.id for item in discover()]
+            if not (meant := nearest(str(path), ids)):
+                raise
+            option = "--with" if self.selection.also else "--overlay"
+            again = " or ".join(retyped(dict.fromkeys((str(path), f"{path}/"), (option, one))) for one in meant)
+            what = "an overlay, not a folder" if str(path) in ids else problem.cause
+            raise UnknownName(replace(problem, cause=f"{what}; to name an overlay: {again}")) from error
 
     def command(self, name: str, *arguments: str) -> str:
         """Return another command for the same vLLM, to copy."""

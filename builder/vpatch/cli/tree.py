@@ -24,7 +24,7 @@ def status_command(target: Target) -> Report:
     """Show the state of each overlay in TREE. Writes nothing."""
     tree = target.find()
     found = api.status(tree, target.selection.only, target.selection.also)
-    return _report("status", target, found, outcome.of_status(found, target))
+    return _report("status", target, found, outcome.of_status(found, target), offer=outcome.offer(found, target))
 
 
 @click.command("diff", epilog=examples("diff", "diff --overlay turboquant-hybrid .venv", "diff > vllm.patch"))
@@ -104,7 +104,9 @@ def _found(verb: Callable[[], R]) -> R:
         return refused.result  # type: ignore[return-value] # of the type that the verb returns
 
 
-def _report(command: str, target: Target, found: api.Result, said: str, *, failed: bool = False) -> Report:
+def _report(
+    command: str, target: Target, found: api.Result, said: str, *, failed: bool = False, offer: str = ""
+) -> Report:
     changed: Sequence[str] = ()
     extra: dict[str, Any] = {}
     if isinstance(found, api.Changed):
@@ -119,5 +121,6 @@ def _report(command: str, target: Target, found: api.Result, said: str, *, faile
         verbose=target.verbose,
         details=details,
         settled=settled,
+        offer=offer,
         outcome=said,
     )

@@ -22,6 +22,8 @@ COLORS: Mapping[str, str] = {
     "not run": "yellow",
 }
 
+_DONE: Mapping[State, str] = {State.PENDING: "to apply", State.APPLIED: "applied", State.MERGED: "upstream"}
+
 _BELOW = " " * 6  # before a reason that does not fit beside its state
 
 Row = tuple[str, str, str]
@@ -88,8 +90,9 @@ def _and_others(verdict: Verdict, mine: Sequence[PartVerdict]) -> str:
     for state in (State.APPLIED, State.MERGED):
         parts = [part for part in verdict.parts if part.state is state is not verdict.state]
         if parts:
-            others.append(f"{state}: {_links(parts) or len(parts)}")
-    return "; ".join([counted(len(mine), "part"), *others]) if others else ""
+            links = f" ({_links(parts)})" if _links(parts) else ""
+            others.append(f"{len(parts)} {_DONE[state]}{links}")
+    return "; ".join([f"{counted(len(mine), 'part')} {_DONE[verdict.state]}", *others]) if others else ""
 
 
 def _links(parts: Sequence[PartVerdict]) -> str:

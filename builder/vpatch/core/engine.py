@@ -94,7 +94,7 @@ class Engine:
         found = tuple(before)
         wrong = {verdict.id for verdict in found if verdict.problems} | {*without}
         pending = tuple(v.id for v in found if v.state is State.PENDING and v.id not in wrong)
-        rest = [item for item in self.overlays if item.id not in wrong]
+        rest = [item for item in self.overlays if item.id in {verdict.id for verdict in found} - wrong]
         return pending if wrong and pending and not self.plan(read, rest).problems else ()
 
     @cached_property

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from tests.paths import CACHE, ROOT
 
 HERE = Path(__file__).parent
 BYTECODE = CACHE / "bytecode"
+WHOLE = "whole"  # the file that a complete environment has
 SHARED = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
 GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # by first release, newest first
 CHOSEN = "CPU_TESTS_PYTHON"
@@ -39,13 +40,15 @@ class Python(NamedTuple):
     identity: str
 
 
-def prepare(releases: Iterable[str] = ("0.20.2",)) -> None:
-    """Build the environments that releases need, by default that of the first tier.
+def prepare(releases: Iterable[str] = ("0.20.2",), tell: Callable[[str], object] = print) -> None:
+    """Build the environments that releases need, by default that of the first tier; `tell` what takes minutes.
 
     Raises:
         RuntimeError: one cannot be built; the message is one line.
     """
     for release in releases:
+        if not (_home(_own(release), over=_home(*SHARED)) / WHOLE).exists():
+            tell(f"building an environment for the code of vLLM {release}, once: a download of up to 2.2 GB")
         interpreter(release)
 
 
@@ -60,22 +63,31 @@ def interpreter(release: str) -> Path:
         RuntimeError: it cannot be built, for instance because there is no network, or a requirement has no wheel for
             this Python.
     """
-    own = next(file for since, file in GENERATIONS.items() if release in EITHER or Version(release) >= Version(since))
-    return _build((own,), over=_build(*SHARED)) / "bin" / "python"
+    return _build(_own(release), over=_build(*SHARED)) / "bin" / "python"
+
+
+def _own(release: str) -> tuple[str]:
+    """Return the requirements of a release beside the shared ones."""
+    files = GENERATIONS.items()
+    return (next(file for since, file in files if release in EITHER or Version(release) >= Version(since)),)
+
+
+def _home(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
+    """Return the folder of an environment, built or not; see `_build`."""
+    key = hashlib.sha256(f"{_python().identity} {over and over.name}".encode())
+    for name, *_ in requirements:
+        key.update((HERE / name).read_bytes())
+    return CACHE / f"cpu-{key.hexdigest()[:12]}"
 
 
 @cache
 def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
     """Build a virtual environment with the requirements of the files, on top of the packages of `over`."""
-    python = _python()
-    key = hashlib.sha256(f"{python.identity} {over and over.name}".encode())
-    for name, *_ in requirements:
-        key.update((HERE / name).read_bytes())
-    home = CACHE / f"cpu-{key.hexdigest()[:12]}"
+    python, home = _python(), _home(*requirements, over=over)
     CACHE.mkdir(exist_ok=True)
     with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "whole").exists():
+        if not (home / WHOLE).exists():
             shutil.rmtree(home, ignore_errors=True)  # left by an interrupted build
             _do(f"make an environment with {python.executable}", python.executable, "-m", "venv", str(home))
             if over:
@@ -87,7 +99,7 @@ def _build(*requirements: tuple[str, ...], over: Path | None = None) -> Path:
             for name, *options in requirements:
                 wanted = (*install, *options, "--requirement", str(HERE / name))
                 _do(f"install {name}", str(home / "bin/python"), "-m", "pip", *wanted)
-            (home / "whole").touch()
+            (home / WHOLE).touch()
     return home
 
 
