@@ -70,9 +70,8 @@ def show(browser: Browser, address: str) -> Iterator[Show]:
     assert not [url for url in asked if not url.startswith(address)]
 
 
-@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", [*PAGES, *map(deep, OTHERS)])
-@pytest.mark.parametrize("width", [1280, deep(400)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
 def test_axe_finds_nothing(show: Show, width: int, name: str, *, dark: bool) -> None:
     page = show(name, width, dark=dark)
     found = Axe().run(page)
