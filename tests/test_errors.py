@@ -6,6 +6,7 @@ import pytest
 from vpatch.errors import closest
 
 from tests.conftest import Program
+from tests.paths import ROOT
 
 OVERLAYS = ("ct-fp8-lm-head", "turboquant-hybrid", "turboquant-skip-list", "turboquant-tiles", "turboquant-workspace")
 
@@ -42,12 +43,19 @@ def test_nothing_is_known() -> None:
         (("plan", "--preset", "qwen3.6-35b-5090-32"), "did you mean qwen3.6-35b-5090-32k?"),
         (("plan", "--model", "Qwen3.6-35B-A3B", "--gpu", "RTX 509"), "did you mean RTX 5090?"),
         (("plan", "--model", "Qwen3.6-35B-A3"), "did you mean Qwen/Qwen3.6-35B-A3B?"),
+        (("plan", "--model", "Qwen3.6-35B-A3B", "--vllm", "0.20.9"), "vLLM 0.20.9: the nearest are 0.20.2 and 0.21.0"),
+        (("build", "images/v0.20.toml"), "no such file: images/v0.20.toml: did you mean images/v0.20.2.toml or "),
+        (("build", "v0.20.2.toml"), "no such file: v0.20.2.toml: did you mean images/v0.20.2.toml?"),
+        (("build", "/nowhere/missing.toml"), "no such file: /nowhere/missing.toml: known: images/v0.20.2-cu129-"),
         (("fetch", "0.20.3", "nowhere"), "no such release: vllm 0.20.3: the index has "),
         (("fetch", "latest", "nowhere"), "not a version: latest: a release reads like 0.20.2"),
         (("matrix", "--vllm", "0.20.3"), "no such release: vllm 0.20.3: "),
     ],
 )
-def test_a_typo_exits_with_2_and_a_suggestion(vpatch: Program, arguments: tuple[str, ...], answer: str) -> None:
+def test_a_typo_exits_with_2_and_a_suggestion(
+    vpatch: Program, arguments: tuple[str, ...], answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
     ran = vpatch(*arguments)
 
     assert (ran.code, ran.out) == (2, "")

@@ -59,8 +59,13 @@ def nearest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.
 def closest(name: str, known: Iterable[str], *, key: Callable[[str], str] = str.casefold) -> str:
     """Return what to type instead of a name that is not known: the nearest names, or all of them."""
     names = list(dict.fromkeys(known))
-    near = nearest(name, names, key=key)
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+    return did_you_mean(nearest(name, names, key=key)) or f"known: {', '.join(names)}"
+
+
+def did_you_mean(names: Iterable[str], after: str = "") -> str:
+    """Return the question for the names that may be meant, with `after` behind it; "" for none."""
+    meant = " or ".join(names)
+    return f"did you mean {meant}?{after}" if meant else ""
 
 
 def shell(*words: object) -> str:

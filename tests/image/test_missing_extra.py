@@ -9,6 +9,7 @@ import sys
 import pytest
 from vpatch.installation import how_to_add
 
+from tests.paths import ROOT
 from tests.processes import UNWATCHED
 
 CODE = """
@@ -29,7 +30,7 @@ ENGINE, REGISTRY = ("--base", "x"), ("--registry", "--base", "localhost:1/x", "-
         ("docker", ENGINE),
         ("elftools", (*ENGINE, "--require-arch", "sm_120")),
         ("elftools", (*REGISTRY, "--require-arch", "sm_120")),
-        ("jsonschema", ("x.toml",)),
+        ("jsonschema", (str(ROOT / "images/v0.20.2.toml"),)),
         ("oras", REGISTRY),
         ("requests", ENGINE),
         ("requests", REGISTRY),

@@ -225,4 +225,25 @@ def test_inspect_of_what_nobody_has(vpatch: Program, registry: str) -> None:
 
     assert ran.code == 1
     assert problem == f"cannot read: {registry}/no/such:x: no such image: check its name and its tag"
-    assert outcome == "Nothing to show. The engine was asked first: the engine does not have it."
+    build = f"`vpatch build --base IMAGE --tag {registry}/no/such:x`"
+    assert outcome == f"Nothing to show: the engine does not have it. Build it with {build}."
+
+
+@pytest.mark.parametrize("command", ["inspect", "test"])
+def test_a_tag_that_is_not_in_the_engine(
+    vpatch: Program, engine: docker.DockerClient, registry: str, command: str
+) -> None:
+    """The nearest tags of this image, else a few of them; of a misspelt image, one that is spelled like it."""
+    mine, answers = f"{registry}/me/vllm", {"nope": "latest or {}:v0.20.2", "v0.20.22": "v0.20.2"}
+    for tag in ("v0.20.2", "latest"):
+        engine.api.tag(BASE, mine, tag)
+    try:
+        found = {tag: vpatch(command, f"{mine}:{tag}").err for tag in answers}
+        typo = vpatch(command, f"{registry}/me/vlm:latest").err
+    finally:
+        for tag in ("v0.20.2", "latest"):
+            engine.api.remove_image(f"{mine}:{tag}")
+
+    for tag, answer in answers.items():
+        assert f"did you mean {mine}:{answer.format(mine)}?" in found[tag]
+    assert f"did you mean {mine}:latest?" in typo

@@ -6,10 +6,10 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from vpatch.cli.image_outcome import again, of_build, of_failure, of_test, short
+from vpatch.cli.image_outcome import again, of_build, of_failure, of_nowhere, of_test, short
 from vpatch.errors import Problem
 from vpatch.image.checks import Check
-from vpatch.image.config import Base, NoEngineError
+from vpatch.image.config import Base, NoEngineError, NotHereError
 from vpatch.image.order import Built, Order
 from vpatch.image.patch import Layer
 
@@ -67,6 +67,20 @@ def test_tags_of_another_repository_are_not_to_be_set_with_the_first() -> None:
     outcome = of_build(order, built(PASSED, image=f"a.io/one@{DIGEST}"), registry=True)
 
     assert outcome.endswith(f"then tag it: `vpatch tag a.io/one@{DIGEST} a.io/one:x a.io/one:y`.")
+
+
+@pytest.mark.parametrize(
+    ("image", "cause", "pull", "says"),
+    [
+        ("a/b:c", "not here", True, "not here. Build it with `{}:c`, or pull it with `docker pull a/b:c`."),
+        ("a/b:c", "did you mean a/b:d?", False, "did you mean a/b:d? Build it with `{}:c`."),
+        (f"a/b@{DIGEST}", "not here", False, "not here. Build it with `{}`."),
+    ],
+)
+def test_an_image_that_nobody_has(image: str, cause: str, *, pull: bool, says: str) -> None:
+    outcome = of_nowhere(image, NotHereError(Problem("no such image", image, cause)), pull=pull)
+
+    assert outcome == f"Nothing to show: {says.format('vpatch build --base IMAGE --tag a/b')}"
 
 
 def test_without_an_engine() -> None:

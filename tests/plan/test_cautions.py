@@ -52,6 +52,14 @@ def test_a_desktop_wants_room(share: float, told: str | None) -> None:
     assert not told or told in said[0]
 
 
+def test_a_build_that_no_release_came_of_is_named() -> None:
+    build, release = (plan(hybrid(), deployment(vllm), discover()).cautions for vllm in ("0.20.3.dev7", "0.20.2"))
+
+    assert {caution.name: caution.because for caution in set(build) - set(release)} == {
+        "between-releases": "vLLM 0.20.3 was not released: this build is planned as 0.20.2, the release before it"
+    }
+
+
 def test_uncounted_memory() -> None:
     """A long context of the 27B takes 3 GiB on top: 1 for the workspace, 2 while a prompt goes on."""
     lengths = {"max_model_len": 262_144, "max_num_batched_tokens": 8192}

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
+from vpatch.errors import UnknownName
 from vpatch.plan import FULL, LINEAR, Attention, Model
+from vpatch.plan.deployment import RELEASES as KNOWN
 from vpatch.plan.deployment import TURBOQUANT, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, skipped_layers, stages_of, turboquant_slot
 
 from tests.failures import problems_of
 from tests.plan.examples import DENSE_HYBRID, FOUR_BITS, MOE, dense, deployment, hybrid
+from tests.releases import RELEASES
 
 HYBRID, THREE_HEADS = hybrid(), dense(attention=Attention(24, 3, 128))
 
@@ -151,3 +154,19 @@ def test_a_build_has_the_arithmetic_of_its_release() -> None:
     build, same, other = (arithmetic_of(Version(version)) for version in ("0.20.1rc3+g1", "0.20.1", "0.20.0"))
 
     assert build == same != other
+
+
+@pytest.mark.parametrize(
+    ("version", "nearest"),
+    [("0.20.9", "0.20.2 and 0.21.0"), ("0.18.2+cu130", "0.18.1 and 0.19.0"), ("0.20.3.post1", "0.20.2 and 0.21.0")],
+)
+def test_a_release_that_does_not_exist(version: str, nearest: str) -> None:
+    with pytest.raises(UnknownName) as unknown:
+        arithmetic_of(Version(version))
+    assert str(unknown.value) == f"no such release: vLLM {version}: the nearest are {nearest}"
+
+
+def test_a_build_of_a_release_that_never_came_is_as_the_one_before() -> None:
+    """Between releases, builds are numbered after the next patch release, which may never come."""
+    assert arithmetic_of(Version("0.20.3.dev7+g1")) == arithmetic_of(Version("0.20.2"))
+    assert tuple(map(str, KNOWN)) == RELEASES

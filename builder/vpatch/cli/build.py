@@ -31,7 +31,7 @@ from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.image.architectures import check_names
 from vpatch.image.checks import failed
 from vpatch.image.config import extra_required
-from vpatch.image.order import Built, Order, definition_files, read_definitions
+from vpatch.image.order import Built, Order, check_files, definition_files, read_definitions
 from vpatch.image.registry.reference import parse
 from vpatch.image.watch import Watch, ignored
 
@@ -120,6 +120,7 @@ def _refuse(message: str, wrong: object) -> None:
 
 def _orders(files: tuple[Path, ...], base: str | None, options: dict[str, Any], *, everything: bool) -> list[Order]:
     if base is None:
+        check_files(files)
         return read_definitions(definition_files(Path()) if everything else files)
     overlays, also, names = options.pop("ids"), options.pop("more"), options.pop("tags")
     tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]

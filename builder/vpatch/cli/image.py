@@ -16,7 +16,7 @@ from vpatch.cli.output import Report
 from vpatch.cli.verdicts import Row
 from vpatch.cli.wording import command, counted, listed
 from vpatch.core.verdict import State
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure
 from vpatch.image.checks import failed
 from vpatch.image.config import OCI, Base, NoGpusError, extra_required
 from vpatch.image.order import Order
@@ -67,8 +67,9 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
         found, source = _find(image, platform)
         said = provenance_of(found)
     except _NowhereError as nowhere:
-        said_first = f"Nothing to show. The engine was asked first: {nowhere.first.cause}."
-        return Report("inspect", problems=nowhere.problems, outcome=said_first)
+        return Report(
+            "inspect", problems=nowhere.problems, outcome=outcome.of_nowhere(image, nowhere.first, pull=nowhere.pull)
+        )
     except Failure as failure:
         return Report("inspect", problems=failure.problems, outcome="Nothing to show.")
     labels = {key: value for key, value in found.labels.items() if key.startswith(_OCI)}
@@ -96,34 +97,38 @@ def inspect_command(image: str, *, platform: str | None, sbom: bool, verbose: bo
 
 
 class _NowhereError(Failure):
-    """The registry lacks an image, or lets the user not see it; `first` is why it does not come from the engine."""
+    """Neither the engine nor the registry has an image for us, as far as they tell.
 
-    def __init__(self, first: Problem, failure: Failure) -> None:
+    `first` is what the engine failed with, which was asked first. `pull`: its registry may have the image all the same.
+    """
+
+    def __init__(self, first: Failure, failure: Failure, *, pull: bool) -> None:
         super().__init__(*failure.problems)
-        self.first = first
+        self.first, self.pull = first, pull
 
 
 def _find(ref: str, platform: str | None) -> tuple[Base, str]:
     """Return the image and who has it: the engine, or else its registry. Nothing is pulled.
 
     Raises:
-        Failure: the registry's, or for an ID the engine's.
+        _NowhereError: neither has it for us; the problems are the registry's.
+        Failure: the engine's, for an ID.
     """
     with extra_required():
         from vpatch.image.engine import engine, resolve
         from vpatch.image.registry.find import find_image
-        from vpatch.image.registry.image import ForbiddenError, MissingError
+        from vpatch.image.registry.image import MissingError
     try:
         with engine() as client:
             return resolve(client, ref, platform, pull=False), "engine"
     except Failure as failure:
         if ref.startswith("sha256:"):  # an ID: only an engine knows it
             raise
-        first = failure.problems[0]
+        first = failure
     try:
         return find_image(parse(ref), platform).base, "registry"
-    except (ForbiddenError, MissingError) as failure:
-        raise _NowhereError(first, failure) from failure
+    except Failure as failure:
+        raise _NowhereError(first, failure, pull=not isinstance(failure, MissingError)) from failure
 
 
 def _rows(said: Provenance, *, verbose: bool) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from vpatch.cli.wording import command, counted, counted_are, do_not_fit, is_are
 from vpatch.core.verdict import MISFITS, State
 from vpatch.errors import Failure, shell
 from vpatch.image.checks import Check, failed
-from vpatch.image.config import NoEngineError, NoGpusError
+from vpatch.image.config import NoEngineError, NoGpusError, NotHereError
 from vpatch.image.order import IDLE, Built, Order
 from vpatch.image.patch import Provenance
 from vpatch.image.registry.reference import parse
@@ -95,6 +95,17 @@ def of_inspect(image: str, said: Provenance) -> str:
     applied = [one for one in said.overlays if one["state"] == State.APPLIED]
     changed = f"{counted(len(applied), 'overlay')} applied, {counted(len(said.files), 'file')} changed or added"
     return f"{changed}. The files: {command('inspect', image, '-v')}. To test it: {command('test', image)}."
+
+
+def of_nowhere(image: str, engine: Failure, *, pull: bool) -> str:
+    """Return the outcome of showing an image that neither the engine nor the registry has; `engine` failed first."""
+    said = engine.problems[0].cause
+    if not isinstance(engine, NotHereError):
+        return f"Nothing to show. The engine was asked first: {said}."
+    build = command("build", "--base", "IMAGE", "--tag", image.partition("@")[0])
+    or_pull = f", or pull it with {shell('docker', 'pull', image)}" if pull else ""
+    end = "" if said.endswith("?") else "."
+    return f"Nothing to show: {said}{end} Build it with {build}{or_pull}."
 
 
 def of_tag(image: str, names: Sequence[str]) -> str:

@@ -55,6 +55,10 @@ class NoEngineError(Failure):
     """There is no engine, or it does not let the user in."""
 
 
+class NotHereError(Failure):
+    """The engine lacks an image."""
+
+
 class NoGpusError(Failure):
     """The engine does not give containers the GPUs."""
 

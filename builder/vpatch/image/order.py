@@ -13,7 +13,7 @@ from typing import Any
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.core.verdict import State, Verdict
-from vpatch.errors import Failure, Problem, naming
+from vpatch.errors import Failure, Problem, UnknownName, closest, naming
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
@@ -128,6 +128,20 @@ def read_definitions(paths: Sequence[Path]) -> list[Order]:
     if problems:
         raise Failure(*problems)
     return orders
+
+
+def check_files(paths: Sequence[Path]) -> None:
+    """Raise `UnknownName` with every definition that does not exist, and those that may be meant by its file name."""
+    folders = {Path("images"), *(path.parent for path in paths)}
+    known = sorted(str(path) for folder in folders for path in folder.glob("*.toml"))
+
+    def file_name(path: str) -> str:
+        return Path(path).name.casefold()
+
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        near = {path: closest(str(path), known, key=file_name) if known else "no *.toml is there" for path in missing}
+        raise UnknownName(*(Problem("no such file", str(path), cause) for path, cause in near.items()))
 
 
 def _read(path: Path, schema: Any) -> Order:

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from vpatch.errors import Problem, UnknownName, closest, nearest
+from vpatch.errors import Problem, UnknownName, closest, did_you_mean, nearest
 from vpatch.plan import GIB, Model, inherited, table
 
 STOCK = "vllm/vllm-openai"
@@ -43,17 +43,35 @@ class Arithmetic:
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 
 
-_RELEASES = table("releases.toml")
-OLDEST, NEWEST = Version(_RELEASES["oldest"]), Version(_RELEASES["newest"])
+_TABLE = table("releases.toml")
+RELEASES = tuple(map(Version, _TABLE["releases"]))
+OLDEST, NEWEST = RELEASES[0], RELEASES[-1]
+
+
+def release_of(vllm: Version) -> Version:
+    """Return the release that a version is, or is a build of (rc, dev, local).
+
+    Development goes on under the number of the next patch release, which may never come: such a build is taken for the
+    release before it.
+
+    Raises:
+        UnknownName: the version is of no release, or of one that plan does not know.
+    """
+    named = Version(vllm.base_version)
+    if not OLDEST <= named <= NEWEST:
+        cause = f"plan knows the arithmetic of vLLM {OLDEST} to {NEWEST}"
+        raise UnknownName(Problem("unknown release", f"vLLM {vllm}", cause))
+    before = max(release for release in RELEASES if release <= named)
+    after = min(release for release in RELEASES if release >= named)
+    if before != after and not vllm.is_prerelease:
+        raise UnknownName(Problem("no such release", f"vLLM {vllm}", f"the nearest are {before} and {after}"))
+    return before
 
 
 def arithmetic_of(vllm: Version) -> Arithmetic:
-    """Return the traits of a release or of a build of it (rc, dev, local); raise `UnknownName` for an unknown one."""
-    release = Version(vllm.base_version)
-    if not OLDEST <= release <= NEWEST:
-        cause = f"plan knows the arithmetic of vLLM {OLDEST} to {NEWEST}"
-        raise UnknownName(Problem("unknown release", f"vLLM {vllm}", cause))
-    changes = [traits for since, traits in _RELEASES["since"].items() if release >= Version(since)]
+    """Return the traits of a release; raise `UnknownName` as `release_of` does."""
+    release = release_of(vllm)
+    changes = [traits for since, traits in _TABLE["since"].items() if release >= Version(since)]
     return Arithmetic(**ChainMap(*reversed(changes)))
 
 
@@ -83,10 +101,10 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
     if found:
         return found
     names = [one.name for one in GPUS]
-    near = nearest(name, names, key=_key)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    cause = f"{hint}known: {', '.join(names)}; for any other, give --gpu-memory-gib"
-    raise UnknownName(Problem("no such GPU", name, cause))
+    meant = did_you_mean(nearest(name, names, key=_key), " ")
+    raise UnknownName(
+        Problem("no such GPU", name, f"{meant}known: {', '.join(names)}; for any other, give --gpu-memory-gib")
+    )
 
 
 def _key(name: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 
-from vpatch.errors import Failure, Problem
+from vpatch.errors import Failure, Problem, did_you_mean, nearest
 from vpatch.plan import FULL, LINEAR, Attention, GatedDeltaNet, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 
@@ -175,7 +175,8 @@ def _check(model: Model, deployment: Deployment) -> None:
     problems = []
     if deployment.kv_cache_dtype not in dtypes:
         where = f"{deployment.kv_cache_dtype} on vLLM {deployment.vllm}"
-        problems.append(Problem("no such KV cache", where, f"plan knows {', '.join(dtypes)}"))
+        meant = did_you_mean(nearest(deployment.kv_cache_dtype, dtypes), " ")
+        problems.append(Problem("no such KV cache", where, f"{meant}plan knows {', '.join(dtypes)}"))
     divided = {"attention heads": model.attention.heads}
     if model.attention.kv_heads > ranks:
         divided["KV heads"] = model.attention.kv_heads

@@ -12,7 +12,7 @@ from vpatch.core.overlay import Catalogued, Need, Overlay, Use
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.plan import FULL, GIB, Model, Weights
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, release_of
 from vpatch.plan.fit import Advice, Fit, advise, fit, remedies
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
@@ -283,6 +283,10 @@ def _memory(fit: Fit) -> Iterator[Caution]:
 
 def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
     deployment = fit.deployment
+    named, taken = Version(deployment.vllm.base_version), release_of(deployment.vllm)
+    if named != taken:
+        because = f"vLLM {named} was not released: this build is planned as {taken}, the release before it"
+        yield Caution("between-releases", because)
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
     if not counts_graphs(deployment) and not deployment.enforce_eager:

@@ -82,7 +82,7 @@ def test_a_tag_that_fails_is_to_be_set_again(vpatch: Program, proxy: Proxy, laye
 def test_a_tag_that_is_not_there(vpatch: Program, registry: str) -> None:
     for name in ("v0.20.2", "v0.20.1", "nightly"):
         put_image(registry, "tags/base", name, [tar(("a", b""))])
-    near = f"; did you mean {registry}/tags/base:v0.20.2 or {registry}/tags/base:v0.20.1?\n"
+    near = f"; did you mean {registry}/tags/base:v0.20.2?\n"
 
     for ran in (
         vpatch("inspect", f"{registry}/tags/base:v0.20.22"),

@@ -15,8 +15,8 @@ from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.utils import parse_host, parse_repository_tag
 
-from vpatch.errors import Failure, Problem, cause
-from vpatch.image.config import Base, NoEngineError
+from vpatch.errors import Failure, Problem, cause, did_you_mean, nearest
+from vpatch.image.config import Base, NoEngineError, NotHereError
 from vpatch.image.engine.transfer import followed
 from vpatch.image.registry.reference import login_command, parse
 from vpatch.image.watch import Watch
@@ -28,6 +28,8 @@ _ELSEWHERE = "set DOCKER_HOST to where an engine listens, or unset it for the on
 _LET_IN = "run `sudo usermod -aG docker $USER` and log in again, or set DOCKER_HOST to a socket of your own"
 _DENIED = re.compile(r"denied|unauthorized|authentication required|no basic auth")
 _FREE = "`docker system df` shows what takes up its disk"
+_FEW = 3  # tags that a message names
+_UNNAMED = "<none>:<none>"  # of an image without a tag, in older engines
 _TIMEOUT = 600  # seconds for one answer: unpacking a layer on a slow disk
 # The engine's name of a field beside an image's configuration -> its name in the configuration.
 _FIELDS = {"Architecture": "architecture", "Os": "os", "Variant": "variant", "Created": "created", "Author": "author"}
@@ -104,7 +106,7 @@ def resolve(
         _pull(client, ref, platform, watch)
         found = _inspect(client, ref)
     if found is None:
-        raise Failure(Problem("no such image", ref, "the engine does not have it"))
+        raise NotHereError(Problem("no such image", ref, f"the engine does not have it{_similar(client, ref)}"))
     if platform and platform != _platform(found):
         raise Failure(Problem("wrong platform", ref, f"it is for {_platform(found)}, not for {platform}"))
     config = {ours: found[theirs] for theirs, ours in _FIELDS.items() if found.get(theirs)}
@@ -120,6 +122,23 @@ def _inspect(client: DockerClient, ref: str) -> dict[str, Any] | None:
             return dict(client.api.inspect_image(ref))
         except ImageNotFound:
             return None
+
+
+def _similar(client: DockerClient, ref: str) -> str:
+    """Return the end of a message that names other tags of an image, or an image spelled like it; "" if there are none.
+
+    Both are of the engine.
+    """
+
+    def tag_of(name: str) -> str:
+        return str(parse(name).tag)
+
+    with suppress(DockerException, requests.RequestException, Failure):
+        names = sorted({name for image in client.api.images() for name in image.get("RepoTags") or ()} - {_UNNAMED})
+        own = [name for name in names if parse(name).name == parse(ref).name]
+        near = nearest(ref, own, key=tag_of) or own[:_FEW] or nearest(ref, names)
+        return f"; {did_you_mean(near)}" if near else ""
+    return ""
 
 
 def _platform(found: dict[str, Any]) -> str:
@@ -148,23 +167,25 @@ def _pull(client: DockerClient, ref: str, platform: str | None, watch: Watch) ->
         lines = client.api.pull(ref, platform=platform, stream=True, decode=True)
         for line in followed(lines, ref, watch.phase, verbs):
             if "error" in line:
-                raise _refused(ref, str(line["error"]).lower())
+                raise _refused(client, ref, str(line["error"]).lower())
     except (DockerException, requests.RequestException) as error:
-        raise _refused(ref, message_of(error)) from error
+        raise _refused(client, ref, message_of(error)) from error
 
 
-def _refused(ref: str, text: str) -> Failure:
+def _refused(client: DockerClient, ref: str, text: str) -> Failure:
     if _NO_SPACE in text:
         return _full(ref, text)
     if _DENIED.search(text):
         log_in = f"log in with `{login_command(parse(ref).host)}`, or check the name"
-        return Failure(Problem("no such image", ref, f"private, or not there: {log_in} ({text})"))
+        return Failure(
+            Problem("no such image", ref, f"private, or not there: {log_in} ({text}){_similar(client, ref)}")
+        )
     if re.search(r"manifest unknown|not found|no matching manifest|invalid reference", text):
         from vpatch.image.registry.find import similar_tags  # late: it imports what asks registries
 
-        known = "" if "invalid reference" in text else similar_tags(parse(ref))
+        known = "" if "invalid reference" in text else similar_tags(parse(ref)) or _similar(client, ref)
         return Failure(Problem("no such image", ref, f"check its name and its tag ({text}){known}"))
-    return Failure(Problem("cannot pull", ref, text))
+    return Failure(Problem("cannot pull", ref, f"{text}{_similar(client, ref)}"))
 
 
 def layers_of(client: DockerClient, image: str) -> list[str] | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import suppress
 from dataclasses import replace
 
-from vpatch.errors import Failure
+from vpatch.errors import Failure, did_you_mean, nearest
 from vpatch.image.config import read_json
 from vpatch.image.registry.image import (
     LARGEST,
@@ -18,9 +17,6 @@ from vpatch.image.registry.image import (
 )
 from vpatch.image.registry.reference import Reference
 from vpatch.net.ranges import CutError, blocks
-
-_MANY = 3
-_CLOSE = 0.6  # ratio of equal characters
 
 
 def find_image(ref: Reference, platform: str | None = None) -> RemoteImage:
@@ -39,8 +35,8 @@ def similar_tags(ref: Reference) -> str:
     """Return the end of a message that names the closest tags; "" if there are none, or the registry does not tell."""
     with suppress(Failure, CutError, ValueError, LookupError, TypeError):
         names = [name for name in _tags(Repository(ref)) if isinstance(name, str) and name != ref.tag]
-        if near := difflib.get_close_matches(ref.tag or "", names, _MANY, _CLOSE):
-            return f"; did you mean {' or '.join(f'{ref.name}:{name}' for name in near)}?"
+        if meant := did_you_mean(f"{ref.name}:{name}" for name in nearest(ref.tag or "", names)):
+            return f"; {meant}"
     return ""
 
 
