@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from vpatch import installation
-from vpatch.installation import cannot_load, how_to_add
+from vpatch.installation import cannot_load, how_to_add, how_to_develop
 
 from tests.tiers import deep
 
@@ -97,6 +98,28 @@ def test_a_broken_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark:
     assert str(failure) == says
 
 
+@pytest.mark.parametrize(
+    ("mark", "words", "python"),
+    [
+        ("tool/uv-receipt.toml", "uv tool install --force {} --with-editable {}", sys.executable),
+        ("tool/pipx_metadata.json", "pipx inject vpatch {} --editable {}", sys.executable),
+        ("CACHEDIR.TAG", "uv tool install --force {} --with-editable {}", '"$(uv tool dir)/vpatch/bin/python"'),
+        ("none", f"{sys.executable} -m pip install {{}} --editable {{}}", sys.executable),
+    ],
+)
+def test_a_project_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, words: str, python: str
+) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / mark).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tool"))
+    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+    monkeypatch.chdir(tmp_path)
+
+    source = "'vpatch[fetch] @ git+https://example.org/vpatch@c0ffee'"
+    assert how_to_develop(Path("my-fix")) == (words.format(source, f"'{tmp_path}/my-fix[test]'"), python)
+
+
 def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "find_spec", lambda _: None)
 
@@ -109,11 +132,17 @@ WAYS = ("pip", "uvx")
 
 @pytest.mark.parametrize("way", [deep(way) for way in WAYS])
 def test_the_hint_works(tmp_path: Path, way: str) -> None:
-    """Installed without the extra, `vpatch fetch` prints a command; that command installs it, and `fetch` works."""
+    """Installed without the extra, `vpatch fetch` prints a command; that command installs it, and `fetch` works.
+
+    So do the commands that `vpatch new` prints: they install the new project beside vpatch, and its tests pass.
+    """
+    made = tmp_path / "venv"
     home = {
         "UV_CACHE_DIR": tmp_path / "cache",
+        "UV_TOOL_DIR": tmp_path / "tools",
+        "UV_TOOL_BIN_DIR": tmp_path / "tools/bin",
         "UV_NO_CONFIG": "1",
-        "PATH": f"{UV.parent}:{os.environ['PATH']}",
+        "PATH": f"{made / 'bin'}:{tmp_path / 'tools/bin'}:{UV.parent}:{os.environ['PATH']}",
     }
     environment = {**os.environ, **{name: str(value) for name, value in home.items()}}
 
@@ -122,7 +151,6 @@ def test_the_hint_works(tmp_path: Path, way: str) -> None:
         assert ran.returncode == code, ran.stderr
         return ran.stderr
 
-    made = tmp_path / "venv"
     program: list[str | Path] = [made / "bin/vpatch"]
     match way:
         case "pip":
@@ -138,3 +166,7 @@ def test_the_hint_works(tmp_path: Path, way: str) -> None:
     run(*(words if way == "uvx" else program), "fetch", "0.20.2", "second")
 
     assert (tmp_path / "second/vllm/__init__.py").is_file()
+
+    said = run(*program, "new", "my-fix", "--vllm", "0.20.2")
+    for step in re.findall("`(.*?)`", said):
+        run("bash", "-c", step)

@@ -7,6 +7,7 @@ installed distributions" (PEP 610); without that file it came from a package ind
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from importlib.metadata import distribution
 from importlib.util import find_spec
@@ -29,6 +30,29 @@ def how_to_add(extra: str) -> str:
         "uv": ["uv", "pip", "install", "--python", sys.executable, *to_edit],
     }
     return shell(*commands[_tool()])
+
+
+def how_to_develop(project: Path) -> tuple[str, str]:
+    """Return commands for a project of overlays: one installs it beside this vpatch, with its tests, for editing.
+
+    The project requires vpatch, which no index may have: the command names the source of this one again.
+
+    Returns:
+        The command, and then the interpreter that has both, as words for a shell.
+    """
+    source, editable = _requirement("vpatch[fetch]")
+    to_edit, own = ["--editable", source] if editable else [source], f"{project.absolute()}[test]"
+    as_tool = ["uv", "tool", "install", "--force", *to_edit, "--with-editable", own]
+    commands = {
+        "pipx": ["pipx", "inject", "vpatch", *to_edit, "--editable", own],
+        "uv tool": as_tool,
+        "uvx": as_tool,
+        "pip": [sys.executable, "-m", "pip", "install", *to_edit, "--editable", own],
+        "uv": ["uv", "pip", "install", "--python", sys.executable, *to_edit, "--editable", own],
+    }
+    tool = _tool()
+    python = '"$(uv tool dir)/vpatch/bin/python"' if tool == "uvx" else shlex.quote(sys.executable)
+    return shlex.join(commands[tool]), python
 
 
 def cannot_load(package: str, error: ImportError) -> Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
 from vpatch.core.overlay import Catalogued, Part, Shape
 from vpatch.errors import Failure, Problem, naming
+from vpatch.installation import how_to_develop
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -125,9 +127,10 @@ def new_command(name: str, folder: Path, release: str) -> Report:
         with naming("cannot write", str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
-    install = [f"pip install -e '{top}[test]'"] if package is None else []
+    install, python = how_to_develop(top)
     test = next(path for path in written if path.name.startswith("test_"))
-    steps = [*install, f"python -m pytest {test}", f"vpatch show {name}"]
+    begun = [install] if package is None else []
+    steps = [*begun, f"{python} -m pytest {shlex.quote(str(test))}", f"vpatch show {name}"]
     said = f"Wrote {counted(len(written), 'file')}. Next: {', '.join(f'`{step}`' for step in steps)}."
     return Report("new", extra={"files": list(map(str, written))}, lines=list(map(str, written)), outcome=said)
 
