@@ -67,7 +67,6 @@ export GIT_CONFIG_KEY_1="url.file://$PWD/my-model-fix.insteadOf" GIT_CONFIG_VALU
 """
 
 PYTHON = {"python3.12": f"python{VERSION}"}  # the one that runs the tests
-INSTALLED = {"pip install '.[": "true '.["}  # it is installed already, and this folder is no checkout
 LIKE_THE_BASE = "try:recipes"  # the stand-in for vllm/vllm-openai:v0.20.2, with pip
 
 ON_A_MACHINE: Mapping[str, Recipe] = {
@@ -87,12 +86,10 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         {"vpatch[fetch] @": "vpatch[matrix] @", "--vllm 0.33.0": "--vllm 0.26.0"},  # the index has no 0.33.0
     ),
     "docs/index.md": Recipe(ENVIRONMENT + VLLM),
-    "docs/matrix.md": Recipe(
-        ENVIRONMENT + EXTRAS, {**INSTALLED, "--vllm 0.33.0": "--vllm 0.26.0", "--vllm 0.34.0": "--vllm 0.26.0"}
-    ),
+    "docs/matrix.md": Recipe(replace={"--vllm 0.33.0": "--vllm 0.26.0", "--vllm 0.34.0": "--vllm 0.26.0"}),
     "docs/plan.md": Recipe(
-        ENVIRONMENT + EXTRAS + CHECKPOINT,
-        {**INSTALLED, "--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
+        CHECKPOINT,
+        {"--model ORG/NAME --download": "--model Qwen3.6-35B-A3B-NVFP4"},  # it would ask the hub
     ),
     "docs/recipes/air-gapped.md": Recipe(
         "uv venv --quiet .venv\nuv pip install --quiet --python .venv vllm==0.20.2\n"
@@ -122,7 +119,6 @@ IN_AN_ENGINE: Mapping[str, Recipe] = {
 docker push --quiet $REGISTRY/vllm/vllm-openai:v0.20.2
 """,
         {
-            **INSTALLED,
             "registry.example": "$REGISTRY",
             "docker.io/vllm": "$REGISTRY/vllm",
             "vpatch test me/vllm:v0.20.2 --gpus\n": "\n",  # there is no GPU

@@ -14,7 +14,7 @@ from vpatch.plan.deployment import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.plan.examples import AT_32K, FP8_AT_262K, Printed
-from tests.terminals import written
+from tests.terminals import on_terminal, written
 from tests.validation.cpu.models import CONFIGS
 
 if TYPE_CHECKING:
@@ -115,13 +115,29 @@ def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
 def test_a_bar_on_a_terminal() -> None:
     seen = written("plan", "--preset", PRESET).replace("\r", "").splitlines()
     (bar,) = [line for line in seen if line.startswith("█") and " " not in line]
-    key = seen[seen.index(bar) + 1]
+    key = "  ".join(seen[seen.index(bar) + 1 : seen.index("memory")])
     shares = {mark[2:]: bar.count(mark[0]) / len(bar) for mark in key.split("  ")}
 
     assert len(bar) == 100
     assert shares["weights"] == pytest.approx(21.88 / 31.36, abs=0.01)
     assert shares["KV cache"] == pytest.approx(5.06 / 31.36, abs=0.02)
     assert sum(shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_lines_fit_a_terminal(columns: int) -> None:
+    """A reason goes on below itself, or below its row if there is little room beside it; no word is broken."""
+    lines = on_terminal("plan", "--preset", PRESET, columns=columns).raw.replace("\r", "").splitlines()
+    words = " ".join(lines).split()
+    (first,) = (number for number, line in enumerate(lines) if line.startswith("  turboquant-workspace "))
+    row = "needed a prompt of more than 4,096 tokens goes on from TurboQuant's KV cache; vLLM 0.20.2: each layer"
+
+    assert max(map(len, lines)) <= columns
+    assert row in " ".join(words)
+    assert len(lines[first + 1]) - len(lines[first + 1].lstrip()) == (
+        6 if columns == 60 else lines[first].index("a prompt")
+    )
+    assert "▥ TurboQuant buffers" in "\n".join(lines), "a sign stays with its word"
 
 
 def test_a_bar_of_what_does_not_fit() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -30,6 +31,9 @@ HEALTH_CHECK = (
 )
 
 FILLS, FREE = "█▓▒▤▥▦▧▨▚▞", "░"
+_NARROW = 24  # columns that a reason needs beside its row
+_BELOW = " " * 6  # before a reason below its row
+_TOGETHER = "\N{NO-BREAK SPACE}"
 _NEEDED = {True: "needed", False: "not needed", None: "unknown"}
 
 Lines = tuple[tuple[str, ...], ...]  # a command: the arguments on each line that is shown
@@ -188,7 +192,7 @@ def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
 
 def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
     """Yield the lines for a terminal of so many columns."""
-    yield _title(plan)
+    yield from _broken(_title(plan), width, below="  ")
     for heading, rows in _facts(plan).items():
         yield ""
         if heading == "memory":
@@ -196,11 +200,21 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
         yield heading
         # Not by rich, whose tables fold and pad the last column.
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-            yield "  " + "  ".join([*cells, row[-1]])
+        for *cells, last in rows:
+            start = "  ".join(["", *(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)), ""])
+            if len(start) + min(len(last), _NARROW) <= width:
+                yield from _broken(last, width, start, " " * len(start))
+            else:
+                yield start.rstrip()
+                yield from _broken(last, width, _BELOW, _BELOW)
     for name, command in commands.items():
         yield from ("", f"{name}:", *command.split("\n"))
+
+
+def _broken(text: str, width: int, start: str = "", below: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=start, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _title(plan: Plan) -> str:
@@ -232,7 +246,8 @@ def _bar(plan: Plan, width: int) -> Iterator[str]:
         drawn += fill * (round(end / scale * columns) - len(drawn))
         key.append(f"{fill} {name}")
     yield drawn + FREE * (columns - len(drawn))
-    yield "  ".join([*key, f"{FREE} free"])
+    whole = "  ".join(entry.replace(" ", _TOGETHER) for entry in (*key, f"{FREE} free"))
+    yield from (line.replace(_TOGETHER, " ") for line in _broken(whole, width))
 
 
 def _sizes(plan: Plan) -> Iterator[tuple[str, str, str]]:
