@@ -140,7 +140,7 @@ def test_marks_of_another_version_are_drift(source: str, message: str) -> None:
 
     assert found.state is State.DRIFTED
     assert message in found.because
-    assert "revert with the version that made it" in found.because
+    assert "if you edited it, undo the edit; if another version made it, revert with that one" in found.because
 
 
 def test_a_deletion_without_marks_proves_nothing() -> None:

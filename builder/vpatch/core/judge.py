@@ -90,7 +90,8 @@ def _ask(predicate: Predicate | None, files: Workspace, overlay: str) -> Answer:
 def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[Problem, ...]:
     """Find marks of the overlay that no edit accounts for.
 
-    Another version of the overlay made them. This version would not find its code there and would make it again.
+    Somebody edited their code, or another version of the overlay made it. This version would not find its own code
+    there, and would make it again.
     """
     explained: dict[str, set[object]] = {}
     for edit, finding in (pair for findings in looked for pair in findings):
@@ -101,7 +102,7 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
         if found > len(places) and () not in places:
             cause = (
                 f"{found - len(places)} of {found} marks `{mark(overlay)}` stand on code that this version does not "
-                "make; revert with the version that made it, then apply"
+                "make; if you edited it, undo the edit; if another version made it, revert with that one, then apply"
             )
             problems.append(Problem("drifted", file, cause))
     return tuple(problems)
