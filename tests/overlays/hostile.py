@@ -222,10 +222,13 @@ class Release:
 
 
 def _only(item: Catalogued, file: str, matched: Collection[tuple[Edit, ...]]) -> Catalogued:
-    """Drop what a mutant of a file cannot affect: parts that edit others, and edits of `matched` shapes elsewhere."""
+    """Drop what a mutant of a file cannot affect: parts that edit others, and edits of `matched` shapes elsewhere.
+
+    Companions stay, for the file imports them.
+    """
 
     def only(shape: Shape) -> Shape:
-        here = [edit for edit in shape.edits if edit.file == file]
+        here = [edit for edit in shape.edits if edit.file == file or edit.file.startswith(COMPANIONS)]
         return Shape(shape.name, here, shape.when, shape.note) if shape.edits in matched else shape
 
     parts = tuple(
