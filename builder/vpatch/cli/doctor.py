@@ -13,13 +13,14 @@ from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report
 from vpatch.cli.target import Target, on_tree
 from vpatch.cli.verdicts import Line
-from vpatch.cli.wording import counted, listed, wrapped
+from vpatch.cli.wording import counted, listed
 from vpatch.doctor.examination import sections
 from vpatch.doctor.findings import Finding, Level, Section
 from vpatch.doctor.subject import examine
 from vpatch.errors import Problem
 from vpatch.tree.environment import Located
 from vpatch.tree.locate import interpreter
+from vpatch.wrapping import wrapped
 
 _COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 _WIDTH = max(map(len, Level))

@@ -15,9 +15,9 @@ import click
 
 from vpatch.cli import verdicts
 from vpatch.cli.verdicts import Line, Row
-from vpatch.cli.wording import wrapped
 from vpatch.core.verdict import Verdict
 from vpatch.errors import Problem, cause
+from vpatch.wrapping import wrapped
 
 QUIET = "vpatch.quiet"  # the key of click's context for `--quiet`
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import click
 
-from vpatch.cli.wording import counted, wrapped
+from vpatch.cli.wording import counted
 from vpatch.core.verdict import MISFITS, PartVerdict, State, Verdict
+from vpatch.wrapping import wrapped
 
 COLORS: Mapping[str, str] = {
     State.CONFLICT: "red",

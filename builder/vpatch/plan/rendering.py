@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import shlex
-import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -19,6 +18,7 @@ from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, arithmetic_of, image
 from vpatch.plan.memory import Estimate
 from vpatch.plan.planner import Plan
+from vpatch.wrapping import wrapped
 
 PORT = "127.0.0.1:8000:8000"
 # Volumes, and where vLLM's images expect them: downloaded files, and compiled ones.
@@ -192,7 +192,7 @@ def lines(plan: Plan, commands: Mapping[str, str]) -> Iterator[str]:
 
 def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
     """Yield the lines for a terminal of so many columns."""
-    yield from _broken(_title(plan), width, below="  ")
+    yield from wrapped(_title(plan), width, hanging="  ")
     for heading, rows in _facts(plan).items():
         yield ""
         if heading == "memory":
@@ -203,18 +203,12 @@ def page(plan: Plan, commands: Mapping[str, str], width: int) -> Iterator[str]:
         for *cells, last in rows:
             start = "  ".join(["", *(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)), ""])
             if len(start) + min(len(last), _NARROW) <= width:
-                yield from _broken(last, width, start, " " * len(start))
+                yield from wrapped(last, width, start, " " * len(start))
             else:
                 yield start.rstrip()
-                yield from _broken(last, width, _BELOW, _BELOW)
+                yield from wrapped(last, width, _BELOW, _BELOW)
     for name, command in commands.items():
         yield from ("", f"{name}:", *command.split("\n"))
-
-
-def _broken(text: str, width: int, start: str = "", below: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=start, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _title(plan: Plan) -> str:
@@ -247,7 +241,7 @@ def _bar(plan: Plan, width: int) -> Iterator[str]:
         key.append(f"{fill} {name}")
     yield drawn + FREE * (columns - len(drawn))
     whole = "  ".join(entry.replace(" ", _TOGETHER) for entry in (*key, f"{FREE} free"))
-    yield from (line.replace(_TOGETHER, " ") for line in _broken(whole, width))
+    yield from (line.replace(_TOGETHER, " ") for line in wrapped(whole, width))
 
 
 def _sizes(plan: Plan) -> Iterator[tuple[str, str, str]]:

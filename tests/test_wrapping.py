@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from vpatch.cli.wording import command, wrapped
+from vpatch.cli.wording import command
 from vpatch.errors import shell
+from vpatch.wrapping import wrapped
 
 TAGS = [f"registry.example/me/vllm:v0.20.{number}" for number in range(5)]
 ODD = ["a b", "it's", 'say "no"', "*"]
