@@ -44,6 +44,11 @@ class Engine:
         """The files that the overlays read, change or add."""
         return tuple(dict.fromkeys((*self._reach, *(file for item in self.overlays for file in item.overlay.files))))
 
+    @cached_property
+    def _companions(self) -> tuple[str, ...]:
+        """The files that the overlays add; inserted code may import from them."""
+        return tuple(file for file in self.files if file.startswith(COMPANIONS))
+
     def status(self, read: Read, overlays: Iterable[Catalogued] | None = None) -> tuple[Verdict, ...]:
         """Judge a tree by some of the engine's overlays, by default all, in the order of their ids.
 
@@ -96,11 +101,6 @@ class Engine:
         pending = tuple(v.id for v in found if v.state is State.PENDING and v.id not in wrong)
         rest = [item for item in self.overlays if item.id in {verdict.id for verdict in found} - wrong]
         return pending if wrong and pending and not self.plan(read, rest).problems else ()
-
-    @cached_property
-    def _companions(self) -> tuple[str, ...]:
-        """The files that overlays add; inserted code may import from them."""
-        return tuple(file for item in self.overlays for file in item.overlay.files if file.startswith(COMPANIONS))
 
     def forget(self, but: Collection[bytes] = ()) -> None:
         """Drop all parsed modules, except those with these bytes."""

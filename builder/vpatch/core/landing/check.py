@@ -7,7 +7,7 @@ all selected edits by Python's scoping rules.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -57,6 +57,8 @@ class _File:
 
 
 Files = Callable[[str], _File | None]
+_InFile = tuple[str, _File, list[tuple[Edit, _Place]]]
+"""A file, by name and analyzed, with the places of the edits in it."""
 
 
 def opened(overlay: Findings, files: Workspace) -> Files:
@@ -69,7 +71,7 @@ def opened(overlay: Findings, files: Workspace) -> Files:
     return cache(lambda name: _file(name, overlay, files))
 
 
-def _by_file(found: Findings, files: Files) -> Iterator[tuple[str, _File, list[tuple[Edit, _Place]]]]:
+def _by_file(found: Findings, files: Files) -> Iterator[_InFile]:
     for name in dict.fromkeys(edit.file for edit, _ in found):
         if (file := files(name)) is not None:
             yield name, file, list(_places(found, name, file.module, file.source))
@@ -78,10 +80,11 @@ def _by_file(found: Findings, files: Files) -> Iterator[tuple[str, _File, list[t
 def problems(found: Findings, opened: Files, files: Workspace) -> list[Problem]:
     """List what is wrong with the code of one part; `found` are its findings after the edits."""
     causes: dict[Problem, None] = {}
-    for edit, code in _inserted(found, opened, files):
+    by_file = list(_by_file(found, opened))
+    for edit, code in _inserted(found, by_file, files):
         for cause in companions.missing(code, edit.file, files):
             causes[Problem("drifted", edit.file, cause, edit.scope)] = None
-    for name, file, places in _by_file(found, opened):
+    for name, file, places in by_file:
         seen: set[str] = set()
         for edit, place in places:
             for cause in (*_overridden(place, file), *_misplaced(place, file)):
@@ -105,9 +108,11 @@ def notes(found: Findings, files: Files) -> list[str]:
     return list(noted)
 
 
-def _inserted(found: Findings, opened: Files, files: Workspace) -> Iterator[tuple[Edit, Iterator[ast.stmt]]]:
+def _inserted(
+    found: Findings, by_file: Iterable[_InFile], files: Workspace
+) -> Iterator[tuple[Edit, Iterator[ast.stmt]]]:
     """Yield the statements that edits insert, and those of companions, as far as they can run."""
-    for _, file, places in _by_file(found, opened):
+    for _, file, places in by_file:
         for edit, place in places:
             if place.code.whole or place.code.binds:
                 yield edit, file.module.reachable(place.stmt, place.scope)
