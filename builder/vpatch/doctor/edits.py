@@ -26,10 +26,8 @@ _PATCHERS = {
 def findings(subject: Subject) -> Iterator[Finding]:
     """Yield the Python files of vLLM that differ from RECORD, that are missing, and that RECORD does not list."""
     tree = subject.tree
-    text = tree.read(tree.record) if tree.dist_info else None
-    if text is None or subject.is_checkout:
+    if subject.is_checkout or (rows := record.present(tree, tree.read)) is None:
         return
-    rows = record.parsed(text, tree.record)
     reported = {problem.where for problem in subject.verified.problems}
     differing, missing, listed = _compared(subject, rows)
     by_author: dict[str, list[str]] = {}

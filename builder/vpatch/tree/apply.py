@@ -281,6 +281,6 @@ def _without(
     changeset = engine.plan(partial(_pristine, seen), stay)
     if changeset.problems:
         raise Failure(*changeset.problems)
-    edited = {file: seen.read(file) for file in seen.unrecognized if made.get(file) == changeset.files.get(file)}
-    kept = {file: now for file, now in edited.items() if now is not None and file in made}
+    untouched = [file for file in seen.unrecognized if file in made and made[file] == changeset.files.get(file)]
+    kept = {file: now for file in untouched if (now := seen.read(file)) is not None}
     return replace(changeset, files={**changeset.files, **kept})

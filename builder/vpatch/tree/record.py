@@ -127,16 +127,21 @@ def parsed(content: bytes, path: str) -> Record:
         raise Failure(Problem("bad RECORD", path, str(error))) from error
 
 
+def present(tree: Tree, read: Callable[[str], bytes | None]) -> Record | None:
+    """Parse the RECORD of a tree; None if there is none. Raises `Failure` if it cannot be parsed."""
+    text = None if tree.dist_info is None else read(tree.record)
+    return None if text is None else parsed(text, tree.record)
+
+
 def required(tree: Tree, read: Callable[[str], bytes | None]) -> Record:
     """Parse the RECORD of a tree that is to be written to.
 
     Raises:
-        Failure: there is none, or it cannot be parsed.
+        Failure: the tree has no RECORD, or one that cannot be parsed.
     """
-    text = None if tree.dist_info is None else read(tree.record)
-    if text is None:
+    if (rows := present(tree, read)) is None:
         raise Failure(backup.lacking(tree))
-    return parsed(text, tree.record)
+    return rows
 
 
 def before(tree: Tree, rows: Record, kept: bytes | None, files: Iterable[File]) -> Record:

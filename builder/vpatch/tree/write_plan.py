@@ -78,8 +78,7 @@ class SitePackages:
         tree, kept = self.tree, self.kept
         if kept.broken and (not on_edits or kept.paths - set(desired)):
             raise Failure(Problem("cannot read provenance", backup.folder(tree), kept.broken))
-        text = None if tree.dist_info is None else self.read(tree.record)
-        rows = None if text is None else record.parsed(text, tree.record)
+        rows = record.present(tree, self.read)
         decision = _Decision(tree, kept, rows, desired, on_edits, made)
         files = decision.files(self.read)
         twins = tuple(twin for file in files if file.now == file.want for twin in self.stale(file.path))
