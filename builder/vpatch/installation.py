@@ -20,16 +20,8 @@ from vpatch.errors import Failure, Problem, shell
 
 def how_to_add(extra: str) -> str:
     """Return the command that installs this vpatch again with an extra, from the same source and by the same tool."""
-    source, editable = _requirement(f"vpatch[{extra}]")
-    to_edit = ["--editable", source] if editable else [source]
-    commands = {
-        "pipx": ["pipx", "install", "--force", *to_edit],
-        "uv tool": ["uv", "tool", "install", "--force", *to_edit],
-        "uvx": ["uvx", "--from", source, "vpatch"],
-        "pip": [sys.executable, "-m", "pip", "install", *to_edit],
-        "uv": ["uv", "pip", "install", "--python", sys.executable, *to_edit],
-    }
-    return shell(*commands[_tool()])
+    tool, source = _tool(), _source(f"vpatch[{extra}]")
+    return shell("uvx", "--from", source[-1], "vpatch") if tool == "uvx" else shell(*_install(tool), *source)
 
 
 def how_to_develop(project: Path) -> tuple[str, str]:
@@ -40,33 +32,39 @@ def how_to_develop(project: Path) -> tuple[str, str]:
     Returns:
         The command, and then the interpreter that has both, as words for a shell.
     """
-    source, editable = _requirement("vpatch[fetch]")
-    to_edit, own = ["--editable", source] if editable else [source], f"{project.absolute()}[test]"
-    as_tool = ["uv", "tool", "install", "--force", *to_edit, "--with-editable", own]
-    commands = {
-        "pipx": ["pipx", "inject", "vpatch", *to_edit, "--editable", own],
-        "uv tool": as_tool,
-        "uvx": as_tool,
-        "pip": [sys.executable, "-m", "pip", "install", *to_edit, "--editable", own],
-        "uv": ["uv", "pip", "install", "--python", sys.executable, *to_edit, "--editable", own],
-    }
-    tool = _tool()
+    tool, source, own = _tool(), _source("vpatch[fetch]"), f"{project.absolute()}[test]"
+    if tool == "pipx":
+        words = ["pipx", "inject", "vpatch", *source, "--editable", own]
+    elif tool in {"uv tool", "uvx"}:
+        words = [*_install("uv tool"), *source, "--with-editable", own]
+    else:
+        words = [*_install(tool), *source, "--editable", own]
     python = '"$(uv tool dir)/vpatch/bin/python"' if tool == "uvx" else shlex.quote(sys.executable)
-    return shlex.join(commands[tool]), python
+    return shlex.join(words), python
 
 
 def cannot_load(package: str, error: ImportError) -> Failure:
     """Return the failure of a package that is installed and broken, with the command that installs it again."""
-    anew = ["--force-reinstall", "--no-deps", package]
+    tool, anew = _tool(), ["--force-reinstall", "--no-deps", package]
     commands = {
         "pipx": ["pipx", "runpip", "vpatch", "install", *anew],
         "uv tool": ["uv", "tool", "upgrade", "--reinstall-package", package, "vpatch"],
-        "uvx": ["uvx", "--reinstall-package", package, "--from", _requirement("vpatch")[0], "vpatch"],
-        "pip": [sys.executable, "-m", "pip", "install", *anew],
-        "uv": ["uv", "pip", "install", "--python", sys.executable, "--reinstall-package", package, package],
+        "uvx": ["uvx", "--reinstall-package", package, "--from", _source("vpatch")[-1], "vpatch"],
+        "pip": [*_install("pip"), *anew],
+        "uv": [*_install("uv"), "--reinstall-package", package, package],
     }
-    cause = f"{error}; install it again: {shell(*commands[_tool()])}"
+    cause = f"{error}; install it again: {shell(*commands[tool])}"
     return Failure(Problem(f"cannot load {package}", sys.executable, cause))
+
+
+def _install(tool: str) -> list[str]:
+    """Return the beginning of the command by which a tool installs into this environment, or makes it anew."""
+    return {
+        "pipx": ["pipx", "install", "--force"],
+        "uv tool": ["uv", "tool", "install", "--force"],
+        "pip": [sys.executable, "-m", "pip", "install"],
+        "uv": ["uv", "pip", "install", "--python", sys.executable],
+    }[tool]
 
 
 def _tool() -> str:
@@ -81,15 +79,19 @@ def _tool() -> str:
     return "pip" if find_spec("pip") else "uv"
 
 
-def _requirement(name: str) -> tuple[str, bool]:
-    """Return the requirement that names the source of `name`, vpatch with its extras; and whether it is for editing."""
+def _source(name: str) -> list[str]:
+    """Return the words that name the source of `name`, vpatch with its extras, for an installer.
+
+    The last one is the requirement; `--editable` stands before it if vpatch is installed for editing.
+    """
     text = distribution("vpatch").read_text("direct_url.json")
     if text is None:
-        return name, False
+        return [name]
     found: dict[str, Any] = json.loads(text)
     url = found["url"]
     if "dir_info" in found:
-        return f"{unquote(urlsplit(url).path)}{name.removeprefix('vpatch')}", bool(found["dir_info"].get("editable"))
+        editable = ["--editable"] if found["dir_info"].get("editable") else []
+        return [*editable, f"{unquote(urlsplit(url).path)}{name.removeprefix('vpatch')}"]
     if vcs := found.get("vcs_info"):
-        return f"{name} @ {vcs['vcs']}+{url}@{vcs['commit_id']}", False
-    return f"{name} @ {url}", False
+        return [f"{name} @ {vcs['vcs']}+{url}@{vcs['commit_id']}"]
+    return [f"{name} @ {url}"]
