@@ -57,7 +57,7 @@ class Target:
         return found
 
     def _at(self, path: Path) -> Tree:
-        """Find the vLLM at a path; if there is none, an overlay that is called so may be meant."""
+        """Find the vLLM at a path. If there is none, the failure names the overlays that the user may have meant."""
         try:
             return locate(path)
         except UnknownName as error:
