@@ -2,10 +2,20 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
+
+
+def copy_sources(folder: Path, names: Iterable[str]) -> None:
+    """Copy files and folders of the repository, as they are in the working tree, without bytecode."""
+    for name in names:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, folder / name)
 
 
 def link(source: str, target: str) -> None:

@@ -47,6 +47,14 @@ class Distribution:
         return None if self.url is None else json.dumps(self.url)
 
 
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, mark: str) -> None:
+    """Let vpatch be installed from git in `folder / "tool"`, by the tool that leaves the file `mark` in `folder`."""
+    (folder / "tool").mkdir()
+    (folder / mark).touch()
+    monkeypatch.setattr(sys, "prefix", str(folder / "tool"))
+    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_source(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     url, words = SOURCES[source]
@@ -64,10 +72,7 @@ def test_the_source(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     ],
 )
 def test_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, words: list[str]) -> None:
-    (tmp_path / "tool").mkdir()
-    (tmp_path / mark).touch()
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tool"))
-    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+    install(monkeypatch, tmp_path, mark)
 
     found = shlex.split(how_to_add("plan").strip("`"))
 
@@ -87,10 +92,7 @@ def test_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, wo
     ],
 )
 def test_a_broken_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, words: str) -> None:
-    (tmp_path / "tool").mkdir()
-    (tmp_path / mark).touch()
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tool"))
-    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+    install(monkeypatch, tmp_path, mark)
 
     failure = cannot_load("libcst", ImportError("file too short"))
 
@@ -110,10 +112,7 @@ def test_a_broken_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark:
 def test_a_project_of_ones_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, words: str, python: str
 ) -> None:
-    (tmp_path / "tool").mkdir()
-    (tmp_path / mark).touch()
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tool"))
-    monkeypatch.setattr(installation, "distribution", lambda _: Distribution(GIT))
+    install(monkeypatch, tmp_path, mark)
     monkeypatch.chdir(tmp_path)
 
     source = "'vpatch[fetch] @ git+https://example.org/vpatch@c0ffee'"

@@ -19,7 +19,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from tests.conftest import unchanged
 from tests.matrix.git_server import git
 from tests.needs import need
-from tests.paths import ROOT
+from tests.paths import ROOT, copy_sources
 from tests.workflows import bash, step, workflow
 
 TAG, SOURCE = "v9.8.7", "https://github.com/vpatch/vpatch"
@@ -35,11 +35,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job's checkout at a release tag, with its environment and with the package built."""
     need("git")
     folder = tmp_path_factory.mktemp("release") / "checkout"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in (".ci", "builder", "patches"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
-        shutil.copy(ROOT / name, folder)
+    copy_sources(folder, (".ci", "builder", "patches", "pyproject.toml", "README.md", "LICENSE", ".gitignore"))
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "CHANGELOG.md").write_text(
         f"# Changelog\n\n## Unreleased\n\n## 9.8.7 - 2026-11-30\n\n{SECTION}\n## 9.8.6\n\n- x\n"

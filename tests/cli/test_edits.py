@@ -9,10 +9,10 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Trees, contents_of, unchanged, untouched
-from tests.hybrid import ATTENTION, COMPANION, CONFIG, INFO
+from tests.hybrid import ATTENTION, COMPANION, CONFIG, INFO, TILES
 
-TILES, WORKSPACE = "turboquant-tiles", "turboquant-workspace"
-MINE = b"somebody = 1\n"
+WORKSPACE = "turboquant-workspace"
+MINE = b"mine = 1\n"
 MODEL = "vllm/model_executor/models/qwen3_next.py"  # of another overlay than those of TurboQuant
 
 

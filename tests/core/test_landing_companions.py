@@ -100,7 +100,7 @@ def test_a_try_may_import_the_companion_of_an_overlay_that_is_not_applied(caught
     assert applied(TREE, overlay(AddFile(FIX, TRIED.format("absent", caught))))
     assert "there is no vllm/_vpatch/absent.py" in refused(AddFile(FIX, TRIED.format("absent", "KeyError")))
 
-    there = AddFile("vllm/_vpatch/my_fix.py", "def order_layers(): ...\n")
+    there = AddFile(FIX, "def order_layers(): ...\n")
     assert NO_SUCH_NAME in refused(there, AddFile("vllm/_vpatch/other.py", TRIED.format("my_fix", caught)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError
@@ -13,7 +12,7 @@ from urllib.parse import unquote
 
 from tests.loopback import Handler, IndexServer, listening
 from tests.matrix.git_server import git
-from tests.paths import ROOT
+from tests.paths import ROOT, copy_sources
 from tests.test_package import BUILDING, hatch
 from tests.wheels import wheel_of, wheel_of_installed
 
@@ -70,13 +69,7 @@ def package_index(trees: Callable[[str], Path]) -> Iterator[str]:
 
 def repository(folder: Path) -> Path:
     """Commit what vpatch is built from, as it is in the working tree, to a new git repository."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=ignored)
-        else:
-            shutil.copy2(source, folder / name)
+    copy_sources(folder, SOURCES)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "Sources")

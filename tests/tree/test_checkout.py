@@ -148,12 +148,13 @@ def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledg
     (clone / ".git/vpatch.json").unlink()
     if ledger is not None:
         (clone / ".git/vpatch.json").write_text(ledger)
-    (clone / CONFIG).write_bytes((edited := (clone / CONFIG).read_bytes()) + b"somebody = 1\n")
+    ours = (clone / CONFIG).read_bytes()
+    (clone / CONFIG).write_bytes(ours + b"mine = 1\n")
 
     ran = vpatch("revert", "-q", clone)
     assert (ran.code, ran.err.count("edited after vpatch: "), ran.err.count(CONFIG)) == (1, 1, 1)
 
-    (clone / CONFIG).write_bytes(edited)
+    (clone / CONFIG).write_bytes(ours)
     assert vpatch("revert", "-q", clone).code == 0
     assert clean(clone)
 
