@@ -78,6 +78,13 @@ def test_what_may_be_there_is_imported(text: str, statement: str) -> None:
     assert applied(TREE, overlay(AddFile(FIX, text), EnsureImport(FILE, statement)))
 
 
+@pytest.mark.parametrize("names", ["*", "__doc__, __file__"])
+def test_what_every_module_has_is_imported(names: str) -> None:
+    other = AddFile("vllm/_vpatch/other.py", f"from .my_fix import {names}\n")
+
+    assert applied(TREE, overlay(AddFile(FIX, "x = 1\n"), other))
+
+
 def test_an_import_for_types_only_may_name_anything() -> None:
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .my_fix import unknown\n"
 

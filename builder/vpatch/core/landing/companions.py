@@ -40,9 +40,14 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
             if files.read(path) is None:
                 if stmt not in optional:
                     yield f"`{ast.unparse(stmt)}`: there is no {path}, and the overlay does not add it"
-            elif name and companion and not companion.names & {name, STAR, "__getattr__"}:
+            elif not _in_every_module(name) and companion and not companion.names & {name, STAR, "__getattr__"}:
                 told = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
                 yield f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
+
+
+def _in_every_module(name: str) -> bool:
+    """Whether an import finds the name anywhere: "" is the module itself, and Python sets `__doc__` and its like."""
+    return name in {"", STAR} or (name.startswith("__") and name.endswith("__"))
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
