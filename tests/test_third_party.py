@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import Process, Program, Ran, Trees, contents_of
 from tests.hybrid import INTERFACE
+from tests.matrix.git_server import git
+from tests.needs import need
 from tests.processes import UNWATCHED
 
 SOURCE = Path(__file__).with_name("third_party")
@@ -121,7 +123,6 @@ def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
 
     again = vpatch("apply", tree, "--overlay", OURS, "--json")
     assert (again.code, again.json["changed"]) == (0, [])
-    assert vpatch("verify", tree).code == 0
     ran = vpatch("revert", tree, "--overlay", OURS)
     assert (ran.code, ran.out) == (1, "")
     assert "\ncannot keep: vllm/" in ran.err
@@ -129,6 +130,51 @@ def test_an_uninstalled_distribution_keeps_its_changes_until_a_full_revert(
     assert here("verify", tree).code == 0
     assert vpatch("revert", tree).code == 0
     subprocess.run(["diff", "-r", tree, slim("0.20.2")], check=True)
+
+
+GONE = [{"id": THEIRS, "files": [COMPANION, INTERFACE]}]
+
+
+@pytest.mark.parametrize("kind", ["site-packages", "checkout"])
+def test_an_uninstalled_distribution_is_named(here: Program, vpatch: Program, linked: Trees, kind: str) -> None:
+    tree = linked("0.20.2")
+    if kind == "checkout":
+        need("git")
+        shutil.rmtree(tree / "vllm-0.20.2.dist-info")
+        git(tree, "init", "-q")
+        git(tree, "add", "-A")
+        git(tree, "commit", "-q", "-m", "0.20.2")
+    assert here("apply", tree, "--overlay", THEIRS).code == 0
+    for command in ("status", "verify"):
+        assert here(command, tree, "--json").json["not_installed"] == []
+
+    ran, found = vpatch("status", tree), vpatch("status", tree, "--json")
+    assert (ran.code, found.json["not_installed"]) == (0, GONE)
+    remedy = f"`vpatch revert {tree}` removes it, with all others."
+    assert f"note: {THEIRS} is applied, too; its package is not installed here. {remedy}\n" in ran.err
+
+    ran, found = vpatch("verify", tree), vpatch("verify", tree, "--json")
+    assert (ran.code, found.json["not_installed"]) == (1, GONE)
+    cause = f"{THEIRS} is applied, and its package is not installed here: install it, or remove all by `vpatch revert`"
+    assert ran.err.splitlines()[1:] == [f"cannot verify: {tree}: {cause}", "Not verified: 1 problem."]
+
+    ran = vpatch("revert", tree)
+    said = f"Reverted 1 overlay ({THEIRS}, whose package is not installed here): 1 file restored, 1 removed. "
+    assert (ran.code, ran.err.splitlines()[-1].startswith(said)) == (0, True)
+    assert vpatch("status", tree, "--json").json["not_installed"] == []
+
+
+def test_of_an_uninstalled_distribution_the_files_are_checked(here: Program, vpatch: Program, linked: Trees) -> None:
+    tree = linked("0.20.2")
+    assert here("apply", tree, "--overlay", OURS, "--overlay", THEIRS).code == 0
+    alone = vpatch("verify", tree, "--overlay", OURS)
+    assert (alone.code, f"note: {THEIRS} is applied, too; " in alone.err) == (0, True)
+    (tree / COMPANION).unlink()
+    (tree / COMPANION).write_text(f"def broken(:  # vpatch: {THEIRS}\n")
+
+    found = vpatch("verify", tree, "--json").json["problems"]
+
+    assert {problem["what"] for problem in found} == {"cannot verify", "does not compile", "RECORD is not true"}
 
 
 def test_two_distributions_with_one_id(process: Process, installed: Path, tmp_path: Path) -> None:

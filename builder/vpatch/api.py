@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +54,8 @@ class Result:
         fitting: if some overlays do not fit, the ids of those that could be applied without them.
         obstacle: why nothing can be written to this tree although overlays are pending; it is among the problems.
         opt_in: of `status` without `overlays`, the ids of other opt-in overlays that could be applied.
+        not_installed: overlays that are applied, by another vpatch or before their package was removed, and that no
+            package here has: by id, their files. Of `revert`, those that it removed. `apply` and `diff` do not look.
     """
 
     tree: Path
@@ -64,6 +66,7 @@ class Result:
     fitting: tuple[str, ...] = ()
     obstacle: Problem | None = None
     opt_in: tuple[str, ...] = field(default=(), kw_only=True)
+    not_installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     fitting = engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
     about = (found.root, found.version, verdicts, tuple(problems))
-    return Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in)
+    gone = _not_installed(found, installed)
+    return Result(*about, fitting=fitting, obstacle=obstacle, opt_in=opt_in, not_installed=gone)
 
 
 def _pending(engine: Engine, read: Read, item: Catalogued) -> bool:
@@ -201,7 +205,8 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
     seen = Reads(writable.tree)
-    affected = tuple(item.id for item in going if has_mark(item, seen.read))
+    gone = _not_installed(writable.tree, installed) if overlays is None else {}
+    affected = tuple(sorted((*(item.id for item in going if has_mark(item, seen.read)), *gone)))
     writes = changing.revert(writable, installed, None if overlays is None else going)
     removed = tuple(file for file in writes.changed if not (root / file).exists())
     absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
@@ -210,7 +215,8 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
         *_edited(writes, writable.tree),
     )
     about = (root, writable.tree.version)
-    return Changed(*about, notes=notes, changed=writes.changed, removed=removed, affected=affected)
+    done = Changed(*about, notes=notes, changed=writes.changed, removed=removed, affected=affected)
+    return replace(done, not_installed=gone)
 
 
 def verify(
@@ -221,6 +227,9 @@ def verify(
     python: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Check that what is applied is complete: postconditions, syntax, RECORD, bytecode.
+
+    Without `overlays`, it is a problem if an overlay that is applied is not installed: vpatch does not know what is
+    complete there.
 
     Args:
         tree: the vLLM.
@@ -237,12 +246,18 @@ def verify(
     found, installed, selection = _tree(tree), discover(), Selection.of(overlays, also)
     chosen = selection.in_tree(installed, found.read)
     runner = None if python is None else interpreter(Path(python))
-    seen = check(found, chosen, named=selection.named, python=runner)
+    gone = _not_installed(found, installed)
+    asked = gone if selection.only is None else {}
+    others = {file for files in asked.values() for file in files}
+    seen = check(found, chosen, named=selection.named, python=runner, others=others)
     problems = list(seen.problems)
+    remedy = "its package is not installed here: install it, or remove all by `vpatch revert`"
+    problems += [Problem("cannot verify", str(found.root), f"{name} is applied, and {remedy}") for name in asked]
     with suppress(Failure):  # `check` has reported an unreadable provenance
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))
-    return _checked(Result(found.root, found.version, seen.verdicts, tuple(problems), seen.notes))
+    about = (found.root, found.version, seen.verdicts, tuple(problems), seen.notes)
+    return _checked(Result(*about, not_installed=gone))
 
 
 def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
@@ -263,6 +278,15 @@ def _tree(tree: TreeLike) -> Tree:
     if isinstance(tree, Tree):
         return tree
     return imported_by(Path(sys.executable)) if tree is None else locate(Path(tree))
+
+
+def _not_installed(tree: Tree, installed: Sequence[Catalogued]) -> Mapping[str, tuple[str, ...]]:
+    """Return the overlays that are applied and not installed; none if what vpatch keeps of the tree is unreadable."""
+    try:
+        applied = changing.marks(open_tree(tree))
+    except Failure:  # `verify` and `revert` report it
+        return {}
+    return {name: files for name, files in applied.items() if name not in {item.id for item in installed}}
 
 
 def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:

@@ -135,6 +135,16 @@ def test_a_mark_of_an_overlay_that_is_not_installed(diagnose: Diagnose, stock: P
     assert mark["do"] == "install the package of that overlay, or reinstall vLLM"
 
 
+def test_an_overlay_that_is_applied_and_not_installed(diagnose: Diagnose, healthy: Path) -> None:
+    file = packages(healthy) / ARG_UTILS
+    put(file, file.read_bytes() + b"x = 1  # vpatch: of-nobody\n")
+
+    (mark,) = diagnose(healthy, name="mark")
+
+    assert mark["what"].startswith("cannot verify: of-nobody is applied, and its package is not installed here")
+    assert mark["do"] == f"install the package of that overlay, or remove all: `vpatch revert {healthy}`"
+
+
 def test_stale_bytecode_in_a_checkout(diagnose: Diagnose, once: Path, tmp_path: Path) -> None:
     """There, `vpatch apply` leaves the bytecode of files alone that it does not change."""
     tree = shutil.copytree(once, tmp_path / "checkout")

@@ -69,6 +69,8 @@ def of_revert(done: api.Changed, target: Target) -> str:
         return f"Nothing to revert: {listed(named)} {is_are(len(named))} not applied."
     restored = counted(len({*filter(_is_source, done.changed)} - {*done.removed}), "file")
     overlays, removed = counted(len(done.affected), "overlay"), len(done.removed)
+    if gone := [*done.not_installed]:
+        overlays += f" ({listed(gone)}, whose {'package is' if len(gone) == 1 else 'packages are'} not installed here)"
     return f"Reverted {overlays}: {restored} restored, {removed} removed. {_RESTART}"
 
 
@@ -77,9 +79,15 @@ def of_verify(found: api.Result, target: Target) -> str:
     applied = _ids(found, State.APPLIED)
     if not found.problems:
         return f"Verified: {counted_are(len(applied), 'overlay')} applied and complete."
-    if not applied and not _misfits(found):
+    if not applied and not _misfits(found) and not found.not_installed:
         return f"Not verified: no overlay is applied. Apply with {target.again('apply')}."
     return f"Not verified: {counted(len(found.problems), 'problem')}."
+
+
+def not_installed(found: api.Result, target: Target) -> list[str]:
+    """Return a note on each overlay that is applied and not installed."""
+    remedy = f"{target.command('revert')} removes it, with all others."
+    return [f"{name} is applied, too; its package is not installed here. {remedy}" for name in found.not_installed]
 
 
 def files(found: api.Result) -> list[str]:

@@ -24,7 +24,8 @@ def status_command(target: Target) -> Report:
     """Show the state of each overlay in TREE. Writes nothing."""
     tree = target.find()
     found = api.status(tree, target.selection.only, target.selection.also)
-    return _report("status", target, found, outcome.of_status(found, target), offer=outcome.offer(found, target))
+    said, offer = outcome.of_status(found, target), outcome.offer(found, target)
+    return _report("status", target, found, said, offer=offer, notes=outcome.not_installed(found, target))
 
 
 @click.command("diff", epilog=examples("diff", "diff --overlay turboquant-hybrid .venv", "diff > vllm.patch"))
@@ -93,7 +94,9 @@ def verify_command(target: Target) -> Report:
     """
     tree, selection = target.find(), target.selection
     found = _found(lambda: api.verify(tree, selection.only, selection.also, python=target.python))
-    return _report("verify", target, found, outcome.of_verify(found, target))
+    # Unless the user chose overlays, those that are not installed are among the problems.
+    notes = outcome.not_installed(found, target) if selection.only is not None else []
+    return _report("verify", target, found, outcome.of_verify(found, target), notes=notes)
 
 
 def _found(verb: Callable[[], R]) -> R:
@@ -105,19 +108,29 @@ def _found(verb: Callable[[], R]) -> R:
 
 
 def _report(
-    command: str, target: Target, found: api.Result, said: str, *, failed: bool = False, offer: str = ""
+    command: str,
+    target: Target,
+    found: api.Result,
+    said: str,
+    *,
+    failed: bool = False,
+    offer: str = "",
+    notes: Sequence[str] = (),
 ) -> Report:
     changed: Sequence[str] = ()
     extra: dict[str, Any] = {}
     if isinstance(found, api.Changed):
         changed, extra = found.changed, {"added": list(found.added), "removed": list(found.removed)}
+    if command != "apply":
+        gone = found.not_installed.items()
+        extra["not_installed"] = [{"id": name, "files": list(files)} for name, files in gone]
     about = (command, str(found.tree), found.vllm, found.overlays, changed, found.problems, extra)
     details = outcome.files(found) if target.verbose else []
     settled = isinstance(found, api.Changed) and not found.changed
     return Report(
         *about,
         failed=failed,
-        notes=found.notes,
+        notes=(*found.notes, *notes),
         verbose=target.verbose,
         details=details,
         settled=settled,

@@ -16,7 +16,7 @@ _NAMES = {
     **dict.fromkeys(("RECORD is not true", "not in RECORD", "missing file", "no RECORD"), "record"),
     "stale bytecode": "bytecode",
     "does not compile": "syntax",
-    "unknown mark": "mark",
+    **dict.fromkeys(("unknown mark", "cannot verify"), "mark"),
     "cannot read provenance": "provenance",
 }
 _WORDS = {
@@ -94,5 +94,7 @@ def _cure(subject: Subject, problem: Problem) -> str:
             return f"remove it: {shell('rm', subject.tree.root / where)}" if subject.is_checkout else again
         case "unknown mark":
             return "install the package of that overlay, or reinstall vLLM"
+        case "cannot verify":
+            return f"install the package of that overlay, or remove all: {subject.commands.command('revert')}"
         case _:
             return f"reinstall vLLM, then {again}"

@@ -138,9 +138,9 @@ def prepare(snapshot: Snapshot, changeset: Changeset, *, keep: bool, made: Mappi
         kept = {file: now for file, (now, original) in present.items() if now is not None and now != original}
         desired = {**kept, **changeset.files}
     # For people: which overlays are in which files.
-    marks = {file: set(marks_in(data)) for file, data in desired.items()}
-    overlays = sorted(set().union(*marks.values()))
-    note = [{"id": name, "files": sorted(f for f, names in marks.items() if name in names)} for name in overlays]
+    marked = {file: set(marks_in(data)) for file, data in desired.items()}
+    overlays = sorted(set().union(*marked.values()))
+    note = [{"id": name, "files": sorted(f for f, names in marked.items() if name in names)} for name in overlays]
     try:
         return WritePlan(snapshot, changeset, snapshot.decide(desired, note, on_edits=keep, made=made))
     except Failure as failure:
@@ -192,7 +192,7 @@ def revert(
             made = _made(seen, engine)
             if overlays is None:
                 return prepare(seen, _NOTHING, keep=False, made=made)
-            if going := {item.id for item in overlays} & _marks(seen).keys():
+            if going := {item.id for item in overlays} & marks(seen).keys():
                 return prepare(seen, _without(seen, installed, going, engine, made), keep=False, made=made)
             return prepare(seen, _NOTHING, keep=True, made=made)  # a killed run may have left something
         except Failure as failure:  # raised by `commit`, if it is still so under the lock
@@ -232,9 +232,13 @@ def unknown_marks(
     return found
 
 
-def _marks(seen: Snapshot) -> Mapping[str, str]:
-    """Return the ids of the overlays whose marks are in files that vpatch changed, each with one of these files."""
-    return {name: file for file in sorted(seen.originals) for name in marks_in(seen.read(file) or b"")}
+def marks(seen: Snapshot) -> Mapping[str, tuple[str, ...]]:
+    """Return the ids of the overlays whose marks are in files that vpatch changed, each with these files, sorted."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(seen.originals):
+        for name in dict.fromkeys(marks_in(seen.read(file) or b"")):
+            found.setdefault(name, []).append(file)
+    return {name: tuple(files) for name, files in found.items()}
 
 
 def _pristine(seen: Snapshot, file: str) -> bytes | None:
@@ -250,7 +254,7 @@ def _made(seen: Snapshot, engine: Engine) -> Mapping[str, bytes]:
     """
     if not seen.unrecognized:
         return {}
-    here = _marks(seen).keys()
+    here = marks(seen).keys()
     return engine.plan(partial(_pristine, seen), [item for item in engine.overlays if item.id in here]).files
 
 
@@ -265,15 +269,17 @@ def _without(
 
     An edited file of which these make the same as all overlays together has nothing of what goes, and stays.
     """
-    marks = _marks(seen)
+    marked = marks(seen)
     # One by one: a conflict between some of them does not matter for what is applied already.
-    here = [item for item in installed if item.id in marks]
+    here = [item for item in installed if item.id in marked]
     states = {item.id: engine.status(seen.read, [item])[0].state for item in here}
     applied = {name for name, state in states.items() if state is State.APPLIED}
     remedy = "`vpatch revert` without --overlay removes all"
     problems = [
-        Problem("cannot keep", marks[name], f"{name} is in it, and is {states.get(name, 'not installed')}; {remedy}")
-        for name in sorted(marks.keys() - going - applied)
+        Problem(
+            "cannot keep", marked[name][0], f"{name} is in it, and is {states.get(name, 'not installed')}; {remedy}"
+        )
+        for name in sorted(marked.keys() - going - applied)
     ]
     if problems:
         raise Failure(*problems)

@@ -74,6 +74,7 @@ def verify(
     named: Collection[str],
     python: Path | None,
     engine: Engine | None = None,
+    others: Collection[str] = (),
 ) -> Verified:
     """Check every overlay of `overlays` that is applied, wholly or in part.
 
@@ -85,6 +86,7 @@ def verify(
             that it cannot import is a problem if changed code raised the error. It is a note if the error may come from
             a package, library, device or compiled extension that is missing, or from other code.
         engine: an engine that has these overlays, to share what it has parsed.
+        others: more files to check as files, of overlays that are not installed.
     """
     seen = Reads(tree)
     verdicts = (engine or Engine(overlays)).status(seen.read, overlays)
@@ -94,7 +96,7 @@ def verify(
         for one, files in zip(verdicts, touched, strict=True)
         for p in _unapplied(tree, one, files, asked=one.id in named)
     ]
-    changed = sorted(set().union(*touched))
+    changed = sorted(set(others).union(*touched))
     if not changed and not problems and overlays and not named:
         problems.append(Problem("nothing to verify", str(tree.root), "no overlay is applied"))
     problems += [problem for file in changed for problem in compiles(file, seen.read(file) or b"")]
