@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from vpatch.core.landing.binding import dotted
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from vpatch.core.workspace import Workspace
 
 _PACKAGE = COMPANIONS.rstrip("/").replace("/", ".")
+# "" is the module itself; the others are set by Python.
+_EVERYWHERE = frozenset({"", STAR, "__builtins__", "__cached__", "__file__", *vars(ModuleType(""))})
 _CATCHING = frozenset({"ModuleNotFoundError", "ImportError", "Exception", "BaseException"})
 
 
@@ -40,14 +43,9 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
             if files.read(path) is None:
                 if stmt not in optional:
                     yield f"`{ast.unparse(stmt)}`: there is no {path}, and the overlay does not add it"
-            elif not _in_every_module(name) and companion and not companion.names & {name, STAR, "__getattr__"}:
+            elif name not in _EVERYWHERE and companion and not companion.names & {name, STAR, "__getattr__"}:
                 told = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
                 yield f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
-
-
-def _in_every_module(name: str) -> bool:
-    """Whether an import finds the name anywhere: "" is the module itself, and Python sets `__doc__` and its like."""
-    return name in {"", STAR} or (name.startswith("__") and name.endswith("__"))
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
