@@ -109,6 +109,21 @@ def test_an_overlay_for_a_tree_beside_another(vpatch: Program) -> None:
     assert ran.err.endswith(f": `vpatch apply --with {TILES} --with {HYBRID}`\n")
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ((HYBRID, TILES), f"; to name an overlay: `vpatch apply --overlay {HYBRID} --overlay {TILES}`"),
+        (("a", TILES), f"; to name an overlay: `vpatch apply a --overlay {TILES}`"),
+        (("a", "b"), ""),
+    ],
+)
+def test_several_trees(vpatch: Program, typed: tuple[str, str], told: str) -> None:
+    ran = vpatch("apply", *typed)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1] == f"Error: TREE is one place, not {' and '.join(typed)}{told}"
+
+
 # What becomes of a file, and what the reported cause says; None: the file is gone.
 BROKEN: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "missing": (CONFIG, lambda old: None, "no such file"),

@@ -183,17 +183,18 @@ def test_every_problem_at_once(vpatch: Program, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *OTHERS])
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help(vpatch: Program, command: str, option: str) -> None:
-    ran = vpatch(command, option)
+@pytest.mark.parametrize("asked", ["{} -h", "{} --help", "help {}"])
+def test_help(vpatch: Program, command: str, asked: str) -> None:
+    ran = vpatch(*asked.format(command).split())
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Usage: vpatch {command} [OPTIONS]")
     assert "--json" in ran.out
 
 
-def test_help_of_the_program(vpatch: Program) -> None:
-    ran = vpatch("-h")
+@pytest.mark.parametrize("asked", ["-h", "help"])
+def test_help_of_the_program(vpatch: Program, asked: str) -> None:
+    ran = vpatch(asked)
 
     assert (ran.code, ran.err) == (0, "")
     assert {line.split()[0] for line in ran.out.splitlines() if line.startswith("  ") and line.strip()} > {

@@ -12,7 +12,8 @@ from tests.snippets import FILE, applied, make, module, overlay
 
 FIX = "vllm/_vpatch/my_fix.py"
 TREE = module("def f():\n    anchor()\n")
-NO_SUCH_NAME = "my_fix.py defines no `order_layer`: did you mean order_layers?"
+FAULT = "(a fault of the overlay, whatever the vLLM)"
+NO_SUCH_NAME = f"my_fix.py defines no `order_layer`: did you mean order_layers? {FAULT}"
 
 
 def refused(*edits: Edit) -> str:

@@ -45,6 +45,9 @@ class _Program(click.Group):
         assert isinstance(found, click.Command)  # noqa: S101 - for mypy; a test calls each
         return found
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

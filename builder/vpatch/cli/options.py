@@ -35,12 +35,17 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-    """Complete an overlay id for the shell."""
+def known_overlays() -> list[str]:
+    """Return the ids of the overlays; none if one of them cannot be loaded, which the command itself reports."""
     try:
-        return [item.id for item in discover() if item.id.startswith(typed)]
+        return [item.id for item in discover()]
     except Failure:
         return []
+
+
+def complete_overlay(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """Complete an overlay id for the shell."""
+    return [name for name in known_overlays() if name.startswith(typed)]
 
 
 def retyped(words: Mapping[str, Sequence[str]]) -> str:

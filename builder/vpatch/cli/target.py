@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from vpatch.cli.options import PathType, overlay_option, retyped, selected, with_option
+from vpatch.cli.options import PathType, known_overlays, overlay_option, retyped, selected, with_option
 from vpatch.cli.output import Report, frame
-from vpatch.cli.wording import command, options
+from vpatch.cli.wording import command, listed, options
 from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import UnknownName, nearest
 from vpatch.tree.environment import Located, current
@@ -95,6 +95,16 @@ def _short(root: Path) -> str:
     return str(root.relative_to(here)) if root.is_relative_to(here) and root != here else str(root)
 
 
+def _one(_context: click.Context, _parameter: click.Parameter, places: tuple[Path, ...]) -> Path | None:
+    """Return TREE, if it is given. Overlays are often typed there, as other programs take what they work on."""
+    if len(places) > 1:
+        words = [str(place) for place in places]
+        overlays = {word: ("--overlay", word) for word in words if word in known_overlays()}
+        told = f"; to name an overlay: {retyped(overlays)}" if overlays else ""
+        raise click.UsageError(f"TREE is one place, not {listed(words)}{told}")
+    return places[0] if places else None
+
+
 def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
     """Add TREE and the options that commands on a tree share; the command gets a `Target` as its first argument.
 
@@ -119,7 +129,7 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
             return function(Target(tree, python, selected(ids, more), verbose), **others)
 
         added = [
-            click.argument("tree", required=False, type=PathType()),
+            click.argument("tree", nargs=-1, metavar="[TREE]", type=PathType(), callback=_one),
             click.option("--python", type=PathType(), metavar="PY", help="The vLLM that this interpreter imports."),
             overlay_option("those that are not opt-in, and whatever is applied" if also else "whatever is applied"),
             *([with_option] if also else []),

@@ -45,7 +45,8 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
                     yield f"`{ast.unparse(stmt)}`: there is no {path}, and the overlay does not add it"
             elif name not in _EVERYWHERE and companion and not companion.names & {name, STAR, "__getattr__"}:
                 told = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
-                yield f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
+                cause = f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
+                yield f"{cause} (a fault of the overlay, whatever the vLLM)"
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
