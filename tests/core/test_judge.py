@@ -130,9 +130,9 @@ def test_an_interrupted_run_completes() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (OLD + "old_hook()  # vpatch: demo\n", "1 of 1 marks `# vpatch: demo` stand on code"),
-        (NEW.replace("b(1)", "b(1)  # vpatch: demo") + "old_hook()  # vpatch: demo\n", "1 of 2 marks"),
-        ("def f():\n    return b(2)  # vpatch: demo\n", "1 of 1 marks"),
+        (OLD + "old_hook()  # vpatch: demo\n", "the mark `# vpatch: demo` in line 3 is"),
+        (NEW.replace("b(1)", "b(1)  # vpatch: demo") + "old_hook()  # vpatch: demo\n", "in line 3 is"),
+        ("def f():\n    return b(2)  # vpatch: demo\n", "in line 2 is"),
     ],
 )
 def test_marks_of_another_version_are_drift(source: str, message: str) -> None:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from vpatch.core.marks import mark, marks_in
+from vpatch.core.marks import lines_marked, mark
 from vpatch.core.overlay import Catalogued, Edit, Part, Predicate, Shape
 from vpatch.core.parse import Lost
+from vpatch.core.syntax import Path
 from vpatch.core.verdict import Answer, Finding, Found, PartVerdict, State, Verdict
 from vpatch.core.workspace import Workspace
 from vpatch.errors import Failure, Problem
@@ -93,16 +94,19 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
     Somebody edited their code, or another version of the overlay made it. This version would not find its own code
     there, and would make it again.
     """
-    explained: dict[str, set[object]] = {}
+    explained: dict[str, set[Path]] = {}
     for edit, finding in (pair for findings in looked for pair in findings):
         explained.setdefault(edit.file, set()).update(finding.marked)
     problems = []
     for file, places in sorted(explained.items()):
-        found = marks_in(files.read(file) or b"").count(overlay)
-        if found > len(places) and () not in places:
+        lines = lines_marked(files.read(file) or b"", overlay)
+        if len(lines) > len(places) and () not in places:
+            starts = [files.source(file).line(place) for place in places]
+            ours = {next(line for line in lines if line >= start) for start in starts}
+            others = ", ".join(str(line) for line in lines if line not in ours)
             cause = (
-                f"{found - len(places)} of {found} marks `{mark(overlay)}` stand on code that this version does not "
-                "make; if you edited it, undo the edit; if another version made it, revert with that one, then apply"
+                f"the code that has the mark `{mark(overlay)}` in line {others} is not what this version makes; "
+                "if you edited it, undo the edit; if another version made it, revert with that one, then apply"
             )
             problems.append(Problem("drifted", file, cause))
     return tuple(problems)

@@ -28,6 +28,11 @@ def marks_in(content: bytes) -> list[str]:
     return marked_by(content.decode("utf-8", "replace"))
 
 
+def lines_marked(content: bytes, overlay: str) -> list[int]:
+    """Return the number of every line of a file that has the mark of an overlay, in order."""
+    return [number for number, line in enumerate(content.splitlines(), 1) if overlay in marks_in(line)]
+
+
 def marked_files(overlay: str, files: Iterable[str], read: Callable[[str], bytes | None]) -> tuple[str, ...]:
     """Return the files of a tree that have a mark of an overlay."""
     return tuple(file for file in files if overlay in marks_in(read(file) or b""))

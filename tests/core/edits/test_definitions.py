@@ -153,7 +153,7 @@ def test_another_file_of_that_name_drifts(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"# vpatch: demo\nx = 2\n", "# vpatch: demo\r\nx = 'é'\r\n".encode()])
 def test_a_companion_of_another_version_drifts(data: bytes) -> None:
-    drifts({COMPANION: data}, ADD, "stand on code that this version does not make; if you edited it, undo the edit")
+    drifts({COMPANION: data}, ADD, "in line 1 is not what this version makes; if you edited it, undo the edit")
 
 
 def test_marks_in_the_text_of_a_companion_do_not_count() -> None:

@@ -58,7 +58,7 @@ def test_as_many_expressions_as_declared_are_replaced() -> None:
         ("x = f(1)\ny = f(1)\n", 1, "`f(1)` is there 2 times, 1 expected"),
         ("x = f(1)\n", 2, "`f(1)` is there 1 times, 2 expected"),
         ("x = f(1)\ny = f(1)\nz = g(1)\n", 1, "is there 2 times, 1 expected, what replaces it 1 times"),
-        (f"x = f(1)\ny = g(1){M}\n", 1, "stand on code that this version does not make"),
+        (f"x = f(1)\ny = g(1){M}\n", 1, "`# vpatch: demo` in line 2 is not what this version makes"),
     ],
 )
 def test_another_number_drifts(source: str, count: int, message: str) -> None:
