@@ -70,9 +70,9 @@ def broken(tmp_path: Path) -> Broken:
 @pytest.mark.parametrize(
     ("source", "cause"),
     [
-        (RAISES, "ZeroDivisionError: a fault"),
-        ("import sys; sys.exit(0)", "SystemExit: 0"),
-        ("import not_there", "ModuleNotFoundError: No module named 'not_there'"),
+        (RAISES, "ZeroDivisionError: a fault (line 1)"),
+        ("import sys; sys.exit(0)", "SystemExit: 0 (line 1)"),
+        ("import not_there", "ModuleNotFoundError: No module named 'not_there' (line 1)"),
         ("def broken(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
     ],
 )

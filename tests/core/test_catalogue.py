@@ -109,9 +109,9 @@ def test_all_failures_at_once(distribution: Install) -> None:
     distribution("two", "d = twin_b", second)
 
     assert sorted(refusal()) == [
-        "cannot load overlay: twin_b.y: SystemExit: 0",
+        "cannot load overlay: twin_b.y: SystemExit: 0 (line 2)",
         "cannot load overlays: not_there: ModuleNotFoundError: No module named 'not_there'",
-        "cannot load overlays: raising: ZeroDivisionError: division by zero",
+        "cannot load overlays: raising: ZeroDivisionError: division by zero (line 1)",
         "overlay id taken: x: one 1 and two 1 both ship it",
     ]
 

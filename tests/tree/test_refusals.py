@@ -20,7 +20,7 @@ from tests.tree.conftest import COMPANION, INFO, MODULE, RECORD, Sandbox, change
 
 
 def refuse_edit(path: str) -> str:
-    return f"edited after vpatch: {path}: somebody's edit is in it"
+    return f"edited after vpatch: {path}: an edit that is not vpatch's would be lost"
 
 
 @pytest.mark.parametrize("path", [MODULE, COMPANION])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from traceback import walk_tb
 from types import ModuleType
 
 from vpatch.core.marks import mark, marked_by, marked_files
@@ -34,7 +35,7 @@ def discover() -> tuple[Catalogued, ...]:
             try:
                 item = _catalogued(import_module(name), point)
             except (Exception, SystemExit) as error:
-                problems.append(Problem("cannot load overlay", name, f"{type(error).__name__}: {error}"))
+                problems.append(Problem("cannot load overlay", name, _raised(error, name)))
                 continue
             twin = found.setdefault(item.id, item)
             if twin is not item:
@@ -46,11 +47,17 @@ def discover() -> tuple[Catalogued, ...]:
     return tuple(sorted(found.values(), key=lambda item: item.id))
 
 
+def _raised(error: BaseException, module: str) -> str:
+    """Return what importing a module raised, and the module's line that led to it."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+
+
 def _modules(point: EntryPoint, problems: list[Problem]) -> list[str]:
     try:
         root = point.load()
     except (Exception, SystemExit) as error:
-        problems.append(Problem("cannot load overlays", point.value, f"{type(error).__name__}: {error}"))
+        problems.append(Problem("cannot load overlays", point.value, _raised(error, point.module)))
         return []
     if not hasattr(root, "__path__"):
         return [root.__name__]

@@ -152,7 +152,7 @@ class _Decision:
         want, edited = self.desired.get(path), now != self.made.get(path) and self.kept.is_edited(path, now)
         anew = edited and self.installed_anew(path, now)
         if edited and not anew and now != want and (want is None or not self.on_edits):
-            cause = "somebody's edit is in it and would be lost; undo it, or delete the file, and run again"
+            cause = "an edit that is not vpatch's would be lost; undo it, or delete the file, and run again"
             raise Failure(Problem("edited after vpatch", path, cause))
         edited = edited and want is not None and bool(self.kept.hashes(path))
         if backup.is_companion(path):
