@@ -86,6 +86,22 @@ def test_what_every_module_has_is_imported(names: str) -> None:
     assert applied(TREE, overlay(AddFile(FIX, "x = 1\n"), other))
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\nprint(f'{x}'\n", "'(' was never closed (my_fix.py, line 2)"),
+        ("x = '\0'\n", "source code string cannot contain null bytes"),
+        ("import vpatch\n", "`import vpatch`: vpatch is not there when vLLM runs"),
+        ("def f():\n    from vpatch.core import cst\n", "`from vpatch.core import cst`: vpatch is not there when"),
+    ],
+)
+def test_a_companion_that_cannot_run(text: str, told: str) -> None:
+    said = refused(AddFile(FIX, text))
+
+    assert f"{FIX}: {told}" in said
+    assert FAULT in said
+
+
 def test_an_import_for_types_only_may_name_anything() -> None:
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .my_fix import unknown\n"
 

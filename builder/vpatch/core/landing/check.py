@@ -81,6 +81,10 @@ def problems(found: Findings, opened: Files, files: Workspace) -> list[Problem]:
     """List what is wrong with the code of one part; `found` are its findings after the edits."""
     causes: dict[Problem, None] = {}
     by_file = list(_by_file(found, opened))
+    for edit, finding in found:
+        if edit.file.startswith(COMPANIONS) and finding.found is Found.AFTER:
+            for cause in companions.unusable(edit.file, files):
+                causes[Problem("drifted", edit.file, cause)] = None
     for edit, code in _inserted(found, by_file, files):
         for cause in companions.missing(code, edit.file, files):
             causes[Problem("drifted", edit.file, cause, edit.scope)] = None

@@ -1,4 +1,4 @@
-"""What code imports from companions, the modules that overlays add below `vllm/_vpatch/`, must be there."""
+"""Companions, the modules that overlays add below `vllm/_vpatch/`, must parse, and have what code imports from them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,22 @@ from vpatch.errors import closest
 if TYPE_CHECKING:
     from vpatch.core.workspace import Workspace
 
+FAULT = "(a fault of the overlay, whatever the vLLM)"
+
 _PACKAGE = COMPANIONS.rstrip("/").replace("/", ".")
 # "" is the module itself; the others are set by Python.
 _EVERYWHERE = frozenset({"", STAR, "__builtins__", "__cached__", "__file__", *vars(ModuleType(""))})
 _CATCHING = frozenset({"ModuleNotFoundError", "ImportError", "Exception", "BaseException"})
+
+
+def unusable(file: str, files: Workspace) -> Iterator[str]:
+    """Yield why Python cannot parse a companion."""
+    if files.understood(file) is None:
+        _mark, _, text = (files.read(file) or b"").partition(b"\n")
+        try:
+            ast.parse(text, file.rpartition("/")[2])
+        except (SyntaxError, ValueError, RecursionError) as error:
+            yield f"{error} {FAULT}"
 
 
 def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[str]:
@@ -36,6 +48,8 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
         if isinstance(stmt, ast.Try) and any(map(_catches, stmt.handlers)):
             optional.update(statements(stmt.body))
         for module, name in _imported(stmt, file):
+            if module.partition(".")[0] == "vpatch" and stmt not in optional:
+                yield f"`{ast.unparse(stmt)}`: vpatch is not there when vLLM runs {FAULT}"
             path = f"{module.replace('.', '/')}.py"
             if not path.startswith(COMPANIONS):
                 continue
@@ -46,7 +60,7 @@ def missing(code: Iterable[ast.stmt], file: str, files: Workspace) -> Iterator[s
             elif name not in _EVERYWHERE and companion and not companion.names & {name, STAR, "__getattr__"}:
                 told = closest(name, sorted(companion.names)) if companion.names else "it defines nothing"
                 cause = f"`{ast.unparse(stmt)}`: {path.rpartition('/')[2]} defines no `{name}`: {told}"
-                yield f"{cause} (a fault of the overlay, whatever the vLLM)"
+                yield f"{cause} {FAULT}"
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
