@@ -76,7 +76,30 @@ def test_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, wo
 
     found = shlex.split(how_to_add("plan").strip("`"))
 
-    assert found[: len(words) + 1] == [*words, "vpatch[plan] @ git+https://example.org/vpatch@c0ffee"]
+    extra = "plan" if words[0] == "uvx" else "all"
+    assert found[: len(words) + 1] == [*words, f"vpatch[{extra}] @ git+https://example.org/vpatch@c0ffee"]
+
+
+RECEIPT = """
+[tool]
+requirements = [
+    { name = "vpatch", extras = ["image"], git = "https://example.org/vpatch" },
+    { name = "one", extras = ["test"], editable = "/x/one" },
+    { name = "two", directory = "/x/two" },
+    { name = "three", git = "https://example.org/three?rev=v1" },
+    { name = "four", specifier = ">=4" },
+]
+"""
+
+
+def test_what_uv_installed_beside_vpatch_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path, "tool/uv-receipt.toml")
+    (tmp_path / "tool/uv-receipt.toml").write_text(RECEIPT)
+    one, two = ["--with-editable", "/x/one[test]"], ["--with", "two @ /x/two"]
+    others = [*two, "--with", "three @ git+https://example.org/three@v1", "--with", "four>=4"]
+
+    assert shlex.split(how_to_add("plan").strip("`"))[5:] == [*one, *others]
+    assert shlex.split(how_to_develop(Path("/x/one"))[0])[5:] == [*others, *one]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +138,8 @@ def test_a_project_of_ones_own(
     install(monkeypatch, tmp_path, mark)
     monkeypatch.chdir(tmp_path)
 
-    source = "'vpatch[fetch] @ git+https://example.org/vpatch@c0ffee'"
+    extra = "fetch" if mark in {"none", "CACHEDIR.TAG"} else "all"
+    source = f"'vpatch[{extra}] @ git+https://example.org/vpatch@c0ffee'"
     assert how_to_develop(Path("my-fix")) == (words.format(source, f"'{tmp_path}/my-fix[test]'"), python)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tomllib
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +18,17 @@ from urllib.parse import unquote, urlsplit
 
 from vpatch.errors import Failure, Problem, shell
 
+# Their commands make the environment anew: with one extra, they would remove the others.
+_MADE_ANEW = frozenset({"uv tool", "pipx"})
+
 
 def how_to_add(extra: str) -> str:
     """Return the command that installs this vpatch again with an extra, from the same source and by the same tool."""
-    tool, source = _tool(), _source(f"vpatch[{extra}]")
-    return shell("uvx", "--from", source[-1], "vpatch") if tool == "uvx" else shell(*_install(tool), *source)
+    tool = _tool()
+    source = _source(f"vpatch[{'all' if tool in _MADE_ANEW else extra}]")
+    if tool == "uvx":
+        return shell("uvx", "--from", source[-1], "vpatch")
+    return shell(*_install(tool), *source, *_beside())
 
 
 def how_to_develop(project: Path) -> tuple[str, str]:
@@ -32,11 +39,12 @@ def how_to_develop(project: Path) -> tuple[str, str]:
     Returns:
         The command, and then the interpreter that has both, as words for a shell.
     """
-    tool, source, own = _tool(), _source("vpatch[fetch]"), f"{project.absolute()}[test]"
+    tool, own = _tool(), f"{project.absolute()}[test]"
+    source = _source(f"vpatch[{'all' if tool in _MADE_ANEW else 'fetch'}]")
     if tool == "pipx":
         words = ["pipx", "inject", "vpatch", *source, "--editable", own]
     elif tool in {"uv tool", "uvx"}:
-        words = [*_install("uv tool"), *source, "--with-editable", own]
+        words = [*_install("uv tool"), *source, *_beside(but=project.absolute()), "--with-editable", own]
     else:
         words = [*_install(tool), *source, "--editable", own]
     python = '"$(uv tool dir)/vpatch/bin/python"' if tool == "uvx" else shlex.quote(sys.executable)
@@ -77,6 +85,27 @@ def _tool() -> str:
     if any((folder / "CACHEDIR.TAG").is_file() for folder in prefix.parents):  # uvx makes its environments there
         return "uvx"
     return "pip" if find_spec("pip") else "uv"
+
+
+def _beside(but: Path | None = None) -> list[str]:
+    """Return the options of `uv tool install` for what it has installed beside vpatch, except the project `but`."""
+    receipt = Path(sys.prefix, "uv-receipt.toml")
+    if not receipt.is_file():
+        return []
+    words: list[str] = []
+    for one in tomllib.loads(receipt.read_text("utf-8")).get("tool", {}).get("requirements", ()):
+        extras = f"[{','.join(one['extras'])}]" if "extras" in one else ""
+        if one["name"] == "vpatch" or one.get("editable") == str(but):
+            continue
+        if "editable" in one:
+            words += ["--with-editable", f"{one['editable']}{extras}"]
+        elif place := one.get("directory") or one.get("path") or one.get("url"):
+            words += ["--with", f"{one['name']}{extras} @ {place}"]
+        elif "git" in one:
+            words += ["--with", f"{one['name']}{extras} @ git+{one['git'].replace('?rev=', '@')}"]
+        else:
+            words += ["--with", f"{one['name']}{extras}{one.get('specifier', '')}"]
+    return words
 
 
 def _source(name: str) -> list[str]:

@@ -74,12 +74,19 @@ def test_no_file_is_overwritten(vpatch: Program, tmp_path: Path) -> None:
     assert module.read_text() == "# mine"
 
 
-@pytest.mark.parametrize("name", ["My-Fix", "my_fix", "-x", "a--b", "2b", "a/b", ""])
-def test_a_name_that_is_no_id(vpatch: Program, tmp_path: Path, name: str) -> None:
+BAD_NAMES = {
+    **dict.fromkeys(["My-Fix", "my_fix", "-x", "a--b", "2b", "a/b", ""], "joined by hyphens"),
+    "class": "is a keyword of Python",
+    "turboquant-tiles": "is the id of an installed overlay: choose another",
+}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_no_overlay_can_have(vpatch: Program, tmp_path: Path, name: str) -> None:
     ran = vpatch("new", "--", name, tmp_path)
 
     assert ran.code == 2
-    assert "joined by hyphens" in ran.err
+    assert BAD_NAMES[name] in ran.err
     assert not list(tmp_path.iterdir())
 
 

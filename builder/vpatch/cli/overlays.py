@@ -8,12 +8,13 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
 import click
 
-from vpatch.cli.options import PathType, complete_overlay, examples, reported
+from vpatch.cli.options import PathType, complete_overlay, examples, known_overlays, reported
 from vpatch.cli.output import Report, on_terminal
 from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import GROUP, discover, select
@@ -111,6 +112,10 @@ def new_command(name: str, folder: Path, release: str) -> Report:
         raise click.BadParameter(
             f"{name!r}: use words in lower case, joined by hyphens, as in my-overlay", param_hint="NAME"
         )
+    if iskeyword(name):
+        raise click.BadParameter(f"{name!r} is a keyword of Python, which names no module", param_hint="NAME")
+    if name in known_overlays():
+        raise click.BadParameter(f"{name!r} is the id of an installed overlay: choose another", param_hint="NAME")
     package = _package(folder)
     top = folder / name if package is None else folder
     values = {"id": name, "module": name.replace("-", "_"), "release": release, "distribution": f"vpatch-{name}"}
