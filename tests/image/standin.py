@@ -40,10 +40,13 @@ _UNUSED = (
 )
 
 
-def python_root(root: Path, *more: str | Path) -> None:
+def python_root(root: Path, *more: str | Path) -> str:
     """Lay out the interpreter below `root` as below `/`, with the libraries that it needs.
 
     `more` are libraries by name, and extensions whose libraries are needed too, for packages that the image will have.
+
+    Returns:
+        The folder below `root` from which this interpreter imports packages.
     """
     left_out = _LEFT_OUT if more else (*_LEFT_OUT, *_UNUSED)
     asked = subprocess.run([sys._base_executable, "-c", _ASK], check=True, capture_output=True, text=True)  # type: ignore[attr-defined]
@@ -77,6 +80,7 @@ def python_root(root: Path, *more: str | Path) -> None:
     (moved(packages) / "zz-vllm.pth").write_text(f"/{SITE}\n")
     (root / "etc/ld.so.conf").write_text("".join(f"{place}\n" for place in sorted(places)))
     subprocess.run(["/sbin/ldconfig", "-r", root], check=True)
+    return str(moved(packages).relative_to(root))
 
 
 def libraries(*programs: str | Path) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.conftest import Program, Trees
 from tests.image.standin import SITE, archive, imported, python_root
 from tests.validation.cpu.environment import interpreter as cpu_interpreter
 
-PACKAGES = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 LIBRARIES = ("libpthread.so.0", "librt.so.1", "libdl.so.2", "libutil.so.1", "libstdc++.so.6", "libgcc_s.so.1")
 
 # torchvision's compiled half wants the torch that it was built with.
@@ -31,12 +29,14 @@ def complete(engine: docker.DockerClient, pristine: Trees, tmp_path: Path) -> It
     made: list[str] = []
 
     def make(release: str) -> str:
-        python_root(tmp_path / "root", *LIBRARIES)
+        place = python_root(tmp_path / "root", *LIBRARIES)
         own = Path(sysconfig.get_path("purelib", "venv", {"base": str(cpu_interpreter(release).parents[1])}))
         shared = own / (own / "shared.pth").read_text().strip()
         (tmp_path / "custom").mkdir()
-        (tmp_path / "custom/sitecustomize.py").write_text(CUSTOM)
-        packages = ((folder, PACKAGES) for folder in (shared.resolve(), own, tmp_path / "custom"))
+        # Debian's Python has a sitecustomize of its own, which comes first.
+        (tmp_path / "custom/custom.py").write_text(CUSTOM)
+        (tmp_path / "custom/custom.pth").write_text("import custom\n")
+        packages = ((folder, place) for folder in (shared.resolve(), own, tmp_path / "custom"))
         tar = archive(tmp_path / "complete.tar", (tmp_path / "root", ""), *packages, (pristine(release), SITE))
         made.append(f"try:complete-{release}")
         imported(engine, tar, made[-1])

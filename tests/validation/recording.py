@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import docker
 
+from tests.archives import unpack
 from tests.image.servers import docker_engine, docker_registry
 from tests.image.standin import BASE, SITE, archive, imported, python_root
 from tests.paths import ROOT
@@ -99,7 +100,7 @@ def _copy_sources(commit: str | None, folder: Path) -> None:
         return
     git = subprocess.Popen(["git", "-C", str(ROOT), "archive", commit, *SOURCES], stdout=subprocess.PIPE)
     with git, tarfile.open(fileobj=git.stdout, mode="r|") as tar:
-        tar.extractall(folder, filter="data")
+        unpack(tar, folder)
 
 
 def _named(*overlays: str) -> list[str]:

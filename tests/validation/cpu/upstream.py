@@ -20,6 +20,7 @@ import requests
 from pypi_simple import DistributionPackage, NoSuchProjectError, PyPISimple, UnexpectedRepoVersionWarning
 from vpatch.release.index_config import open_session, read_settings
 
+from tests.archives import unpack
 from tests.paths import CACHE
 from tests.validation.cpu import client
 from tests.validation.cpu.environment import environ
@@ -50,7 +51,7 @@ def fetch(version: str, path: str) -> Path:
                 archive.seek(0)
                 with tarfile.open(fileobj=archive) as members:
                     tests = [member for member in members if member.name.startswith(f"{top.name}/tests/")]
-                    members.extractall(folder, tests, filter="data")
+                    unpack(members, Path(folder), tests)
             (Path(folder) / top.name).rename(top)
     assert (top / path).is_file(), f"vllm {version} has no {path}"
     return top / path
