@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from vpatch.core.catalogue import Selection, discover, has_mark
+from vpatch.core.catalogue import Selection, discover, has_mark, loadable
 from vpatch.core.engine import Engine, Read
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import State, Verdict
@@ -196,12 +196,13 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     """Put the pristine bytes back; with `overlays`, remove only these and leave the others applied.
 
-    It changes nothing if no such overlay is applied.
+    It changes nothing if no such overlay is applied. Without `overlays`, it works even if some do not load.
 
     Raises:
         Failure: as `apply`; or a file that has to change was edited after vpatch.
     """
-    writable, installed, selection = open_tree(tree), discover(), Selection.of(overlays)
+    writable, selection = open_tree(tree), Selection.of(overlays)
+    installed, broken = loadable() if overlays is None else (discover(), ())
     root = writable.tree.root
     going = installed if overlays is None else selection.among(installed)
     seen = Reads(writable.tree)
@@ -211,6 +212,7 @@ def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
     removed = tuple(file for file in writes.changed if not (root / file).exists())
     absent = [item.id for item in going if item.id not in affected] if overlays is not None else []
     notes = (
+        *map(str, broken),
         *(f"{name}: not applied, so there was nothing to revert" for name in absent),
         *_edited(writes, writable.tree),
     )

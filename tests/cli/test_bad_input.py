@@ -44,6 +44,11 @@ NOWHERE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a file": (Path, f"{INFO}/METADATA", "no vllm: {tree}: a file that is neither a folder nor an interpreter"),
     "the package": (Path, "vllm", "no vllm: {tree}: this is the package itself; name the folder that holds it: {root}"),
     "a name that no file can have": (Path, "x" * 300, "cannot read: {tree}: file name too long"),
+    "a project": (
+        lambda root: (root / "project/.venv").mkdir(parents=True),
+        "project",
+        f"no vllm: {{tree}}: {NOTHING}; did you mean {{tree}}/.venv?",
+    ),
     "the dist-info": (Path, INFO, f"no vllm: {{tree}}: {NOTHING}"),
     "a folder in the package": (Path, "vllm/engine", f"no vllm: {{tree}}: {NOTHING}"),
     "two dist-infos": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Protocol
 
 import pytest
 
-from tests.conftest import Ran, Trees, unchanged
+from tests.conftest import Program, Ran, Trees, contents_of, unchanged
 from tests.forks import output
+from tests.hybrid import ONLY as NAMED
 
 HEAD = """
 from dataclasses import dataclass
@@ -67,6 +69,21 @@ def broken(tmp_path: Path) -> Broken:
     return run
 
 
+def test_revert_needs_no_overlay(vpatch: Program, broken: Broken, slim: Trees, tmp_path: Path) -> None:
+    """A package that does not load leaves the way back open."""
+    tree = shutil.copytree(slim("0.20.2"), tmp_path / "tree")
+    before = contents_of(tree)
+    assert vpatch("apply", *NAMED, tree).code == 0
+
+    ran = broken(RAISES, "revert", *NAMED, tree)
+    assert (ran.code, "cannot load overlays: broken: " in ran.err) == (1, True)
+
+    ran = broken(RAISES, "revert", tree)
+    assert ran.code == 0
+    assert "note: cannot load overlays: broken: ZeroDivisionError: a fault (line 1)" in ran.err
+    assert contents_of(tree) == before
+
+
 @pytest.mark.parametrize(
     ("source", "cause"),
     [
@@ -77,7 +94,7 @@ def broken(tmp_path: Path) -> Broken:
     ],
 )
 def test_an_overlay_that_raises_at_import(broken: Broken, pristine: Trees, source: str, cause: str) -> None:
-    for arguments in (("list",), ("status", pristine("0.20.2"))):
+    for arguments in (("list",), ("status", "-q", pristine("0.20.2"))):
         assert broken(source, *arguments) == Ran(1, "", f"cannot load overlays: broken: {cause}\n")
 
 

@@ -46,7 +46,8 @@ class Target:
             UnknownName: there is no such overlay, folder or interpreter.
             Failure: there is no vLLM.
         """
-        self.selection.among(discover())  # a misspelt overlay is reported before anything is searched
+        if self.selection.named:  # a misspelt overlay is reported before anything is searched
+            self.selection.among(discover())
         if self.path is not None:
             found = Located(self._at(self.path))
         elif self.python is not None:

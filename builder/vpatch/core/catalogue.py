@@ -28,6 +28,14 @@ def discover() -> tuple[Catalogued, ...]:
     Raises:
         Failure: overlays do not load, are not an `Overlay`, or share an id; lists all of them.
     """
+    found, problems = loadable()
+    if problems:
+        raise Failure(*problems)
+    return found
+
+
+def loadable() -> tuple[tuple[Catalogued, ...], tuple[Problem, ...]]:
+    """Return the installed overlays that load, in the order of the ids, and what is wrong with the others."""
     found: dict[str, Catalogued] = {}
     problems: list[Problem] = []
     for point in sorted(entry_points(group=GROUP), key=lambda p: p.value):
@@ -42,9 +50,7 @@ def discover() -> tuple[Catalogued, ...]:
                 problems.append(Problem("overlay id taken", item.id, f"{twin.origin} and {item.origin} both ship it"))
     if not found and not problems:
         problems.append(Problem("no overlays", GROUP, "no installed distribution has this entry point"))
-    if problems:
-        raise Failure(*problems)
-    return tuple(sorted(found.values(), key=lambda item: item.id))
+    return tuple(sorted(found.values(), key=lambda item: item.id)), tuple(problems)
 
 
 def _raised(error: BaseException, module: str) -> str:

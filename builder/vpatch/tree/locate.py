@@ -201,7 +201,8 @@ def _named(tree: Path) -> Tree:
         raise _missing(tree, f"this is the package itself; name the folder that holds it: {tree.parent}")
     if (python := tree / "bin" / "python").is_file():
         return imported_by(python)  # an editable install: a finder of this environment knows where vLLM is
-    raise _missing(tree, "not a site-packages, virtual environment or source checkout with vllm in it")
+    hint = f"; did you mean {tree / '.venv'}?" if (tree / ".venv").is_dir() else ""
+    raise _missing(tree, f"not a site-packages, virtual environment or source checkout with vllm in it{hint}")
 
 
 def _missing(where: Path, cause: str) -> Failure:
