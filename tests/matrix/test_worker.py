@@ -70,8 +70,8 @@ CELLS = {
     "its code does not compile": (
         BROKEN,
         SOURCE,
-        State.PENDING,
-        r"does not compile: vllm/_vpatch/x\.py: invalid syntax( \(.*)?",
+        State.DRIFTED,
+        r"drifted: vllm/_vpatch/x\.py: invalid syntax \(x\.py, line \d+\) \(a fault of the overlay, .*\)",
     ),
     "it never finds what it made": (ODD, SOURCE, State.PENDING, "overlay failed: .*not applied.*"),
     "it raises": (
