@@ -102,7 +102,7 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
         lines = lines_marked(files.read(file) or b"", overlay)
         if len(lines) > len(places) and () not in places:
             starts = [files.source(file).line(place) for place in places]
-            ours = {next(line for line in lines if line >= start) for start in starts}
+            ours = {next((line for line in lines if line >= start), 0) for start in starts}
             others = ", ".join(str(line) for line in lines if line not in ours)
             cause = (
                 f"the code that has the mark `{mark(overlay)}` in line {others} is not what this version makes; "
