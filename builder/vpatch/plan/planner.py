@@ -97,6 +97,9 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
         quantization=model.quantization,
         head=model.head,
         architecture=model.architecture,
+        speculative_tokens=deployment.speculative_tokens,
+        prefix_caching=deployment.enable_prefix_caching,
+        capability=deployment.gpu.capability,
     )
     found, problems = [], []
     for item in installed:
