@@ -25,10 +25,10 @@ class Comparison(NamedTuple):
     patched: Any
 
 
-def compared(module: str, release: str, overlays: Sequence[str], *arguments: str) -> Comparison:
+def compared(module: str, release: str, overlays: Sequence[str], *arguments: str, **options: str) -> Comparison:
     """Run a probe on both trees of a release."""
     trees = (tree_of(release), patched_tree(release, *overlays))
-    return Comparison(*(ran(module, release, tree, *arguments) for tree in trees))
+    return Comparison(*(ran(module, release, tree, *arguments, **options) for tree in trees))
 
 
 def ran(module: str, release: str, tree: Path, *arguments: str, **options: str) -> dict[str, Any]:

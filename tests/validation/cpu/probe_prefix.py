@@ -1,0 +1,52 @@
+"""Print the prefix-cache hits that a release's own coordinator finds, as one JSON object."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Any
+
+from vpatch_overlays.probes.hybrid_mtp_prefix import BLOCKS, Cached, groups, hit
+
+from tests.validation.cpu.platform import bare
+from tests.validation.cpu.probing import report
+
+KINDS = ((2, 1), (1, 2), (2, 2), (1, 3))
+"""Numbers of groups of attention and of Mamba layers, beside one of each."""
+DRAWS = 250
+
+# Attention has blocks 0 to 2. Mamba has the state at the end of block 2, and in the second case at that of block 1.
+TABLE: dict[str, Cached] = {"beyond": (range(3), [2]), "usable": (range(3), [1, 2])}
+
+
+def layouts() -> Iterator[tuple[int, Cached]]:
+    """Yield numbers of attention groups, with the blocks that are cached for each group.
+
+    With one group of each kind, these are all prefixes of attention with all sets of states. The others are drawn.
+    """
+    for length in range(BLOCKS):
+        for count in range(4):
+            for states in combinations(range(BLOCKS - 1), count):
+                yield 1, (range(length), states)
+    rng = random.Random(20)  # noqa: S311 - it is to be repeatable
+    for attention, states in KINDS:
+        for _ in range(DRAWS):
+            some: list[Iterable[int]] = [range(rng.randrange(BLOCKS)) for _ in range(attention)]
+            more = [[block for block in range(BLOCKS) if rng.random() < 0.5] for _ in range(states)]
+            yield attention, [*some, *more]
+
+
+def main(home: str) -> dict[str, Any]:
+    """Look up every layout, with and without speculation."""
+    found: dict[str, Any] = {name: hit(groups(), cached) for name, cached in TABLE.items()}
+    for name, speculates in (("speculating", True), ("plain", False)):
+        found[name] = [
+            (attention, *hit(groups(attention, len(cached) - attention), cached, speculates=speculates))
+            for attention, cached in layouts()
+        ]
+    return found
+
+
+if __name__ == "__main__":
+    report(main, on=bare)
