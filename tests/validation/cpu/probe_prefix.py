@@ -27,8 +27,8 @@ def layouts() -> Iterator[tuple[int, Cached]]:
     """
     for length in range(BLOCKS):
         for count in range(4):
-            for states in combinations(range(BLOCKS - 1), count):
-                yield 1, (range(length), states)
+            for ends in combinations(range(BLOCKS - 1), count):
+                yield 1, (range(length), ends)
     rng = random.Random(20)  # noqa: S311 - it is to be repeatable
     for attention, states in KINDS:
         for _ in range(DRAWS):
