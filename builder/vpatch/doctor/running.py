@@ -1,0 +1,118 @@
+"""Scripts on the interpreter of an installed vLLM: without its bytecode, caches or network, and for a limited time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+from vpatch.errors import naming
+from vpatch.image.script import Ending, ending, preamble
+
+AT_ONCE = 2
+_MOST_OUTPUT = 1 << 20  # bytes of the end of a script's output that are read
+
+# What Python and the loader need to find the same code as for the server; the rest of the shell's variables, such as
+# settings of vLLM, stay away from the scripts.
+_KEPT = (
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "HOME", "USER", "LOGNAME"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONPYCACHEPREFIX"),
+)
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def run(python: Path, scripts: Sequence[str], done: Callable[[int], object], limit_s: float) -> list[Ending]:
+    """Run scripts as `python -c SCRIPT`, each in its own folder, and return how each ended.
+
+    Args:
+        python: the interpreter.
+        scripts: the scripts.
+        done: called with the number of scripts that have ended.
+        limit_s: the time for each script, in seconds.
+
+    Raises:
+        Failure: there is no place for temporary files, or the interpreter cannot be started.
+    """
+    with (
+        naming("cannot run a probe", str(python)),
+        TemporaryDirectory(prefix="vpatch-") as top,
+        _processes() as start,
+    ):
+        pool = ThreadPoolExecutor(AT_ONCE)
+        try:
+            jobs = [
+                pool.submit(_one, start, python, script, Path(top, str(number)), limit_s)
+                for number, script in enumerate(scripts)
+            ]
+            for number, job in enumerate(as_completed(jobs), 1):
+                job.result()  # raises what stopped it
+                done(number)
+            return [job.result() for job in jobs]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@contextmanager
+def _processes() -> Iterator[Start]:
+    """Yield what starts processes; at the end, kill those that still run, and what they started."""
+    lock, started, over = threading.Lock(), list[subprocess.Popen[bytes]](), threading.Event()
+
+    def start(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
+        with lock:
+            if over.is_set():
+                raise InterruptedError
+            # In a session of its own, so that all of its children can be killed, and Ctrl-C reaches vpatch only.
+            process = subprocess.Popen(command, start_new_session=True, **options)  # type: ignore[call-overload]
+            started.append(process)
+            return process  # type: ignore[no-any-return]
+
+    try:
+        yield start
+    finally:
+        over.set()
+        with lock:
+            for process in started:
+                _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, of a group of dead processes
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _one(start: Start, python: Path, script: str, home: Path, limit_s: float) -> Ending:
+    home.mkdir()
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # In files: a child that keeps a pipe open would hold up its reader.
+    with TemporaryFile(dir=home) as output:
+        command = [str(python), "-c", preamble(str(home)), script]
+        process = start(
+            command,
+            cwd=home,
+            env=variables | _OFFLINE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=output,
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        _kill(process)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _MOST_OUTPUT))
+        return ending(code, output.read().decode("utf-8", "replace"), limit_s, "the environment")
