@@ -45,7 +45,8 @@ def test_cautions() -> None:
 
 def test_speculation_with_prefix_caching_needs_two_overlays() -> None:
     """On hybrid models of 0.20.0 to 0.25.1."""
-    name, both = "hybrid-speculation", {"speculative_tokens": 1, "enable_prefix_caching": True}
+    name = "hybrid-speculation"
+    both: dict[str, Any] = {"speculative_tokens": 1, "enable_prefix_caching": True}
     warned = {release for release in RELEASES if name in names(hybrid(), deployment(release, **both))}
 
     assert warned == {release for release in RELEASES if Version("0.20") <= Version(release) < Version("0.26")}
