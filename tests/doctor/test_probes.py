@@ -112,9 +112,19 @@ def test_a_probe_that_tells_nothing(
     assert found["what"] == f"{HYBRID}: its probe does not tell whether the defect is in this vLLM: {because}"
 
 
-def test_another_vllm_is_not_run(diagnose: Diagnose, stock: Path, healthy: Path) -> None:
-    found = one(diagnose(stock, "--python", healthy / "bin/python", "--run", name="probe"))
+def test_another_vllm_is_not_run(
+    diagnose: Diagnose, stock: Path, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources without an environment run with the packages of another one, if PYTHONPATH names them."""
+    python, root = healthy / "bin/python", packages(stock)
+    found = one(diagnose(stock, "--python", python, "--run", name="probe"))
     assert found["what"] == "no probe was run: no interpreter is known that imports this vLLM"
+    assert found["do"].endswith(f": `env PYTHONPATH={root} vpatch doctor --run --python {python} {root}`")
+    says(stock, "raise AssertionError('no')\n")
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    found = one(diagnose(root, "--python", python, "--run", *ONLY, name="probe"))
+    assert found["what"] == f"{HYBRID}: the defect is in this vLLM: no"
+    monkeypatch.delenv("PYTHONPATH")
 
     found = one(diagnose(tree_of("0.20.2"), "--run", name="probe"))
     assert found["do"] == f"`vpatch doctor --run --python PY {tree_of('0.20.2')}`"

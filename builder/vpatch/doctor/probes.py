@@ -11,7 +11,7 @@ from vpatch.core.verdict import MISFITS, State, Verdict
 from vpatch.doctor.findings import Finding, Level, unreadable
 from vpatch.doctor.running import run
 from vpatch.doctor.subject import Subject
-from vpatch.errors import Failure
+from vpatch.errors import Failure, shell
 from vpatch.image.script import Ending
 
 LIMIT_S = 120
@@ -43,7 +43,7 @@ def probe(subject: Subject, watch: Callable[[str], object]) -> tuple[list[Probed
     chosen = [(one, overlays[one.id]) for one in subject.verified.overlays if one.id not in skipped]
     probes = [[probe for probe in overlay.probes if not probe.gpu] for _, overlay in chosen]
     scripts = [probe.script for own in probes for probe in own]
-    count = f"running {len(scripts)} probes"
+    count = f"running {len(scripts)} probe{'s' * (len(scripts) != 1)}"
     watch(count)
     try:
         endings = iter(run(subject.python.python, scripts, lambda done: watch(f"{count}: {done} ended"), LIMIT_S))
@@ -58,11 +58,15 @@ def probe(subject: Subject, watch: Callable[[str], object]) -> tuple[list[Probed
 
 def _hindrance(subject: Subject) -> Finding | None:
     """Return why no probe can run: no interpreter is known that imports this vLLM."""
-    if subject.python and subject.python.root == subject.tree.root:
+    python, root = subject.python, subject.tree.root
+    if python and python.root == root:
         return None
     what = "no probe was run: no interpreter is known that imports this vLLM"
     do = subject.commands.command("doctor", "--run", "--python", "PY")
-    return Finding("probe", Level.WARNING, what, (str(subject.tree.root),), do)
+    if python:
+        command = shell("env", f"PYTHONPATH={root}", "vpatch", "doctor", "--run", "--python", python.python, root)
+        do = f"if these sources belong to no environment, use the packages of that one: {command}"
+    return Finding("probe", Level.WARNING, what, (str(root),), do)
 
 
 def _finding(subject: Subject, one: Probed) -> Finding:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any, Self
 
 from vpatch.errors import naming
 from vpatch.image.script import Ending, ending, preamble
@@ -47,12 +48,12 @@ def run(python: Path, scripts: Sequence[str], done: Callable[[int], object], lim
     with (
         naming("cannot run a probe", str(python)),
         TemporaryDirectory(prefix="vpatch-") as top,
-        _processes() as start,
+        ThreadPoolExecutor(AT_ONCE) as pool,  # waits for its threads once their processes are killed
+        _Processes() as processes,
     ):
-        pool = ThreadPoolExecutor(AT_ONCE)
         try:
             jobs = [
-                pool.submit(_one, start, python, script, Path(top, str(number)), limit_s)
+                pool.submit(_one, processes, python, script, Path(top, str(number)), limit_s)
                 for number, script in enumerate(scripts)
             ]
             for number, job in enumerate(as_completed(jobs), 1):
@@ -63,56 +64,54 @@ def run(python: Path, scripts: Sequence[str], done: Callable[[int], object], lim
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+class _Processes:
+    """The processes that run; they are killed at the end of a `with` block, and none is started afterwards."""
 
+    def __init__(self) -> None:
+        self._lock, self._running, self._over = threading.Lock(), set[subprocess.Popen[bytes]](), False
 
-@contextmanager
-def _processes() -> Iterator[Start]:
-    """Yield what starts processes; at the end, kill those that still run, and what they started."""
-    lock, started, over = threading.Lock(), list[subprocess.Popen[bytes]](), threading.Event()
+    def __enter__(self) -> Self:
+        return self
 
-    def start(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
-        with lock:
-            if over.is_set():
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._over = True
+            for process in self._running:
+                _kill(process)
+
+    @contextmanager
+    def started(self, *arguments: Any, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a process; at the end of the block, kill it and what it started."""
+        with self._lock:
+            if self._over:
                 raise InterruptedError
             # In a session of its own, so that all of its children can be killed, and Ctrl-C reaches vpatch only.
-            process = subprocess.Popen(command, start_new_session=True, **options)  # type: ignore[call-overload]
-            started.append(process)
-            return process  # type: ignore[no-any-return]
-
-    try:
-        yield start
-    finally:
-        over.set()
-        with lock:
-            for process in started:
+            process = subprocess.Popen[bytes](*arguments, start_new_session=True, **options)
+            self._running.add(process)
+        yield process
+        with self._lock:
+            if not self._over:
+                self._running.remove(process)
                 _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, of a group of dead processes
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
-def _one(start: Start, python: Path, script: str, home: Path, limit_s: float) -> Ending:
+def _one(processes: _Processes, python: Path, script: str, home: Path, limit_s: float) -> Ending:
     home.mkdir()
     variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    # In files: a child that keeps a pipe open would hold up its reader.
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    command = [str(python), "-c", preamble(str(home)), script]
+    # To a file: a child that keeps a pipe open would hold up its reader.
     with TemporaryFile(dir=home) as output:
-        command = [str(python), "-c", preamble(str(home)), script]
-        process = start(
-            command,
-            cwd=home,
-            env=variables | _OFFLINE,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=output,
-        )
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        _kill(process)
+        with processes.started(command, cwd=home, env=variables | _OFFLINE, stderr=output, **streams) as process:
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                code = None
+        process.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - _MOST_OUTPUT))
         return ending(code, output.read().decode("utf-8", "replace"), limit_s, "the environment")
