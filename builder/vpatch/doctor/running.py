@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Any, Self
+from typing import IO, Self
 
 from vpatch.errors import naming
 from vpatch.image.script import Ending, ending, preamble
@@ -80,13 +80,21 @@ class _Processes:
                 _kill(process)
 
     @contextmanager
-    def started(self, *arguments: Any, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a process; at the end of the block, kill it and what it started."""
+    def started(self, command: Sequence[str], home: Path, output: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a process in a folder; at the end of the block, kill it and what it started."""
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         with self._lock:
             if self._over:
                 raise InterruptedError
-            # In a session of its own, so that all of its children can be killed, and Ctrl-C reaches vpatch only.
-            process = subprocess.Popen[bytes](*arguments, start_new_session=True, **options)
+            process = subprocess.Popen(
+                command,
+                cwd=home,
+                env=kept | _OFFLINE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=output,  # a file: a child that keeps a pipe open would hold up its reader
+                start_new_session=True,  # so that its children can be killed, and Ctrl-C reaches vpatch only
+            )
             self._running.add(process)
         yield process
         with self._lock:
@@ -102,12 +110,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _one(processes: _Processes, python: Path, script: str, home: Path, limit_s: float) -> Ending:
     home.mkdir()
-    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    command = [str(python), "-c", preamble(str(home)), script]
-    # To a file: a child that keeps a pipe open would hold up its reader.
     with TemporaryFile(dir=home) as output:
-        with processes.started(command, cwd=home, env=variables | _OFFLINE, stderr=output, **streams) as process:
+        with processes.started([str(python), "-c", preamble(str(home)), script], home, output) as process:
             try:
                 code = process.wait(limit_s)
             except subprocess.TimeoutExpired:
