@@ -58,13 +58,14 @@ ROW = {
     "overlays": [VERDICT | {"problems": [PROBLEM]}],
 }
 FINDING = {"name": str, "level": {str(level) for level in Level}, "what": str, "where": str, "do": str}
+PROBED = {"overlay": str, "name": str, "ok": (bool, NoneType), "because": str}
 GONE = {"not_installed": [{"id": str, "files": [str]}]}
 SHAPES: dict[str, dict[str, Any]] = {
     "status": SHAPE | GONE,
     "apply": SHAPE | {"added": [str], "removed": [str]},
     "revert": SHAPE | GONE | {"added": [str], "removed": [str]},
     "verify": SHAPE | GONE,
-    "doctor": SHAPE | {"findings": [FINDING]},
+    "doctor": SHAPE | {"findings": [FINDING], "probes": [PROBED]},
     "diff": SHAPE | {"diff": str, "files": [str]},
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
     "list": SHAPE | {"overlays": [ENTRY]},

@@ -99,6 +99,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
     "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
     "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}, deep=False),
+    "docs/speculation.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}"),
     "docs/writing-overlays.md": Recipe(
         f"git clone --quiet https://github.com/vpatch/vpatch .\n{ENVIRONMENT}uv pip install --quiet -e '.[fetch]'\n",
         {"/tmp/vllm": "../vllm"},  # noqa: S108 - the page's

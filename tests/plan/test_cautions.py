@@ -43,6 +43,54 @@ def test_cautions() -> None:
     assert names(dense(), deployment()) == set()
 
 
+def test_speculation_with_prefix_caching_needs_two_overlays() -> None:
+    """On hybrid models of 0.20.0 to 0.25.1."""
+    name = "hybrid-speculation"
+    both: dict[str, Any] = {"speculative_tokens": 1, "enable_prefix_caching": True}
+    warned = {release for release in RELEASES if name in names(hybrid(), deployment(release, **both))}
+
+    assert warned == {release for release in RELEASES if Version("0.20") <= Version(release) < Version("0.26")}
+    found = plan(hybrid(), deployment(**both), discover()).cautions
+    (said,) = (caution.because for caution in found if caution.name == name)
+    assert "both hybrid-mtp-counts and hybrid-mtp-prefix" in said
+    assert name in names(hybrid(), deployment("0.20.3.dev7", **both))
+    assert name not in names(hybrid(), deployment(**both | {"speculative_tokens": 0}))
+    assert name not in names(hybrid(), deployment(**both | {"enable_prefix_caching": False}))
+    assert name not in names(dense(draft_layers=1), deployment(**both))
+
+
+def test_memory_for_graphs_is_estimated_too_high() -> None:
+    """On hybrid models of 0.26 to 0.28, unless the estimate is off or decides nothing."""
+    name = "cudagraph-estimate"
+    warned = {release for release in RELEASES if name in names(hybrid(), deployment(release))}
+
+    assert warned == {"0.26.0", "0.27.0", "0.27.1", "0.28.0"}
+    assert name not in names(dense(), deployment("0.26.0"))
+    for off in (
+        {"enforce_eager": True},
+        {"kv_cache_memory_bytes": 6 * GIB},
+        {"environment": ("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0",)},
+    ):
+        assert name not in names(hybrid(), deployment("0.26.0", **off))
+
+
+@pytest.mark.parametrize(
+    ("vllm", "caches", "told"),
+    [
+        ("0.26.0", True, "(at least 4,096, the tokens of a block)"),
+        ("0.26.0", False, ""),
+        ("0.27.0", True, ""),
+    ],
+)
+def test_the_smallest_batch_is_named(vllm: str, caches: bool, told: str) -> None:  # noqa: FBT001 - pytest's
+    """With prefix caching, up to 0.26, a batch holds a block."""
+    said = deployment(vllm, kv_cache_dtype=FOUR_BITS, enable_prefix_caching=caches)
+    found = plan(hybrid(), said, discover()).cautions
+    (because,) = (caution.because for caution in found if caution.name == "cudagraph-estimate")
+
+    assert because.endswith(f"or give a smaller --max-num-batched-tokens {told}".rstrip())
+
+
 @pytest.mark.parametrize(("share", "told"), [(0.89, None), (0.92, "watch it"), (0.95, "may not even start")])
 def test_a_desktop_wants_room(share: float, told: str | None) -> None:
     found = plan(hybrid(), deployment(desktop=True, gpu_memory_utilization=share), discover()).cautions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 from vpatch.core.catalogue import discover
-from vpatch.core.overlay import Catalogued, Need, Overlay, Part
+from vpatch.core.overlay import Catalogued, Need, Overlay, Part, Use
 from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.plan.deployment import Deployment, gpu
@@ -109,6 +109,45 @@ def test_an_overlay_covers_only_its_own_quantization_of_the_head() -> None:
 
     assert (found[HEAD].needed, found[HEAD].state) == (False, State.PENDING)
     assert found[HEAD].because == "the output head is fp8-block, of modelopt"
+
+
+def speculation(use: Use) -> Need:
+    """Answer as an overlay for speculative decoding on hybrid models does."""
+    if not (use.hybrid and use.speculative_tokens and use.prefix_caching):
+        return Need(needed=False, because="nothing is drafted, or no prefix is cached")
+    return Need(needed=True, because=f"{use.speculative_tokens} draft tokens, on compute capability {use.capability}")
+
+
+MTP = ("--model", "Qwen3.6-35B-A3B-NVFP4", "--gpu", "5090", "--max-num-seqs", "16", "--max-num-batched-tokens", "8192")
+
+
+@pytest.mark.parametrize(
+    ("vllm", "given", "option", "needed"),
+    [
+        ("0.25.1", (), "--no-enable-prefix-caching", False),
+        ("0.25.1", ("--enable-prefix-caching",), "--enable-prefix-caching", True),
+        ("0.26.0", (), "--enable-prefix-caching", True),
+        ("0.26.0", ("--no-enable-prefix-caching",), "--no-enable-prefix-caching", False),
+    ],
+)
+def test_needs_follow_the_command_that_is_printed(
+    vpatch: Program, monkeypatch: pytest.MonkeyPatch, vllm: str, given: tuple[str, ...], option: str, *, needed: bool
+) -> None:
+    """vLLM caches prefixes of hybrid models by default from 0.26 on. The command names the option, and the overlay."""
+    installed = mine(needed=speculation, releases={">=0.20,<0.34": "pending: the counts are those of other rows"})
+    monkeypatch.setattr("vpatch.cli.plan.discover", lambda: installed)
+    said = vpatch("plan", *MTP, "--speculative", "3", "--vllm", vllm, *given, "--json").json
+
+    (item,) = said["overlays"]
+    assert item["needed"] is needed
+    assert option in said["commands"]["serve"].split()
+    assert '"num_speculative_tokens": 3' in said["commands"]["serve"]
+    if needed:
+        because = f"3 draft tokens, on compute capability (12, 0); vLLM {vllm}: the counts are those of other rows"
+        assert item["because"] == because
+    for name in ("apply", "build"):
+        assert ("--overlay mine" in said["commands"].get(name, "")) is needed
+    assert ("-vpatch" in said["commands"]["docker"]) is needed
 
 
 def planned(vpatch: Program, folder: Path, model: dict[str, Any], vllm: str) -> Ran:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import click
 
-from vpatch.cli.options import examples, reported
+from vpatch.cli.options import examples, reported, unwinding
 from vpatch.cli.output import Report
+from vpatch.cli.progress import phases
 from vpatch.cli.target import Target, on_tree
 from vpatch.cli.verdicts import Line
 from vpatch.cli.wording import counted, listed
 from vpatch.doctor.examination import sections
 from vpatch.doctor.findings import Finding, Level, Section
-from vpatch.doctor.subject import examine
+from vpatch.doctor.probes import Probed, probe
+from vpatch.doctor.subject import Subject, examine
 from vpatch.errors import Problem
 from vpatch.tree.environment import Located
 from vpatch.tree.locate import interpreter
@@ -28,19 +30,30 @@ _BELOW = " " * (_WIDTH + 4)  # below a level
 _MOST = 3  # places that a finding shows without -v
 
 
-@click.command("doctor", epilog=examples("doctor", "doctor .venv", "doctor --python /opt/vllm/bin/python", "doctor -v"))
+@click.command(
+    "doctor",
+    epilog=examples("doctor", "doctor .venv", "doctor --python /opt/vllm/bin/python", "doctor -v", "doctor --run"),
+)
 @reported
 @on_tree(both=True)
-def doctor_command(target: Target) -> Report:
+@click.option("--run", "runs", is_flag=True, help="Also run vLLM's functions, to see whether each defect is there.")
+def doctor_command(target: Target, *, runs: bool) -> Report:
     """Find out why a server still does not work. Changes nothing.
 
     It examines the overlays, vLLM's files, other code that patches vLLM, GPU and driver, compile caches, and running
     servers. Each finding has a level (ok, note, warning, problem) and, below an arrow, what to do. If one is a problem,
     the exit code is 1.
+
+    With --run, it also runs a script of each overlay, its probe, by the interpreter of this vLLM. The probe calls
+    vLLM's own functions, and reports whether the defect is there. It needs no GPU. Each has two minutes.
     """
     located = target.locate()
     subject = examine(located, _python(target, located), target.selection, target)
     found = sections(subject)
+    probed: list[Probed] = []
+    if runs:
+        probed, told = _probed(subject)
+        found.append(Section("Probes, run by this vLLM's Python", told))
     every = [finding for section in found for finding in section.findings]
     problems = [_problem(finding, str(located.tree.root)).as_json() for finding in _of(every, Level.PROBLEM)]
     return Report(
@@ -48,11 +61,22 @@ def doctor_command(target: Target) -> Report:
         str(located.tree.root),
         located.tree.version,
         subject.verified.overlays,
-        extra={"problems": problems, "findings": [finding.as_json() for finding in every]},
+        extra={
+            "problems": problems,
+            "findings": [finding.as_json() for finding in every],
+            "probes": [answer for one in probed for answer in one.as_json()],
+        },
         drawn=partial(_lines, found, every_place=target.verbose),
         failed=bool(problems),
+        offer="" if runs or problems else f"To run vLLM's functions, too: {target.again('doctor', '--run')}",
         outcome=_outcome(every),
     )
+
+
+def _probed(subject: Subject) -> tuple[list[Probed], list[Finding]]:
+    unwinding()
+    with phases() as show:
+        return probe(subject, show or str)
 
 
 def _python(target: Target, located: Located) -> Path | None:

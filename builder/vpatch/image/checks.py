@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import dropwhile, islice, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from vpatch.core.overlay import Catalogued
@@ -16,16 +13,12 @@ from vpatch.image import guest
 from vpatch.image.config import read_json
 from vpatch.image.filesystem import Files
 from vpatch.image.patch import Provenance
+from vpatch.image.script import ending, last_line
 from vpatch.image.watch import Phase
 
 if TYPE_CHECKING:
     from vpatch.image.engine.containers import ScriptRunner
 
-_TRACEBACK = "Traceback (most recent call last):"
-_UNRELATED = ("Exception ignored", "Exception in thread")  # their tracebacks are not why the script ended
-_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's prefix of each line
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
-_MAX_ERROR = 500  # characters
 _TIMEOUT = 600  # seconds: a cold import of vLLM from a slow disk
 _GPU_TIMEOUT = 1800  # seconds: a server that compiles kernels before its first answer
 
@@ -95,14 +88,8 @@ def _check_files(runner: ScriptRunner, script: str, provenance: Provenance) -> I
 
 def outcome(name: str, code: int | None, stderr: str, limit_s: float) -> Check:
     """Return the outcome of a probe, whose exit status is None if it was stopped; `stderr` may include stdout."""
-    if code == 0:
-        return Check(name, ok=True, because="")
-    if code is None:
-        return Check(name, ok=False, because=f"it did not end within {limit_s:g} s")
-    error = _last_error(_RANK.sub("", stderr))
-    if missing := _missing(error):
-        return Check(name, ok=None, because=f"the image lacks {missing}")
-    return Check(name, ok=False, because=error.removeprefix("AssertionError: ") or _exit(code, stderr))
+    end = ending(code, stderr, limit_s, "the image")
+    return Check(name, end.ok, end.because)
 
 
 def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str, limit_s: float) -> tuple[Check, ...]:
@@ -116,36 +103,5 @@ def import_outcomes(modules: Sequence[str], code: int | None, out: str, err: str
             pass
     one = outcome("", code, err, limit_s)
     if one.ok:
-        one = Check("", ok=False, because=f"it did not answer: {_last_line(err)}")
+        one = Check("", ok=False, because=f"it did not answer: {last_line(err)}")
     return tuple(Check(f"import {module}", one.ok, one.because) for module in modules)
-
-
-def _last_error(stderr: str) -> str:
-    """Return the error of the last traceback, with its indented lines, on one line; "" without a traceback."""
-    lines = stderr.splitlines()
-    pairs = enumerate(pairwise(["", *lines]))
-    starts = [number for number, (above, line) in pairs if line == _TRACEBACK and not above.startswith(_UNRELATED)]
-    if not starts:
-        return ""
-    frames = dropwhile(lambda line: line.startswith(" "), lines[starts[-1] + 1 :])
-    error = [*islice(frames, 1), *takewhile(lambda line: line.startswith(" "), frames)]
-    return " ".join(" ".join(error).split())[:_MAX_ERROR]
-
-
-def _missing(error: str) -> str | None:
-    if absent := _MISSING.match(error):
-        ours = absent[1].partition(".")[0] == "vllm" and not guest.COMPILED.fullmatch(absent[1])
-        return None if ours else absent[1]
-    library = guest.LIBRARY.search(error) if error.startswith(("ImportError: ", "OSError: ")) else None
-    return library[1] if library else None
-
-
-def _exit(code: int, stderr: str) -> str:
-    number = -code if code < 0 else code - 128
-    if number in set(signal.Signals):
-        return f"it was ended by {signal.Signals(number).name}"
-    return f"it ended with {code}: {_last_line(stderr)}"
-
-
-def _last_line(stderr: str) -> str:
-    return stderr.strip().rpartition("\n")[2][:_MAX_ERROR]

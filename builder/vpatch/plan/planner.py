@@ -12,6 +12,7 @@ from vpatch.core.overlay import Catalogued, Need, Overlay, Use
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
 from vpatch.plan import FULL, GIB, Model, Weights
+from vpatch.plan.cautions import Caution, on_hybrids
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, release_of
 from vpatch.plan.fit import Advice, Fit, advise, fit, remedies
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
@@ -34,15 +35,6 @@ class Needed:
     state: State | None = None
     opt_in: bool = False
     uncovered: str = ""  # why the overlay does not make the deployment work
-
-
-@dataclass(frozen=True)
-class Caution:
-    """A known pitfall, with a name for scripts and its source."""
-
-    name: str
-    because: str
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,7 +221,8 @@ def _block_exceeds_batch(model: Model, fit: Fit) -> bool:
 
 def cautions(model: Model, fit: Fit, *, slow_link: bool = False) -> tuple[Caution, ...]:
     """Return all cautions that apply to a deployment."""
-    return (*_quality(model, fit), *_memory(fit), *_starting(model, fit), *(_parallel(model, fit) if slow_link else ()))
+    across = _parallel(model, fit) if slow_link else ()
+    return (*_quality(model, fit), *on_hybrids(model, fit), *_memory(fit), *_starting(model, fit), *across)
 
 
 def _quality(model: Model, fit: Fit) -> Iterator[Caution]:

@@ -31,6 +31,7 @@ from docker.utils import decode_json_header
 from vpatch.errors import Failure, Problem, naming
 from vpatch.image.engine import discard, engine_errors, message_of
 from vpatch.image.filesystem import BlockReader, Entry, Files, Kind, Limits, entry_of
+from vpatch.image.script import preamble
 from vpatch.net.session import size
 
 NAME = "vpatch-"
@@ -47,14 +48,6 @@ _CHUNK = 1 << 16
 _READERS = 3  # containers that answer one question at a time; more cost more than they gain
 # A file's type in its mode as Go writes it: package io/fs, FileMode.
 _GO_TYPES, _GO_KINDS = 0x8F280000, {0: Kind.FILE, 1 << 31: Kind.FOLDER, 1 << 27: Kind.LINK}
-
-# The root is read-only, so the home, which holds caches, moves to /tmp. The user's site-packages stay where they are:
-# Python has found them before it runs this.
-_PREAMBLE = """\
-import os, site, sys
-os.environ.update(HOME="/tmp", TMPDIR="/tmp", PYTHONUSERBASE=site.getuserbase())
-exec(compile(sys.argv.pop(1), "<string>", "exec", dont_inherit=True))
-"""
 
 # It imports vpatch only after this process has died: until then this one needs the CPU.
 REAPER = """\
@@ -166,11 +159,11 @@ class ScriptRunner:
 
     def run(self, script: str, arguments: Sequence[str] = (), *, seconds: int, gpus: bool = False) -> ScriptResult:
         """Run a script as `python -c`, with all of the machine's GPUs or none. It can write only below /tmp."""
-        # Compiled kernels are loaded from /tmp, hence `exec`.
+        # Compiled kernels are loaded from /tmp, hence `exec`. The root is read-only, so the home moves there.
         settings: dict[str, Any] = {"read_only": True, "tmpfs": {"/tmp": f"exec,mode=1777,size={SCRATCH}"}}  # noqa: S108
         if gpus:
             settings |= {**ALL_GPUS, "memory": SERVER_MEMORY}
-        command = ["-c", _PREAMBLE, script, *arguments]
+        command = ["-c", preamble("/tmp"), script, *arguments]  # noqa: S108
         with (
             self._volumes() as volumes,
             container(self.client, self.image, self.owner, [self.python], command, **settings, **volumes) as made,

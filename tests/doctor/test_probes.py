@@ -1,0 +1,195 @@
+"""`vpatch doctor --run`: the probes of overlays on an installed vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Process, Program, contents_of, environment
+from tests.doctor.conftest import Diagnose, _healthy, _stock, alone, healthy, one, packages, put, stock
+from tests.forks import ended, start
+from tests.hybrid import HYBRID, ONLY
+from tests.needs import root_only
+from tests.paths import ROOT
+from tests.releases import tree_of
+from tests.tree.conftest import mounted
+from tests.validation.cpu.environment import BYTECODE, interpreter
+from tests.validation.cpu.trees import patched_tree
+
+__all__ = ["_healthy", "_stock", "alone", "healthy", "stock"]
+
+SKIP_LIST = "turboquant-skip-list"
+# The tests' environments have a torchvision without its compiled half.
+STAND_IN = "import tests.validation.cpu.platform as p\np.stand_in_for_torchvision()\n"
+HANGS = "import signal\nopen({place!r}, 'w').write('ready')\nsignal.pause()\n"
+
+
+def says(venv: Path, code: str) -> Path:
+    """Replace what runs when vLLM is imported: every probe imports it first."""
+    put(packages(venv) / "vllm/__init__.py", code)
+    return venv
+
+
+def test_without_torch_nothing_is_decided(diagnose: Diagnose, stock: Path) -> None:
+    found = diagnose(says(stock, "import torch\n"), "--run", name="probe")
+
+    notes = {said["what"] for said in found if said["level"] == "note"}
+    assert f"{HYBRID} could not be run: the environment lacks torch" in notes
+    assert all(what.endswith(" could not be run: the environment lacks torch") for what in notes)
+    assert {said["level"] for said in found} == {"note", "ok"}
+
+
+def test_a_defect(vpatch: Program, stock: Path) -> None:
+    """The text of the assertion, and what to do. The results are in JSON, too."""
+    says(stock, "raise AssertionError('layers: [] expected, [3] found')\n")
+    ran = vpatch("doctor", "--run", stock, *ONLY, "--json")
+
+    found = one([said for said in ran.json["findings"] if said["name"] == "probe"])
+    assert (ran.code, found["level"]) == (1, "problem")
+    assert found["what"] == f"{HYBRID}: the defect is in this vLLM: layers: [] expected, [3] found"
+    assert found["do"] == f"`vpatch apply --overlay {HYBRID} {stock}`"
+    assert ran.json["probes"] == [
+        {"overlay": HYBRID, "name": "turboquant_hybrid", "ok": False, "because": "layers: [] expected, [3] found"}
+    ]
+    assert vpatch("doctor", stock, *ONLY, "--json").json["probes"] == []
+
+
+def test_a_defect_in_a_patched_vllm(diagnose: Diagnose, healthy: Path) -> None:
+    """Applying the overlay again would not help."""
+    says(healthy, "raise AssertionError('no')\n")
+    found = one(diagnose(healthy, "--run", *ONLY, name="probe"))
+
+    assert found["what"] == f"{HYBRID}: the defect is in this vLLM, although the overlay is applied: no"
+    assert found["do"] == "look for the reason among the other findings; if there is none, please report it"
+
+
+def test_a_defect_that_another_edit_hides(diagnose: Diagnose, stock: Path) -> None:
+    """The overlay does not fit; its probe tells what the code does."""
+    says(stock, "raise AssertionError('no')\n")
+    file = packages(stock) / "vllm/engine/arg_utils.py"
+    put(file, file.read_text().replace("TurboQuantConfig.get_boundary_skip_layers", "another_function"))
+    found = one(diagnose(stock, "--run", *ONLY, name="probe"))
+
+    assert found["do"] == f"`vpatch status -v --overlay {HYBRID} {stock}`"
+
+
+def test_right(vpatch: Program, stock: Path) -> None:
+    """Probes for a GPU are named; so are overlays for which there is nothing to run."""
+    says(stock, "import os\nos._exit(0)\n")
+    ran = vpatch("doctor", "--run", stock)
+
+    lines = " ".join(ran.out.split())
+    assert f"{HYBRID} runs right here, though it is not applied: " in lines
+    assert "nothing to run in this vLLM, which has neither the feature nor the defect: turboquant-auto-dtype" in lines
+    assert "left out, since they need a GPU: turboquant_hybrid_serve" in lines
+    assert "To run vLLM's functions" not in ran.err
+    assert f"To run vLLM's functions, too: `vpatch doctor --run {stock}`" in vpatch("doctor", stock).err
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "because"),
+    [
+        ("import os\nos.abort()\n", 60, "it was ended by SIGABRT"),
+        ("raise RuntimeError('CUDA error')\n", 60, "RuntimeError: CUDA error"),
+        ("import signal\nsignal.pause()\n", 0.5, "it did not end within 0.5 s"),
+    ],
+    ids=["dies", "raises", "hangs"],
+)
+def test_a_probe_that_tells_nothing(
+    diagnose: Diagnose, stock: Path, monkeypatch: pytest.MonkeyPatch, code: str, limit_s: float, because: str
+) -> None:
+    monkeypatch.setattr("vpatch.doctor.probes.LIMIT_S", limit_s)
+    found = one(diagnose(says(stock, code), "--run", *ONLY, name="probe"))
+
+    assert found["level"] == "warning"
+    assert found["what"] == f"{HYBRID}: its probe does not tell whether the defect is in this vLLM: {because}"
+
+
+def test_another_vllm_is_not_run(
+    diagnose: Diagnose, stock: Path, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources without an environment run with the packages of another one, if PYTHONPATH names them."""
+    python, root = healthy / "bin/python", packages(stock)
+    found = one(diagnose(stock, "--python", python, "--run", name="probe"))
+    assert found["what"] == "no probe was run: no interpreter is known that imports this vLLM"
+    assert found["do"].endswith(f": `env PYTHONPATH={root} vpatch doctor --run --python {python} {root}`")
+    says(stock, "raise AssertionError('no')\n")
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    found = one(diagnose(root, "--python", python, "--run", *ONLY, name="probe"))
+    assert found["what"] == f"{HYBRID}: the defect is in this vLLM: no"
+    monkeypatch.delenv("PYTHONPATH")
+
+    found = one(diagnose(tree_of("0.20.2"), "--run", name="probe"))
+    assert found["do"] == f"`vpatch doctor --run --python PY {tree_of('0.20.2')}`"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c(stock: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """It ends the probes, too, and leaves no file."""
+    os.mkfifo(place := str(tmp_path / "pipe"))
+    says(stock, HANGS.format(place=place))
+    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    with tempfile.TemporaryFile() as out:
+        child = start("doctor", "--run", stock, *ONLY, streams=(out.fileno(),) * 3)
+        assert select.select([reader], [], [], 60)[0]
+        assert os.read(reader, 5) == b"ready"
+        os.kill(child, number)
+        assert ended(child) == 130
+    os.set_blocking(reader, True)
+    assert os.read(reader, 5) == b"", "the probe is gone"
+    os.close(reader)
+    assert contents_of(tmp_path / "temporary") == {}
+
+
+def test_it_changes_nothing(process: Process, stock: Path, tmp_path: Path) -> None:
+    """No bytecode and no cache either."""
+    says(stock, "import vllm.code\nopen('cache', 'w').write('')\n")
+    put(packages(stock) / "vllm/code.py", "raise AssertionError('no')\n")
+    for folder in ("home", "temporary"):
+        (tmp_path / "stock" / folder).mkdir(exist_ok=True)
+    before = contents_of(stock)
+    variables = {"HOME": str(stock / "home"), "TMPDIR": str(stock / "temporary")}
+    ran = process("doctor", "--run", stock, *ONLY, "--json", env=variables)
+
+    assert ran.json["probes"][0]["because"] == "no"
+    assert contents_of(stock) == before
+
+
+@root_only
+def test_a_read_only_tree(diagnose: Diagnose, stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    says(stock, "raise AssertionError('no')\n")
+    (tmp_path / "mounted").mkdir()
+    with mounted("vpatch", tmp_path / "mounted", "-t", "tmpfs", "-o", "size=80m"):
+        subprocess.run(["cp", "-a", stock, tmp_path / "mounted/venv"], check=True)
+        subprocess.run(["mount", "-o", "remount,ro", tmp_path / "mounted"], check=True)
+        found = diagnose(tmp_path / "mounted/venv", "--run", *ONLY, name="probe")
+
+    assert one(found)["what"].endswith("the defect is in this vLLM: no")
+
+
+@pytest.mark.deep
+def test_the_real_vllm(process: Process, tmp_path: Path) -> None:
+    """With torch and all, an environment as users have it: stock shows the defect, and patched does not."""
+    told = {}
+    for name, tree in {"stock": tree_of("0.20.2"), "patched": patched_tree("0.20.2")}.items():
+        (shared,) = interpreter("0.20.2").parents[1].glob("lib/python3*/site-packages")
+        site = environment(tmp_path / name)
+        put(site / "tree.pth", f"{tree}\nimport site; site.addsitedir({str(shared)!r})\n")
+        put(site / "sitecustomize.py", f"import sys\nsys.path.append({str(ROOT)!r})\n{STAND_IN}")
+        python = tmp_path / name / "bin/python"
+        variables = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "PATH": os.defpath}
+        ran = process("doctor", "--run", "--python", python, "--overlay", SKIP_LIST, "--json", env=variables)
+        told[name] = one([said for said in json.loads(ran.out)["findings"] if said["name"] == "probe"])
+
+    assert told["stock"]["level"] == "problem"
+    assert "the name of a kind of layer was to be taken: invalid literal for int()" in told["stock"]["what"]
+    assert told["patched"]["level"] == "ok", told["patched"]
+    assert told["patched"]["what"].startswith(f"{SKIP_LIST} runs right here: TurboQuant with names")
