@@ -1,0 +1,200 @@
+"""Speculative decoding on hybrid models: each request reads its own number of accepted tokens.
+
+A hybrid model with draft tokens (MTP, EAGLE) keeps a state for each of them. The number that was accepted in the last
+step selects the state to go on from. The V1 model runner copies these numbers to the CPU in the row order of that step.
+Then requests come, go and trade rows, and the rows move with their numbers. With asynchronous scheduling, the default,
+nothing orders the two:
+
+- vLLM 0.18 reads row by row. This is wrong if the copy lands after the rows moved, in mode "none".
+- vLLM 0.19 and later also map the rows back to those of the last step. This is wrong if the copy lands before the rows
+  moved: they are permuted twice. With prefix caching (mode "align") 0.19 to 0.21 always copy before, so that every swap
+  of two rows is wrong; 0.22 and later race. Without it (mode "none") 0.19 to 0.23 race, for requests that had no drafts
+  in the last step; 0.24 and later do not read the numbers on the CPU (vllm-project/vllm#45100).
+
+A request then goes on from the state of another draft token, with no error: its answer is wrong. With prefix caching the
+wrong state enters the cache, and later requests continue from it.
+
+The overlay waits for the copy before the first row moves, and reads row by row, as vllm-project/vllm#53919 proposes.
+The wait existed already, less than a millisecond later. Both halves are needed: with the wait of
+vllm-project/vllm#53613 alone every copy lands early, and the wrong permutation becomes certain.
+
+Up to vLLM 0.25.1 a hybrid model with MTP and prefix caching needs both `hybrid-mtp-counts` and `hybrid-mtp-prefix`.
+From 0.29 on hybrid models use the V2 model runner, which keeps the numbers on the GPU. There this overlay matters only
+with VLLM_USE_V2_MODEL_RUNNER=0, or with a feature that V2 lacks.
+
+Not promised: an end of the illegal memory accesses that some report with MTP on hybrid models (a foreign number is still
+a valid one); the number of a request that is left out of a step and comes back, because max_num_batched_tokens is too
+small for all requests, or with pipeline parallelism. It counts as 1, as upstream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vpatch import File, Need, Overlay, Part, Predicate, Shape, Use, probe
+from vpatch.core.verdict import Answer
+
+from vpatch_overlays import _shared as shared
+
+if TYPE_CHECKING:
+    from vpatch.core.overlay import Edit, Reach
+    from vpatch.core.workspace import Workspace
+
+runner = File("vllm/v1/worker/gpu_model_runner.py")
+update_states = runner.function("GPUModelRunner._update_states")
+after_execute = runner.function("GPUModelRunner._update_states_after_model_execute")
+input_prep = runner.function("GPUModelRunner.synchronize_input_prep")
+execute = runner.function("GPUModelRunner.execute_model")
+prepare_inputs = runner.function("GPUModelRunner._prepare_inputs")
+build_metadata = runner.function("GPUModelRunner._build_attention_metadata")
+rows = File("vllm/v1/worker/gpu_input_batch.py")
+
+WAIT = "self.num_accepted_tokens_event.synchronize()"
+READ = "self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]"
+WAIT_AND_READ = f"""
+if self.num_accepted_tokens_event is not None:
+    {WAIT}
+{READ}
+"""
+WAIT_AND_MAP = f"""
+{WAIT}
+if self.use_async_scheduling and prev_req_id_to_index:
+    prev_idx = self.prev_positions.np[:num_reqs]
+    new_mask = prev_idx < 0
+    self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[np.where(new_mask, 0, prev_idx)]
+    self.num_accepted_tokens.np[:num_reqs][new_mask] = 1
+    self.input_batch.num_accepted_tokens_cpu[:num_reqs] = self.num_accepted_tokens.np[:num_reqs]
+else:
+    {READ}
+"""
+
+HAS_EVENT = "self.num_accepted_tokens_event is not None"
+READS_ON_CPU = (
+    f'{HAS_EVENT} and not (self.use_async_scheduling and self.cache_config.mamba_cache_mode != "align")'
+)
+FIRST_MOVE = """
+for request in reqs_to_add:
+    self.input_batch.add_request(request)
+    ...
+"""
+COPY = "self.input_batch.num_accepted_tokens_cpu_tensor[:num_reqs].copy_(...)"
+RECORD = "self.num_accepted_tokens_event.record()"
+NUMBERS = "self.num_accepted_tokens_cpu"
+
+
+@dataclass(frozen=True)
+class Unclear:
+    """Unknown where `predicate` holds, so that vpatch reports its reason beside what the edits miss."""
+
+    predicate: Predicate
+
+    @property
+    def reach(self) -> Reach:
+        """The predicate's."""
+        return self.predicate.reach
+
+    def ask(self, files: Workspace) -> Answer:
+        """Ask the predicate."""
+        answer = self.predicate.ask(files)
+        return Answer(None if answer.holds else answer.holds, answer.because)
+
+
+moves_numbers = (
+    rows.function("InputBatch.add_request").contains(f"{NUMBERS}[req_index] = 1")
+    & rows.function("InputBatch.condense").contains(f"{NUMBERS}[empty_index] = {NUMBERS}[last_req_index]")
+    & rows.function("InputBatch.swap_states").contains(
+        f"{NUMBERS}[i1], {NUMBERS}[i2] = ({NUMBERS}[i2], {NUMBERS}[i1])"
+    )
+    & ~rows.function("InputBatch.remove_request").contains(NUMBERS)
+)
+# The event must be recorded behind the copy to the rows: in mode "align" by a kernel's postprocessing, or by the host.
+copies_into_rows = after_execute.contains(f"{COPY}\n...\n{RECORD}") & (
+    after_execute.contains(f"mamba_utils.postprocess_mamba_align_gpu(...)\n...\n{RECORD}")
+    | after_execute.contains("self.input_batch.num_accepted_tokens_cpu[i] = num_tokens")
+)
+maps = prepare_inputs.contains("self.input_batch.num_accepted_tokens_cpu[np.where(...)]")
+reads = prepare_inputs.contains(READ) | build_metadata.contains(READ)
+waits = update_states.contains(WAIT) | input_prep.contains(WAIT) | execute.contains(WAIT)
+waits_in_time = update_states.contains(f"{WAIT}\n...\n{FIRST_MOVE}") | update_states.contains(
+    f"if ...:\n    ...\n    {WAIT}\n    ...\n...\n{FIRST_MOVE}"
+)
+
+waits_alone = (waits & maps).means("the wait of vllm-project/vllm#53613 is there, without the other half of #53919")
+reads_alone = (reads & ~maps & ~waits & runner.defines("GPUModelRunner._compute_prev_positions")).means(
+    "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
+)
+has_snapshot = runner.defines("GPUModelRunner._sync_num_accepted_tokens").means(
+    "another fix, of vllm-project/vllm#51599, is there"
+)
+another_fix = waits_alone | reads_alone | has_snapshot
+unfixed = moves_numbers & copies_into_rows & ~another_fix & ~waits
+
+
+def needed(use: Use) -> Need:
+    """Return whether this use has draft tokens whose states a hybrid model keeps."""
+    if not use.hybrid:
+        return Need(needed=False, because="the model keeps no state for each draft token, as it is not hybrid")
+    if not use.speculative_tokens:
+        return Need(needed=False, because="there are no draft tokens")
+    v2 = "from vLLM 0.29 on this matters only on the V1 model runner, as with VLLM_USE_V2_MODEL_RUNNER=0"
+    because = f"the accepted one of {use.speculative_tokens} draft tokens selects the state of a hybrid model; {v2}"
+    return Need(needed=True, because=because)
+
+
+def waiting(condition: str) -> str:
+    """Return the wait for the copy, as statements."""
+    return f"if {condition}:\n    {WAIT}"
+
+
+def wait_first(condition: str) -> Edit:
+    """Wait for the copy right before the first row moves."""
+    uses = ("self.num_accepted_tokens_event", "self.use_async_scheduling", "self.cache_config")
+    return update_states.insert_before(FIRST_MOVE, waiting(condition), uses=uses[: 1 if condition == HAS_EVENT else 3])
+
+
+overlay = Overlay(
+    summary="MTP on hybrid models: each request reads its own number of accepted tokens.",
+    symptoms=(
+        "With MTP or EAGLE on a hybrid model, such as Qwen3.5, answers are sometimes wrong, repetitive or garbled if "
+        "several requests run at once, and there is no error.",
+        "With prefix caching as well, prompts that were answered well before get wrong answers until a restart.",
+    ),
+    upstream=("vllm-project/vllm#53919", "vllm-project/vllm#51571"),
+    needed=needed,
+    releases={
+        ">=0.18,<0.19": "pending: the rows move while the numbers are copied to the CPU",
+        ">=0.19,<0.24": "pending: the numbers are moved with their rows, and then mapped once more",
+        ">=0.24": "pending: the same, with prefix caching only, and from 0.29 on with the V1 model runner only",
+    },
+    probes=(probe(shared.PROBES, "hybrid_mtp_counts"),),
+    parts=(
+        Part(
+            "counts",
+            merged=(waits_in_time & reads & ~maps & copies_into_rows & moves_numbers) | Unclear(another_fix),
+            shapes={
+                "0.24": Shape(
+                    when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
+                    edits=[
+                        wait_first(READS_ON_CPU),
+                        prepare_inputs.within("if needs_cpu_accepted_counts").replace_statements(WAIT_AND_MAP, READ),
+                    ],
+                ),
+                "0.19": Shape(
+                    when=unfixed,
+                    edits=[
+                        wait_first(HAS_EVENT),
+                        prepare_inputs.within(f"if {HAS_EVENT}").replace_statements(WAIT_AND_MAP, READ),
+                    ],
+                ),
+                "0.18": Shape(
+                    when=unfixed & ~runner.defines("GPUModelRunner._compute_prev_positions"),
+                    edits=[
+                        wait_first(HAS_EVENT),
+                        build_metadata.within("if use_spec_decode").replace_statements(WAIT_AND_READ, READ),
+                    ],
+                ),
+            },
+        ),
+    ),
+)
