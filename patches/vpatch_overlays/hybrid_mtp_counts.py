@@ -47,16 +47,10 @@ after_execute = runner.function("GPUModelRunner._update_states_after_model_execu
 input_prep = runner.function("GPUModelRunner.synchronize_input_prep")
 execute = runner.function("GPUModelRunner.execute_model")
 prepare_inputs = runner.function("GPUModelRunner._prepare_inputs")
-build_metadata = runner.function("GPUModelRunner._build_attention_metadata")
 rows = File("vllm/v1/worker/gpu_input_batch.py")
 
 WAIT = "self.num_accepted_tokens_event.synchronize()"
 READ = "self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]"
-WAIT_AND_READ = f"""
-if self.num_accepted_tokens_event is not None:
-    {WAIT}
-{READ}
-"""
 WAIT_AND_MAP = f"""
 {WAIT}
 if self.use_async_scheduling and prev_req_id_to_index:
@@ -114,14 +108,19 @@ copies_into_rows = after_execute.contains(f"{COPY}\n...\n{RECORD}") & (
     | after_execute.contains("self.input_batch.num_accepted_tokens_cpu[i] = num_tokens")
 )
 maps = prepare_inputs.contains("self.input_batch.num_accepted_tokens_cpu[np.where(...)]")
-reads = prepare_inputs.contains(READ) | build_metadata.contains(READ)
+reads = prepare_inputs.contains(READ)
 waits = update_states.contains(WAIT) | input_prep.contains(WAIT) | execute.contains(WAIT)
 waits_in_time = update_states.contains(f"{WAIT}\n...\n{FIRST_MOVE}") | update_states.contains(
     f"if ...:\n    ...\n    {WAIT}\n    ...\n...\n{FIRST_MOVE}"
 )
 
+# vLLM 0.18 waits for the tokens that were sampled, which are copied behind the counts.
+waits_for_tokens = update_states.contains(
+    f"valid_sampled_token_count = self._get_valid_sampled_token_count()\n...\n{FIRST_MOVE}"
+).means("this vLLM waits for the last step's tokens before rows move")
+
 waits_alone = (waits & maps).means("the wait of vllm-project/vllm#53613 is there, without the other half of #53919")
-reads_alone = (reads & ~maps & ~waits & runner.defines("GPUModelRunner._compute_prev_positions")).means(
+reads_alone = (reads & ~maps & ~waits).means(
     "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
 )
 has_snapshot = runner.defines("GPUModelRunner._sync_num_accepted_tokens").means(
@@ -163,7 +162,7 @@ overlay = Overlay(
     upstream=("vllm-project/vllm#53919", "vllm-project/vllm#51571"),
     needed=needed,
     releases={
-        ">=0.18,<0.19": "pending: the rows move while the numbers are copied to the CPU",
+        ">=0.18,<0.19": "not_applicable: the runner waits for the last step's tokens before rows move",
         ">=0.19,<0.24": "pending: the numbers are moved with their rows, and then mapped once more",
         ">=0.24": "pending: the same, with prefix caching only, and from 0.29 on with the V1 model runner only",
     },
@@ -172,6 +171,7 @@ overlay = Overlay(
         Part(
             "counts",
             merged=(waits_in_time & reads & ~maps & copies_into_rows & moves_numbers) | Unclear(another_fix),
+            absent=waits_for_tokens & ~maps,
             shapes={
                 "0.24": Shape(
                     when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
@@ -185,13 +185,6 @@ overlay = Overlay(
                     edits=[
                         wait_first(HAS_EVENT),
                         prepare_inputs.within(f"if {HAS_EVENT}").replace_statements(WAIT_AND_MAP, READ),
-                    ],
-                ),
-                "0.18": Shape(
-                    when=unfixed & ~runner.defines("GPUModelRunner._compute_prev_positions"),
-                    edits=[
-                        wait_first(HAS_EVENT),
-                        build_metadata.within("if use_spec_decode").replace_statements(WAIT_AND_READ, READ),
                     ],
                 ),
             },
