@@ -1,30 +1,33 @@
-"""Speculative decoding on hybrid models: each request reads its own number of accepted tokens.
+"""Speculative decoding on hybrid models: each request reads its own count of accepted tokens.
 
-A hybrid model with draft tokens (MTP, EAGLE) keeps a state for each of them. The number that was accepted in the last
-step selects the state to go on from. The V1 model runner copies these numbers to the CPU in the row order of that step.
-Then requests come, go and trade rows, and the rows move with their numbers. With asynchronous scheduling, the default,
-nothing orders the two:
+A hybrid model with draft tokens (MTP, EAGLE) keeps a state for each of them. The count of tokens that were accepted in
+the last step selects the state to continue from. The V1 model runner copies these counts to the CPU in the row order of
+that step. Then requests end, arrive and trade rows, and the counts move with the rows. With asynchronous scheduling,
+the default, nothing orders the copy and the moves. From vLLM 0.19 on, the runner also maps each row back to the row of
+the last step. This is wrong if the copy lands before or while the rows move, since the counts are then moved twice. If
+it lands after, a new request reads a foreign count where no request of the last step goes on:
 
-- vLLM 0.18 reads row by row. This is wrong if the copy lands after the rows moved, in mode "none".
-- vLLM 0.19 and later also map the rows back to those of the last step. This is wrong if the copy lands before the rows
-  moved: they are permuted twice. With prefix caching (mode "align") 0.19 to 0.21 always copy before, so that every swap
-  of two rows is wrong; 0.22 and later race. Without it (mode "none") 0.19 to 0.23 race, for requests that had no drafts
-  in the last step; 0.24 and later do not read the numbers on the CPU (vllm-project/vllm#45100).
+- With prefix caching (`mamba_cache_mode` "align"), 0.19 to 0.21 copy at once, so that every exchange of two rows is
+  wrong. From 0.22 on it is a race.
+- Without prefix caching ("none"), 0.19 to 0.23 race, for requests that had no drafts in the last step. 0.24 and later
+  do not read the counts on the CPU (vllm-project/vllm#45100).
 
-A request then goes on from the state of another draft token, with no error: its answer is wrong. With prefix caching the
+A request then continues from the state of another token, without an error: its answer is wrong. With prefix caching the
 wrong state enters the cache, and later requests continue from it.
 
-The overlay waits for the copy before the first row moves, and reads row by row, as vllm-project/vllm#53919 proposes.
-The wait existed already, less than a millisecond later. Both halves are needed: with the wait of
-vllm-project/vllm#53613 alone every copy lands early, and the wrong permutation becomes certain.
+The overlay waits for the copy before the first row moves, and reads the counts row by row, as vllm-project/vllm#53919
+proposes. The runner waited for this copy already, a few hundred microseconds later. Both halves are needed: with the
+wait of vllm-project/vllm#53613 alone, every copy lands early, and the wrong order becomes certain. vLLM 0.18 is right:
+before rows move, it waits for the tokens of the last step, which are copied after the counts.
 
-Up to vLLM 0.25.1 a hybrid model with MTP and prefix caching needs both `hybrid-mtp-counts` and `hybrid-mtp-prefix`.
-From 0.29 on hybrid models use the V2 model runner, which keeps the numbers on the GPU. There this overlay matters only
-with VLLM_USE_V2_MODEL_RUNNER=0, or with a feature that V2 lacks.
+Up to vLLM 0.25.1, a hybrid model with MTP and prefix caching needs both `hybrid-mtp-counts` and `hybrid-mtp-prefix`.
 
-Not promised: an end of the illegal memory accesses that some report with MTP on hybrid models (a foreign number is still
-a valid one); the number of a request that is left out of a step and comes back, because max_num_batched_tokens is too
-small for all requests, or with pipeline parallelism. It counts as 1, as upstream.
+From vLLM 0.29 on, hybrid models use the V2 model runner, which keeps the counts on the GPU. There this overlay matters
+only if vLLM falls back to the V1 runner: with VLLM_USE_V2_MODEL_RUNNER=0, or a feature that V2 lacks.
+
+Not promised: an end of the illegal memory accesses that users report with MTP on hybrid models, for a foreign count is
+a valid one. Nor the count of a request that is left out of a step and returns, as upstream sets it to 1: this happens
+if max_num_batched_tokens is too small for all running requests, and with pipeline parallelism.
 """
 
 from __future__ import annotations
@@ -64,9 +67,9 @@ else:
 """
 
 HAS_EVENT = "self.num_accepted_tokens_event is not None"
-READS_ON_CPU = (
-    f'{HAS_EVENT} and not (self.use_async_scheduling and self.cache_config.mamba_cache_mode != "align")'
-)
+READS_ON_CPU = f"""{HAS_EVENT} and not (
+    self.use_async_scheduling and self.cache_config.mamba_cache_mode != "align"
+)"""
 FIRST_MOVE = """
 for request in reqs_to_add:
     self.input_batch.add_request(request)
@@ -74,12 +77,12 @@ for request in reqs_to_add:
 """
 COPY = "self.input_batch.num_accepted_tokens_cpu_tensor[:num_reqs].copy_(...)"
 RECORD = "self.num_accepted_tokens_event.record()"
-NUMBERS = "self.num_accepted_tokens_cpu"
+COUNTS = "self.num_accepted_tokens_cpu"
 
 
 @dataclass(frozen=True)
 class Unclear:
-    """Unknown where `predicate` holds, so that vpatch reports its reason beside what the edits miss."""
+    """Unknown if `predicate` holds: vpatch then reports its reason, beside the code that the edits miss."""
 
     predicate: Predicate
 
@@ -94,15 +97,13 @@ class Unclear:
         return Answer(None if answer.holds else answer.holds, answer.because)
 
 
-moves_numbers = (
-    rows.function("InputBatch.add_request").contains(f"{NUMBERS}[req_index] = 1")
-    & rows.function("InputBatch.condense").contains(f"{NUMBERS}[empty_index] = {NUMBERS}[last_req_index]")
-    & rows.function("InputBatch.swap_states").contains(
-        f"{NUMBERS}[i1], {NUMBERS}[i2] = ({NUMBERS}[i2], {NUMBERS}[i1])"
-    )
-    & ~rows.function("InputBatch.remove_request").contains(NUMBERS)
+moves_counts = (
+    rows.function("InputBatch.add_request").contains(f"{COUNTS}[req_index] = 1")
+    & rows.function("InputBatch.condense").contains(f"{COUNTS}[empty_index] = {COUNTS}[last_req_index]")
+    & rows.function("InputBatch.swap_states").contains(f"{COUNTS}[i1], {COUNTS}[i2] = ({COUNTS}[i2], {COUNTS}[i1])")
+    & ~rows.function("InputBatch.remove_request").contains(COUNTS)
 )
-# The event must be recorded behind the copy to the rows: in mode "align" by a kernel's postprocessing, or by the host.
+# The event is recorded after the copy to the rows. In mode "align" up to 0.21, the host writes them itself.
 copies_into_rows = after_execute.contains(f"{COPY}\n...\n{RECORD}") & (
     after_execute.contains(f"mamba_utils.postprocess_mamba_align_gpu(...)\n...\n{RECORD}")
     | after_execute.contains("self.input_batch.num_accepted_tokens_cpu[i] = num_tokens")
@@ -114,7 +115,7 @@ waits_in_time = update_states.contains(f"{WAIT}\n...\n{FIRST_MOVE}") | update_st
     f"if ...:\n    ...\n    {WAIT}\n    ...\n...\n{FIRST_MOVE}"
 )
 
-# vLLM 0.18 waits for the tokens that were sampled, which are copied behind the counts.
+# vLLM 0.18: these tokens are copied after the counts, on a stream that waits for them.
 waits_for_tokens = update_states.contains(
     f"valid_sampled_token_count = self._get_valid_sampled_token_count()\n...\n{FIRST_MOVE}"
 ).means("this vLLM waits for the last step's tokens before rows move")
@@ -127,56 +128,52 @@ has_snapshot = runner.defines("GPUModelRunner._sync_num_accepted_tokens").means(
     "another fix, of vllm-project/vllm#51599, is there"
 )
 another_fix = waits_alone | reads_alone | has_snapshot
-unfixed = moves_numbers & copies_into_rows & ~another_fix & ~waits
+unfixed = moves_counts & copies_into_rows & ~another_fix & ~waits
 
 
 def needed(use: Use) -> Need:
     """Return whether this use has draft tokens whose states a hybrid model keeps."""
     if not use.hybrid:
-        return Need(needed=False, because="the model keeps no state for each draft token, as it is not hybrid")
+        return Need(needed=False, because="the model is not hybrid, so that it keeps no state for each draft token")
     if not use.speculative_tokens:
         return Need(needed=False, because="there are no draft tokens")
-    v2 = "from vLLM 0.29 on this matters only on the V1 model runner, as with VLLM_USE_V2_MODEL_RUNNER=0"
-    because = f"the accepted one of {use.speculative_tokens} draft tokens selects the state of a hybrid model; {v2}"
+    v1 = "from vLLM 0.29 on this matters only on the V1 model runner, as with VLLM_USE_V2_MODEL_RUNNER=0"
+    drafts = f"{use.speculative_tokens} draft token{'s' * (use.speculative_tokens > 1)}"
+    because = f"the count of accepted tokens, of {drafts}, selects a hybrid model's state; {v1}"
     return Need(needed=True, because=because)
 
 
-def waiting(condition: str) -> str:
-    """Return the wait for the copy, as statements."""
-    return f"if {condition}:\n    {WAIT}"
-
-
-def wait_first(condition: str) -> Edit:
+def wait_first(condition: str, *uses: str) -> Edit:
     """Wait for the copy right before the first row moves."""
-    uses = ("self.num_accepted_tokens_event", "self.use_async_scheduling", "self.cache_config")
-    return update_states.insert_before(FIRST_MOVE, waiting(condition), uses=uses[: 1 if condition == HAS_EVENT else 3])
+    wait = f"# The rows that move are those that this copy writes.\nif {condition}:\n    {WAIT}"
+    return update_states.insert_before(FIRST_MOVE, wait, uses=("self.num_accepted_tokens_event", *uses))
 
 
 overlay = Overlay(
-    summary="MTP on hybrid models: each request reads its own number of accepted tokens.",
+    summary="MTP on hybrid models: each request reads its own count of accepted tokens.",
     symptoms=(
-        "With MTP or EAGLE on a hybrid model, such as Qwen3.5, answers are sometimes wrong, repetitive or garbled if "
-        "several requests run at once, and there is no error.",
-        "With prefix caching as well, prompts that were answered well before get wrong answers until a restart.",
+        "With MTP or EAGLE on a hybrid model, such as Qwen3.5, answers are sometimes wrong, repetitive or garbled when "
+        "several requests run at once, without an error.",
+        "With prefix caching as well, a prompt that was answered well before is answered wrongly until a restart.",
     ),
     upstream=("vllm-project/vllm#53919", "vllm-project/vllm#51571"),
     needed=needed,
     releases={
         ">=0.18,<0.19": "not_applicable: the runner waits for the last step's tokens before rows move",
-        ">=0.19,<0.24": "pending: the numbers are moved with their rows, and then mapped once more",
-        ">=0.24": "pending: the same, with prefix caching only, and from 0.29 on with the V1 model runner only",
+        ">=0.19,<0.24": "pending: the counts move with their rows, and are then mapped once more",
+        ">=0.24": "pending: the same, with prefix caching; from 0.29 on, only on the V1 model runner",
     },
     probes=(probe(shared.PROBES, "hybrid_mtp_counts"),),
     parts=(
         Part(
             "counts",
-            merged=(waits_in_time & reads & ~maps & copies_into_rows & moves_numbers) | Unclear(another_fix),
+            merged=(waits_in_time & reads & ~maps & copies_into_rows & moves_counts) | Unclear(another_fix),
             absent=waits_for_tokens & ~maps,
             shapes={
                 "0.24": Shape(
                     when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
                     edits=[
-                        wait_first(READS_ON_CPU),
+                        wait_first(READS_ON_CPU, "self.use_async_scheduling", "self.cache_config"),
                         prepare_inputs.within("if needs_cpu_accepted_counts").replace_statements(WAIT_AND_MAP, READ),
                     ],
                 ),

@@ -70,7 +70,7 @@ class Steps:
         self.mode, self.torch, self.module, self.copy = mode, torch, gpu_model_runner, Copy()
         self.batch = _batch(gpu_input_batch.InputBatch, self.copy, rows, torch.device("cpu"))
         self.copy.rows = self.batch.num_accepted_tokens_cpu_tensor
-        self.runner = self._runner(asynchronous, rows)
+        self.runner = self._runner(rows, asynchronous=asynchronous)
         self.code = _reading(gpu_model_runner.GPUModelRunner)
 
     def begin(
@@ -92,7 +92,7 @@ class Steps:
             self.runner._compute_prev_positions(count)
         names = {"self": self.runner, "num_reqs": count, "use_spec_decode": True}
         names["prev_req_id_to_index"] = self.batch.prev_req_id_to_index
-        exec(self.code, vars(self.module) | _eager(self.module) | names)
+        exec(self.code, vars(self.module) | _eager(self.module) | names)  # noqa: S102 - vLLM's own statements
         # In mode "align" `preprocess_mamba` reads the rows, and copies them to the device again.
         read = self.copy.rows if self.mode == "align" else self.runner.num_accepted_tokens.gpu
         return dict(zip(self.batch.req_ids, read[:count].tolist(), strict=True))
@@ -121,7 +121,7 @@ class Steps:
             self.runner.valid_sampled_token_count_cpu = self.runner.valid_sampled_token_count_gpu
             self.batch.prev_sampled_token_ids = self.torch.zeros(len(names), 1)
 
-    def _runner(self, asynchronous: bool, rows: int) -> Any:
+    def _runner(self, rows: int, *, asynchronous: bool) -> Any:
         torch, module = self.torch, self.module
 
         class Runner(module.GPUModelRunner):  # type: ignore[name-defined,misc]
@@ -140,7 +140,7 @@ class Steps:
 
         context.run_fused_postprocess = postprocess
         runner = Runner()
-        vars(runner).update(
+        runner.__dict__.update(
             {name: _buffer(rows, torch.int64) for name in ("num_accepted_tokens", "prev_positions")},
             prev_num_draft_tokens=_buffer(rows, torch.int32),
             num_computed_tokens=torch.zeros(rows, dtype=torch.int32),
@@ -231,8 +231,7 @@ def _reading(runner: Any) -> Any:
     """Compile the statements that read the counts for a step."""
     wanted = ("num_accepted_tokens_event", "num_accepted_tokens.np", "update_num_computed_tokens_for_batch_change(")
     for function in (runner._prepare_inputs, runner._build_attention_metadata):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-        assert isinstance(tree, ast.FunctionDef)
+        tree: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
         found = [one for one in tree.body if any(text in ast.unparse(one) for text in wanted)]
         if any(wanted[1] in ast.unparse(one) for one in found):
             return compile(ast.Module(found, []), function.__name__, "exec")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
+from vpatch_overlays.probes import hybrid_mtp_counts
 from vpatch_overlays.probes.accepted_counts import DRAFTS, EARLY, LATE, PROMPT, REST, Steps
 from vpatch_overlays.probes.bare import settle
 
@@ -24,16 +24,19 @@ MOVES: dict[str, tuple[str, dict[str, int], str]] = {
     "condense and swap": ("AB", {"D": PROMPT}, "C"),
     "add, condense and swap": ("ABE", {"D": PROMPT}, "CG"),
     "the same name again": ("A", {"A": PROMPT}, "BC"),
+    "all end": ("ABC", {"D": PROMPT, "H": PROMPT}, ""),
 }
-"""By what moves: who ends, who comes and who decodes on. Rows before: A, B, C; in the last but one E and G as well."""
+"""By what moves: who ends, who comes and who decodes on. Before, A, B, C and the others that are named decode."""
+
+LANDINGS = {"early": EARLY, "between": 2, "late": LATE}
 
 Read = dict[str, int]
 
 
-def named(mode: str, asynchronous: bool, lands: int, case: str) -> dict[str, Any]:
-    """Let A, B, C (E and G) decode, then change the batch; return what each request reads, and what it should."""
+def named(mode: str, case: str, lands: int, *, asynchronous: bool) -> dict[str, Any]:
+    """Let some requests decode, then change the batch; return what each request reads, and what it should."""
     ended, new, left = MOVES[case]
-    counts = DECODING | {name: 3 for name in {*ended, *left} - {*DECODING}}
+    counts = DECODING | dict.fromkeys(sorted({*ended, *left} - {*DECODING}), 3)
     steps = Steps(mode, asynchronous=asynchronous)
     steps.begin(dict.fromkeys(counts, PROMPT))
     steps.end(dict.fromkeys(counts, 1))
@@ -47,9 +50,9 @@ def named(mode: str, asynchronous: bool, lands: int, case: str) -> dict[str, Any
 class Draw:
     """A random sequence of steps of one runner."""
 
-    def __init__(self, mode: str, asynchronous: bool, landing: Callable[[random.Random], int], seed: int) -> None:
-        """Draw from `seed`; `landing` draws the moves of rows before which a copy lands."""
-        self.random, self.landing = random.Random(f"{mode} {asynchronous} {seed}"), landing  # noqa: S311
+    def __init__(self, mode: str, seed: int, *, asynchronous: bool) -> None:
+        """Draw from `seed`."""
+        self.random = random.Random(f"{mode} {asynchronous} {seed}")  # noqa: S311 - it is to be repeatable
         self.steps = Steps(mode, asynchronous=asynchronous)
         self.count: Read = {}  # of each running request, as of the last step
         self.begun: set[str] = set()  # requests with a part of their prompt
@@ -74,7 +77,8 @@ class Draw:
         right = {name: 1 if name in self.idle else self.count.get(name, 1) for name in scheduled}
         if not scheduled:
             return {}, {}
-        read = self.steps.begin(scheduled, ended=ended, drafts=drafts, lands=self.landing(draw))
+        lands = draw.choice((EARLY, 1, 2, 3, 4, LATE))
+        read = self.steps.begin(scheduled, ended=ended, drafts=drafts, lands=lands)
         self.begun = {name for name, tokens in scheduled.items() if tokens == PROMPT - REST}
         counts = {name: draw.randint(1, DECODE) if name in drafts else 1 for name in scheduled}
         self.steps.end(counts, discarded=self.begun)
@@ -82,19 +86,11 @@ class Draw:
         return read, right
 
 
-LANDINGS: dict[str, Callable[[random.Random], int]] = {
-    "early": lambda _: EARLY,
-    "between": lambda draw: draw.randint(1, 4),
-    "late": lambda _: LATE,
-    "any": lambda draw: draw.choice((EARLY, 1, 2, 3, 4, LATE)),
-}
-
-
-def drawn(mode: str, asynchronous: bool, landing: str, sequences: int, length: int) -> dict[str, Any]:
-    """Count the requests that read a wrong count, and the moves that come before the wait."""
+def drawn(mode: str, sequences: int, length: int, *, asynchronous: bool) -> dict[str, Any]:
+    """Count the requests that read a wrong count, the steps that wait, and those that move rows before."""
     wrong, total, moved, waits = 0, 0, 0, 0
     for seed in range(sequences):
-        draw = Draw(mode, asynchronous, LANDINGS[landing], seed)
+        draw = Draw(mode, seed, asynchronous=asynchronous)
         for _ in range(length):
             read, right = draw.step()
             wrong += sum(read[name] != right[name] for name in right)
@@ -106,23 +102,17 @@ def drawn(mode: str, asynchronous: bool, landing: str, sequences: int, length: i
 
 
 def main(_home: str, sequences: str, length: str) -> dict[str, Any]:
-    """Run the named cases, and as many sequences of steps of this length for each mode and landing."""
-    return {
-        "named": {
-            mode: {
-                landing: {case: named(mode.split(",")[0], asynchronous, lands, case) for case in MOVES}
-                for landing, lands in {"early": EARLY, "late": LATE}.items()
+    """Run the named cases, and as many random sequences of steps of this length for each mode."""
+    found: dict[str, Any] = {"named": {}, "a prompt trades rows": {}, "drawn": {}}
+    for name, asynchronous in MODES.items():
+        mode = name.partition(",")[0]
+        for landing, lands in LANDINGS.items():
+            found["named"][f"{name}, {landing}"] = {
+                case: named(mode, case, lands, asynchronous=asynchronous) for case in MOVES
             }
-            for mode, asynchronous in MODES.items()
-        },
-        "drawn": {
-            mode: {
-                landing: drawn(mode.split(",")[0], asynchronous, landing, int(sequences), int(length))
-                for landing in LANDINGS
-            }
-            for mode, asynchronous in MODES.items()
-        },
-    }
+            found["a prompt trades rows"][f"{mode}, {landing}"] = hybrid_mtp_counts.read(mode, lands)
+        found["drawn"][name] = drawn(mode, int(sequences), int(length), asynchronous=asynchronous)
+    return found
 
 
 def stand_in() -> None:
