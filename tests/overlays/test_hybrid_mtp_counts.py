@@ -95,7 +95,11 @@ CASES = (
     *drifted(
         "0.18.0",
         RUNNER,
-        ("valid_sampled_token_count = self._get_valid_sampled_token_count()", "valid_sampled_token_count = []", "0.24"),
+        (
+            "valid_sampled_token_count = self._get_valid_sampled_token_count()",
+            "valid_sampled_token_count = []",
+            "no block",
+        ),
     ),
 )
 
