@@ -149,6 +149,12 @@ def wait_first(condition: str, *uses: str) -> Edit:
     return update_states.insert_before(FIRST_MOVE, wait, uses=("self.num_accepted_tokens_event", *uses))
 
 
+def read_row_by_row(condition: str) -> Edit:
+    """Read the counts as the rows have them."""
+    uses = ("self.input_batch", "self.num_accepted_tokens")
+    return prepare_inputs.within(f"if {condition}").replace_statements(WAIT_AND_MAP, READ, uses=uses)
+
+
 overlay = Overlay(
     summary="MTP on hybrid models: each request reads its own count of accepted tokens.",
     symptoms=(
@@ -174,14 +180,14 @@ overlay = Overlay(
                     when=prepare_inputs.contains(f"needs_cpu_accepted_counts = {READS_ON_CPU}") & unfixed,
                     edits=[
                         wait_first(READS_ON_CPU, "self.use_async_scheduling", "self.cache_config"),
-                        prepare_inputs.within("if needs_cpu_accepted_counts").replace_statements(WAIT_AND_MAP, READ),
+                        read_row_by_row("needs_cpu_accepted_counts"),
                     ],
                 ),
                 "0.19": Shape(
                     when=unfixed,
                     edits=[
                         wait_first(HAS_EVENT),
-                        prepare_inputs.within(f"if {HAS_EVENT}").replace_statements(WAIT_AND_MAP, READ),
+                        read_row_by_row(HAS_EVENT),
                     ],
                 ),
             },
