@@ -73,7 +73,7 @@ READS_ON_CPU = f"""{HAS_EVENT} and not (
 FIRST_MOVE = """
 for request in reqs_to_add:
     self.input_batch.add_request(request)
-    ...
+    self.input_batch.update_req_spec_token_ids(request, scheduled_spec_tokens)
 """
 COPY = "self.input_batch.num_accepted_tokens_cpu_tensor[:num_reqs].copy_(...)"
 RECORD = "self.num_accepted_tokens_event.record()"
