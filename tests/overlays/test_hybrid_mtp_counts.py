@@ -44,6 +44,7 @@ SNAPSHOT = "            self._sync_num_accepted_tokens(num_reqs, prev_req_id_to_
 PREPARE = "    def _compute_prev_positions("
 HELPER = f"    def _sync_num_accepted_tokens(self, num_reqs, prev_req_id_to_index):\n        ...\n\n{PREPARE}"
 INPUT_PREP = "        self.prepare_inputs_event.synchronize()\n"
+BEFORE_STEP = "            # Update persistent batch states.\n"
 RECORDED = """                self.num_accepted_tokens.gpu[:num_reqs], non_blocking=True
             )
             assert self.num_accepted_tokens_event is not None
@@ -67,6 +68,7 @@ CASES = (
             RUNNER,
             (MOVES, EARLY + MOVES, FIRST_WAITS),
             (INPUT_PREP, f"{INPUT_PREP}        {WAIT}\n", FIRST_WAITS),
+            (BEFORE_STEP, f"            {WAIT}\n{BEFORE_STEP}", FIRST_WAITS),
             (GATHER, f"            {WAIT}\n{READ}", ONLY_READS),
             (GATHER, READ, ONLY_READS),
             (PREPARE, HELPER, WITH_SNAPSHOT),
@@ -126,25 +128,29 @@ def test_only_the_wait_and_the_reading_change(release: str, slim: Callable[[str]
     check(case, "hybrid-mtp-counts", tree=slim(release), scratch=tmp_path)
 
 
+TOP = "        # Remove finished requests from the cached states.\n"
+BY_HAND = {
+    # As vllm-project/vllm#53919 proposes; the wait may also stand at the top, and remain where it was.
+    "both halves": (State.MERGED, READ, "merged upstream (vllm-project/vllm#53919"),
+    "both halves, two waits": (State.MERGED, f"            {WAIT}\n{READ}", "merged upstream (vllm-project/vllm#53919"),
+    "the wait, moved": (State.DRIFTED, GATHER.partition("\n")[2], FIRST_WAITS),
+}
+
+
 @pytest.mark.parametrize("release", tiered(FIRST_MOVE))
-@pytest.mark.parametrize("waits_twice", [False, True])
-def test_both_halves_are_merged(
-    release: str, *, waits_twice: bool, linked: Callable[..., Path], tmp_path: Path
-) -> None:
-    """As vllm-project/vllm#53919 proposes; the wait may also stand at the top, and remain where it was."""
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_wait_that_was_put_in_by_hand(name: str, release: str, linked: Callable[..., Path], tmp_path: Path) -> None:
+    state, reading, says = BY_HAND[name]
     tree = linked(release)
     source = (tree / RUNNER).read_text()
-    top = "        # Remove finished requests from the cached states.\n"
-    for old, new in ((top, EARLY + top), (GATHER, f"            {WAIT}\n{READ}" if waits_twice else READ)):
+    for old, new in ((TOP, EARLY + TOP), (GATHER, reading)):
         assert source.count(old) == 1
         source = source.replace(old, new)
     (tree / RUNNER).unlink()
     (tree / RUNNER).write_text(source)
     (tmp_path / "scratch").mkdir()
 
-    case = Case(release, State.MERGED, says="merged upstream (vllm-project/vllm#53919")
-
-    check(case, "hybrid-mtp-counts", tree=tree, scratch=tmp_path / "scratch")
+    check(Case(release, state, says=says), "hybrid-mtp-counts", tree=tree, scratch=tmp_path / "scratch")
 
 
 def test_a_hybrid_with_draft_tokens_needs_it() -> None:
