@@ -7,8 +7,8 @@ the default, nothing orders the copy and the moves. From vLLM 0.19 on, the runne
 the last step. This is wrong if the copy lands before or while the rows move, since the counts are then moved twice. If
 it lands after, a new request reads a foreign count where no request of the last step goes on:
 
-- With prefix caching (`mamba_cache_mode` "align"), 0.19 to 0.21 copy at once, so that every exchange of two rows is
-  wrong. From 0.22 on it is a race.
+- With prefix caching (`mamba_cache_mode` "align"), 0.19 to 0.21 copy at once: counts are wrong whenever two rows are
+  exchanged, without any race. From 0.22 on it is a race.
 - Without prefix caching ("none"), 0.19 to 0.23 race, for requests that had no drafts in the last step. 0.24 and later
   do not read the counts on the CPU (vllm-project/vllm#45100).
 

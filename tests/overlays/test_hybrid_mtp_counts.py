@@ -62,7 +62,7 @@ CASES = (
     # Each half of a fix makes one order of events certain, a wrong one. The overlay does not add to it.
     *(
         case
-        for release in ("0.20.2", "0.33.0")
+        for release in ("0.22.1", "0.33.0")
         for case in drifted(
             release,
             RUNNER,
