@@ -41,6 +41,7 @@ LOAD = "load_tiny_hybrid"
 MISSED = {
     "ct-fp8-lm-head": "parameters of language_model.lm_head, targeted as lm_head: ['weight', 'weight_scale'] expected",
     "hybrid-mtp-prefix": "tokens of a prefix-cache hit, beyond its attention pages: 0 expected, 16 found",
+    "hybrid-mtp-counts": "accepted tokens by request, with prefix caching, if their copy lands before the rows move:",
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
     "turboquant-hybrid": "a hybrid model with turboquant_4bit_nc was to be taken: TurboQuant KV cache is not supported",
     "turboquant-skip-list": "the name of a kind of layer was to be taken: invalid literal for int() with base 10",

@@ -13,6 +13,7 @@ RELEASES = ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0")
 RUNS = {
     "auto-dtype": ("overlays/test_turboquant_auto_dtype_cpu.py", ("0.24.0", "0.26.0")),
     "config": ("validation/test_cpu_environments.py", RELEASES),
+    "counts": ("overlays/test_hybrid_mtp_counts_cpu.py", ("0.20.2", "0.24.0", "0.33.0")),
     "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
     "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
     "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
@@ -47,7 +48,7 @@ EXERCISED = {
     "vllm.v1.spec_decode.llm_base_proposer": ("head",),
     "vllm.v1.worker.gpu.model_runner": (),
     "vllm.v1.worker.gpu.spec_decode.eagle.utils": ("head",),
-    "vllm.v1.worker.gpu_model_runner": ("auto-dtype", "speculation"),
+    "vllm.v1.worker.gpu_model_runner": ("auto-dtype", "counts", "speculation"),
     "vllm.v1.worker.gpu_worker": (),
     "vllm.v1.worker.workspace": ("tiles", "workspace"),
 }

@@ -1,0 +1,166 @@
+"""hybrid-mtp-counts on real releases: its states, what drifts, and the code that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch import Use
+from vpatch.core.catalogue import discover
+from vpatch.testing import Case, State, check
+
+from tests.overlays.tables import drifted
+from tests.releases import RELEASES, cases, tiered
+
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+BATCH = "vllm/v1/worker/gpu_input_batch.py"
+
+MOVES = "        # Add the new or resumed requests to the persistent batch.\n"
+WAIT = "self.num_accepted_tokens_event.synchronize()"
+EARLY = f"        if self.num_accepted_tokens_event is not None:\n            {WAIT}\n"
+GATHER = f"""            {WAIT}
+            # Async mode: condense() reordered indices, use prev_positions mapping
+            if self.use_async_scheduling and prev_req_id_to_index:
+                prev_idx = self.prev_positions.np[:num_reqs]
+                new_mask = prev_idx < 0
+                self.num_accepted_tokens.np[:num_reqs] = (
+                    self.input_batch.num_accepted_tokens_cpu[
+                        np.where(new_mask, 0, prev_idx)
+                    ]
+                )
+                self.num_accepted_tokens.np[:num_reqs][new_mask] = 1
+                self.input_batch.num_accepted_tokens_cpu[:num_reqs] = (
+                    self.num_accepted_tokens.np[:num_reqs]
+                )
+            else:
+                # Non-async mode: use values directly
+                self.num_accepted_tokens.np[:num_reqs] = (
+                    self.input_batch.num_accepted_tokens_cpu[:num_reqs]
+                )
+"""
+READ = "            self.num_accepted_tokens.np[:num_reqs] = self.input_batch.num_accepted_tokens_cpu[:num_reqs]\n"
+SNAPSHOT = "            self._sync_num_accepted_tokens(num_reqs, prev_req_id_to_index)\n"
+PREPARE = "    def _compute_prev_positions("
+HELPER = f"    def _sync_num_accepted_tokens(self, num_reqs, prev_req_id_to_index):\n        ...\n\n{PREPARE}"
+INPUT_PREP = "        self.prepare_inputs_event.synchronize()\n"
+BEFORE_STEP = "            # Update persistent batch states.\n"
+RECORDED = """                self.num_accepted_tokens.gpu[:num_reqs], non_blocking=True
+            )
+            assert self.num_accepted_tokens_event is not None
+            self.num_accepted_tokens_event.record()
+"""
+RECORDED_BEFORE = RECORDED.replace("            self.num_accepted_tokens_event.record()\n", "")
+FIRST_WAITS = "the wait of vllm-project/vllm#53613 is there, without the other half of #53919"
+ONLY_READS = "the mapping to the rows of the last step is gone, without the wait: half of vllm-project/vllm#53919"
+WITH_SNAPSHOT = "another fix, of vllm-project/vllm#51599, is there"
+
+CASES = (
+    *(Case(release, State.NOT_APPLICABLE, says="waits for the last step's tokens") for release in RELEASES[:2]),
+    *(Case(release, State.PENDING, says="matches the 0.19 layout; 2 changes") for release in RELEASES[2:11]),
+    *(Case(release, State.PENDING, says="matches the 0.24 layout; 2 changes") for release in RELEASES[11:]),
+    # Each half of a fix makes one order of events certain, a wrong one. The overlay does not add to it.
+    *(
+        case
+        for release in ("0.22.1", "0.33.0")
+        for case in drifted(
+            release,
+            RUNNER,
+            (MOVES, EARLY + MOVES, FIRST_WAITS),
+            (INPUT_PREP, f"{INPUT_PREP}        {WAIT}\n", FIRST_WAITS),
+            (BEFORE_STEP, f"            {WAIT}\n{BEFORE_STEP}", FIRST_WAITS),
+            (GATHER, f"            {WAIT}\n{READ}", ONLY_READS),
+            (GATHER, READ, ONLY_READS),
+            (PREPARE, HELPER, WITH_SNAPSHOT),
+        )
+    ),
+    *drifted(
+        "0.33.0",
+        RUNNER,
+        ("new_mask = prev_idx < 0", "new_mask = prev_idx <= 0", f"`{WAIT}` is not there"),
+        ("for request in reqs_to_add:", "for request in to_add:", "`for request in reqs_to_add:` is not there"),
+        (
+            'cache_mode != "align"\n        )\n        if needs',
+            'cache_mode == "none"\n        )\n        if needs',
+            "no `needs",
+        ),
+        (RECORDED, RECORDED_BEFORE, "does not match the 0.24 layout: GPUModelRunner._update_states_after_model"),
+        ("class GPUModelRunner(", "class ModelRunner(", "no 'GPUModelRunner._update_states' here"),
+    ),
+    *drifted(
+        "0.21.0",
+        BATCH,
+        ("self.num_accepted_tokens_cpu[req_index] = 1", "pass", "InputBatch.add_request has no"),
+        ("    def condense(", "    def squeeze(", "InputBatch.condense"),
+    ),
+    # Without its wait, 0.18 is no release that is right.
+    *drifted(
+        "0.18.0",
+        RUNNER,
+        (
+            "valid_sampled_token_count = self._get_valid_sampled_token_count()",
+            "valid_sampled_token_count = []",
+            "no block",
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "hybrid-mtp-counts", tree=slim(case.release), scratch=tmp_path)
+
+
+FIRST_MOVE = {"0.20.2": "self.num_accepted_tokens_event is not None"}
+FIRST_MOVE["0.26.0"] = f"""{FIRST_MOVE["0.20.2"]} and not (
+            self.use_async_scheduling and self.cache_config.mamba_cache_mode != "align"
+        )"""
+
+
+@pytest.mark.parametrize("release", tiered(FIRST_MOVE))
+def test_only_the_wait_and_the_reading_change(release: str, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    source = (slim(release) / RUNNER).read_text()
+    wait = f"        if {FIRST_MOVE[release]}:\n            {WAIT}\n"
+    new = source.replace(MOVES, wait + MOVES).replace(GATHER, READ)
+
+    case = Case(release, State.PENDING, result={RUNNER: new})
+
+    check(case, "hybrid-mtp-counts", tree=slim(release), scratch=tmp_path)
+
+
+TOP = "        # Remove finished requests from the cached states.\n"
+BY_HAND = {
+    # As vllm-project/vllm#53919 proposes; the wait may also stand at the top, and remain where it was.
+    "both halves": (State.MERGED, READ, "merged upstream (vllm-project/vllm#53919"),
+    "both halves, two waits": (State.MERGED, f"            {WAIT}\n{READ}", "merged upstream (vllm-project/vllm#53919"),
+    "the wait, moved": (State.DRIFTED, GATHER.partition("\n")[2], FIRST_WAITS),
+}
+
+
+@pytest.mark.parametrize("release", tiered(FIRST_MOVE))
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_wait_that_was_put_in_by_hand(name: str, release: str, linked: Callable[..., Path], tmp_path: Path) -> None:
+    state, reading, says = BY_HAND[name]
+    tree = linked(release)
+    source = (tree / RUNNER).read_text()
+    for old, new in ((TOP, EARLY + TOP), (GATHER, reading)):
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    (tree / RUNNER).unlink()
+    (tree / RUNNER).write_text(source)
+    (tmp_path / "scratch").mkdir()
+
+    check(Case(release, state, says=says), "hybrid-mtp-counts", tree=tree, scratch=tmp_path / "scratch")
+
+
+def test_a_hybrid_with_draft_tokens_needs_it() -> None:
+    (needed,) = (item.overlay.needed for item in discover() if item.id == "hybrid-mtp-counts")
+    assert needed
+
+    def use(*, hybrid: bool, drafts: int) -> Use:
+        return Use(hybrid=hybrid, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=drafts)
+
+    assert needed(use(hybrid=True, drafts=1)).needed
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" in needed(use(hybrid=True, drafts=3)).because
+    assert not needed(use(hybrid=True, drafts=0)).needed
+    assert not needed(use(hybrid=False, drafts=3)).needed
