@@ -92,8 +92,8 @@ def ordered_bytes(kernel: Block, *headers: str) -> Edits:
 def ordered_tile(kind: str, *headers: str) -> Edits:
     """Order a branch of the copy of a tile; only windows overlap, and they are one tile."""
     loop = tiled.within(*headers, "for i in range(tile_start, tile_end, COPY_BLOCK_SIZE)")
-    pointers = (f"{side}_{kind} + i + offsets" for side in ("src", "dst"))
-    return ordered(loop, *pointers, "src_addr_i", "dst_addr_i", "copy_size")
+    reads, writes = (f"{side}_{kind} + i + offsets" for side in ("src", "dst"))
+    return ordered(loop, reads, writes, "src_addr_i", "dst_addr_i", "copy_size")
 
 
 def in_row(kernel: Block, load: str, index: str, columns: str, *headers: str) -> Edits:

@@ -39,13 +39,17 @@ RECURRENT = (
 )
 """Files below `vllm/` and their kernels, each in some releases."""
 
+ONES = ("N", "B", "H", "HV", "K", "V", "BK", "BV")
+FLAGS = ("USE_INITIAL_STATE", "IS_VARLEN", "IS_CONTINUOUS_BATCHING", "IS_SPEC_DECODING")
+_WORDS = {True: "right", False: "overwritten"}
+
 COPIES = "v1/worker/mamba_utils.py"
 
 
-def _call(machine: Machine, kernel: Callable[..., None], order: Sequence[int] = (0,), **arguments: Any) -> None:
-    """Run a kernel; its other parameters are 0."""
-    others = dict.fromkeys(inspect.signature(kernel).parameters, Value(0))
-    machine.run(kernel, order, **others | {name: value for name, value in arguments.items() if name in others})
+def _call(machine: Machine, kernel: Callable[..., None], order: Sequence[int], arguments: dict[str, Any]) -> None:
+    """Run a kernel with those of the arguments that it takes, and 0 for its other parameters."""
+    taken = inspect.signature(kernel).parameters
+    machine.run(kernel, order, **{name: arguments.get(name, Value(0)) for name in taken})
 
 
 def columns(vllm: Path, file: str, name: str) -> list[int]:
@@ -58,24 +62,21 @@ def _selected(file: Path, name: str, accepted: int) -> int:
     kernel = kernels(file, machine)[name]
     before, after = 8, 12
     table = machine.put([0] * (before + DRAFTS + 1 + after))
-    row = table + before
-    machine.watched = range(table.__index__(), len(machine.data))
-    ones = dict.fromkeys(("N", "B", "H", "HV", "K", "V", "BK", "BV"), Value(1))
-    flags = ("USE_INITIAL_STATE", "IS_VARLEN", "IS_CONTINUOUS_BATCHING", "IS_SPEC_DECODING", "INPLACE_FINAL_STATE")
+    row = Value(int(table) + 4 * before, 4)
+    machine.watched = range(int(table), len(machine.data))
+    arguments = {
+        "T": Value(DRAFTS + 1),
+        "cu_seqlens": machine.put([0, DRAFTS + 1]),
+        "num_accepted_tokens": machine.put([accepted]),
+        "ssm_state_indices": row,
+        "state_indices": row,
+        "stride_indices_seq": Value(DRAFTS + 1),
+        **dict.fromkeys((*ONES, *FLAGS), Value(1)),
+    }
     try:
-        _call(
-            machine,
-            kernel,
-            **ones | dict.fromkeys(flags, Value(1)),
-            T=Value(DRAFTS + 1),
-            cu_seqlens=machine.put([0, DRAFTS + 1]),
-            num_accepted_tokens=machine.put([accepted]),
-            ssm_state_indices=row,
-            state_indices=row,
-            stride_indices_seq=Value(DRAFTS + 1),
-        )
+        _call(machine, kernel, (0,), arguments)
     except Reached as reached:
-        return (reached.address - row.__index__()) // 4
+        return (reached.address - int(row)) // 4
     raise AssertionError(f"{name} was to read a column of the request's states")
 
 
@@ -83,29 +84,27 @@ def _convolved(file: Path, name: str, accepted: int) -> int:
     machine = Machine()
     kernel = kernels(file, machine)[name]
     states = machine.put([0] * 3 * TOKENS * CHANNELS, 1)
-    row = states + TOKENS * CHANNELS
-    machine.watched = range(states.__index__(), len(machine.data))
+    row = int(states) + TOKENS * CHANNELS
+    machine.watched = range(int(states), len(machine.data))
+    arguments = {
+        "conv_state_ptr": states,
+        "conv_state_indices_ptr": machine.put([1]),
+        "num_accepted_tokens_ptr": machine.put([accepted]),
+        "query_start_loc_ptr": machine.put([0, DRAFTS + 1]),
+        "dim": Value(CHANNELS),
+        "BLOCK_N": CHANNELS,
+        "seqlen": Value(DRAFTS + 1),
+        "state_len": Value(TOKENS),
+        "num_cache_lines": Value(3),
+        "stride_conv_state_seq": Value(TOKENS * CHANNELS),
+        "stride_conv_state_tok": Value(CHANNELS),
+        "KERNEL_WIDTH": Value(WIDTH),
+        **dict.fromkeys(("batch", "IS_VARLEN", "IS_SPEC_DECODING", "stride_conv_state_dim"), Value(1)),
+    }
     try:
-        _call(
-            machine,
-            kernel,
-            **dict.fromkeys(("batch", "IS_VARLEN", "IS_SPEC_DECODING", "stride_conv_state_dim"), Value(1)),
-            conv_state_ptr=states,
-            conv_state_indices_ptr=machine.put([1]),
-            num_accepted_tokens_ptr=machine.put([accepted]),
-            query_start_loc_ptr=machine.put([0, DRAFTS + 1]),
-            dim=Value(CHANNELS),
-            BLOCK_N=CHANNELS,
-            seqlen=Value(DRAFTS + 1),
-            state_len=Value(TOKENS),
-            num_cache_lines=Value(3),
-            stride_conv_state_seq=Value(TOKENS * CHANNELS),
-            stride_conv_state_tok=Value(CHANNELS),
-            stride_state_indices=Value(1),
-            KERNEL_WIDTH=Value(WIDTH),
-        )
+        _call(machine, kernel, (0,), arguments)
     except Reached as reached:
-        return (reached.address - row.__index__()) // CHANNELS
+        return (reached.address - row) // CHANNELS
     raise AssertionError(f"{name} was to read the window of the request")
 
 
@@ -124,10 +123,10 @@ def shifted_by_host(vllm: Path, tokens: int, order: Sequence[int], chunk: int = 
     machine = Machine()
     kernel = kernels(vllm / COPIES, machine)["batch_memcpy_kernel"]
     window, shift = _window(machine), tokens * CHANNELS * 2
-    start, size = window.__index__(), TOKENS * CHANNELS * 2
+    start, size = int(window), TOKENS * CHANNELS * 2
     wanted = machine.data[start + shift : start + size] + machine.data[start + size - shift : start + size]
-    pointers = {"src_ptrs": machine.put([start + shift], 8), "dst_ptrs": machine.put([start], 8)}
-    _call(machine, kernel, order, **pointers, sizes=machine.put([size - shift]), BLOCK_SIZE=chunk)
+    pointers: dict[str, Any] = {"src_ptrs": machine.put([start + shift], 8), "dst_ptrs": machine.put([start], 8)}
+    _call(machine, kernel, order, pointers | {"sizes": machine.put([size - shift]), "BLOCK_SIZE": chunk})
     return machine.data[start : start + size] == wanted, machine.barriers
 
 
@@ -141,37 +140,35 @@ def shifted_by_gpu(
     machine, block = Machine(), 8
     kernel = kernels(vllm / COPIES, machine)["postprocess_mamba_fused_kernel"]
     window, size = _window(machine), TOKENS * CHANNELS * 2
-    start = window.__index__()
+    start = int(window)
     before = bytes(machine.data[start : start + size])
     length, shift = (TOKENS * 2, tokens * 2) if rows else (size, tokens * CHANNELS * 2)
     parts = [before[at : at + length] for at in range(0, size, length)]
     wanted = b"".join(part[shift:] + part[length - shift :] for part in parts)
     table = machine.put([0])
-    _call(
-        machine,
-        kernel,
-        order,
-        num_accepted_tokens_ptr=machine.put([tokens + 1]),
-        mamba_state_idx_ptr=machine.put([0]),
-        num_scheduled_tokens_ptr=machine.put([DRAFTS + 1]),
-        num_computed_tokens_ptr=machine.put([block - tokens - 1]),
-        num_draft_tokens_ptr=machine.put([DRAFTS]),
-        block_table_ptrs_ptr=machine.put([table.__index__()], 8),
-        state_base_addrs_ptr=machine.put([start], 8),
-        state_block_strides_ptr=machine.put([size], 8),
-        state_elem_sizes_ptr=machine.put([2]),
-        state_inner_sizes_ptr=machine.put([CHANNELS]),
-        state_conv_widths_ptr=machine.put([TOKENS]),
-        state_group_indices_ptr=machine.put([0]),
-        state_dim_row_count_ptr=machine.put([CHANNELS]),
-        state_dim_row_stride_ptr=machine.put([TOKENS * 2], 8),
-        num_accepted_tokens_out_ptr=machine.put([0]),
-        num_reqs=Value(1),
-        block_size=Value(block),
-        COPY_BLOCK_SIZE=chunk,
-        CONV_STATE_DIM_FIRST=Value(int(rows)),
-        TEMPORAL_TILES=1,
-    )
+    arguments = {
+        "num_accepted_tokens_ptr": machine.put([tokens + 1]),
+        "mamba_state_idx_ptr": machine.put([0]),
+        "num_scheduled_tokens_ptr": machine.put([DRAFTS + 1]),
+        "num_computed_tokens_ptr": machine.put([block - tokens - 1]),
+        "num_draft_tokens_ptr": machine.put([DRAFTS]),
+        "block_table_ptrs_ptr": machine.put([int(table)], 8),
+        "state_base_addrs_ptr": machine.put([start], 8),
+        "state_block_strides_ptr": machine.put([size], 8),
+        "state_elem_sizes_ptr": machine.put([2]),
+        "state_inner_sizes_ptr": machine.put([CHANNELS]),
+        "state_conv_widths_ptr": machine.put([TOKENS]),
+        "state_group_indices_ptr": machine.put([0]),
+        "state_dim_row_count_ptr": machine.put([CHANNELS]),
+        "state_dim_row_stride_ptr": machine.put([TOKENS * 2], 8),
+        "num_accepted_tokens_out_ptr": machine.put([0]),
+        "num_reqs": Value(1),
+        "block_size": Value(block),
+        "COPY_BLOCK_SIZE": chunk,
+        "CONV_STATE_DIM_FIRST": Value(int(rows)),
+        "TEMPORAL_TILES": 1,
+    }
+    _call(machine, kernel, order, arguments)
     return bytes(machine.data[start : start + size]) == wanted, machine.barriers
 
 
@@ -195,7 +192,7 @@ def main() -> None:
     for shift in shifts:
         for order in (range(WARPS), range(WARPS)[::-1]):
             right, _ = shift(vllm, 1, order)
-            expect(f"{shift.__name__}: whether a window is right, with warps in the order {list(order)}", True, right)
+            expect(f"{shift.__name__}: a window, with warps in the order {list(order)}", "right", _WORDS[right])
 
 
 if __name__ == "__main__":
