@@ -29,7 +29,7 @@ fused = copies.function("postprocess_mamba_fused_kernel")
 state_block = copies.function("_copy_mamba_state_block")
 tiled = copies.function("_memcpy_u64_tiled")
 
-configs = File("vllm/transformers_utils/configs/__init__.py")
+registry = File("vllm/model_executor/models/registry.py")
 conv1d = File("vllm/model_executor/layers/mamba/ops/causal_conv1d.py").function("_causal_conv1d_update_kernel")
 
 # Exactly upstream's code: with another bound in it, the part is drifted, and gets no second one.
@@ -59,6 +59,10 @@ BY_ROW = (
 )
 BY_CHUNK = "for i in range(0, copy_size, COPY_BLOCK_SIZE)"
 SAME_ALIGNMENT = "if ((src_addr_i ^ dst_addr_i) & 7) == 0"
+
+# Upstream's order: each lane has the same place in every token, and so overwrites only what it has read itself.
+TOKENS_IN_ORDER = "for token_idx in range(0, num_dst_tokens):\n    src_token = ...\n    ..."
+ROWS_IN_ORDER = "for token_idx in range(0, num_dst_tokens):\n    for row_base in ...:\n        ..."
 
 SPLIT = "if IS_VARLEN:\n    ...\nelse:\n    ..."
 
@@ -186,7 +190,7 @@ overlay = Overlay(
         Part(
             "overlap-fused",
             upstream=("vllm-project/vllm#50729",),
-            merged=state_block.contains("for token_idx in range(0, num_dst_tokens):\n    ..."),
+            merged=state_block.contains(ROWS_IN_ORDER) & state_block.contains(TOKENS_IN_ORDER),
             absent=(~copies.defines("postprocess_mamba_fused_kernel")).means("this vLLM copies states from the host"),
             shapes={
                 "0.28": [
@@ -209,7 +213,7 @@ overlay = Overlay(
         ),
         Part(
             "bounds-kimi-k3",
-            absent=(~configs.lists("_CLASS_TO_MODULE", "KimiK3Config")).means("this vLLM has no Kimi K3"),
+            absent=(~registry.lists("_MULTIMODAL_MODELS", "KimiK3*")).means("this vLLM has no Kimi K3"),
             shapes={
                 "0.27": Shape(
                     when=kimi_k3[0].contains(UNBOUNDED_KIMI_K3) & kimi_k3[1].contains(UNBOUNDED_KIMI_K3),
@@ -219,7 +223,7 @@ overlay = Overlay(
         ),
         Part(
             "bounds-glm5-next",
-            absent=(~configs.lists("_CLASS_TO_MODULE", "Glm5NextConfig")).means("this vLLM has no GLM-5-Next"),
+            absent=(~registry.lists("_TEXT_GENERATION_MODELS", "Glm5Next*")).means("this vLLM has no GLM-5-Next"),
             shapes={
                 "0.30": Shape(
                     when=glm5_next[0].contains(UNBOUNDED) & glm5_next[1].contains(UNBOUNDED),

@@ -6,6 +6,8 @@ them stores. So the order of warps is shown here, and what the kernels compute i
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,20 +18,17 @@ from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 from vpatch_overlays.probes import hybrid_mtp_states as probe
-from vpatch_overlays.probes.kernel_threads import WARPS, Machine, kernels
+from vpatch_overlays.probes.kernel_threads import WARPS
 
 from tests.conftest import Trees
-from tests.releases import RELEASES, tree_of
+from tests.engines import engine_of
+from tests.paths import link
+from tests.releases import RELEASES, tiered, tree_of
+from tests.validation.cpu.comparison import each
 
 ORDERS = (range(WARPS), range(WARPS)[::-1])
 KERNELS = (probe.CONVOLUTION, *probe.RECURRENT)
-HANDLED_BY_UPSTREAM = {
-    "vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py": "bounded: tl.minimum(accepted_offset, STATE",
-    "vllm/third_party/flash_linear_attention/ops/fused_gdn_decode_post_conv_mtp.py": "masked: accepted <= num_indices",
-    "vllm/model_executor/layers/mamba/ops/mamba_ssm.py": "the lower bound",
-}
-
-ways = {
+WAYS: dict[str, Callable[..., tuple[bool, int]]] = {
     "host": probe.shifted_by_host,
     "gpu": probe.shifted_by_gpu,
     "gpu, rows": partial(probe.shifted_by_gpu, rows=True, chunk=8),
@@ -38,18 +37,17 @@ ways = {
 
 def ways_of(release: str) -> list[str]:
     """Return the copies of windows that a release has."""
-    return [*ways][: 1 if Version(release) < Version("0.22") else 2 if Version(release) < Version("0.24") else 3]
+    return [*WAYS][: 1 if Version(release) < Version("0.22") else 2 if Version(release) < Version("0.24") else 3]
 
 
-@pytest.fixture(params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+release = each(tiered(RELEASES))
 
 
-@pytest.fixture
-def patched(release: str, linked: Trees) -> Path:
-    tree = linked(release)
-    apply(SitePackages(locate(tree)), select(discover(), ("hybrid-mtp-states",)))
+@pytest.fixture(scope="module")
+def patched(release: str, slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = shutil.copytree(slim(release), tmp_path_factory.mktemp("states") / release, copy_function=link)
+    chosen = select(discover(), ("hybrid-mtp-states",))
+    apply(SitePackages(locate(tree)), chosen, engine_of(chosen))
     return tree / "vllm"
 
 
@@ -68,14 +66,14 @@ def test_a_window_is_shifted_in_any_order_of_warps(release: str, patched: Path) 
     merged = Version(release) >= Version("0.29")
     for name in ways_of(release):
         for order in ORDERS:
-            assert ways[name](stock, 1, order)[0] is merged, (name, order)
+            assert WAYS[name](stock, 1, order)[0] is merged, (name, order)
             for tokens in range(1, probe.TOKENS):
-                assert ways[name](patched, tokens, order)[0], (name, order, tokens)
+                assert WAYS[name](patched, tokens, order)[0], (name, order, tokens)
 
 
 def test_only_copies_that_overlap_have_barriers(release: str, patched: Path) -> None:
     for name in ways_of(release):
-        overlapping, apart = (ways[name](patched, tokens, ORDERS[0])[1] for tokens in (1, probe.TOKENS // 2))
+        overlapping, apart = (WAYS[name](patched, tokens, ORDERS[0])[1] for tokens in (1, probe.TOKENS // 2))
 
         assert apart == 0
         assert overlapping > 0 or (name != "host" and Version(release) >= Version("0.29"))

@@ -10,8 +10,9 @@ import ast
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple
 
 WARPS = 4
@@ -185,10 +186,17 @@ class Machine:
 def kernels(file: Path, machine: Machine) -> dict[str, Any]:
     """Return the functions of a module that use `triton.language`, by name; no other code of the module runs."""
     found: dict[str, Any] = {"tl": machine.language()}
+    exec(_compiled(file), found)  # noqa: S102
+    return found
+
+
+@cache
+def _compiled(file: Path) -> CodeType:
+    functions = []
     for node in ast.parse(file.read_bytes()).body:
         if isinstance(node, ast.FunctionDef) and any(isinstance(n, ast.Name) and n.id == "tl" for n in ast.walk(node)):
             node.decorator_list = []
             for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
                 argument.annotation = None
-            exec(compile(ast.Module([node], []), str(file), "exec"), found)  # noqa: S102
-    return found
+            functions.append(node)
+    return compile(ast.Module([*functions], []), str(file), "exec")
