@@ -31,10 +31,15 @@ FOLDERS = ("vllm.model_executor.layers.fla.ops", "vllm.third_party.flash_linear_
 def kernel(module: str, name: str) -> Callable[..., Any]:
     """Return a function of the delta rule's kernels, whose folder differs between releases."""
     folder = next(folder for folder in FOLDERS if find_spec(folder))
-    found = import_module(f"{folder}.{module}")
-    if hasattr(found, "exp"):
-        found.exp = lambda x: found.tl.exp(x)  # the interpreter replaces members of `tl`, but not other names for them
-    return getattr(found, name)  # type: ignore[no-any-return]
+    found = vars(import_module(f"{folder}.{module}"))
+
+    def exp(x: Any) -> Any:
+        return found["tl"].exp(x)  # the interpreter replaces members of `tl`, but not other names for them
+
+    if "exp" in found:
+        found["exp"] = exp
+    wanted: Callable[..., Any] = found[name]
+    return wanted
 
 
 def states(*shape: int) -> Any:
