@@ -77,3 +77,12 @@ def test_only_copies_that_overlap_have_barriers(release: str, patched: Path) -> 
 
         assert apart == 0
         assert overlapping > 0 or (name != "host" and Version(release) >= Version("0.29"))
+
+
+def test_tokens_of_whole_chunks_are_right_without_barriers(release: str) -> None:
+    """Each lane then overwrites only what it has read itself; so the defect shows with some models and GPUs only."""
+    stock = tree_of(release) / "vllm"
+    words = probe.CHUNK * 8  # bytes
+    for way in [WAYS[name] for name in ways_of(release)[:2]]:
+        for order in ORDERS:
+            assert way(stock, 1, order, channels=words // 2)[0]

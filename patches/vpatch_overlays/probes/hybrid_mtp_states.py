@@ -108,22 +108,25 @@ def _convolved(file: Path, name: str, accepted: int) -> int:
     raise AssertionError(f"{name} was to read the window of the request")
 
 
-def shifted_by_host(vllm: Path, tokens: int, order: Sequence[int], chunk: int = CHUNK) -> tuple[bool, int]:
+def shifted_by_host(
+    vllm: Path, tokens: int, order: Sequence[int], chunk: int = CHUNK, channels: int = CHANNELS
+) -> tuple[bool, int]:
     """Shift a window to the left, by a copy whose addresses the host computes.
 
     Args:
         vllm: the package's folder.
         tokens: by how many tokens.
         order: the order in which warps run.
-        chunk: bytes that a program copies at once.
+        chunk: bytes that a program copies at once, on 0.28 by the GPU words of 8 bytes.
+        channels: channels of 2 bytes that a token has.
 
     Returns:
         Whether the window is right then, and how many barriers there were.
     """
     machine = Machine()
     kernel = kernels(vllm / COPIES, machine)["batch_memcpy_kernel"]
-    window, shift = _window(machine), tokens * CHANNELS * 2
-    start, size = int(window), TOKENS * CHANNELS * 2
+    window, shift = _window(machine, channels), tokens * channels * 2
+    start, size = int(window), TOKENS * channels * 2
     wanted = machine.data[start + shift : start + size] + machine.data[start + size - shift : start + size]
     pointers: dict[str, Any] = {"src_ptrs": machine.put([start + shift], 8), "dst_ptrs": machine.put([start], 8)}
     _call(machine, kernel, order, pointers | {"sizes": machine.put([size - shift]), "BLOCK_SIZE": chunk})
@@ -131,7 +134,7 @@ def shifted_by_host(vllm: Path, tokens: int, order: Sequence[int], chunk: int = 
 
 
 def shifted_by_gpu(
-    vllm: Path, tokens: int, order: Sequence[int], chunk: int = CHUNK, *, rows: bool = False
+    vllm: Path, tokens: int, order: Sequence[int], chunk: int = CHUNK, channels: int = CHANNELS, *, rows: bool = False
 ) -> tuple[bool, int]:
     """Shift a window as `shifted_by_host` does, by the kernel that also decides what to copy (from 0.22 on).
 
@@ -139,10 +142,10 @@ def shifted_by_gpu(
     """
     machine, block = Machine(), 8
     kernel = kernels(vllm / COPIES, machine)["postprocess_mamba_fused_kernel"]
-    window, size = _window(machine), TOKENS * CHANNELS * 2
+    window, size = _window(machine, channels), TOKENS * channels * 2
     start = int(window)
     before = bytes(machine.data[start : start + size])
-    length, shift = (TOKENS * 2, tokens * 2) if rows else (size, tokens * CHANNELS * 2)
+    length, shift = (TOKENS * 2, tokens * 2) if rows else (size, tokens * channels * 2)
     parts = [before[at : at + length] for at in range(0, size, length)]
     wanted = b"".join(part[shift:] + part[length - shift :] for part in parts)
     table = machine.put([0])
@@ -156,10 +159,10 @@ def shifted_by_gpu(
         "state_base_addrs_ptr": machine.put([start], 8),
         "state_block_strides_ptr": machine.put([size], 8),
         "state_elem_sizes_ptr": machine.put([2]),
-        "state_inner_sizes_ptr": machine.put([CHANNELS]),
+        "state_inner_sizes_ptr": machine.put([channels]),
         "state_conv_widths_ptr": machine.put([TOKENS]),
         "state_group_indices_ptr": machine.put([0]),
-        "state_dim_row_count_ptr": machine.put([CHANNELS]),
+        "state_dim_row_count_ptr": machine.put([channels]),
         "state_dim_row_stride_ptr": machine.put([TOKENS * 2], 8),
         "num_accepted_tokens_out_ptr": machine.put([0]),
         "num_reqs": Value(1),
@@ -172,8 +175,8 @@ def shifted_by_gpu(
     return bytes(machine.data[start : start + size]) == wanted, machine.barriers
 
 
-def _window(machine: Machine) -> Value:
-    return machine.put([byte * 37 % 251 - 125 for byte in range(TOKENS * CHANNELS * 2)], 1)
+def _window(machine: Machine, channels: int) -> Value:
+    return machine.put([byte * 37 % 251 - 125 for byte in range(TOKENS * channels * 2)], 1)
 
 
 def main() -> None:
