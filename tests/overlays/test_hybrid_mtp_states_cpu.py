@@ -1,4 +1,7 @@
-"""hybrid-mtp-states in the real vLLM, on the CPU: what the kernels compute from a request's states."""
+"""hybrid-mtp-states in the real vLLM, on the CPU: what the kernels compute from a request's states.
+
+Triton's interpreter runs the kernels of Gated DeltaNet. `test_hybrid_mtp_states_model.py` has the others, and all releases.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from itertools import product
 
 import pytest
 
-from tests.releases import RELEASES
+from tests.releases import FIRST
 from tests.validation.cpu.comparison import Comparison, compared, each, one_first
 from tests.validation.cpu.probe_states import COUNTS, DRAFTS, KERNELS, LENGTHS, SHIFTS
 
-release = each(one_first("0.20.2", RELEASES))
+release = each(one_first("0.20.2", FIRST))  # they have every version of these kernels
 STEPS = [*product(KERNELS, LENGTHS)]
 IN_RANGE = range(1, DRAFTS + 2)
 CLOSEST = {accepted: min(max(accepted, 1), DRAFTS + 1) for accepted in COUNTS}

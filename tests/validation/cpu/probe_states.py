@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from tests.validation.cpu.probing import report
@@ -25,13 +25,15 @@ OWN = range(1, DRAFTS + 2)
 BLOCKS = 8
 SHIFTS = range(1, WINDOW)
 
-FOLDERS = ("vllm.model_executor.layers.fla.ops", "vllm.third_party.flash_linear_attention.ops")
+FOLDERS = ("model_executor/layers/fla/ops", "third_party/flash_linear_attention/ops")
 
 
 def kernel(module: str, name: str) -> Callable[..., Any]:
     """Return a function of the delta rule's kernels, whose folder differs between releases."""
-    folder = next(folder for folder in FOLDERS if find_spec(folder))
-    found = vars(import_module(f"{folder}.{module}"))
+    import vllm
+
+    folder = next(one for one in FOLDERS if Path(str(vllm.__file__)).parent.joinpath(one).exists())
+    found = vars(import_module(f"vllm.{folder.replace('/', '.')}.{module}"))
 
     def exp(x: Any) -> Any:
         return found["tl"].exp(x)  # the interpreter replaces members of `tl`, but not other names for them
