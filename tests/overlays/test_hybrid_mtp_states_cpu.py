@@ -1,6 +1,7 @@
 """hybrid-mtp-states in the real vLLM, on the CPU: what the kernels compute from a request's states.
 
-Triton's interpreter runs the kernels of Gated DeltaNet. `test_hybrid_mtp_states_model.py` has the others, and all releases.
+Triton's interpreter runs the kernels of Gated DeltaNet. The other kernels, and all releases, are in
+`test_hybrid_mtp_states_model.py`.
 """
 
 from __future__ import annotations
