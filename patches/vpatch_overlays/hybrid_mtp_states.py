@@ -13,8 +13,9 @@ each of eight GPUs 2.5.
 
 Parts `bounds`: the kernels use the number minus one as an index, unchecked. For 0, or more than the draft tokens plus
 one, they read another request's state, or memory that is no state. The index now stays in the request's own row: at
-least 0, at most the last column, as in upstream's kernel for Bailing models. Without CUDA graphs the row is one of the
-block table, and its last column is the table's. For numbers in range, and without speculation, nothing changes.
+least 0, at most the last column, as in upstream's kernels for Bailing and Qwen4 models. Without CUDA graphs the row is
+one of the block table, and its last column is the table's. For numbers in range, and without speculation, nothing
+changes.
 
 This is hardening, not a cure for the illegal memory accesses that users report with speculative decoding on hybrid
 models. Their cause is not known. By the code, an overlapping copy gives wrong bytes, not wrong addresses; another

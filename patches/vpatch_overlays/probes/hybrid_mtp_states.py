@@ -185,10 +185,13 @@ def main() -> None:
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'vllm'", name="vllm")
     vllm = Path(package.origin).parent
-    for file, kernel in (CONVOLUTION, *RECURRENT):
-        if (vllm / file).exists():
-            found = columns(vllm, file, kernel)
-            expect(f"first column that {kernel} reads, by accepted tokens {list(COLUMNS)}", [*COLUMNS.values()], found)
+    here = [(file, kernel) for file, kernel in (CONVOLUTION, *RECURRENT) if (vllm / file).exists()]
+    expect(
+        "kernels of Gated DeltaNet that are not where they were", set(), {DELTA, SIGMOID} - {name for _, name in here}
+    )
+    for file, kernel in here:
+        found = columns(vllm, file, kernel)
+        expect(f"first column that {kernel} reads, by accepted tokens {list(COLUMNS)}", [*COLUMNS.values()], found)
     shifts = [shifted_by_host]
     if "postprocess_mamba_fused_kernel" in (vllm / COPIES).read_text("utf-8"):
         shifts.append(shifted_by_gpu)
