@@ -42,6 +42,7 @@ MISSED = {
     "ct-fp8-lm-head": "parameters of language_model.lm_head, targeted as lm_head: ['weight', 'weight_scale'] expected",
     "hybrid-mtp-prefix": "tokens of a prefix-cache hit, beyond its attention pages: 0 expected, 16 found",
     "hybrid-mtp-counts": "accepted tokens by request, with prefix caching, if their copy lands before the rows move:",
+    "hybrid-mtp-states": "first column that _causal_conv1d_update_kernel reads, by accepted tokens [0, 1, 4, 9]: [0, 0",
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
     "turboquant-hybrid": "a hybrid model with turboquant_4bit_nc was to be taken: TurboQuant KV cache is not supported",
     "turboquant-skip-list": "the name of a kind of layer was to be taken: invalid literal for int() with base 10",
@@ -119,6 +120,12 @@ UNDONE = {
         "if isinstance(param, BlockQuantScaleParameter):",
         "if not isinstance(param, object):",
         "scales of shape [8, 2] were to load: refused",
+    ),
+    "hybrid_mtp_states": (
+        "vllm/v1/worker/mamba_utils.py",
+        "tl.debug_barrier()",
+        "...",
+        "shifted_by_host: a window, with warps in the order [0, 1, 2, 3]: right expected, overwritten found",
     ),
 }
 

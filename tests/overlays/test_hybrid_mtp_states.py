@@ -1,0 +1,143 @@
+"""hybrid-mtp-states on real releases: its states, and what drifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch import Need, Use
+from vpatch.core.catalogue import discover, select
+from vpatch.testing import Case, State, check
+from vpatch.tree.locate import locate
+from vpatch_overlays.hybrid_mtp_states import needed
+
+from tests.engines import engine_of
+from tests.overlays.tables import drifted
+from tests.releases import cases
+
+COPIES = "vllm/v1/worker/mamba_utils.py"
+CONV = "vllm/model_executor/layers/mamba/ops/causal_conv1d.py"
+DELTA = "vllm/model_executor/layers/fla/ops/fused_recurrent.py"
+SIGMOID = "vllm/third_party/flash_linear_attention/ops/fused_sigmoid_gating.py"
+KIMI = "vllm/models/kimi_k3/nvidia/ops/third_party/kda/fused_recurrent.py"
+GLM = "vllm/models/glm5next/amd/ops/third_party/kda/fused_recurrent.py"
+REGISTRY = "vllm/model_executor/models/registry.py"
+
+ACCEPTED = "tl.load(num_accepted_tokens + i_n).to(tl.int64) - 1"
+SELECTED = f"                i_t = {ACCEPTED}\n"
+CLAMPED = f"                i_t = tl.maximum({ACCEPTED}, 0)\n"
+GUARDED = f"{SELECTED}                if i_t >= stride_indices_seq:\n                    return\n"
+STORE = "        tl.store(curr_dst_ptr, data, mask=mask)\n"
+IF_BARRIER = "        if src_ptr > dst_ptr:\n            tl.debug_barrier()\n"
+BYTES = "            tl.store(curr_dst, data, mask=mask)\n        return\n\n    # Temporal"
+ORDERED_TOKENS = "        for token_idx in range(0, num_dst_tokens):\n            src_token"
+
+HOST = "overlap: matches the 0.18 layout; 1 change to make"
+NO_BOUND = "has no `if IS_SPEC_DECODING:`"
+
+
+def pending(releases: str, *says: str) -> list[Case]:
+    """Return a case for each of these releases: pending, with these changes."""
+    return [Case(release, State.PENDING, says="; ".join(says)) for release in releases.split()]
+
+
+def bounds(layout: str, *parts: str) -> tuple[str, ...]:
+    """Return what vpatch says of the parts with bounds."""
+    return (f"bounds: matches the {layout} layout; 4 changes to make", *parts)
+
+
+KIMI_K3 = "bounds-kimi-k3: matches the 0.27 layout; 2 changes to make"
+GLM5_NEXT = "bounds-glm5-next: matches the 0.30 layout; 2 changes to make"
+
+CASES = (
+    *pending("0.18.0 0.18.1 0.19.0 0.19.1 0.20.0 0.20.1 0.20.2 0.21.0", HOST, *bounds("0.18")),
+    *pending("0.22.0 0.22.1 0.23.0", HOST, "overlap-fused: matches the 0.22 layout; 1 change to make", *bounds("0.18")),
+    *pending("0.24.0", HOST, "overlap-fused: matches the 0.24 layout; 2 changes to make", *bounds("0.18")),
+    *pending("0.25.0 0.25.1", HOST, "overlap-fused: matches the 0.25 layout; 2 changes to make", *bounds("0.18")),
+    *pending("0.26.0", HOST, "overlap-fused: matches the 0.26 layout; 2 changes to make", *bounds("0.26")),
+    *pending(
+        "0.27.0 0.27.1", HOST, "overlap-fused: matches the 0.26 layout; 2 changes to make", *bounds("0.26", KIMI_K3)
+    ),
+    *pending("0.28.0", HOST, "overlap-fused: matches the 0.28 layout; 3 changes to make", *bounds("0.26", KIMI_K3)),
+    *pending("0.29.0", *bounds("0.26", KIMI_K3)),
+    *pending("0.30.0 0.31.0 0.32.0 0.33.0", *bounds("0.26", KIMI_K3, GLM5_NEXT)),
+    *drifted(
+        "0.20.2",
+        DELTA,
+        (SELECTED, CLAMPED, f"nearest, line 106: `i_t = tl.maximum({ACCEPTED}, 0)`"),  # as #48475
+        (SELECTED, GUARDED, f"fused_recurrent_gated_delta_rule_fwd_kernel {NO_BOUND}"),  # as #50021
+        (
+            "def fused_recurrent_gated_delta_rule_fwd_kernel(",
+            "def fwd_kernel(",
+            "no 'fused_recurrent_gated_delta_rule_",
+        ),
+    ),
+    *drifted(
+        "0.20.2",
+        CONV,
+        (
+            "idx_seq).to(tl.int64) - 1\n",
+            "idx_seq).to(tl.int64)\n",
+            "`conv_state_token_offset = tl.load(num_accepted_tok",
+        ),
+    ),
+    *drifted(
+        "0.20.2",
+        COPIES,
+        (STORE, "        tl.debug_barrier()\n" + STORE, "`data = tl.load(curr_src_ptr, mask=mask)` is not there"),
+        ("def batch_memcpy_kernel(", "def memcpy_kernel(", "no 'batch_memcpy_kernel' here"),
+    ),
+    *drifted("0.26.0", SIGMOID, (SELECTED, GUARDED, f"fused_sigmoid_gating_delta_rule_update_kernel {NO_BOUND}")),
+    *drifted(
+        "0.26.0",
+        COPIES,
+        (BYTES, "            tl.debug_barrier()\n" + BYTES, "`data = tl.load(curr_src, mask=mask)` is not there"),
+    ),
+    # Half of upstream's change is not merged.
+    *drifted(
+        "0.31.0",
+        COPIES,
+        (ORDERED_TOKENS, ORDERED_TOKENS.replace("num_dst_tokens", "n"), "no block `for d in range(0, dim_rows):`"),
+    ),
+    *drifted("0.31.0", KIMI, (f"initial_token = {ACCEPTED}", f"initial_token = {ACCEPTED} + 0", "`initial_token = ")),
+    *drifted("0.33.0", GLM, (SELECTED, CLAMPED, f"`i_t = tl.maximum({ACCEPTED}, 0)`")),
+    # A model whose kernels are not there is another thing than a vLLM without the model.
+    *drifted("0.18.0", REGISTRY, ('"KimiVLForConditionalGeneration": (', '"KimiK3ForCausalLM": (', "kimi_k3")),
+)
+
+
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "hybrid-mtp-states", tree=slim(case.release), scratch=tmp_path)
+
+
+def test_with_upstreams_barrier_only_the_bounds_are_left(slim: Callable[[str], Path]) -> None:
+    tree, chosen = locate(slim("0.20.2")), select(discover(), ("hybrid-mtp-states",))
+
+    def read(file: str) -> bytes | None:
+        text = tree.read(file)
+        return text.replace(STORE.encode(), (IF_BARRIER + STORE).encode()) if text and file == COPIES else text
+
+    (found,) = engine_of(chosen).status(read)
+    states = {part.name: part.state for part in found.parts}
+    assert (states["overlap"], states["bounds"]) == (State.MERGED, State.PENDING)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "because"),
+    [
+        (3, "3 draft tokens a step select and shift states unchecked"),
+        (0, "without speculative decoding, each request has one state"),
+    ],
+)
+def test_a_hybrid_model_needs_it_with_draft_tokens(tokens: int, because: str) -> None:
+    need = needed(Use(hybrid=True, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=tokens))
+
+    assert need == Need(needed=tokens > 0, because=because)
+
+
+def test_no_other_model_needs_it() -> None:
+    use = Use(hybrid=False, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=3)
+
+    assert needed(use) == Need(needed=False, because="no layer of the model keeps a state")

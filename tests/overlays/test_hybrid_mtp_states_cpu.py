@@ -1,0 +1,46 @@
+"""hybrid-mtp-states in the real vLLM, on the CPU: what the kernels compute from a request's states.
+
+Triton's interpreter runs the kernels of Gated DeltaNet. The other kernels, and all releases, are in
+`test_hybrid_mtp_states_model.py`.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.releases import FIRST
+from tests.validation.cpu.comparison import Comparison, compared, each, one_first
+from tests.validation.cpu.probe_states import COUNTS, DRAFTS, KERNELS, LENGTHS, SHIFTS
+
+release = each(one_first("0.20.2", FIRST))  # they have every version of these kernels
+STEPS = [*product(KERNELS, LENGTHS)]
+IN_RANGE = range(1, DRAFTS + 2)
+CLOSEST = {accepted: min(max(accepted, 1), DRAFTS + 1) for accepted in COUNTS}
+
+
+@pytest.fixture(scope="module")
+def seen(release: str) -> Comparison:
+    return compared("probe_states", release, ("hybrid-mtp-states",))
+
+
+@pytest.mark.parametrize(("kernel", "length"), STEPS)
+def test_a_number_out_of_range_reads_no_state_of_another(seen: Comparison, kernel: str, length: int) -> None:
+    stock, patched = (
+        {accepted: found["computed"][f"{kernel} {length} {accepted}"] for accepted in COUNTS} for found in seen
+    )
+
+    for accepted, closest in CLOSEST.items():
+        assert stock[accepted]["wrong"] is (accepted != closest)
+        assert patched[accepted] == stock[closest]
+    assert all(found["guards"] for found in (*stock.values(), *patched.values()))
+    assert len({stock[accepted]["bytes"] for accepted in IN_RANGE}) == len(IN_RANGE)
+
+
+def test_the_interpreter_shows_no_race_so_a_shift_is_right_with_and_without_barriers(seen: Comparison) -> None:
+    """What the barriers change is in `test_hybrid_mtp_states_model.py`."""
+    for tokens in map(str, SHIFTS):
+        for found in seen:
+            window, wanted = found["shifted"][tokens]
+            assert window == wanted
