@@ -7,6 +7,9 @@ import json
 from tests.readme import RECORD
 from tests.releases import FIRST, RELEASES
 
+DEEP = ("hybrid-mtp-states", "overlap-fused")
+"""An overlay and a part whose five shapes differ in the place of a loop; the deep tier has them all."""
+
 
 def test_the_first_tier_has_every_shape() -> None:
     found = {
@@ -14,6 +17,7 @@ def test_the_first_tier_has_every_shape() -> None:
             (overlay["id"], part["name"], part["state"], part["shape"])
             for overlay in row["overlays"]
             for part in overlay["parts"]
+            if (overlay["id"], part["name"]) != DEEP
         }
         for row in json.loads(RECORD.read_text())["rows"]
     }

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from packaging.version import Version
 from vpatch.core.catalogue import discover
 from vpatch.image.checks import outcome
 
@@ -29,7 +28,6 @@ Outcomes = dict[str, tuple[int, str]]
 OF = {item.id: [probe for probe in item.overlay.probes if not probe.gpu] for item in discover()}
 SCRIPTS = {probe.name: probe.script for probes in OF.values() for probe in probes}
 
-WITH_TURBOQUANT = [release for release in RELEASES if Version(release) >= Version("0.20")]
 ALONE = (("0.20.2", "turboquant_hybrid"),)
 ALL_ALONE = [(release, name) for release in ("0.20.2", "0.33.0") for name in SCRIPTS if (release, name) not in ALONE]
 LIMIT_S = 120
@@ -60,7 +58,7 @@ def run_scripts(release: str, tree: Path, scripts: dict[str, str]) -> Outcomes:
     return {name: (code, stderr) for name, (code, stderr) in found.items()}
 
 
-release = each(one_first("0.20.2", WITH_TURBOQUANT))
+release = each(one_first("0.20.2", RELEASES))
 
 
 @pytest.fixture(scope="module")
