@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vpatch.core.listing import among, is_folder, pack, unpack
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Damaged
 from vpatch.matrix.verdicts import Tree
@@ -42,7 +43,10 @@ class Release:
         return self.wheel.version if self.project == PROJECT else f"{self.project} {self.wheel.version}"
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read those of these files that exist, without any request if all are in the cache."""
+        """Read those of these files that exist, without any request if all are in the cache.
+
+        Listings are kept in the cache's note: they come from the wheel's own directory, not from its RECORD.
+        """
         cache, wheel, digest = self.cache, self.wheel.filename, self.wheel.sha256 or ""
         if cache is None or not SHA256.fullmatch(digest):
             return self._fetch(files)[0]
@@ -60,17 +64,23 @@ class Release:
             data = cache.get(key, damaged(name)) if key else None
             if data is not None and str(len(data)) == sums[name][1]:
                 held[name] = data
-        missing = files if record is None else {*files} & sums.keys() - held.keys()
+        listed: dict[str, list[str] | None] = dict(note.get("folders", {})) if note and record is not None else {}
+        held |= {name: pack(names) for name in files if (names := listed.get(name)) is not None}
+        unlisted = {name for name in files if is_folder(name)} - listed.keys()
+        missing = files if record is None else ({*files} & sums.keys() - held.keys()) | unlisted
         if note and record is not None and not missing:
             return Tree(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
         if record is not None and members.record != record:
             why = "it is not the one that came before: if that one was wrong, `vpatch cache --clear` forgets it"
             raise Failure(Problem("wrong bytes", f"{members.path} of {wheel}", why))
-        for data in tree.files.values():
-            cache.put(data)
-        # The note last, so that what it names is there.
-        cache.put_note(WHEELS, digest, {"record": cache.put(members.record), "file": wheel, "size": tree.size})
+        for name, data in tree.files.items():
+            if not is_folder(name):
+                cache.put(data)
+        for name in unlisted:
+            listed[name] = list(unpack(tree.files[name])) if name in tree.files else None
+        kept = {"record": cache.put(members.record), "file": wheel, "size": tree.size, "folders": listed}
+        cache.put_note(WHEELS, digest, kept)  # last, so that what it names is there
         return replace(tree, files={**held, **tree.files}, notes=tuple(notes))
 
     def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
@@ -115,7 +125,7 @@ class _Members(NamedTuple):
 
 
 def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Members:
-    """Read those of the `wanted` files that a wheel has. Each problem names the wheel.
+    """Read those of the `wanted` files, and listings of folders, that a wheel has. Each problem names the wheel.
 
     RECORD must list all its code, and no wanted file that is not there: from then on, RECORD alone says what it has.
     """
@@ -139,6 +149,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
     except Failure as failure:
         problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
         raise Failure(*problems) from failure
+    found |= {folder: data for folder in filter(is_folder, wanted) if (data := among(names, folder)) is not None}
     return _Members(path, record, found)
 
 
