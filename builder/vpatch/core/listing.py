@@ -25,5 +25,5 @@ def unpack(data: bytes) -> tuple[str, ...]:
 
 def among(paths: Iterable[str], folder: str) -> bytes | None:
     """List a folder of an archive that has files at `paths`; None if nothing is in it."""
-    names = {path.removeprefix(folder).partition("/")[0] for path in paths if path.startswith(folder)}
-    return pack(names) if names else None
+    below = [path.removeprefix(folder) for path in paths if path.startswith(folder)]
+    return pack({path.partition("/")[0] for path in below} - {""}) if below else None
