@@ -66,8 +66,8 @@ def needed(use: Use) -> Need:
 overlay = Overlay(
     summary="DeepGEMM on compute capability 12.x (RTX 5090, PRO 6000) only if its kernels ship.",
     symptoms=(
-        "On an RTX 5090 or RTX PRO 6000, a block-FP8 model dies at start, with “Unknown SF transformation” or “Unknown "
-        "recipe” from DeepGEMM.",
+        'On an RTX 5090 or RTX PRO 6000, a block-FP8 model dies at start, with "Unknown SF transformation" or '
+        '"Unknown recipe" from DeepGEMM.',
     ),
     upstream=("vllm-project/vllm#47436", "vllm-project/vllm#51758", "vllm-project/vllm#43477"),
     needed=needed,
