@@ -10,7 +10,6 @@ import json
 from tests.readme import RECORD
 from tests.releases import FIRST, RELEASES
 
-
 LISTED = {("sm12x-deepgemm", "claim", "pending", "0.24")}
 """Shapes of the first tier that no release in it has: those of trees whose listing a test made."""
 

@@ -45,6 +45,11 @@ is_supported_arch = current_platform.is_cuda() and (
 )
 """
 
+BLOCKS = "FP8 with block scales"
+LACKING = (
+    "DeepGEMM is claimed on compute capability 12.x, and the wheel lacks its kernels; VLLM_USE_DEEP_GEMM=0 does without"
+)
+
 claims_nothing = claim.contains(UNCLAIMED) | claim_before_0_19.contains(UNCLAIMED_BEFORE_0_19)
 ships = sources.has("sm120_*")
 does_not_tell = claim.contains(CLAIMED) & ~sources.exists
@@ -52,15 +57,15 @@ does_not_tell = claim.contains(CLAIMED) & ~sources.exists
 
 def needed(use: Use) -> Need:
     """Return whether the use takes DeepGEMM on a GPU of compute capability 12.x."""
-    if not use.block_fp8 and use.head != "fp8-block":
-        return Need(needed=False, because="nothing of the checkpoint is FP8 with block scales, which DeepGEMM is for")
+    if not use.block_fp8:
+        return Need(needed=False, because=f"nothing of the checkpoint is {BLOCKS}, which DeepGEMM is for")
     if use.capability is None:
-        return Need(needed=True, because="the checkpoint is block FP8, and the GPU may be of compute capability 12.x")
+        return Need(needed=True, because=f"{BLOCKS}, and the GPU may be of compute capability 12.x")
     major, minor = use.capability
     there = f"the GPU is of compute capability {major}.{minor}"
     if major != 12:
         return Need(needed=False, because=f"{there}, not 12.x")
-    return Need(needed=True, because=f"the checkpoint is block FP8, and {there}")
+    return Need(needed=True, because=f"{BLOCKS}, and {there}")
 
 
 overlay = Overlay(
@@ -73,9 +78,9 @@ overlay = Overlay(
     needed=needed,
     releases={
         ">=0.18,<0.24": "not_applicable: DeepGEMM is not claimed on compute capability 12.x yet",
-        ">=0.24,<0.25": "pending: DeepGEMM is claimed on compute capability 12.x, and the wheel lacks its kernels",
+        ">=0.24,<0.25": f"pending: {LACKING}",
         ">=0.25,<0.27": "not_applicable: the wheel has DeepGEMM's kernels for compute capability 12.x",
-        ">=0.27,<0.28": "pending: DeepGEMM is claimed on compute capability 12.x, and the wheel lacks its kernels",
+        ">=0.27,<0.28": f"pending: {LACKING}",
         ">=0.28": "not_applicable: the wheel has DeepGEMM's kernels for compute capability 12.x",
     },
     probes=(probe(shared.PROBES, "sm12x_deepgemm"),),
