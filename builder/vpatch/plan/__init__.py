@@ -88,8 +88,8 @@ class Model:
 
     `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention, which
     takes the most memory. `head` is the scheme of the output projection ("fp8-block"), None if it is not quantized.
-    `block_fp8`: some weights are FP8 with block scales, if only those of the head. `kv_cache_dtype` is what `auto` resolves to, if the
-    checkpoint has scales for a KV cache.
+    `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint
+    has scales for a KV cache.
     """
 
     name: str
