@@ -52,7 +52,7 @@ LACKING = (
 
 claims_nothing = claim.contains(UNCLAIMED) | claim_before_0_19.contains(UNCLAIMED_BEFORE_0_19)
 ships = sources.has("sm120_*")
-does_not_tell = claim.contains(CLAIMED) & ~sources.exists
+cannot_tell = ~sources.exists & claim.contains(CLAIMED)
 
 
 def needed(use: Use) -> Need:
@@ -87,9 +87,9 @@ overlay = Overlay(
     parts=(
         Part(
             "claim",
-            absent=claims_nothing.means("this vLLM does not claim DeepGEMM on compute capability 12.x")
-            | ships.means("this vLLM has DeepGEMM's kernels for compute capability 12.x")
-            | does_not_tell.means("not applied, since this tree does not tell whether DeepGEMM's kernels ship"),
+            absent=claims_nothing.means("this vLLM claims no DeepGEMM on 12.x")
+            | ships.means("this vLLM has DeepGEMM's sm120 kernels")
+            | cannot_tell.means("not applied: no DeepGEMM folder here"),
             shapes={
                 "0.24": Shape(
                     when=sources.exists & ~ships,

@@ -13,6 +13,7 @@ RELEASES = ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0")
 RUNS = {
     "auto-dtype": ("overlays/test_turboquant_auto_dtype_cpu.py", ("0.24.0", "0.26.0")),
     "config": ("validation/test_cpu_environments.py", RELEASES),
+    "deepgemm": ("overlays/test_sm12x_deepgemm_cpu.py", ("0.24.0", "0.26.0")),
     "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
     "hybrid": ("overlays/test_turboquant_hybrid_cpu.py", ("0.20.2", "0.21.0")),
     "skip-list": ("overlays/test_turboquant_skip_list_cpu.py", ("0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0")),
@@ -41,6 +42,7 @@ EXERCISED = {
     "vllm.model_executor.models.qwen3_5_mtp": ("head",),
     "vllm.model_executor.models.qwen3_next": ("head", "hybrid"),
     "vllm.model_executor.models.qwen3_next_mtp": ("head",),
+    "vllm.platforms.cuda": ("deepgemm",),
     "vllm.platforms.interface": ("auto-dtype", "config", "hybrid"),
     "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "speculation", "tiles", "workspace"),
     "vllm.v1.spec_decode.eagle": (),
