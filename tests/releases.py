@@ -40,6 +40,15 @@ def fact(overlay: str, release: str) -> str:
     return state
 
 
+UNLISTED: Mapping[str, str] = {"sm12x-deepgemm": "not_applicable"}
+"""By overlay that lists a folder which only the whole wheel has: its state on every tree of Python files alone."""
+
+
+def shown(overlay: str, release: str) -> str:
+    """Return an overlay's state on a release as `tree_of` has it, which is of Python files alone."""
+    return UNLISTED.get(overlay) or fact(overlay, release)
+
+
 def said(ranges: Mapping[str, str], release: str) -> Iterator[str]:
     """Yield the values of the version ranges that contain a release."""
     return (what for span, what in ranges.items() if SpecifierSet(span).contains(release))
@@ -72,5 +81,5 @@ def cases(table: Iterable[Case]) -> list[ParameterSet]:
 
 
 def pending(overlay: str) -> tuple[str, ...]:
-    """Return the releases on which an overlay is pending."""
+    """Return the releases on which an overlay is declared pending."""
     return tuple(release for release in RELEASES if fact(overlay, release) == "pending")

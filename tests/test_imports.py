@@ -30,7 +30,7 @@ LEVELS = (
 )
 # The same order inside `core`.
 CORE = (
-    ("cst", "nesting", "landing.flow", "verdict", "core"),
+    ("cst", "nesting", "listing", "landing.flow", "verdict", "core"),
     ("landing.binding",),
     ("landing.definitions", "syntax"),
     ("marks", "parse"),

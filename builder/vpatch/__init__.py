@@ -5,13 +5,13 @@ Overlay authors import the words of an overlay from here, programs the verbs: `s
 """
 
 from vpatch.api import Changed, Diff, Refused, Result, apply, diff, revert, status, verify
-from vpatch.core.authoring import Block, Companion, File, probe
+from vpatch.core.authoring import Block, Companion, File, Folder, probe
 from vpatch.core.edits.definitions import AddFile, AddFunction, ReplaceFunction
 from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
-from vpatch.core.predicates import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
+from vpatch.core.predicates import All, AnyOf, Contains, Defines, HasFile, HasFolder, Imports, Lists, Not, Sets, Takes
 from vpatch.errors import Failure, Problem
 
 __all__ = [
@@ -32,6 +32,9 @@ __all__ = [
     "EnsureImport",
     "Failure",
     "File",
+    "Folder",
+    "HasFile",
+    "HasFolder",
     "Imports",
     "InsertAfter",
     "InsertBefore",

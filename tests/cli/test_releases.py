@@ -12,7 +12,7 @@ from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, contents_of
 from tests.engines import engine_of
-from tests.releases import FACTS, RELEASES, fact, tiered
+from tests.releases import FACTS, RELEASES, shown, tiered
 
 Files = Mapping[str, bytes]
 
@@ -20,7 +20,7 @@ DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
 
 
 def todo(release: str) -> tuple[str, ...]:
-    return tuple(overlay for overlay in DEFAULT if fact(overlay, release) == "pending")
+    return tuple(overlay for overlay in DEFAULT if shown(overlay, release) == "pending")
 
 
 @pytest.mark.parametrize("release", tiered(RELEASES))
@@ -31,7 +31,7 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> N
     ran = vpatch("apply", tree, "--json")
     assert (ran.code, ran.err) == (0, "")
     states = {item["id"]: item["state"] for item in ran.json["overlays"]}
-    wanted = {overlay: fact(overlay, release) for overlay in DEFAULT}
+    wanted = {overlay: shown(overlay, release) for overlay in DEFAULT}
     assert {overlay: states[overlay] for overlay in DEFAULT} == {
         overlay: "applied" if state == "pending" else state for overlay, state in wanted.items()
     }

@@ -10,7 +10,7 @@ from vpatch.core.catalogue import discover, select
 
 from tests.conftest import Program, Trees
 from tests.hybrid import HYBRID, ONLY
-from tests.releases import FACTS, RELEASES, fact, pending, tiered
+from tests.releases import FACTS, RELEASES, pending, shown, tiered
 from tests.tree.conftest import git
 
 
@@ -25,7 +25,7 @@ def test_pristine(vpatch: Program, slim: Trees, release: str) -> None:
     found = states(vpatch, slim(release))
 
     ours = [item.id for item in select(discover()) if item.id in FACTS]
-    assert {name: found[name] for name in ours} == {name: fact(name, release) for name in ours}
+    assert {name: found[name] for name in ours} == {name: shown(name, release) for name in ours}
     assert not {"applied", "drifted", "conflict"} & set(found.values())
 
 

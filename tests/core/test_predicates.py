@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import All, AnyOf, Contains, Defines, Imports, Lists, Not, Sets, Takes
-from vpatch.core.engine import _reach  # the code that a predicate reads
+from vpatch import All, AnyOf, Contains, Defines, Folder, HasFile, HasFolder, Imports, Lists, Not, Sets, Takes
+from vpatch.core.engine import Engine, _reach  # the code that a predicate reads
+from vpatch.core.listing import pack
 from vpatch.core.overlay import Predicate
 from vpatch.core.parse import Cache
 from vpatch.core.workspace import Workspace
@@ -112,6 +113,31 @@ def test_a_missing_file_is_unknown(predicate: Predicate, data: bytes | None) -> 
 
     assert answer.holds is None
     assert answer.because.startswith(FILE)
+
+
+@pytest.mark.parametrize(
+    ("names", "exists", "has", "told"),
+    [
+        (None, False, None, "d/: no such folder"),
+        ((), True, False, "d/ has no sm120_*"),
+        (("xsm120_a.cuh", "sm90_a.cuh"), True, False, "d/ has no sm120_*"),
+        (("sm90_a.cuh", "sm120_b.cuh"), True, True, "d/ has sm120_b.cuh"),
+    ],
+)
+def test_a_folder(names: tuple[str, ...] | None, exists: bool, has: bool | None, told: str) -> None:  # noqa: FBT001
+    folder = Folder("d")
+    assert (folder.exists, folder.has("sm120_*")) == (HasFolder("d/"), HasFile("d/", "sm120_*"))
+    files = Workspace({"d/": None if names is None else pack(names)}.get)
+
+    listed, found = folder.exists.ask(files), folder.has("sm120_*").ask(files)
+
+    assert listed.holds is exists
+    assert listed.because == f"the tree {'has' if exists else 'does not have'} the folder d/"
+    assert (found.holds, found.because) == (has, told)
+
+
+def test_the_engine_reads_the_folders_that_predicates_list() -> None:
+    assert "d/" in Engine([overlay(merged=Folder("d").has("x"))]).files
 
 
 SETTING = """

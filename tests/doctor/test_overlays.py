@@ -26,7 +26,7 @@ def test_applied_and_not_needed(diagnose: Diagnose, healthy: Path) -> None:
 
     assert summary(diagnose(healthy, name="overlay")) == [
         ("ok", f"applied: ct-fp8-lm-head, {HYBRID}, {others}"),
-        ("ok", "not needed in this vLLM: turboquant-auto-dtype"),
+        ("ok", "nothing to change in this vLLM: sm12x-deepgemm, turboquant-auto-dtype"),
     ]
     assert summary(diagnose(healthy, name="files")) == [("ok", "the files that overlays changed are complete")]
 

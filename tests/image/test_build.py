@@ -111,6 +111,7 @@ def test_the_json_matches_the_contract(built: Ran) -> None:
     assert said["image"]["ref"] == said["image"]["digest"]
     assert {one["id"]: one["state"] for one in said["overlays"]} == {
         "ct-fp8-lm-head": "applied",
+        "sm12x-deepgemm": "not_applicable",
         "turboquant-auto-dtype": "not_applicable",
         "turboquant-hybrid": "applied",
         "turboquant-skip-list": "applied",

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import docker
 import pytest
+from vpatch.core.listing import pack
 from vpatch.errors import Failure
 from vpatch.image.engine.containers import ContainerFiles, open_files
-from vpatch.image.filesystem import Kind
+from vpatch.image.filesystem import Kind, Vllm, read_from
 
 from tests.image.standin import archive, imported
 
@@ -49,6 +50,14 @@ def test_head_and_archive_agree_on_the_kind(files: ContainerFiles, path: str, ki
 
     assert told is (entry.kind if entry else None) is kind
     assert files.kind(path) is kind, "once the entry is known"
+
+
+def test_a_folder_is_listed(files: ContainerFiles) -> None:
+    vllm = Vllm("d", "vllm-1.dist-info")
+
+    assert read_from(files, Vllm(".", ""), "d/") == pack(["file", "folder", "link", "pipe", "sub"])
+    assert read_from(files, vllm, "sub/") == pack([])
+    assert [read_from(files, vllm, f"{path}/") for path in ("none", "file", "link", "folder")] == [None] * 4
 
 
 def test_mode_and_owner_are_those_of_the_image(files: ContainerFiles) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
+from vpatch.core.listing import pack
 from vpatch.matrix.cache import Cache
 from vpatch.matrix.releases import Listing, WheelFile, releases_of
 from vpatch.matrix.trees import LocalTree
@@ -20,7 +21,10 @@ from vpatch.matrix.trees import LocalTree
 from tests.failures import problem_of, problems_of
 from tests.loopback import NAME, SOURCES, X86, IndexServer, make_wheel, record_of
 from tests.matrix.conftest import CORE, FILES, INIT, WANTED, release_of
+from tests.overlays.deepgemm import SOURCES as DEEPGEMM
+from tests.overlays.deepgemm import sources_of
 from tests.processes import UNWATCHED
+from tests.releases import RELEASES
 from tests.tiers import deep
 
 if TYPE_CHECKING:
@@ -278,7 +282,7 @@ def test_a_folder(pristine: Trees, tmp_path: Path) -> None:
     tree = LocalTree(whole).read([*files, "vllm/not/there.py"])
 
     assert LocalTree(whole).name == str(whole)
-    assert tree.files == {name: (whole / name).read_bytes() for name in files if "/_vpatch/" not in name}
+    assert tree.files == {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
     assert (tree.version, tree.origin, tree.received, tree.size) == ("0.20.2", str(whole.resolve()), 0, 0)
     assert str(problem_of(LocalTree(tmp_path).read, files)).startswith(f"no vllm: {tmp_path}: not a site-packages")
 
@@ -290,7 +294,7 @@ def test_a_checkout(tmp_path: Path) -> None:
     (tmp_path / "vllm/engine/__init__.py").touch()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
 
-    assert LocalTree(tmp_path).read(FILES).files == {INIT: b"new\n"}
+    assert LocalTree(tmp_path).read([*FILES, "vllm/engine/"]).files == {INIT: b"new\n", "vllm/engine/": b"__init__.py"}
 
 
 # --- the real index --------------------------------------------------------------------------------------------
@@ -314,7 +318,10 @@ def test_the_real_releases_are_read_with_few_bytes(pristine: Trees, cache: Cache
     for tree in trees:
         if tree.version in ("0.18.0", "0.20.2", "0.33.0"):
             whole = pristine(tree.version)
-            assert tree.files == {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
+            here = {name: (whole / name).read_bytes() for name in files if (whole / name).is_file()}
+            assert {name: data for name, data in tree.files.items() if not name.endswith("/")} == here
+        if tree.version in RELEASES:
+            assert tree.files.get(f"{DEEPGEMM}/") == (pack(names) if (names := sources_of(tree.version)) else None)
 
 
 @pytest.mark.deep

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.engine import Engine
+from vpatch.core.listing import unpack
 from vpatch.matrix.trees import Revision
 from vpatch.matrix.verdicts import Tree
 
@@ -87,6 +88,13 @@ def test_a_folder(upstream: Path, slim: Trees, rev: str, release: str, version: 
     assert tree == Tree(files, version, f"{upstream} {commit}")
     assert Revision(str(upstream), rev).name == rev
     assert read(upstream, commit[:10], files) == tree
+
+
+def test_a_folder_of_a_revision_is_listed(upstream: Path) -> None:
+    found = Revision(str(upstream), f"v{OLD}").read(["vllm/engine/", "vllm/nowhere/", "vllm/engine/arg_utils.py"])
+
+    assert found.files.keys() == {"vllm/engine/", "vllm/engine/arg_utils.py"}
+    assert "arg_utils.py" in unpack(found.files["vllm/engine/"])
 
 
 def test_a_fix_is_there_or_not(upstream: Path) -> None:

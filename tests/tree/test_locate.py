@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from vpatch.core.listing import pack, unpack
 from vpatch.errors import Failure, UnknownName
 from vpatch.tree import locate as module
 from vpatch.tree.locate import Tree, ask, imported_by, is_checkout, locate
+from vpatch.tree.write_plan import SitePackages
 
 from tests.conftest import environment
 from tests.failures import problem_of
@@ -191,3 +193,21 @@ def test_a_neighbour_is_no_fork(tmp_path: Path, record: str | bytes | None) -> N
         (root / "vllm_flash_attn-3.0.dist-info/RECORD").write_bytes(data)
 
     assert locate(root).dist_info == INFO
+
+
+def test_a_folder_is_read_as_its_listing(tree: Path) -> None:
+    found = locate(tree)
+
+    assert found.read("vllm/engine/") == pack(path.name for path in (tree / "vllm/engine").iterdir())
+    assert [found.read(f"vllm/{path}/") for path in ("none", "__init__.py", "none/at/all")] == [None, None, None]
+
+
+def test_a_listing_is_read_again(tree: Path) -> None:
+    """What a plan rests on is read again under the lock: a file that appeared meanwhile is seen."""
+    seen = SitePackages(locate(tree))
+    seen.read("vllm/engine/")
+    assert not seen.refresh()
+
+    (tree / "vllm/engine/new.cuh").touch()
+    assert seen.refresh()
+    assert "new.cuh" in unpack(seen.read("vllm/engine/") or b"")

@@ -125,7 +125,7 @@ def _nothing(found: api.Result) -> str:
     applied = _ids(found, State.APPLIED)
     if applied:
         return f"Nothing to do: {counted_are(len(applied), 'overlay')} applied."
-    return "Nothing to do: this vLLM needs none of these overlays."
+    return "Nothing to do: none of these overlays has anything to change in this vLLM."
 
 
 def _counts(changed: int, added: int) -> str:

@@ -15,7 +15,7 @@ from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import COMPANIONS, Edit, Probe
-from vpatch.core.predicates import Contains, Defines, Imports, Lists, Sets, Takes
+from vpatch.core.predicates import Contains, Defines, HasFile, HasFolder, Imports, Lists, Sets, Takes
 
 Uses = tuple[str, ...]
 
@@ -65,6 +65,26 @@ class File:
     def sets(self, owner: str, *attributes: str) -> Sets:
         """Whether the class `owner` sets these attributes of its instances."""
         return Sets(self.path, owner, attributes)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of vLLM; `path` is relative to the folder that holds `vllm/`.
+
+    For what no Python file tells. Trees that `vpatch fetch` makes have only Python files, and a source checkout lacks
+    what the build adds to the wheel.
+    """
+
+    path: str
+
+    @property
+    def exists(self) -> HasFolder:
+        """Whether the tree has the folder."""
+        return HasFolder(f"{self.path}/")
+
+    def has(self, name: str) -> HasFile:
+        """Whether a name in the folder matches the glob `name`; unknown if the tree does not have the folder."""
+        return HasFile(f"{self.path}/", name)
 
 
 @dataclass(frozen=True)

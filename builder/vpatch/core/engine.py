@@ -17,7 +17,10 @@ from vpatch.core.workspace import Workspace
 from vpatch.errors import Problem
 
 Read = Callable[[str], bytes | None]
-"""Returns the bytes of a file of a tree by its POSIX path, None if the tree lacks it."""
+"""Returns the bytes of a file of a tree by its POSIX path, None if the tree lacks it.
+
+A path that ends with a slash names a folder, whose bytes are its listing, see `vpatch.core.listing`.
+"""
 
 _Part = tuple[str, str]
 """The ids of an overlay and of a part of it."""
@@ -41,7 +44,7 @@ class Engine:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that the overlays read, change or add."""
+        """The files that the overlays read, change or add, and the folders that they list."""
         return tuple(dict.fromkeys((*self._reach, *(file for item in self.overlays for file in item.overlay.files))))
 
     @cached_property

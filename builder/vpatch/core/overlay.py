@@ -170,10 +170,10 @@ class Use:
 
     `hybrid` models mix attention with layers that keep a state. `kv_cache_dtype` is vLLM's option. `head` is the
     quantization scheme of the output projection ("fp8-block", "fp8-channel", "fp8-tensor", ...) and `quantization` the
-    checkpoint's method, None if not quantized. `longest` is the longest request and `chunk` the part of it that is
-    prefilled at once, in tokens. `architecture` is the name of the model's class, None if unknown. `speculative_tokens`
-    are the draft tokens of a step, 0 without speculative decoding. `prefix_caching` is vLLM's option. `capability` is
-    the GPU's compute capability, as (12, 0), None if unknown.
+    checkpoint's method, None if not quantized. `block_fp8`: some weights are FP8 with block scales. `longest` is the
+    longest request and `chunk` the part of it that is prefilled at once, in tokens. `architecture` is the name of the
+    model's class, None if unknown. `speculative_tokens` are the draft tokens of a step, 0 without speculative decoding.
+    `prefix_caching` is vLLM's option. `capability` is the GPU's compute capability, as (12, 0), None if unknown.
     """
 
     hybrid: bool
@@ -181,6 +181,7 @@ class Use:
     longest: int
     chunk: int
     quantization: str | None = None
+    block_fp8: bool = False
     head: str | None = None
     architecture: str | None = None
     speculative_tokens: int = 0

@@ -219,6 +219,48 @@ class Imports(_OfModule):
 
 
 @dataclass(frozen=True)
+class HasFolder(_Combinable):
+    """Whether the tree has a folder, given by a path that ends with a slash.
+
+    Unlike other predicates it is never unknown: a tree of Python files alone lacks folders that vLLM's wheel has, so
+    that this shows what a tree can tell, not what a vLLM is.
+    """
+
+    folder: str
+
+    @property
+    def reach(self) -> Reach:
+        """The folder."""
+        return ((self.folder, None),)
+
+    def ask(self, files: Workspace) -> Answer:
+        """Answer from the listing."""
+        holds = files.names(self.folder) is not None
+        return Answer(holds, f"the tree {'has' if holds else 'does not have'} the folder {self.folder}")
+
+
+@dataclass(frozen=True)
+class HasFile(_Combinable):
+    """Whether a name in a folder matches the glob `name`; unknown if the tree does not have the folder."""
+
+    folder: str
+    name: str
+
+    @property
+    def reach(self) -> Reach:
+        """The folder."""
+        return ((self.folder, None),)
+
+    def ask(self, files: Workspace) -> Answer:
+        """Answer from the listing."""
+        names = files.names(self.folder)
+        if names is None:
+            return Answer(None, f"{self.folder}: no such folder")
+        found = [one for one in names if fnmatchcase(one, self.name)]
+        return Answer(bool(found), f"{self.folder} has {found[0] if found else f'no {self.name}'}")
+
+
+@dataclass(frozen=True)
 class Not(_Combinable):
     """The opposite of a predicate; unknown stays unknown."""
 

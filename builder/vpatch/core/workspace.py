@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from vpatch.core.landing.definitions import Module
+from vpatch.core.listing import unpack
 from vpatch.core.parse import Cache, Lost, Source
 from vpatch.errors import Failure, Problem
 
@@ -32,6 +33,11 @@ class Workspace:
         if file not in self._bytes:
             self._bytes[file] = self._read(file)
         return self._bytes[file]
+
+    def names(self, folder: str) -> tuple[str, ...] | None:
+        """Return the names in a folder of the tree, whose path ends with a slash; None if the tree does not have it."""
+        data = self.original(folder)
+        return None if data is None else unpack(data)
 
     def read(self, file: str) -> bytes | None:
         """Return a file's bytes, changes included.

@@ -78,7 +78,7 @@ def _by_state(subject: Subject, rest: dict[State, list[str]]) -> Iterator[Findin
     if applied := rest.get(State.APPLIED):
         yield Finding("overlay", Level.OK, f"applied: {', '.join(applied)}")
     if unneeded := [name for state in _UNNEEDED for name in rest.get(state, ())]:
-        yield Finding("overlay", Level.OK, f"not needed in this vLLM: {', '.join(unneeded)}")
+        yield Finding("overlay", Level.OK, f"nothing to change in this vLLM: {', '.join(unneeded)}")
 
 
 def _cure(subject: Subject, problem: Problem) -> str:

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from tarfile import TarInfo
 from typing import IO, Any, Protocol
 
+from vpatch.core.listing import is_folder, pack
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import Base
 from vpatch.tree.record import Record, parse
@@ -166,6 +167,15 @@ def find_vllm(files: Files, image: Base, python: str | None = None) -> Vllm:
         both = " and ".join(f"/{folder}/vllm" for folder in found)
         raise Failure(Problem("more than one vllm", name, f"{both}: name an interpreter in the image with --python"))
     return Vllm(found[0], _dist_info(files, found[0], name))
+
+
+def read_from(files: Files, vllm: Vllm, path: str) -> bytes | None:
+    """Read a file, or list a folder, of a vLLM in an image: the engine's reader of a tree."""
+    where = f"{vllm.root}/{path}"
+    if not is_folder(path):
+        return files.read(where)
+    names = files.names(folder := where.rstrip("/"))
+    return pack(names) if names or files.kind(folder) is Kind.FOLDER else None
 
 
 def read_record(files: Files, vllm: Vllm) -> Record | None:

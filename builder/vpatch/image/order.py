@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vpatch.errors import Failure, Problem, UnknownName, closest, naming
 from vpatch.image.architectures import check_support
 from vpatch.image.checks import Check
 from vpatch.image.config import Base, extra_required
-from vpatch.image.filesystem import Files, Vllm
+from vpatch.image.filesystem import Files, Vllm, read_from
 from vpatch.image.patch import Layer, patch
 from vpatch.image.watch import Watch
 
@@ -89,7 +90,7 @@ def prepare(order: Order, files: Files, vllm: Vllm, base: Base, engine: Engine, 
         fitting: tuple[str, ...] = ()
         if not support.problems:  # another base is needed then
             unneeded = {verdict.id for verdict in idle}
-            fitting = engine.fitting(lambda file: files.read(f"{vllm.root}/{file}"), changeset.before, unneeded)
+            fitting = engine.fitting(partial(read_from, files, vllm), changeset.before, unneeded)
         return replace(built, layer=None, verdicts=changeset.before, problems=problems, fitting=fitting)
     if layer is None:
         if order.tags and order.set_tags:

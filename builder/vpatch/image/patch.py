@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,7 +21,7 @@ from vpatch.core.marks import marks_in
 from vpatch.core.verdict import Changeset, Verdict
 from vpatch.errors import Failure, Problem
 from vpatch.image.config import LABEL, TEXT, TEXT_OR_NULL, Base, digest_of, object_with, read_json, validate
-from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_record
+from vpatch.image.filesystem import WHITEOUT, Entry, Files, Kind, Vllm, read_from, read_record
 from vpatch.tree import record
 
 # Not where `apply` keeps its own provenance in site-packages: an image holds no originals, they are in the base.
@@ -85,7 +86,7 @@ def patch(
     files: Files, vllm: Vllm, base: Base, engine: Engine, python: str | None = None
 ) -> tuple[Changeset, Layer | None]:
     """Compute what the engine's overlays change in an image, and the layer for it; `python` is as in an `Order`."""
-    changeset = engine.plan(lambda file: files.read(f"{vllm.root}/{file}"))
+    changeset = engine.plan(partial(read_from, files, vllm))
     if not changeset.files:
         return changeset, None
     if (rows := read_record(files, vllm)) is None:

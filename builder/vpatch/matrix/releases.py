@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vpatch.core.listing import among, is_folder, pack, unpack
 from vpatch.errors import Failure, Problem, naming
 from vpatch.matrix.cache import LISTINGS, SHA256, WHEELS, Cache, Damaged
 from vpatch.matrix.verdicts import Tree
 from vpatch.release.index import PROJECT, Ask, NoAnswerError, Offer, Wheel, ask_index, find_wheels, listings
-from vpatch.release.wheel import is_record, open_wheel, read_members, sums_in
+from vpatch.release.wheel import Sums, is_record, open_wheel, read_members, sums_in
 
 if TYPE_CHECKING:
     from requests import Session
 
     from vpatch.net.ranges import RemoteFile
+
+Folders = dict[str, Sequence[str] | None]  # the names in folders of a wheel; None: it has no such folder
 
 OLDEST = Version("0.18.0")  # the first release that overlays are made for
 
@@ -42,7 +45,10 @@ class Release:
         return self.wheel.version if self.project == PROJECT else f"{self.project} {self.wheel.version}"
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read those of these files that exist, without any request if all are in the cache."""
+        """Read those of these files that exist, without any request if all are in the cache.
+
+        Listings are kept in the cache's note: they come from the wheel's own directory, not from its RECORD.
+        """
         cache, wheel, digest = self.cache, self.wheel.filename, self.wheel.sha256 or ""
         if cache is None or not SHA256.fullmatch(digest):
             return self._fetch(files)[0]
@@ -53,30 +59,42 @@ class Release:
 
         note = cache.note(WHEELS, digest, damaged("RECORD"))
         record = cache.get(note["record"], damaged("RECORD")) if note else None
-        sums = sums_in(record or b"")
-        held = {}
-        for name in sorted({*files} & sums.keys()):
-            key = _hexadecimal(sums[name][0])
-            data = cache.get(key, damaged(name)) if key else None
-            if data is not None and str(len(data)) == sums[name][1]:
-                held[name] = data
-        missing = files if record is None else {*files} & sums.keys() - held.keys()
+        folders: Folders = dict(note.get("folders", {})) if note and record is not None else {}
+        held, missing = ({}, files) if record is None else _held(cache, files, sums_in(record), folders, damaged)
         if note and record is not None and not missing:
             return Tree(held, self.wheel.version, wheel, 0, note["size"], tuple(notes))
         tree, members = self._fetch(missing)
         if record is not None and members.record != record:
             why = "it is not the one that came before: if that one was wrong, `vpatch cache --clear` forgets it"
             raise Failure(Problem("wrong bytes", f"{members.path} of {wheel}", why))
-        for data in tree.files.values():
-            cache.put(data)
-        # The note last, so that what it names is there.
-        cache.put_note(WHEELS, digest, {"record": cache.put(members.record), "file": wheel, "size": tree.size})
+        for name in sorted({*missing, *tree.files}):
+            data = tree.files.get(name)
+            if is_folder(name):
+                folders[name] = None if data is None else unpack(data)
+            elif data is not None:
+                cache.put(data)
+        kept = {"record": cache.put(members.record), "file": wheel, "size": tree.size, "folders": folders}
+        cache.put_note(WHEELS, digest, kept)  # last, so that what it names is there
         return replace(tree, files={**held, **tree.files}, notes=tuple(notes))
 
     def _fetch(self, files: Collection[str]) -> tuple[Tree, _Members]:
         with open_wheel(self.wheel) as file:
             members = _read_wheel(file, files)
             return Tree(members.files, self.wheel.version, self.wheel.filename, file.received, file.size), members
+
+
+def _held(
+    cache: Cache, files: Collection[str], sums: Sums, folders: Folders, damaged: Callable[[str], Damaged]
+) -> tuple[dict[str, bytes], set[str]]:
+    """Return those of these files and listings that the cache has, and the names of those that it lacks."""
+    held = {name: pack(names) for name in files if (names := folders.get(name)) is not None}
+    for name in sorted({*files} & sums.keys()):
+        key = _hexadecimal(sums[name][0])
+        data = cache.get(key, damaged(name)) if key else None
+        if data is not None and str(len(data)) == sums[name][1]:
+            held[name] = data
+    unknown = {name for name in files if is_folder(name)} - folders.keys()
+    return held, ({*files} & sums.keys() - held.keys()) | unknown
 
 
 def _hexadecimal(hash_: str) -> str | None:
@@ -115,7 +133,7 @@ class _Members(NamedTuple):
 
 
 def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Members:
-    """Read those of the `wanted` files that a wheel has. Each problem names the wheel.
+    """Read those of the `wanted` files, and listings of folders, that a wheel has. Each problem names the wheel.
 
     RECORD must list all its code, and no wanted file that is not there: from then on, RECORD alone says what it has.
     """
@@ -139,6 +157,7 @@ def _read_wheel(file: RemoteFile | BinaryIO, wanted: Collection[str]) -> _Member
     except Failure as failure:
         problems = (p if wheel in p.where else replace(p, where=f"{p.where} of {wheel}") for p in failure.problems)
         raise Failure(*problems) from failure
+    found |= {folder: data for folder in filter(is_folder, wanted) if (data := among(names, folder)) is not None}
     return _Members(path, record, found)
 
 

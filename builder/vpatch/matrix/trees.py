@@ -17,6 +17,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from vpatch.core.listing import among, is_folder
 from vpatch.errors import Failure, Problem
 from vpatch.installation import how_to_add
 from vpatch.matrix.verdicts import Tree, parsed_version
@@ -87,14 +88,14 @@ class Revision:
                 return self._tree(git, self._fetch_commit(git), files, made)
 
     def _tree(self, git: Git, commit: str, files: Collection[str], fetched: Path | None = None) -> Tree:
-        blobs = _blobs(git, commit, files, f"{shown(self.address)} {self.rev}")
+        blobs, listings = _blobs(git, commit, files, f"{shown(self.address)} {self.rev}")
         if fetched and blobs:
             self._fetch_blobs(git, {*blobs.values()})
         tags = git.for_each_ref("refs/tags", points_at=commit, format="%(refname:lstrip=2)").split()
         versions = [version for tag in tags if (version := parsed_version(tag))]
         raw = {"strip_newline_in_stdout": False, "stdout_as_string": False}
         return Tree(
-            files={file: bytes(git.cat_file("blob", blob, **raw)) for file, blob in blobs.items()},
+            files=listings | {file: bytes(git.cat_file("blob", blob, **raw)) for file, blob in blobs.items()},
             version=str(max(versions)) if versions else None,
             origin=f"{shown(self.address)} {commit}",
             received=sum(pack.stat().st_size for pack in fetched.glob("objects/pack/*.pack")) if fetched else 0,
@@ -208,17 +209,19 @@ def _naming_git(address: str) -> Iterator[None]:
         raise Failure(Problem("cannot read", shown(address), _hidden(cause, address))) from error
 
 
-def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> Mapping[str, str]:
-    """Return the ids of the contents of those files that exist."""
+def _blobs(git: Git, commit: str, files: Collection[str], where: str) -> tuple[Mapping[str, str], dict[str, bytes]]:
+    """Return the ids of the contents of those files that exist, and the listings of those folders."""
     listed = git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
     entries = {path: head.split() for head, _, path in (line.partition("\t") for line in listed if line)}
     if not any(path.startswith("vllm/") for path in entries):
         raise Failure(Problem("no vLLM", where, "it has no folder vllm/"))
-    wanted = {place for file in files for place in (file, *map(str, Path(file).parents))}
+    plain = [file for file in files if not is_folder(file)]
+    wanted = {place for file in plain for place in (file, *map(str, Path(file).parents))}
     odd = [f"{path} is {_ODD[mode]}" for path, (mode, _, _) in entries.items() if path in wanted and mode in _ODD]
     if odd:
         raise Failure(*(Problem("not a plain file", where, cause) for cause in odd))
-    return {file: entries[file][2] for file in files if file in entries}
+    listings = {path: data for path in filter(is_folder, files) if (data := among(entries, path)) is not None}
+    return {file: entries[file][2] for file in plain if file in entries}, listings
 
 
 def _git(folder: Path, *, fetches: bool = False) -> Git:

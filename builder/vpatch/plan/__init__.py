@@ -88,7 +88,8 @@ class Model:
 
     `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention, which
     takes the most memory. `head` is the scheme of the output projection ("fp8-block"), None if it is not quantized.
-    `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
+    `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint
+    has scales for a KV cache.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Model:
     vision: bool = False
     draft_layers: int = 0
     quantization: str | None = None
+    block_fp8: bool = False
     head: str | None = None
     kv_cache_dtype: str | None = None
     weights: Weights | None = None

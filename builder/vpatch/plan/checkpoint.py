@@ -57,7 +57,8 @@ def model_of(
     head = head_scheme(quantization, multimodal=model.vision)
     model = replace(model, weights=estimated, revision=revision, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     method = quantization.method if quantization else None
-    return replace(model, quantization=method, head=head.name if head else None)
+    blocks = quantization is not None and quantization.has("fp8-block")
+    return replace(model, quantization=method, block_fp8=blocks, head=head.name if head else None)
 
 
 def _text_config(fields: Fields) -> Fields:

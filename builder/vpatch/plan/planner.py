@@ -87,6 +87,7 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
         longest=deployment.max_model_len,
         chunk=deployment.max_num_batched_tokens,
         quantization=model.quantization,
+        block_fp8=model.block_fp8,
         head=model.head,
         architecture=model.architecture,
         speculative_tokens=deployment.speculative_tokens,

@@ -46,6 +46,10 @@ class Quantization:
     head: bool | None = None
     certain: bool = True
 
+    def has(self, scheme: str) -> bool:
+        """Whether any target is of the scheme with this name."""
+        return any(found is not None and found.name == scheme for _, found in self.targets)
+
     def scheme(self, names: Iterable[str], kind: str = LINEAR_CLASS) -> Scheme | None:
         """Return the scheme of a module of class `kind` with any of `names`; None: not quantized.
 

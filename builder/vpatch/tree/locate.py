@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from vpatch.core.listing import is_folder, pack
 from vpatch.errors import Failure, Problem, UnknownName, cause, naming
 
 _PATIENCE = 60
@@ -62,7 +63,10 @@ class Tree:
         return f"{self.dist_info}/RECORD"
 
     def read(self, path: str) -> bytes | None:
-        """Read `path` (POSIX, relative to `root`); return None if there is no such file."""
+        """Read `path` (POSIX, relative to `root`); return None if there is no such file.
+
+        Of a folder, whose path ends with a slash, return the listing.
+        """
         loaded = self.load(path)
         return None if loaded is None else loaded.content
 
@@ -70,6 +74,8 @@ class Tree:
         """Read `path` as `read` does, with its signature."""
         with naming("cannot read", path):
             try:
+                if is_folder(path):
+                    return Loaded(pack(os.listdir(self.root / path)), None)  # noqa: PTH208 - names, not paths
                 with (self.root / PurePosixPath(path)).open("rb") as file:
                     of = os.fstat(file.fileno())
                     old = time.time_ns() - max(of.st_mtime_ns, of.st_ctime_ns) > _TICK

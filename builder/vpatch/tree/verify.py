@@ -17,6 +17,7 @@ from vpatch.core.engine import Engine
 from vpatch.core.landing.binding import dotted
 from vpatch.core.landing.definitions import accessor_role
 from vpatch.core.landing.flow import Function
+from vpatch.core.listing import is_folder
 from vpatch.core.marks import marked_files, marks_in
 from vpatch.core.overlay import COMPANIONS, Catalogued
 from vpatch.core.verdict import MISFITS, State, Verdict
@@ -124,7 +125,8 @@ def _recorded(seen: Reads) -> Sequence[Problem]:
         wrote = backup.originals(seen.tree)
     except Failure as failure:
         return failure.problems
-    return record.problems(seen.tree, {*wrote, *(file for file in seen.loaded if seen.read(file) is not None)})
+    there = (path for path in seen.loaded if not is_folder(path) and seen.read(path) is not None)
+    return record.problems(seen.tree, {*wrote, *there})
 
 
 def compiles(file: str, data: bytes) -> list[Problem]:

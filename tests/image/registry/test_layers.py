@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from vpatch.cli.output import printable
-from vpatch.image.filesystem import Entry, Files, Kind
+from vpatch.core.listing import pack
+from vpatch.image.filesystem import Entry, Files, Kind, Vllm, read_from
 from vpatch.image.registry import layers
 from vpatch.image.registry.image import RemoteImage
 from vpatch.image.registry.layers import LayeredFiles
@@ -112,6 +114,30 @@ def test_a_folder_without_an_entry(put: Put) -> None:
     assert files.entry("usr/lib") == Entry("usr/lib", Kind.FOLDER, 0o755, 0, 0, 0)
     assert files.entry("usr") == Entry("usr", Kind.FOLDER, 0o750, 7, 8, 1_700_000_000)
     assert files.names("usr/lib") == ("x.py",)
+
+
+VLLM = Vllm("s", "vllm-1.dist-info")
+
+
+def test_a_folder_is_listed_as_the_image_has_it(put: Put) -> None:
+    image = put(
+        tar(("s/vllm/d/a.cuh", b""), ("s/vllm/d/sub/x", b""), ("s/vllm/d/gone.cuh", b""), ("s/vllm/f", b"")),
+        tar(("s/vllm/d/.wh.gone.cuh", b""), ("s/vllm/d/b.cuh", b"")),
+    )
+    read = partial(read_from, whole(image), VLLM)
+
+    assert read("vllm/d/") == pack(["a.cuh", "b.cuh", "sub"])
+    assert [read(f"vllm/{path}/") for path in ("none", "f", "d/a.cuh")] == [None, None, None]
+
+
+def test_a_folder_whose_files_record_lists_is_searched_in_lower_layers(put: Put) -> None:
+    """As of vLLM's files under a layer that has a few of them anew, and RECORD."""
+    files = LayeredFiles(put(tar(("s/vllm/d/a.cuh", b"")), tar(("s/vllm/x.py", b""))), python)
+    assert files.descend()
+    assert read_from(files, VLLM, "vllm/d/") is None
+
+    files.listed = frozenset({"s/vllm/d/a.cuh"})
+    assert read_from(files, VLLM, "vllm/d/") == pack(["a.cuh"])
 
 
 def test_reads_no_more_layers_than_needed(put: Put, proxy: Proxy) -> None:

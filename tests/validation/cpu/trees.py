@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,31 +16,49 @@ from vpatch.tree.apply import apply
 from vpatch.tree.locate import locate
 from vpatch.tree.write_plan import SitePackages
 
+from tests.overlays.deepgemm import add_sources
 from tests.paths import CACHE, link
 from tests.releases import tree_of
 from tests.validation.cpu.environment import BYTECODE, interpreter, probe
 
 
 @cache
-def patched_tree(version: str, *overlays: str) -> Path:
+def patched_tree(version: str, *overlays: str, pristine: Path | None = None) -> Path:
     """Return a release with overlays, by default all that are default ones. Do not modify it.
 
-    Its name has a hash of all that overlays change. Files that they leave alone are hard links.
+    Its name has a hash of all that overlays change. Files that they leave alone are hard links, of `pristine` if given.
     """
-    pristine, chosen = tree_of(version), select(discover(), overlays or None)
+    pristine, chosen = pristine or tree_of(version), select(discover(), overlays or None)
     changeset = Engine(chosen).plan(locate(pristine).read)
     assert not changeset.problems
     assert changeset.files
-    key = hashlib.sha256(repr((sorted(changeset.files.items()), [item.id for item in chosen])).encode())
-    tree = CACHE / "patched" / f"{version}-{key.hexdigest()[:16]}"
+
+    def patch(made: Path) -> None:
+        written, _ = apply(SitePackages(locate(made)), chosen)
+        assert written.files == changeset.files
+
+    return _made(
+        version, (pristine.name, sorted(changeset.files.items()), [item.id for item in chosen]), pristine, patch
+    )
+
+
+@cache
+def with_sources(version: str, names: tuple[str, ...]) -> Path:
+    """Return a release with empty sources of these names beside DeepGEMM. Do not modify it."""
+    return _made(version, names, tree_of(version), lambda made: add_sources(made, names))
+
+
+def _made(version: str, what: object, model: Path, change: Callable[[Path], object]) -> Path:
+    """Return a copy of a tree that was changed; `what` identifies the change."""
+    key = hashlib.sha256(repr(what).encode()).hexdigest()
+    tree = CACHE / "patched" / f"{version}-{key[:16]}"
     tree.parent.mkdir(parents=True, exist_ok=True)
     with tree.with_name(f".{tree.name}.lock").open("w") as lock, TemporaryDirectory(dir=tree.parent) as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not tree.exists():
-            made = shutil.copytree(pristine, Path(folder, "tree"), copy_function=link)
-            written, _ = apply(SitePackages(locate(made)), chosen)
-            assert written.files == changeset.files
-            _share_bytecode(version, pristine, made, tree)
+            made = shutil.copytree(model, Path(folder, "tree"), copy_function=link)
+            change(made)
+            _share_bytecode(version, tree_of(version), made, tree)
             made.rename(tree)
     return tree
 

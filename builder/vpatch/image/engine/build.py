@@ -14,6 +14,7 @@ from docker import DockerClient
 
 from vpatch.core.catalogue import discover
 from vpatch.core.engine import Engine
+from vpatch.core.listing import is_folder
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.image.architectures import check_names
@@ -46,7 +47,8 @@ def build(order: Order, overlays: Sequence[Catalogued], watch: Watch | None = No
             if order.python and files.kind(order.python.strip("/")) is None:
                 raise Failure(Problem("no interpreter", base.ref, f"there is no {order.python} in the image"))
             patcher = Engine(overlays)
-            files.prefetch(f"{vllm.root}/{file}" for file in (*patcher.files, vllm.record))
+            ahead = (*(file for file in patcher.files if not is_folder(file)), vllm.record)
+            files.prefetch(f"{vllm.root}/{file}" for file in ahead)
             built = prepare(order, files, vllm, base, patcher, same=base.id, watch=watch)
         return _make(client, order, built, built.layer, run, watch) if built.layer else built
 

@@ -110,6 +110,9 @@ class LayeredFiles(Files):
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Return the names in a folder, sorted."""
+        for path in self.listed or ():
+            if path.startswith(f"{folder}/"):
+                self.locate(path)
         return names_in(self._above(folder), folder)
 
     def failure(self, why: str) -> Failure:
