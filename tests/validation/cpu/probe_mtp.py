@@ -32,22 +32,24 @@ class Row(NamedTuple):
     rejected: int = 0
 
 
-VERIFIES, REJECTED, PROMPT = Row(11, 1 + K), Row(11, 1 + K, rejected=2), Row(0, 24)
+VERIFIES, REJECTED, PROMPT = Row(7, 1 + K), Row(7, 1 + K, rejected=2), Row(0, 18)
 STEPS: dict[str, tuple[Row, ...]] = {
-    "verification": (VERIFIES, Row(20, 1 + K)),
-    "rejected drafts": (REJECTED, Row(20, 1 + K, rejected=K)),
+    "verification": (VERIFIES, Row(12, 1 + K)),
+    "rejected drafts": (REJECTED, Row(12, 1 + K, rejected=K)),
     "verification beside a new prompt": (VERIFIES, PROMPT),
     "rejected drafts beside a new prompt": (REJECTED, PROMPT),
-    "everything": (Row(7, 1), REJECTED, Row(9, THRESHOLD + 1), PROMPT),
-    "cached prefix beside a new prompt": (Row(16, 3), PROMPT),
-    "long piece beside a new prompt": (Row(16, THRESHOLD + 1), PROMPT),
-    "decode and cached prefix beside a new prompt": (Row(9, 1), Row(16, 3), PROMPT),
+    "everything": (Row(5, 1), REJECTED, Row(9, THRESHOLD + 1), PROMPT),
+    "cached prefix beside a new prompt": (Row(8, 3), PROMPT),
+    "long piece beside a new prompt": (Row(11, THRESHOLD + 1), PROMPT),
+    "decode and cached prefix beside a new prompt": (Row(9, 1), Row(8, 3), PROMPT),
     "new prompts": (Row(0, FIRST_TOKENS), PROMPT),
     "a decode and new prompts": (Row(9, 1), Row(0, FIRST_TOKENS), PROMPT),
     "one new prompt": (PROMPT,),
-    "cached prefixes": (Row(16, 3), Row(9, 2)),
-    "decodes": (Row(9, 1), Row(30, 1)),
+    "cached prefixes": (Row(8, 3), Row(9, 2)),
+    "decodes": (Row(9, 1), Row(20, 1)),
 }
+FIRST = ("rejected drafts", "everything", "a decode and new prompts")
+"""Steps that are enough for most purposes."""
 
 
 class Layer:

@@ -78,19 +78,27 @@ def started(found: dict[str, Any], *case: Any) -> None:
     with set_current_vllm_config(config):
         runner.initialize_attn_backend(kv_cache)
         found["full"] = any("FULL" in str(mode) for mode, _ in runner.cudagraph_dispatcher.get_capture_descs())
+        found["mode"] = config.compilation_config.cudagraph_mode.name
+        found["sizes"] = config.compilation_config.cudagraph_capture_sizes
         runner.initialize_metadata_builders(kv_cache, prepare_kernel_block_sizes(kv_cache, runner.attn_groups))
     found["started"] = True
 
 
 def started_on_v2(found: dict[str, Any], *case: Any) -> None:
-    """Do the same by the V2 model runner's function, which makes the builders before it settles the CUDA graph mode."""
+    """Do the same by the V2 model runner's functions, which make the builders before they settle the mode of graphs."""
+    from inspect import signature
+
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.worker.gpu.attn_utils import init_attn_backend
 
     config, kv_cache = made(found, *case)
     with set_current_vllm_config(config):
-        init_attn_backend(kv_cache, config, torch.device("meta"))
+        made_of_it = init_attn_backend(kv_cache, config, torch.device("meta"))
+    (support,) = (one for one in made_of_it if hasattr(one, "min_cg_support"))
+    resolve = config.compilation_config.resolve_cudagraph_mode_and_sizes
+    told = {"use_v2_model_runner": True} if "use_v2_model_runner" in signature(resolve).parameters else {}
+    found["mode"] = resolve(support.min_cg_support, support.min_cg_attn_backend, 1 + K, **told).name
     found["started"] = True
 
 
