@@ -7,6 +7,7 @@ stands in for it.
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -128,10 +129,11 @@ class Layer:
         query, key, value, output = piece
         length = row.cached + row.new
         if row.cached:
-            cached = self.dequantized(table, length)
+            own, cached = (key, value), self.dequantized(table, length)
             if row.new > THRESHOLD:
-                cached = [torch.cat((part[: row.cached], new)) for part, new in zip(cached, (key, value), strict=True)]
-            key, value = cached
+                key, value = (torch.cat((a[: row.cached], b)) for a, b in zip(cached, own, strict=True))
+            else:
+                key, value = cached
         begin = torch.tensor([0, row.new]), torch.tensor([0, length])
         wanted = flash_attention(query, key, value, *begin, self.impl.scale, causal=True)
         return float((wanted.float() - output.float()).abs().max())
@@ -168,7 +170,10 @@ def main(home: str, folder: str, *names: str) -> dict[str, Any]:
         }
     torch.accelerator.empty_cache = lambda: None  # no accelerator here
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)
-    vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, _CONTINUATION_DECODE_THRESHOLD=THRESHOLD)
+    decode = partial(turboquant_attn.triton_turboquant_decode_attention, max_num_kv_splits=SPLITS)  # not 32: it is slow
+    vars(turboquant_attn).update(
+        _HAS_FLASH_ATTN=True, _CONTINUATION_DECODE_THRESHOLD=THRESHOLD, triton_turboquant_decode_attention=decode
+    )
     workspace("cpu")
     limits: dict[str, Any] = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": len(STEPS), "block_size": BLOCK}
     sizes = {"num_attention_heads": HEADS[0], "num_key_value_heads": HEADS[1], "head_dim": HEAD_SIZE}
