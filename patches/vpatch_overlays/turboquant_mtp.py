@@ -83,6 +83,9 @@ EXACT_LENGTHS = "_arange_cache[1 : q_len + 1] + (attn_metadata.seq_lens[i] - q_l
 reads_the_device = prefill.contains("attn_metadata.seq_lens.tolist()") & ~prefill.contains("attn_metadata.seq_lens_cpu")
 
 LONGEST = "_HAS_FLASH_ATTN and attn_metadata.max_query_len == attn_metadata.max_seq_len"
+# Whole statements: a longer condition, as in vllm-project/vllm#46461, would contain the expression, too.
+by_longest = prefill.contains(f"if {LONGEST}:\n    return self._flash_attn_varlen(...)")
+by_upper_bound = prefill.contains(f"synth_seq_lens = {LENGTHS}")
 
 
 def rounds(*arguments: str) -> Edits:
@@ -94,7 +97,7 @@ def rounds(*arguments: str) -> Edits:
 def looks_at_each(last: str) -> Shape:
     """Return the shape in which only the longest request is looked at; `last` ends a call that is for prompts alone."""
     return Shape(
-        when=common.contains("seq_lens_cpu_upper_bound: ... = None"),
+        when=common.contains("seq_lens_cpu_upper_bound: ... = None") & by_longest,
         edits=[
             metadata.insert_after("num_decode_tokens: int = 0", "fresh_prompts: bool = False"),
             build.add_keyword("TurboQuantMetadata(...)", "fresh_prompts=only_fresh_prompts(cam, num_decodes)"),
@@ -164,7 +167,7 @@ overlay = Overlay(
             "lengths",
             upstream=("vllm-project/vllm#53180",),
             absent=shared.no_turboquant | reads_the_device.means("this vLLM reads the lengths from the device"),
-            shapes={"0.21": prefill.replace_expression(LENGTHS, EXACT_LENGTHS)},
+            shapes={"0.21": Shape(when=by_upper_bound, edits=prefill.replace_expression(LENGTHS, EXACT_LENGTHS))},
         ),
         Part(
             "fresh-prompts",

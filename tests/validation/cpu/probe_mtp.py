@@ -6,10 +6,13 @@ stands in for it.
 
 from __future__ import annotations
 
+import importlib.util
+import random
 from base64 import b64encode
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from packaging.version import Version
@@ -151,6 +154,28 @@ class Layer:
         return keys[:length], values[:length]
 
 
+def misjudged() -> list[Any]:
+    """Return batches of random requests that the overlay takes for new prompts only, and are not, or the reverse."""
+    import torch
+    from vllm._vpatch.turboquant_mtp import only_fresh_prompts
+
+    rng, wrong = random.Random(46460), list[Any]()  # noqa: S311 - it is to be repeatable
+    for _ in range(500):
+        decodes = [Row(rng.randint(1, 9), 1) for _ in range(rng.randint(0, 2))]
+        rows = [Row(rng.choice((0, 0, 0, 5)), rng.randint(2, 9), rng.randint(0, 1)) for _ in range(rng.randint(1, 3))]
+        rows = [row if row.cached else row._replace(rejected=0) for row in rows]
+        padding = [Row(0, 0)] * rng.randint(0, 2)
+        batch = [*decodes, *rows, *padding]
+        common = SimpleNamespace(
+            query_start_loc_cpu=torch.tensor([0, *(row.new for row in batch)]).cumsum(0),
+            seq_lens_cpu_upper_bound=torch.tensor([sum(row) for row in batch]),
+            max_query_len=max(row.new for row in batch),
+        )
+        if only_fresh_prompts(common, len(decodes)) is any(row.cached for row in rows):
+            wrong.append(batch)
+    return wrong
+
+
 def main(home: str, folder: str, *names: str) -> dict[str, Any]:
     """Run these steps, or without any all that needs no kernels; `folder` holds the models."""
     import torch
@@ -161,6 +186,7 @@ def main(home: str, folder: str, *names: str) -> dict[str, Any]:
         CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
         one_rank(home)
         return {
+            "misjudged": misjudged() if importlib.util.find_spec("vllm._vpatch") else None,
             "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
             "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
             "attended": {
