@@ -251,8 +251,8 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
         yield Caution(
             "turboquant-speculation",
             "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least;"
-            " apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay, attention"
-            " to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache",
+            " apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay,"
+            " attention to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache",
             "vllm-project/vllm#40807, #40880, #53180, #53410",
         )
 
