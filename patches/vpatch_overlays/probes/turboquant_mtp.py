@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from vpatch_overlays.probes.bare import DENSE, TURBOQUANT, expect, settle
+from vpatch_overlays.probes.bare import DENSE, expect, settle
 from vpatch_overlays.probes.turboquant_layer import Layer
 
 DRAFTS = 3
@@ -13,14 +13,15 @@ SIZES = [1, 2, 4, 8, 16, 24]
 def main() -> None:
     """Run the model runner's and TurboQuant's own methods, with stand-ins for the kernels, on the CPU."""
     settle()
-    mode, sizes = graphs(Layer(8192))
+    layer = Layer(8192)
+    mode, sizes = graphs(layer)
     expect("CUDA graphs of steps that verify drafts", "PIECEWISE", mode)
     expect("sizes of the CUDA graphs", [4, 8, 16, 24], sizes)
     # A request of 40 tokens, with 4 new ones. The CPU does not know yet that 2 earlier drafts were rejected.
-    expect("contexts of the tokens that verify drafts", [37, 38, 39, 40], contexts([4], [40], [42]))
+    expect("contexts of the tokens that verify drafts", [37, 38, 39, 40], contexts(layer.impl, [4], [40], [42]))
     # Another one starts a prompt of 50 tokens in the same step.
-    expect("contexts beside a new prompt", [37, 38, 39, 40], contexts([4, 50], [40, 50], [40, 50]))
-    expect("contexts of new prompts", None, contexts([4, 50], [4, 50], [4, 50]))
+    expect("contexts beside a new prompt", [37, 38, 39, 40], contexts(layer.impl, [4, 50], [40, 50], [40, 50]))
+    expect("contexts of new prompts", None, contexts(layer.impl, [4, 50], [4, 50], [4, 50]))
 
 
 def graphs(layer: Layer) -> tuple[str, list[int]]:
@@ -51,16 +52,16 @@ def graphs(layer: Layer) -> tuple[str, list[int]]:
     return graphs.cudagraph_mode.name, graphs.cudagraph_capture_sizes
 
 
-def contexts(new: list[int], true: list[int], believed: list[int]) -> list[int] | None:
+def contexts(impl: Any, new: list[int], true: list[int], believed: list[int]) -> list[int] | None:
     """Let TurboQuant attend; return how many tokens those attend to that read the KV cache, None if none reads it.
 
     Args:
+        impl: a layer's attention.
         new: tokens of each request in this step.
         true: tokens of each request with the new ones, as the device knows.
         believed: the same as the CPU knows.
     """
     import torch
-    from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.attention.backends import turboquant_attn
 
@@ -72,8 +73,6 @@ def contexts(new: list[int], true: list[int], believed: list[int]) -> list[int] 
 
     vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, triton_turboquant_decode_attention=decode)
     heads, kv_heads, size = DENSE["num_attention_heads"], DENSE["num_key_value_heads"], DENSE["head_dim"]
-    with set_current_vllm_config(VllmConfig()):
-        impl = turboquant_attn.TurboQuantAttentionImpl(heads, size, 1.0, kv_heads, kv_cache_dtype=TURBOQUANT)
     impl._flash_attn_varlen = lambda q, **_: q
     builder = object.__new__(turboquant_attn.TurboQuantMetadataBuilder)
     builder.reorder_batch_threshold = 1

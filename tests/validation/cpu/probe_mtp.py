@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from tests.validation.cpu.probe_speculation import ON_V2, STARTS, attended, started, started_on_v2
+from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS, attended, started, started_on_v2
 from tests.validation.cpu.probe_tiles import flash_attention
 from tests.validation.cpu.probe_workspace import attention, builder, config, random_cache, workspace
 from tests.validation.cpu.probing import attempt, one_rank, report
@@ -61,14 +61,14 @@ class Layer:
 
     def __init__(self, made: Any) -> None:
         from vllm.config import set_current_vllm_config
-        from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 
-        dtype = "turboquant_4bit_nc"
         with set_current_vllm_config(made):
             self.builder = builder(made, HEADS[1], HEAD_SIZE, (BLOCK, None), "cpu")
-            self.impl, self.module = attention(HEADS, HEAD_SIZE, HEAD_SIZE**-0.5, dtype)
-        sizes = (BLOCKS * max(map(len, STEPS.values())), BLOCK, HEADS[1], HEAD_SIZE)
-        self.stored = random_cache(*TurboQuantAttentionBackend.get_kv_cache_shape(*sizes, dtype))
+            self.impl, self.module = attention(HEADS, HEAD_SIZE, HEAD_SIZE**-0.5, FOUR_BIT)
+        blocks, slot = BLOCKS * max(map(len, STEPS.values())), self.impl.tq_config.slot_size_aligned
+        # From 0.26 on, a block stores all of one head together.
+        self.cache = random_cache(blocks, HEADS[1], BLOCK, slot).transpose(1, 2)
+        self.stored = self.cache.transpose(1, 2) if Version(version("vllm")) >= Version("0.26") else self.cache
         self.calls = 0
         self.impl._flash_attn_varlen = self.flash
 
@@ -145,11 +145,9 @@ class Layer:
         """Return the keys and values of a request's first tokens, by the way in which vLLM goes on with a prompt."""
         import torch
 
-        # From 0.26 on, a block stores all of one head together.
-        cache = self.stored.transpose(1, 2) if Version(version("vllm")) >= Version("0.26") else self.stored
         query, key = (torch.zeros(1, heads, HEAD_SIZE).half() for heads in HEADS)
         own = self.module._tq_Pi, self.module._tq_centroids
-        self.impl._continuation_prefill(self.module, query, key, key, cache, table[None], length, length + 1, *own)
+        self.impl._continuation_prefill(self.module, query, key, key, self.cache, table[None], length, length + 1, *own)
         keys, values = self.read
         return keys[:length], values[:length]
 
@@ -185,13 +183,14 @@ def main(home: str, folder: str, *names: str) -> dict[str, Any]:
     if not names:
         CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
         one_rank(home)
+        dense = config(folder, "dense")
         return {
             "misjudged": misjudged() if importlib.util.find_spec("vllm._vpatch") else None,
             "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
             "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
             "attended": {
-                "rejected": attended(true=10, believed=12),
-                "captured": attended(true=1 + K, believed=1 + K, capture=True),
+                "rejected": attended(dense, true=10, believed=12),
+                "captured": attended(dense, true=1 + K, believed=1 + K, capture=True),
             },
         }
     torch.accelerator.empty_cache = lambda: None  # no accelerator here

@@ -102,14 +102,14 @@ def started_on_v2(found: dict[str, Any], *case: Any) -> None:
     found["started"] = True
 
 
-def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, Any]:
+def attended(config: Any, *, true: int, believed: int, capture: bool = False) -> dict[str, Any]:
     """Let real code verify 1 + K tokens of a request; return the lengths that it passes to its kernels.
 
     `true` is the request's length with these tokens, on the device; `believed` is the length on the CPU. During a
     capture nothing can be read from the device; the meta device simulates that.
     """
     import torch
-    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.config import set_current_vllm_config
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.attention.backends import turboquant_attn
 
@@ -125,7 +125,7 @@ def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, An
 
     vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, triton_turboquant_decode_attention=decode)
     device, starts = "meta" if capture else "cpu", torch.tensor([0, 1 + K], dtype=torch.int32)
-    with set_current_vllm_config(VllmConfig()):
+    with set_current_vllm_config(config):
         layer = turboquant_attn.TurboQuantAttentionImpl(2, 64, 0.125, 1, kv_cache_dtype=FOUR_BIT)
     layer._flash_attn_varlen = own_step
     builder = object.__new__(turboquant_attn.TurboQuantMetadataBuilder)
@@ -159,13 +159,14 @@ def main(home: str, folder: str) -> dict[str, Any]:
 
     CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
     one_rank(home)
+    dense = engine_config(str(Path(folder, "dense")))
     return {
         "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
         "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
         "attended": {
-            "synchronous": attended(true=10, believed=10),
-            "two drafts rejected": attended(true=10, believed=12),
-            "captured": attended(true=1 + K, believed=1 + K, capture=True),
+            "synchronous": attended(dense, true=10, believed=10),
+            "two drafts rejected": attended(dense, true=10, believed=12),
+            "captured": attended(dense, true=1 + K, believed=1 + K, capture=True),
         },
     }
 
