@@ -14,14 +14,17 @@ import pytest
 from packaging.version import Version
 
 from tests import releases
+from tests.tiers import deep
 from tests.validation.cpu.comparison import Comparison, each, one_first, ran
-from tests.validation.cpu.probe_mtp import FIRST, STEPS, K
+from tests.validation.cpu.probe_mtp import FIRST, MODES, STEPS, K
 from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS
 from tests.validation.cpu.trees import patched_tree
 
 # Together they have every shape of every part, and the V1 and the V2 runner as the default one.
 RELEASES = ("0.20.2", "0.21.0", "0.26.0", "0.33.0")
 release = each(one_first("0.26.0", RELEASES))
+engines = pytest.mark.parametrize("release", ["0.26.0", deep("0.20.2"), deep("0.21.0")], indirect=True, scope="module")
+"""Marks the tests that build models, which the CPU cannot do on 0.33."""
 
 NOISE, WRONG = 4e-3, 0.1
 MORE = [name for name in STEPS if name not in FIRST]
@@ -87,6 +90,7 @@ def same(stock: dict[str, Any], patched: dict[str, Any]) -> bool:
     return patched == stock or ("error" in stock and bool(patched.get("started")))
 
 
+@engines
 @pytest.mark.parametrize("name", STARTS)
 def test_no_graph_of_whole_steps_verifies_drafts(seen: Comparison, name: str) -> None:
     """The graphs are those of vLLM's own configuration and dispatcher."""
@@ -99,6 +103,7 @@ def test_no_graph_of_whole_steps_verifies_drafts(seen: Comparison, name: str) ->
     assert not graphs or all(size % (1 + K) == 0 for size in patched["sizes"])
 
 
+@engines
 def test_stock_captures_them(seen: Comparison) -> None:
     found = seen.stock["starts"]
 
@@ -109,6 +114,7 @@ def test_stock_captures_them(seen: Comparison) -> None:
     assert seen.patched["starts"]["ngram, piecewise"]["sizes"][:3] == [4, 8, 16]
 
 
+@engines
 @pytest.mark.parametrize("name", ON_V2)
 def test_the_v2_runner_captures_none_either(seen: Comparison, name: str) -> None:
     stock, patched = (found["on V2"][name] for found in seen)
@@ -118,6 +124,7 @@ def test_the_v2_runner_captures_none_either(seen: Comparison, name: str) -> None
     assert ("FULL" in patched["mode"]) is (name == "hybrid, MTP, bf16")
 
 
+@engines
 def test_without_speculation_nothing_changes(seen: Comparison) -> None:
     names = [name for name, (_, options) in STARTS.items() if "speculative_config" not in options]
 
@@ -126,6 +133,14 @@ def test_without_speculation_nothing_changes(seen: Comparison) -> None:
         stock, patched = (found["starts"][name] for found in seen)
         assert same(stock, patched)
         assert patched["full"] is ("eager" not in name)
+
+
+def test_the_v2_runner_lowers_every_mode(seen: Comparison) -> None:
+    kept = {"PIECEWISE": "PIECEWISE", "NONE": "NONE"}
+    lowered = dict.fromkeys(MODES, "PIECEWISE") | kept
+
+    assert seen.patched["resolved"] == lowered
+    assert {mode for mode, found in seen.stock["resolved"].items() if "FULL" in found} == set(MODES) - kept.keys()
 
 
 def test_new_prompts_are_told_from_others(seen: Comparison) -> None:

@@ -11,18 +11,29 @@ import random
 from base64 import b64encode
 from functools import partial
 from importlib.metadata import version
+from inspect import signature
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from tests.validation.cpu.probe_speculation import FOUR_BIT, ON_V2, STARTS, attended, started, started_on_v2
+from tests.validation.cpu.probe_speculation import (
+    FOUR_BIT,
+    NGRAM,
+    ON_V2,
+    STARTS,
+    attended,
+    graphs,
+    started,
+    started_on_v2,
+)
 from tests.validation.cpu.probe_tiles import flash_attention
 from tests.validation.cpu.probe_workspace import attention, builder, config, random_cache, workspace
 from tests.validation.cpu.probing import attempt, one_rank, report
 
 FIRST_TOKENS, K = 5, 3
+MODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE")
 THRESHOLD = 4  # vLLM's is 128; a longer piece of a prompt goes another way
 HEADS, HEAD_SIZE, BLOCK, BLOCKS, SPLITS = (2, 1), 64, 16, 4, 2
 MAX_MODEL_LEN = BLOCK * BLOCKS
@@ -152,6 +163,17 @@ class Layer:
         return keys[:length], values[:length]
 
 
+def resolved(folder: str, **options: Any) -> str:
+    """Return the CUDA graph mode that the V2 model runner settles on for TurboQuant and drafts."""
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadataBuilder
+
+    made = config(folder, "dense", kv_cache_dtype=FOUR_BIT, speculative_config=NGRAM, **options)
+    resolve = made.compilation_config.resolve_cudagraph_mode_and_sizes
+    told = {"use_v2_model_runner": True} if "use_v2_model_runner" in signature(resolve).parameters else {}
+    support = TurboQuantMetadataBuilder.get_cudagraph_support(made, None)
+    return str(resolve(support, "TURBOQUANT", 1 + K, **told).name)
+
+
 def misjudged() -> list[Any]:
     """Return batches of random requests that the overlay takes for new prompts only, and are not, or the reverse."""
     import torch
@@ -186,6 +208,7 @@ def main(home: str, folder: str, *names: str) -> dict[str, Any]:
         dense = config(folder, "dense")
         return {
             "misjudged": misjudged() if importlib.util.find_spec("vllm._vpatch") else None,
+            "resolved": {mode: resolved(folder, **graphs(mode)) for mode in MODES},
             "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
             "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
             "attended": {
