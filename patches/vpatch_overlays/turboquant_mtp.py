@@ -8,9 +8,9 @@ It treats them as a piece of a prompt, in a loop over requests that Python runs,
   tokens, or an illegal memory access. vLLM 0.20 dies during the capture instead. Now TurboQuant declares that with
   speculation it supports such graphs only for steps of one token, and vLLM captures its graphs between the attention
   layers (`PIECEWISE`). An explicit `FULL_DECODE_ONLY` is lowered as well.
-- `sizes`: hybrid models with graphs of that kind die of an illegal memory access at the first request if a graph's size
-  is not a multiple of 1 + k. vLLM rounds the sizes only for `FULL` graphs. Now the V1 model runner rounds them with
-  every kind of graph. The V2 runner does not need it.
+- `sizes`: with `PIECEWISE` graphs whose sizes are not multiples of 1 + k, users report that hybrid models die of an
+  illegal memory access at the first request. The V1 model runner rounds the sizes only for `FULL` graphs. Now it rounds
+  them with speculation and `PIECEWISE` graphs, too, whatever the KV cache. The V2 runner chooses sizes by itself.
 - `lengths`: with asynchronous scheduling, the default with MTP and EAGLE, the lengths on the CPU count draft tokens
   that were rejected, so that tokens attend to stale slots. Now the lengths come from the device, without a
   synchronization. vLLM 0.20 reads them there.
@@ -21,7 +21,8 @@ It treats them as a piece of a prompt, in a loop over requests that Python runs,
 
 Attention of a verification step stays a loop over requests, outside of CUDA graphs, so that a step takes longer than
 with an FP8 KV cache. Layers of linear attention leave the `FULL` graphs as well, because one mode holds for the whole
-model. Without speculation nothing changes but the batches of `fresh-prompts`.
+model. Without speculation nothing changes but the steps of `fresh-prompts`, and small pieces of a prompt compute their
+lengths on the device.
 
 `turboquant-hybrid`, `turboquant-workspace` and `turboquant-auto-dtype` by themselves refuse to start where attention
 would be wrong. With this overlay they refuse nothing.
