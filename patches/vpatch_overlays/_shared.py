@@ -2,7 +2,7 @@
 
 Some overlays remove a crash that also stopped TurboQuant with speculative decoding, which computes wrong attention in
 every release. Each of them adds `refusal` to the shapes that remove the crash. No release has two such shapes, so no
-two overlays add the same statement.
+two overlays add the same statement. With `turboquant-mtp`, which corrects attention, nothing is refused.
 """
 
 from vpatch import Companion, File, Need, Use
@@ -31,11 +31,6 @@ refusal = (
     Companion(f"{COMPANIONS}.turboquant_speculation").import_into(attention, "refuse_wrong_attention"),
     builder_init.insert_after("super().__init__(...)", "refuse_wrong_attention(self)"),
 )
-
-_UNLESS = "do not serve a TurboQuant KV cache with speculative decoding (--speculative-config) unless you add"
-_ELSE = "The answers would be wrong, so the patched vLLM refuses to start"
-NOTE = f"{_UNLESS} --enforce-eager --no-async-scheduling. {_ELSE}"
-NOTE_ON_0_20 = f"{_UNLESS} --enforce-eager. {_ELSE}"
 
 
 def not_turboquant(use: Use) -> Need | None:

@@ -7,9 +7,10 @@ vllm-project/vllm#47609. Sliding-window layers that are not in the skip list die
 for them, and its kernels ignore the window.
 
 That crash also stopped TurboQuant with speculative decoding, which computes wrong attention in two cases: in CUDA
-graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE. In these cases a patched
-vLLM refuses to start, on the V2 runner too, and names what helps: `enforce_eager`, `async_scheduling` off, another KV
-cache type. Everything else starts, eager ngram speculation among it.
+graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE. `turboquant-mtp`, also a
+default overlay, corrects both. Without it, a patched vLLM refuses to start in these cases, on the V2 runner too, and
+names what helps: that overlay, `enforce_eager`, `async_scheduling` off, another KV cache type. Everything else starts,
+eager ngram speculation among it.
 """
 
 from itertools import product
@@ -76,7 +77,6 @@ overlay = Overlay(
             shapes={
                 "0.25": Shape(
                     when=~has_mode & has_spec & ~tells_mode & ~names_spec & shared.knows_speculation,
-                    note=shared.NOTE,
                     edits=[
                         runner.ensure_import(f"from vllm.v1.kv_cache_interface import {TQ}"),
                         reshape.replace_expression(

@@ -5,8 +5,9 @@ need not: without boundary layers every attention layer has the same page, once 
 packed slot that TurboQuant stores instead of from unquantized keys and values.
 
 With speculative decoding, CUDA graphs of whole decode steps cannot be captured on 0.20: TurboQuant reads the length of
-each request from the device. There a patched vLLM refuses to start, and names what helps: `enforce_eager` or another KV
-cache type.
+each request from the device. `turboquant-mtp`, also a default overlay, has vLLM capture other graphs. Without it, a
+patched vLLM refuses to start with such graphs, and names what helps: that overlay, `enforce_eager` or another KV cache
+type.
 """
 
 from vpatch import Companion, File, Need, Overlay, Part, Shape, Use, probe
@@ -57,7 +58,6 @@ boundary_layers = Part(
     shapes={
         "0.20": Shape(
             when=shared.knows_speculation,
-            note=shared.NOTE_ON_0_20,
             edits=[
                 config.defer_annotations(),
                 config.ensure_import("from typing import TYPE_CHECKING"),

@@ -14,9 +14,10 @@ off, the second micro-batch), a call gets memory for as long as it runs, where 0
 As in 0.24, vLLM's memory profiling does not count the reservation.
 
 From 0.21 on, "Workspace is locked" also stopped TurboQuant with speculative decoding, which computes wrong attention in
-two cases: in CUDA graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE. In
-these cases a patched 0.21 to 0.23 refuses to start, and names what helps: `enforce_eager`, `async_scheduling` off,
-another KV cache type. Everything else starts, eager ngram speculation among it.
+two cases: in CUDA graphs of whole decode steps, and with asynchronous scheduling, the default with MTP and EAGLE.
+`turboquant-mtp`, also a default overlay, corrects both. Without it, a patched 0.21 to 0.23 refuses to start in these
+cases, and names what helps: that overlay, `enforce_eager`, `async_scheduling` off, another KV cache type. Everything
+else starts, eager ngram speculation among it.
 """
 
 from vpatch import Companion, Need, Overlay, Part, Shape, Use, probe
@@ -115,7 +116,6 @@ overlay = Overlay(
             shapes={
                 "0.21": Shape(
                     when=nothing_reserved & shared.knows_speculation,
-                    note=shared.NOTE,
                     edits=[
                         reservation,
                         shared.refusal,

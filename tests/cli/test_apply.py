@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from vpatch.core.catalogue import discover
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Process, Program, Ran, Trees, environment, unchanged, untouched
@@ -108,3 +109,19 @@ def test_revert_of_one_overlay_must_know_the_others(vpatch: Program, tree: Path)
     says += "`vpatch revert` without --overlay removes all\n"
     with unchanged(tree):
         assert vpatch("revert", "-q", tree, *ONLY) == Ran(1, "", says)
+
+
+def test_the_note_of_a_shape_is_printed_once(vpatch: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No overlay of vpatch's own has one. The engine and the parses stay those of the real overlay."""
+    (hybrid,) = (item for item in discover() if item.id == HYBRID)
+    shape = hybrid.overlay.parts[0].shapes[0]
+    monkeypatch.setitem(vars(shape), "note", "do not do this")
+
+    ahead = vpatch("apply", "-q", tree, "--check", *ONLY, "--json")
+    done, again = (vpatch("apply", "-q", tree, *ONLY) for _ in range(2))
+    asked = vpatch("apply", "-qv", tree, *ONLY)
+
+    assert ahead.json["notes"] == [f"{HYBRID}: do not do this"]
+    for ran in (done, asked):
+        assert (ran.code, ran.err) == (0, f"note: {HYBRID}: do not do this\n")
+    assert (again.code, again.err) == (0, ""), "once is enough"

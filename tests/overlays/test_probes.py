@@ -45,6 +45,7 @@ MISSED = {
     "sm12x-deepgemm": "sources of the DeepGEMM that is claimed on compute capability 12.x: ['sm120_'] expected, []",
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
     "turboquant-hybrid": "a hybrid model with turboquant_4bit_nc was to be taken: TurboQuant KV cache is not supported",
+    "turboquant-mtp": "CUDA graphs of steps that verify drafts: PIECEWISE expected, FULL_AND_PIECEWISE found",
     "turboquant-skip-list": "the name of a kind of layer was to be taken: invalid literal for int() with base 10",
     "turboquant-tiles": "keys for each call of attention: [16384, 16384, 612] expected, [33380] found",
     "turboquant-workspace": "the workspace was to be large enough when it is locked: Workspace is locked",
@@ -111,9 +112,15 @@ UNDONE = {
     ),
     "turboquant_auto_dtype": (
         "vllm/v1/attention/backends/turboquant_attn.py",
-        "refuse_wrong_attention(self)",
-        "...",
-        "TurboQuant with speculative decoding and full CUDA graphs was to be refused: it starts",
+        "verifies_exactly: ClassVar[bool] = True",
+        "verifies_exactly: ClassVar[bool] = False",
+        "TurboQuant with speculative decoding was to start: TurboQuant KV cache (turboquant_4bit_nc) with speculative",
+    ),
+    "turboquant_mtp": (
+        "vllm/v1/attention/backends/turboquant_attn.py",
+        " and attn_metadata.fresh_prompts:",
+        ":",
+        "contexts beside a new prompt: [37, 38, 39, 40] expected, None found",
     ),
     "ct_fp8_lm_head": (
         "vllm/_vpatch/ct_fp8_lm_head_weights.py",

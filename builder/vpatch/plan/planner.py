@@ -244,10 +244,10 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
     if deployment.speculative_tokens and deployment.kv_cache_dtype in TURBOQUANT:
         yield Caution(
             "turboquant-speculation",
-            "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least,"
-            " unless you add --enforce-eager --no-async-scheduling; a patched 0.20 to 0.23, 0.25 or 0.26 refuses to"
-            " start without them",
-            "vllm-project/vllm#40807, #40880, #42808",
+            "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least;"
+            " apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay,"
+            " attention to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache",
+            "vllm-project/vllm#40807, #40880, #53180, #53410",
         )
 
 

@@ -8,7 +8,8 @@ piece of a prompt, and reads the length of each request in Python. This fails in
 - With asynchronous scheduling, the lengths on the CPU count draft tokens that may have been rejected. Tokens then
   attend to stale slots. vLLM 0.20 reads the lengths from the device, which are correct.
 
-An overlay that corrects both sets `verifies_exactly = True` on `TurboQuantMetadataBuilder`. Nothing is refused then.
+The overlay `turboquant-mtp` corrects both, and sets `verifies_exactly = True` on `TurboQuantMetadataBuilder`. Nothing
+is refused then.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def refuse_wrong_attention(builder: TurboQuantMetadataBuilder) -> None:
         raise ValueError(
             f"TurboQuant KV cache ({config.cache_config.cache_dtype}) with speculative decoding "
             f"({speculation.method}) would compute wrong attention: {'; '.join(wrong.values())}. "
-            f"Start with {' and '.join(wrong)}, with another --kv-cache-dtype, or without speculative decoding."
+            "The vpatch overlay turboquant-mtp corrects this. Without it, start with "
+            f"{' and '.join(wrong)}, with another --kv-cache-dtype, or without speculative decoding."
         )
 
 

@@ -78,30 +78,38 @@ def started(found: dict[str, Any], *case: Any) -> None:
     with set_current_vllm_config(config):
         runner.initialize_attn_backend(kv_cache)
         found["full"] = any("FULL" in str(mode) for mode, _ in runner.cudagraph_dispatcher.get_capture_descs())
+        found["mode"] = config.compilation_config.cudagraph_mode.name
+        found["sizes"] = config.compilation_config.cudagraph_capture_sizes
         runner.initialize_metadata_builders(kv_cache, prepare_kernel_block_sizes(kv_cache, runner.attn_groups))
     found["started"] = True
 
 
 def started_on_v2(found: dict[str, Any], *case: Any) -> None:
-    """Do the same by the V2 model runner's function, which makes the builders before it settles the CUDA graph mode."""
+    """Do the same by the V2 model runner's functions, which make the builders before they settle the mode of graphs."""
+    from inspect import signature
+
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.v1.worker.gpu.attn_utils import init_attn_backend
 
     config, kv_cache = made(found, *case)
     with set_current_vllm_config(config):
-        init_attn_backend(kv_cache, config, torch.device("meta"))
+        made_of_it = init_attn_backend(kv_cache, config, torch.device("meta"))
+    (support,) = (one for one in made_of_it if hasattr(one, "min_cg_support"))
+    resolve = config.compilation_config.resolve_cudagraph_mode_and_sizes
+    told = {"use_v2_model_runner": True} if "use_v2_model_runner" in signature(resolve).parameters else {}
+    found["mode"] = resolve(support.min_cg_support, support.min_cg_attn_backend, 1 + K, **told).name
     found["started"] = True
 
 
-def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, Any]:
+def attended(config: Any, *, true: int, believed: int, capture: bool = False) -> dict[str, Any]:
     """Let real code verify 1 + K tokens of a request; return the lengths that it passes to its kernels.
 
     `true` is the request's length with these tokens, on the device; `believed` is the length on the CPU. During a
     capture nothing can be read from the device; the meta device simulates that.
     """
     import torch
-    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.config import set_current_vllm_config
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.attention.backends import turboquant_attn
 
@@ -117,7 +125,7 @@ def attended(*, true: int, believed: int, capture: bool = False) -> dict[str, An
 
     vars(turboquant_attn).update(_HAS_FLASH_ATTN=True, triton_turboquant_decode_attention=decode)
     device, starts = "meta" if capture else "cpu", torch.tensor([0, 1 + K], dtype=torch.int32)
-    with set_current_vllm_config(VllmConfig()):
+    with set_current_vllm_config(config):
         layer = turboquant_attn.TurboQuantAttentionImpl(2, 64, 0.125, 1, kv_cache_dtype=FOUR_BIT)
     layer._flash_attn_varlen = own_step
     builder = object.__new__(turboquant_attn.TurboQuantMetadataBuilder)
@@ -151,13 +159,14 @@ def main(home: str, folder: str) -> dict[str, Any]:
 
     CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
     one_rank(home)
+    dense = engine_config(str(Path(folder, "dense")))
     return {
         "starts": {name: attempt(started, folder, *case) for name, case in STARTS.items()},
         "on V2": {name: attempt(started_on_v2, folder, *STARTS[name]) for name in ON_V2},
         "attended": {
-            "synchronous": attended(true=10, believed=10),
-            "two drafts rejected": attended(true=10, believed=12),
-            "captured": attended(true=1 + K, believed=1 + K, capture=True),
+            "synchronous": attended(dense, true=10, believed=10),
+            "two drafts rejected": attended(dense, true=10, believed=12),
+            "captured": attended(dense, true=1 + K, believed=1 + K, capture=True),
         },
     }
 

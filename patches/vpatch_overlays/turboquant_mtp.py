@@ -1,0 +1,183 @@
+"""TurboQuant KV cache with speculative decoding: MTP, EAGLE, ngram and the like. One part matters without it, too.
+
+TurboQuant has no kernel for a verification step, which brings a token and its drafts (1 + k tokens) for each request.
+It treats them as a piece of a prompt, in a loop over requests that Python runs, and this goes wrong in several ways:
+
+- `graphs`: vLLM captures verification steps as CUDA graphs of whole steps (`FULL`). A graph repeats the lengths that
+  Python read during the capture, so that each token attends only to the tokens of its own step: repetitions and wrong
+  tokens, or an illegal memory access. vLLM 0.20 dies during the capture instead. Now TurboQuant declares that with
+  speculation it supports such graphs only for steps of one token, and vLLM captures its graphs between the attention
+  layers (`PIECEWISE`). An explicit `FULL_DECODE_ONLY` is lowered as well.
+- `sizes`: with `PIECEWISE` graphs whose sizes are not multiples of 1 + k, users report that hybrid models die of an
+  illegal memory access at the first request. The V1 model runner rounds the sizes only for `FULL` graphs. Now it rounds
+  them with speculation and `PIECEWISE` graphs, too, whatever the KV cache. The V2 runner chooses sizes by itself.
+- `lengths`: with asynchronous scheduling, the default with MTP and EAGLE, the lengths on the CPU count draft tokens
+  that were rejected, so that tokens attend to stale slots. Now the lengths come from the device, without a
+  synchronization. vLLM 0.20 reads them there.
+- `fresh-prompts`, with and without speculation: TurboQuant attends to the tokens of the step alone if the longest piece
+  of a prompt in it is as long as the longest context. Other requests in that step lose their KV cache: those that go on
+  with a prompt, found the beginning of theirs in the prefix cache, or verify drafts. Now every request must be at the
+  beginning of its prompt.
+
+Attention of a verification step stays a loop over requests, outside of CUDA graphs, so that a step takes longer than
+with an FP8 KV cache. Layers of linear attention leave the `FULL` graphs as well, because one mode holds for the whole
+model. Without speculation nothing changes but the steps of `fresh-prompts`, and small pieces of a prompt compute their
+lengths on the device.
+
+`turboquant-hybrid`, `turboquant-workspace` and `turboquant-auto-dtype` by themselves refuse to start where attention
+would be wrong. With this overlay they refuse nothing.
+"""
+
+from vpatch import Companion, Edits, File, Need, Overlay, Part, Shape, Use, probe
+
+from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import attention
+
+builder = attention.class_("TurboQuantMetadataBuilder")
+build = attention.function("TurboQuantMetadataBuilder.build")
+metadata = attention.class_("TurboQuantMetadata")
+forward = attention.function("TurboQuantAttentionImpl.forward")
+prefill = attention.function("TurboQuantAttentionImpl._prefill_attention")
+backend = File("vllm/v1/attention/backend.py")
+base_support = backend.function("AttentionMetadataBuilder.get_cudagraph_support")
+common = backend.class_("CommonAttentionMetadata")
+compilation = File("vllm/config/compilation.py")
+resolve = compilation.function("CompilationConfig.resolve_cudagraph_mode_and_sizes")
+settle = File("vllm/v1/worker/gpu_model_runner.py").function("GPUModelRunner._check_and_update_cudagraph_mode")
+helper = Companion(f"{shared.COMPANIONS}.turboquant_mtp")
+
+GET_CUDAGRAPH_SUPPORT = '''
+@classmethod
+def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
+    """Return which CUDA graphs can hold attention: with draft tokens, only those of steps of one token a request."""
+    if vllm_config.speculative_config:
+        return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    return cls._cudagraph_support
+'''
+SUPPORT = "_cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH"
+LOWERED = """
+cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
+and uniform_decode_query_len > 1
+and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value
+"""
+# vLLM lowers the mode of a model by what its backends support, and the V1 and the V2 model runner ask the builder.
+lowers = base_support.takes("vllm_config") & base_support.takes("kv_cache_spec") & resolve.contains(f"({LOWERED})")
+
+# The V2 runner prepares its graphs in another way (vllm-project/vllm#45953).
+ROUNDED = """
+if {}cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and uniform_decode_query_len > 1:
+    self.adjust_cudagraph_sizes_for_spec_decode(...)
+"""
+only_full = resolve.contains(ROUNDED.format("")) | resolve.contains(ROUNDED.format("not use_v2_model_runner and "))
+by_tensor_parallel = compilation.function("CompilationConfig.adjust_cudagraph_sizes_for_spec_decode").takes(
+    "tensor_parallel_size"
+)
+RESOLVED = "cudagraph_mode = self.compilation_config.resolve_cudagraph_mode_and_sizes(...)"
+ROUND = """
+if cudagraph_mode == CUDAGraphMode.PIECEWISE and self.uniform_decode_query_len > 1:
+    self.compilation_config.adjust_cudagraph_sizes_for_spec_decode({})
+"""
+QUERY_LEN, TENSOR_PARALLEL = "self.uniform_decode_query_len", "self.parallel_config.tensor_parallel_size"
+
+LENGTHS = "_arange_cache[cached_len + 1 : seq_len + 1]"
+EXACT_LENGTHS = "_arange_cache[1 : q_len + 1] + (attn_metadata.seq_lens[i] - q_len)"
+reads_the_device = prefill.contains("attn_metadata.seq_lens.tolist()") & ~prefill.contains("attn_metadata.seq_lens_cpu")
+
+LONGEST = "_HAS_FLASH_ATTN and attn_metadata.max_query_len == attn_metadata.max_seq_len"
+# Whole statements: a longer condition, as in vllm-project/vllm#46461, would contain the expression, too.
+by_longest = prefill.contains(f"if {LONGEST}:\n    return self._flash_attn_varlen(...)")
+by_upper_bound = prefill.contains(f"synth_seq_lens = {LENGTHS}")
+
+
+def rounds(*arguments: str) -> Edits:
+    """Round the sizes of CUDA graphs on the V1 runner, where vLLM has not."""
+    uses = ("self.compilation_config", *(".".join(argument.split(".")[:2]) for argument in arguments))
+    return settle.insert_after(RESOLVED, ROUND.format(", ".join(arguments)), uses=uses)
+
+
+def looks_at_each(last: str) -> Shape:
+    """Return the shape in which only the longest request is looked at; `last` ends a call that is for prompts alone."""
+    return Shape(
+        when=common.contains("seq_lens_cpu_upper_bound: ... = None") & by_longest,
+        edits=[
+            metadata.insert_after("num_decode_tokens: int = 0", "fresh_prompts: bool = False"),
+            build.add_keyword("TurboQuantMetadata(...)", "fresh_prompts=only_fresh_prompts(cam, num_decodes)"),
+            forward.add_keyword(f"TurboQuantMetadata(..., {last})", "fresh_prompts=attn_metadata.fresh_prompts"),
+            prefill.replace_expression(LONGEST, f"{LONGEST} and attn_metadata.fresh_prompts"),
+            helper.import_into(attention, "only_fresh_prompts"),
+        ],
+    )
+
+
+def needed(use: Use) -> Need:
+    """Return whether attention of this use is wrong: always with TurboQuant, and in most steps with speculation."""
+    because = "a new prompt makes other requests of its step lose their KV cache"
+    if use.speculative_tokens:
+        because = f"TurboQuant attends to wrong tokens when it verifies drafts, and {because}"
+    return shared.not_turboquant(use) or Need(needed=True, because=because)
+
+
+overlay = Overlay(
+    summary="TurboQuant KV cache with speculative decoding, and with prompts that start while others go on.",
+    symptoms=(
+        "With speculative decoding and a TurboQuant KV cache, answers repeat themselves or have wrong words, although "
+        "all metrics look healthy.",
+        "With a TurboQuant KV cache, a request that found its beginning in the prefix cache answers as if it had not "
+        "been there, now and then, and only beside other requests.",
+        "On vLLM 0.20, an engine with TurboQuant and speculative decoding dies while it captures CUDA graphs.",
+    ),
+    upstream=(
+        *("vllm-project/vllm#40807", "vllm-project/vllm#40880", "vllm-project/vllm#53180", "vllm-project/vllm#53406"),
+        *("vllm-project/vllm#46324", "vllm-project/vllm#46460", "vllm-project/vllm#46461"),
+    ),
+    needed=needed,
+    releases={
+        ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
+        ">=0.20,<0.21": "pending: graphs of verification steps cannot be captured, and a new prompt makes other "
+        "requests lose their KV cache, with and without speculation",
+        ">=0.21": "pending: graphs of verification steps and lengths of rejected drafts give wrong tokens, and a new "
+        "prompt makes other requests lose their KV cache, with and without speculation",
+    },
+    probes=(probe(shared.PROBES, "turboquant_mtp"),),
+    parts=(
+        Part(
+            "graphs",
+            upstream=("vllm-project/vllm#53406",),
+            absent=shared.no_turboquant,
+            shapes={
+                "0.20": Shape(
+                    when=lowers & shared.knows_speculation,
+                    edits=[
+                        builder.add_function(GET_CUDAGRAPH_SUPPORT),
+                        # `_shared.refusal` asks for it. The parts stand together, since vpatch applies all or none.
+                        builder.insert_after(SUPPORT, "verifies_exactly: ClassVar[bool] = True"),
+                    ],
+                )
+            },
+        ),
+        Part(
+            "sizes",
+            upstream=("vllm-project/vllm#46324",),
+            absent=shared.no_turboquant,
+            shapes={
+                "0.32": Shape(when=only_full & ~by_tensor_parallel, edits=rounds(QUERY_LEN)),
+                "0.20": Shape(when=only_full & by_tensor_parallel, edits=rounds(QUERY_LEN, TENSOR_PARALLEL)),
+            },
+        ),
+        Part(
+            "lengths",
+            upstream=("vllm-project/vllm#53180",),
+            absent=shared.no_turboquant | reads_the_device.means("this vLLM reads the lengths from the device"),
+            shapes={"0.21": Shape(when=by_upper_bound, edits=prefill.replace_expression(LENGTHS, EXACT_LENGTHS))},
+        ),
+        Part(
+            "fresh-prompts",
+            upstream=("vllm-project/vllm#46461",),
+            absent=shared.no_turboquant,
+            shapes={
+                "0.21": looks_at_each("is_prefill=True, query_start_loc_cpu=..., seq_lens_cpu=..."),
+                "0.20": looks_at_each("is_prefill=True"),
+            },
+        ),
+    ),
+)

@@ -1,0 +1,91 @@
+"""turboquant-mtp on real releases: its states, and what drifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.core.catalogue import discover
+from vpatch.testing import Case, State, check
+
+from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
+from tests.releases import cases
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+BACKEND = "vllm/v1/attention/backend.py"
+COMPILATION = "vllm/config/compilation.py"
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+
+SUPPORT = "    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH\n"
+OWN_SUPPORT = """
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
+        return AttentionCGSupport.NEVER
+"""
+LENGTHS = "_arange_cache[cached_len + 1 : seq_len + 1]"
+LONGEST = "attn_metadata.max_query_len == attn_metadata.max_seq_len:"
+UPPER_BOUND = "    seq_lens_cpu_upper_bound: torch.Tensor | None = None\n"
+SETTLES = "def _check_and_update_cudagraph_mode("
+ROUNDS = (
+    "if (\n            not use_v2_model_runner\n            and cudagraph_mode.decode_mode() == CUDAGraphMode.FULL\n"
+)
+LOWERS = "and min_cg_support.value < AttentionCGSupport.UNIFORM_BATCH.value"
+
+CASES = (
+    *WITHOUT_TURBOQUANT,
+    BROKEN,
+    *(
+        Case(release, State.PENDING, says="fresh-prompts: matches the 0.20 layout; 6 changes")
+        for release in ("0.20.0", "0.20.1", "0.20.2")
+    ),
+    *(
+        Case(release, State.PENDING, says="matches the 0.21 layout; 1 change")
+        for release in (
+            *("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1"),
+            *("0.28.0", "0.29.0", "0.30.0", "0.31.0"),
+        )
+    ),
+    *(Case(release, State.PENDING, says="matches the 0.32 layout; 1 change") for release in ("0.32.0", "0.33.0")),
+    *drifted(
+        "0.26.0",
+        ATTENTION,
+        # Upstream decides by itself which graphs TurboQuant supports.
+        (SUPPORT, SUPPORT + OWN_SUPPORT, "'get_cudagraph_support' is defined already, and is another one"),
+        (SUPPORT, SUPPORT.replace("UNIFORM_BATCH", "ALWAYS"), "_cudagraph_support"),
+        # Half of what upstream proposes, in another form.
+        (LENGTHS, "_arange_cache[1 : seq_len + 1]", f"`{LENGTHS}` is not there"),
+        (
+            LONGEST,
+            f"{LONGEST[:-1]} and not attn_metadata.num_decodes:",
+            "_prefill_attention has no `if _HAS_FLASH_ATTN and ",
+        ),
+        ("num_decode_tokens: int = 0", "num_decode_tokens: int = 1", "`num_decode_tokens: int = 0` is not there"),
+        ("is_prefill=True,", "is_prefill=bool(1),", "TurboQuantMetadata(..., is_prefill=True"),
+    ),
+    *drifted(
+        "0.26.0",
+        COMPILATION,
+        # vllm-project/vllm#46324 rounds sizes there. vpatch does not round them once more.
+        (
+            ROUNDS,
+            ROUNDS.replace(".decode_mode() == CUDAGraphMode.FULL", " != CUDAGraphMode.NONE"),
+            "resolve_cudagraph_mode_and_sizes has no",
+        ),
+        (LOWERS, "and False", "0.20 layout"),
+    ),
+    *drifted("0.26.0", BACKEND, (UPPER_BOUND, "", "seq_lens_cpu_upper_bound")),
+    *drifted("0.33.0", RUNNER, (SETTLES, SETTLES.replace("_update", ""), "no 'GPUModelRunner._check_and_update")),
+    *drifted("0.20.2", ATTENTION, ("attn_metadata.seq_lens.tolist()", "list(attn_metadata.seq_lens)", LENGTHS)),
+)
+
+
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-mtp", tree=slim(case.release), scratch=tmp_path)
+
+
+def test_it_is_a_default_overlay() -> None:
+    (item,) = (item for item in discover() if item.id == "turboquant-mtp")
+
+    assert not item.overlay.opt_in
