@@ -17,7 +17,7 @@ from vpatch.core.overlay import Catalogued
 from vpatch.core.verdict import State
 
 from tests.engines import engine_of
-from tests.releases import FACTS, RELEASES, fact, tiered, tree_of
+from tests.releases import FACTS, RELEASES, shown, tiered, tree_of
 
 ITEMS = [item for item in discover() if item.id in FACTS]
 Pair = tuple[Catalogued, Catalogued]
@@ -38,7 +38,7 @@ def over(changes: Mapping[str, bytes], read: Read) -> Read:
 
 def pairs(release: str) -> Iterator[Pair]:
     """Yield pending overlays of which one changes a file that the other reads; others cannot affect each other."""
-    pending = [item for item in ITEMS if fact(item.id, release) == State.PENDING]
+    pending = [item for item in ITEMS if shown(item.id, release) == State.PENDING]
     for one, other in combinations(pending, 2):
         changed = [{file for part in item.overlay.parts for file in part.files} for item in (one, other)]
         read = [set(engine_of([item]).files) for item in (one, other)]
