@@ -10,10 +10,11 @@ from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.memory import account
 
 from tests.validation.gpu.drive import jobs
+from tests.validation.gpu.engines import PATCHED, STOCK, TREES, Probe
 from tests.validation.gpu.evidence import Evidence
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
-from tests.validation.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TREES, Probe
+from tests.validation.gpu.scenarios import SCENARIOS
 from tests.validation.gpu.trees import Trees
 
 RELEASES = ("0.20.2", "0.21.0", "0.26.0")

@@ -8,8 +8,8 @@ from copy import deepcopy
 import pytest
 
 from tests.validation.gpu.claims import CLAIMS, verdicts
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
-from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
 from tests.validation.gpu_runs import RELEASES, Run, good, result_of, without
 
 GOOD = {release: good(release) for release in RELEASES}

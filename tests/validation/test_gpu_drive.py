@@ -17,10 +17,11 @@ from tests.conftest import Trees as Pristine
 from tests.tiers import deep
 from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES, TREES, Probe, engine_arguments
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.models import DUMMY, REAL, STRATEGIES
 from tests.validation.gpu.probe import prompt
-from tests.validation.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TILES, TREES, Probe, engine_arguments
+from tests.validation.gpu.scenarios import SCENARIOS
 
 START = """
 import json, os, sys, time

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.validation.gpu import checks, planned
 from tests.validation.gpu.checks import FAMILIES
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
-from tests.validation.gpu.scenarios import BY_NAME, PATCHED, STOCK, TILES
+from tests.validation.gpu.scenarios import BY_NAME
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
 """Every release, and the releases whose TurboQuant refuses hybrids, reserves no workspace, or fails at start."""

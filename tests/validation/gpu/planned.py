@@ -18,9 +18,10 @@ from vpatch.plan.lookup import load
 from vpatch.plan.memory import account, added, exactly
 
 from tests.validation.gpu.drive import KILLED, NOT_RUN
+from tests.validation.gpu.engines import PATCHED, engine_arguments
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read
 from tests.validation.gpu.full_size import FULL_SIZE
-from tests.validation.gpu.scenarios import BY_NAME, PATCHED, SCENARIOS, engine_arguments
+from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS
 
 
 @dataclass(frozen=True)
