@@ -19,7 +19,7 @@ from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES, TREES, Probe, engine_arguments
 from tests.validation.gpu.full_size import FULL_SIZE
-from tests.validation.gpu.models import DUMMY, REAL, STRATEGIES
+from tests.validation.gpu.models import DRAFTING, DUMMY, REAL, STRATEGIES
 from tests.validation.gpu.probe import prompt
 from tests.validation.gpu.scenarios import SCENARIOS
 
@@ -112,6 +112,7 @@ def test_every_probe_has_its_checkpoint() -> None:
     made = {
         *DUMMY,
         *REAL,
+        *DRAFTING,
         *FULL_SIZE,
         *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted")),
     }
