@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.validation.gpu import counting, drafting, pacing, traffic
+from tests.validation.gpu import drafting, pacing, traffic
 from tests.validation.gpu.induction import PERIOD, repeated
 from tests.validation.gpu.traffic import Answer, Ask, Tail
 

@@ -94,8 +94,9 @@ def sized(
 
 
 MOE, DENSE = FULL_SIZE
-BY_NAME = ("plan", "plan-27b")
-"""Scenarios that need a GPU of 100 GiB, so they run by name only."""
+WHOLE = ("plan", "plan-27b")
+BY_NAME = (*WHOLE, "soak")
+"""Scenarios that need a GPU of 100 GiB, or five minutes, so they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {
     "serves": [

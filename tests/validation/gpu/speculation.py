@@ -74,11 +74,14 @@ SPECULATION: Mapping[str, list[Probe]] = {
     ],
     "prefix": [
         drafting("prefix mtp", "auto", BOTH, ("converse", (4,)), **CACHED),
-        *replayed("prefix plain", "auto", ((STOCK, "prefix mtp"), (PATCHED, "prefix mtp")), STOCK),
+        drafting("prefix uncached", "auto", (STOCK,), ("converse", (4,)), **SMALL),
+        *replayed("prefix plain", "auto", ((STOCK, "prefix mtp"), (PATCHED, "prefix mtp"), (STOCK, "prefix uncached")),
+                  STOCK),
     ],
     "ngram": [
         induced("ngram plain", (STOCK, PATCHED)),
         induced("ngram", (STOCK, PATCHED), **NGRAM),
+        induced("ngram compiled", (PATCHED,), **NGRAM, **COMPILED),
         induced("ngram workspace plain", (WORKSPACE,), releases="==0.21.0"),
         induced("ngram workspace", (WORKSPACE,), **NGRAM, releases="==0.21.0"),
     ],
@@ -86,12 +89,14 @@ SPECULATION: Mapping[str, list[Probe]] = {
         drafting("mtp", TQ, BOTH, MTP, **SMALL),
         drafting("mtp eager", TQ, BOTH, MTP, **SMALL, **EAGER),
         drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=240),
+        drafting("mtp synchronous", TQ, (PATCHED,), MTP, **SMALL, **EAGER, **SYNCHRONOUS),
         *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp eager") for tree in BOTH),
-                                    (PATCHED, "mtp compiled")), PATCHED),
+                                    *((PATCHED, name) for name in ("mtp compiled", "mtp synchronous"))), PATCHED),
     ],
     "soak": [
         drafting("soak", TQ, (TILES,), ("soak", (300, 32)), **CACHED | BUSY, limit_s=420),
-        *replayed("soak plain", TQ, ((TILES, "soak"),), TILES, **BUSY),
+        drafting("soak synchronous", TQ, (TILES,), ("soak", (60, 32)), **SMALL | BUSY | SYNCHRONOUS),
+        *replayed("soak plain", TQ, tuple((TILES, name) for name in ("soak", "soak synchronous")), TILES, **BUSY),
     ],
     "speed": [
         Probe("speed hybrid", "hyb16", "auto", (("turns", (16, 4096, 12)),), TURNS, BOTH, takes_turns=True),

@@ -102,11 +102,9 @@ def in_turn(asks: Sequence[Ask], at_once: int) -> Feed:
 
 
 def mixed(count: int) -> list[Ask]:
-    """Return requests of different lengths, most of them shorter than a block of the KV cache."""
-    return [
-        Ask(f"r{i}", tuple(prompt(40 + 137 * i % 900, seed=i)["prompt_token_ids"]), 30 + 61 * i % 300)
-        for i in range(count)
-    ]  # fmt: skip
+    """Return requests of different lengths. Their answers are short, so that rows often move."""
+    return [Ask(f"r{i}", tuple(prompt(40 + 137 * i % 900, seed=i)["prompt_token_ids"]), 12 + 61 * i % 90)
+            for i in range(count)]  # fmt: skip
 
 
 @dataclass
