@@ -11,6 +11,7 @@ from tests.validation.gpu.checks import FAMILIES
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, WHOLE
+from tests.validation.gpu.speculation import SPECULATION
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
 """Every release, and the releases whose TurboQuant refuses hybrids, reserves no workspace, or fails at start."""
@@ -151,9 +152,9 @@ CLAIMS: tuple[Claim, ...] = (
 def verdicts(runs: Runs) -> list[Verdict]:
     """Check each claim against the evidence of each release that it covers.
 
-    Claims about scenarios that run by name only are left out where those were not run.
+    Claims about scenarios that run by name only, or of speculative decoding, are left out where those were not run.
     """
-    unasked = {release: set(BY_NAME) - here.scenarios for release, here in runs.items()}
+    unasked = {release: {*BY_NAME, *SPECULATION} - here.scenarios for release, here in runs.items()}
     return [
         judge(claim, release, runs)
         for claim in CLAIMS

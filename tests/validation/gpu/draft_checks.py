@@ -95,7 +95,7 @@ def unslowed(here: Evidence, _: Runs, probe: str) -> Iterator[Figure]:
     (ours,), (theirs,) = (here.events(tree, probe, "decode_per_s") for tree in (PATCHED, STOCK))
     for what in ("prefill", "decode"):
         rates = list(zip(ours[f"{what}_per_s"], theirs[f"{what}_per_s"], strict=True))
-        share = median(a / b for a, b in rates)
+        share = float(median(a / b for a, b in rates))
         text = f"{probe}, {what}: {median(a for a, _ in rates):,.0f} tokens/s, {share:.4f} of stock's"
         yield Figure(share >= PRICE, text)
 
@@ -108,9 +108,8 @@ def _judged(gap: Mapping[str, Any], noise: float, *, wrong: bool, text: str) -> 
 def _noise(here: Evidence, tree: str, plain: str, control: str) -> float:
     """Return the largest mean difference that chunks, batches, and a control without the defect make."""
     again = [event["mean"] for event in here.events(tree, f"{plain} noise", "replayed")]
-    return max(
-        *again, *(event["mean"] for event in here.events(tree, plain, "replayed") if event["replayed"] == control)
-    )
+    first = [event["mean"] for event in here.events(tree, plain, "replayed") if event["replayed"] == control]
+    return float(max(again + first))
 
 
 def _replayed(here: Evidence, tree: str, plain: str, of: str, part: str) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ def probes(run: Mapping[str, Any]) -> list[str]:
 
 def _found(result: Mapping[str, Any]) -> Iterator[str]:
     for event in result["events"]:
+        yield from _drafting(event)
         yield from _event(event)
     if "kv_tokens" in result:
         times = f", {result['concurrency']:.2f} times the longest request" if "concurrency" in result else ""
@@ -36,7 +37,7 @@ def _found(result: Mapping[str, Any]) -> Iterator[str]:
 def _event(event: Mapping[str, Any]) -> Iterator[str]:
     if "start_s" in event:
         yield f"started in {event['start_s']} s, blocks of {event['block_size']}, {event['used_mib']:,} MiB in use"
-    elif "prompt" in event and "peak_allocated_mib" in event:
+    elif "prompt" in event and "used_mib" in event:
         buffers = f", layers' buffers {event['layer_buffers_mib']:,}" if event["layer_buffers_mib"] else ""
         yield (
             f"{event['prompt']:,} tokens: {event['used_mib']:,} MiB in use, {event['reserved_mib']:,} reserved, "
@@ -49,13 +50,19 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         )
     elif "prefill" in event:
         yield f"prefill of {event['prefill']:,} at {middle(event['tokens_per_s']):,.0f} tokens/s"
-    elif "batch" in event:
+    elif "batch" in event and "tokens_per_s" in event:
         yield f"batch {event['batch']} at {event['context']:,}: {middle(event['tokens_per_s']):,.0f} tokens/s"
     elif "requested" in event:
         names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
         counted = (f"{name.replace('_', ' ')} {event[name] / (1 << 30):.2f}" for name in names)
         yield f"GiB counted: {', '.join(counted)}"
-    elif "runner" in event:
+    elif "tests" in event:
+        yield f"{event['tests']} tests, {event['failed']} failed, {event['skipped']} skipped"
+
+
+def _drafting(event: Mapping[str, Any]) -> Iterator[str]:
+    """Render an event of drafting.STEPS."""
+    if "runner" in event:
         asynchronous = "asynchronous" if event["asynchronous"] else "synchronous"
         yield f"{asynchronous} scheduling, CUDA graphs {event['graphs']}"
     elif "mismatches" in event:
@@ -73,8 +80,6 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         yield f"{event['answers']:,} of {event['asked']:,} answers, {event['tokens']:,} tokens in {event['soak_s']} s"
     elif "turns" in event:
         yield f"prefill {middle(event['prefill_per_s']):,.0f}, decode {middle(event['decode_per_s']):,.0f} tokens/s"
-    elif "tests" in event:
-        yield f"{event['tests']} tests, {event['failed']} failed, {event['skipped']} skipped"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
