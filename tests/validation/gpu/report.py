@@ -28,11 +28,11 @@ Each scenario runs three vLLMs: stock, with the default overlays ("patched"), an
   0.21 runs, too. Everything else runs with CUDA graphs, but without torch.compile.
 - One process uses one GPU. On 0.26.0, the dense model runs on the V2 model runner, everything else on V1.
 
-`counts`, `prefix`, `ngram`, `mtp` and `soak` decode with drafts. Most drafts of a random MTP layer would be rejected, so
-vLLM accepts them at random (0.8, 0.5 and 0.2 for the first, second and third). vLLM reports the log-probability of each
-token of an answer, accepted drafts too, as the answering model sees it. An engine without speculation decodes the same
-tokens again, and the two are compared. The noise is the largest mean difference that two other pairs make: prompts in
-smaller chunks, and speculation without the defect (no prefix caching, or synchronous scheduling). `speed` alternates
+`counts`, `prefix`, `ngram`, `mtp` and `soak` decode with drafts. Most drafts of a random MTP layer would be rejected,
+so vLLM accepts them at random (0.8, 0.5 and 0.2 for the first, second and third). vLLM reports the log-probability of
+each token of an answer, accepted drafts too, as the answering model sees it. An engine without speculation decodes the
+same tokens again, and the two are compared. The noise is the largest mean difference that two other pairs make: prompts
+in smaller chunks, and speculation without the defect (no prefix caching, or synchronous scheduling). `speed` alternates
 between the trees' engines, without speculation.
 
 On 0.20.2, a hybrid model's log-probabilities differ from process to process, even in the first chunk, which no
