@@ -302,3 +302,21 @@ def test_requests_come_in_turn() -> None:
     assert [[ask.name for ask in feed(flying, ())] for flying in (0, 1, 1, 1, 2, 2, 2, 1, 1, 1)] == [
         *(["r0"], [], [], ["r1"], [], [], [], [], [], ["r2"])
     ]
+
+
+def test_prefill_and_decoding_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = engine()
+    steps = [0]
+
+    def step() -> list[Any]:
+        steps[0] += 1
+        time.sleep(0.001)
+        return [SimpleNamespace(request_id=name) for name in list(llm.llm_engine.asked)[: steps[0]]]
+
+    monkeypatch.setattr(llm.llm_engine, "step", step)
+    prefill, decode = pacing._measure(llm, 4, 64, 0)
+
+    assert steps[0] == 4 + pacing.STEPS
+    assert 0 < decode < 4 / 0.001
+    assert 0 < prefill < 4 * 64 / 0.004
+    assert not llm.llm_engine.asked
