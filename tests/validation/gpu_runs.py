@@ -10,26 +10,32 @@ from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.memory import account
 
 from tests.validation.gpu.drive import jobs
+from tests.validation.gpu.engines import PATCHED, STOCK, TREES, WORKSPACE, Probe
 from tests.validation.gpu.evidence import Evidence
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
-from tests.validation.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TREES, Probe
+from tests.validation.gpu.scenarios import SCENARIOS
+from tests.validation.gpu.speculation import SPECULATION
 from tests.validation.gpu.trees import Trees
 
-RELEASES = ("0.20.2", "0.21.0", "0.26.0")
+RELEASES = ("0.20.2", "0.21.0", "0.24.0", "0.26.0")
 LOCKED = "AssertionError: Workspace is locked but allocation from 'turboquant_attn.py:747:_continuation_prefill'"
-HYBRID_ERRORS = {
+HYBRID_ERRORS: dict[str, str | None] = {
     "0.20.2": "NotImplementedError: TurboQuant KV cache is not supported for hybrid models",
     "0.21.0": LOCKED,
+    "0.24.0": None,
     "0.26.0": "ValueError: Unknown TurboQuant cache dtype: 'auto'",
 }
+
+DRAFTED = {probe.name for probes in SPECULATION.values() for probe in probes}
 
 Run = dict[str, Any]
 
 
 def good(release: str) -> Run:
     """Return a run of every scenario on a release."""
-    trees = Trees(release, {name: Path(name) for name in TREES}, {name: {} for name in TREES}, {})
+    names = (*TREES, WORKSPACE)
+    trees = Trees(release, {name: Path(name) for name in names}, {name: {} for name in names}, {})
     wanted = jobs(list(SCENARIOS), trees)
     return {
         "commit": "0123456789ab",
@@ -64,8 +70,10 @@ def result_of(run: Run, tree: str, probe: str) -> Run:
 
 def dies_of(release: str, tree: str, probe: Probe) -> str | None:
     """Return the error with which a probe fails on a stock release, or ""."""
-    if tree != STOCK:
+    if tree != STOCK or (probe.name in DRAFTED and probe.name != "ngram"):
         return None
+    if probe.name == "ngram":
+        return LOCKED if release == "0.21.0" else None
     if probe.kv != "auto" and probe.model.startswith("hyb") and "eager" not in probe.name:
         eager = probe.engine.get("enforce_eager") and release == "0.21.0"
         return None if eager else HYBRID_ERRORS[release]
@@ -81,9 +89,41 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
         return result | {"events": [{"tests": 121, "failed": 7 * (tree == STOCK), "skipped": 0, "names": []}]}
     if probe.model in FULL_SIZE:
         return result | _planned(release, probe)
+    if probe.name in DRAFTED:
+        return result | {"events": [] if error else drafted(release, tree, probe)}
     starts = {"start_s": 9.5, "kv_blocks": 900, "block_size": 3072, "used_mib": 16000}
     dead = error and error != LOCKED
     return result | {"kv_tokens": 1234567, "events": [] if dead else [starts, *_events(tree, probe, bool(error))]}
+
+
+def drafted(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
+    """Return the events of a probe of speculative decoding."""
+    wrong = tree in (STOCK, WORKSPACE)
+    (action, lengths) = probe.steps[-1]
+    starts = {"start_s": 9.5, "block_size": 528, "used_mib": 9000}
+    found: dict[str, list[dict[str, Any]]] = {
+        "counts": [{"steps": 600, "rows": 4700, "mismatches": 12 * wrong, "wrong_steps": 12 * wrong,
+                    "accepted": {"1": 9, "2": 9, "3": 9, "4": 9}, "examples": []}],
+        "converse": [{"conversation": i, "block": 528, "prompt": 1740, "cached": 1088 * wrong} for i in range(4)],
+        "repeat": [{"repetition": part, "ids": 200, "digest": "ab" if wrong and "plain" not in probe.name else "aa",
+                    "right": 3 if wrong and "plain" not in probe.name else 200} for part in ("alone", "beside 0")],
+        "answer": [{"answers": 6, "asked": 6}],
+        "soak": [{"soak_s": lengths[0] if lengths else 0, "asked": 900, "answers": 900, "tokens": 9000, "cached": 5,
+                  "most_at_once": 30}],
+        "turns": [{"turns": 2, "batch": 4, "context": 64, "prefill_per_s": [1e5, 2e5], "decode_per_s": [1e3, 2e3]}],
+        "replay": [_replayed(of, name, part) for of, name in probe.of for part in _parts(name)],
+    }  # fmt: skip
+    return [starts, *found[action.removesuffix(" early")]]
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return ("first", "second") if name.startswith("prefix") else ("answer",)
+
+
+def _replayed(tree: str, name: str, part: str) -> dict[str, Any]:
+    wrong = tree == STOCK and part != "first" and name in ("prefix mtp", "mtp", "mtp eager")
+    return {"replayed": f"{name}, {tree}", "part": part, "requests": 900, "tokens": 9000, "left": 0,
+            "mean": 0.8 if wrong else 0.1, "bias": 0.01, "p99": 0.4, "max": 2.0}  # fmt: skip
 
 
 def _planned(release: str, probe: Probe) -> dict[str, Any]:

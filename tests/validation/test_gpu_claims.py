@@ -8,8 +8,8 @@ from copy import deepcopy
 import pytest
 
 from tests.validation.gpu.claims import CLAIMS, verdicts
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
-from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
 from tests.validation.gpu_runs import RELEASES, Run, good, result_of, without
 
 GOOD = {release: good(release) for release in RELEASES}
@@ -42,6 +42,23 @@ def gap(tree: str, probe: str, to: tuple[str, str], **values: float) -> Break:
         found = [one for one in run["compared"] if key.items() <= one.items()]
         assert found
         found[-1].update(values)
+
+    return change
+
+
+def repeating(tree: str, probe: str, **values: object) -> Break:
+    def change(run: Run) -> None:
+        for one in result_of(run, tree, probe)["events"][1:]:
+            one.update(values)
+
+    return change
+
+
+def differing(tree: str, probe: str, of: str, mean: float) -> Break:
+    def change(run: Run) -> None:
+        found = [e for e in result_of(run, tree, probe)["events"] if e.get("replayed") == of]
+        assert found
+        found[-1]["mean"] = mean
 
     return change
 
@@ -79,6 +96,23 @@ BREAKS: dict[str, Break] = {
     "prefill-hybrid": setting(TILES, "long tq", tokens_per_s=[94000, 94000, 200000]),
     "decode": setting(PATCHED, "decode", tokens_per_s=[176.0, 176.0, 200.0]),
     "decode-0.21": setting(PATCHED, "decode", tokens_per_s=[116.0, 116.0, 200.0]),
+    "counts-stock": setting(STOCK, "counts", mismatches=0),
+    "counts-early-stock": setting(STOCK, "counts early", mismatches=0),
+    "counts": setting(PATCHED, "counts", mismatches=1),
+    "counts-early": setting(PATCHED, "counts early", steps=499),
+    "continued-stock": differing(STOCK, "prefix plain", f"prefix mtp, {STOCK}", 0.29),
+    "continued": differing(STOCK, "prefix plain", f"prefix mtp, {PATCHED}", 0.126),
+    "ngram-locked": failing(STOCK, "ngram", None),
+    "ngram-stock": repeating(STOCK, "ngram", digest="aa"),
+    "ngram-workspace": repeating(WORKSPACE, "ngram workspace", right=200),
+    "ngram": repeating(PATCHED, "ngram", digest="ac"),
+    "ngram-compiled": repeating(PATCHED, "ngram compiled", right=199),
+    "mtp-stock": differing(PATCHED, "mtp plain", f"mtp eager, {STOCK}", 0.29),
+    "mtp-stock-graphs": differing(PATCHED, "mtp plain", f"mtp, {STOCK}", 0.29),
+    "mtp": differing(PATCHED, "mtp plain", f"mtp compiled, {PATCHED}", 0.126),
+    "soak": setting(TILES, "soak", answers=899),
+    "unslowed-hybrid": setting(PATCHED, "speed hybrid", decode_per_s=[980.0, 1975.0]),
+    "unslowed-dense": setting(PATCHED, "speed dense", prefill_per_s=[98000.0, 197500.0]),
     "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
     "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
     "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),

@@ -17,10 +17,11 @@ from tests.conftest import Trees as Pristine
 from tests.tiers import deep
 from tests.validation.gpu import drive, machine, session, trees
 from tests.validation.gpu.compare import Saved, gaps
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES, TREES, Probe, engine_arguments
 from tests.validation.gpu.full_size import FULL_SIZE
-from tests.validation.gpu.models import DUMMY, REAL, STRATEGIES
+from tests.validation.gpu.models import DRAFTING, DUMMY, REAL, STRATEGIES
 from tests.validation.gpu.probe import prompt
-from tests.validation.gpu.scenarios import PATCHED, SCENARIOS, STOCK, TILES, TREES, Probe, engine_arguments
+from tests.validation.gpu.scenarios import SCENARIOS
 
 START = """
 import json, os, sys, time
@@ -85,6 +86,44 @@ def test_nothing_starts_that_could_outlast_the_deadline(stand: Stand) -> None:
     assert session.unrun({"results": [result]}) == ["one, stock"]
 
 
+def test_a_replay_knows_the_answers_that_will_be_there(tmp_path: Path) -> None:
+    def of(release: str, name: str) -> dict[str, str]:
+        folders = {tree: tmp_path / tree for tree in (STOCK, PATCHED)}
+        run = drive.Run(trees.Trees(release, folders, {}, {}), tmp_path, tmp_path, 1, None, time.time() + 100)
+        command = drive._command(run, STOCK, drive.BY_PROBE[name], [])
+        spec = json.loads(Path(command[-1]).read_text())
+        assert 90 < spec["limit_s"] <= 100
+        found: dict[str, str] = spec["of"]
+        return found
+
+    file = str(tmp_path / "patched_prefix_mtp.answers")
+    assert of("0.20.0", "prefix plain") == {}, "no release without synthetic acceptance has answers"
+    assert of("0.21.0", "prefix plain")["prefix mtp, patched"] == file
+    assert set(of("0.21.0", "soak plain")) == set(), "there are no tiles here"
+
+
+def test_probes_that_take_turns_know_each_other_and_leave_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "probe.py"
+    script.write_text("import json, sys\nprint('R', open(sys.argv[1]).read())")
+    monkeypatch.setattr(drive, "PROBE", script)
+    where = trees.Trees("0.20.2", {tree: tmp_path / tree for tree in (STOCK, PATCHED)}, {}, {})
+    run = drive.Run(where, tmp_path, tmp_path, 1, None, math.inf)
+    wanted = [(tree, drive.BY_PROBE["speed dense"]) for tree in (STOCK, PATCHED)]
+    results = [one for one in drive.run_all(run, wanted, lambda _: None) if one["probe"] != "warm-up"]
+
+    marks = [tmp_path / f"{tree}_speed_dense" for tree in (STOCK, PATCHED)]
+    assert [one["events"][0]["turns"] for one in results] == [[str(mark) for mark in marks]] * 2
+    assert all(mark.with_suffix(".ended").exists() for mark in marks)
+
+
+def test_the_tree_with_one_overlay_is_made_where_a_probe_asks_for_it() -> None:
+    assert session.needs_single(["counts", "ngram"], "0.21.0")
+    assert not session.needs_single(["counts", "ngram"], "0.24.0")
+    assert not session.needs_single(["counts"], "0.21.0")
+
+
 def test_upstreams_tests_are_counted(tmp_path: Path) -> None:
     tests, logs = tmp_path / "upstream", tmp_path / "logs"
     tests.mkdir()
@@ -111,6 +150,7 @@ def test_every_probe_has_its_checkpoint() -> None:
     made = {
         *DUMMY,
         *REAL,
+        *DRAFTING,
         *FULL_SIZE,
         *(f"{n}_{s}_{k}" for n in REAL for s in STRATEGIES for k in ("fp8", "bf16", "shifted")),
     }

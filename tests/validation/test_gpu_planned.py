@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.validation.gpu import full_size, planned
+from tests.validation.gpu.engines import PATCHED, engine_arguments
 from tests.validation.gpu.evidence import gather
-from tests.validation.gpu.scenarios import PATCHED, SCENARIOS, engine_arguments
+from tests.validation.gpu.scenarios import SCENARIOS
 from tests.validation.gpu_runs import Run, good
 
 GOOD = good("0.20.2")

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Trees
 from tests.validation.gpu import __main__ as command
 from tests.validation.gpu import drive, machine, session, trees
-from tests.validation.gpu.scenarios import PATCHED, STOCK
+from tests.validation.gpu.engines import PATCHED, STOCK
 from tests.validation.gpu_runs import good
 
 pytestmark = pytest.mark.deep  # a minute, for code that any run on a GPU covers

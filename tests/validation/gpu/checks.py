@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle, of_series
 from tests.validation.gpu.models import STRATEGIES
-from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
 
 FAMILIES = ("dense", "hyb")
 

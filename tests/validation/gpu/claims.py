@@ -6,13 +6,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tests.validation.gpu import checks, planned
+from tests.validation.gpu import checks, draft_checks, planned
 from tests.validation.gpu.checks import FAMILIES
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
-from tests.validation.gpu.scenarios import BY_NAME, PATCHED, STOCK, TILES
+from tests.validation.gpu.scenarios import BY_NAME, WHOLE
+from tests.validation.gpu.speculation import SPECULATION
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
 """Every release, and the releases whose TurboQuant refuses hybrids, reserves no workspace, or fails at start."""
+SYNTHETIC = ">=0.20.2"
+"""Releases that can accept drafts at random."""
+BLOCKING, RACING = ">=0.20.2,<0.22", ">=0.22"
+"""Releases whose accepted counts reach the host before rows move, and releases where that is a race."""
+MARGIN = ">=0.20.2,<0.26"
+"""Releases whose prefix cache looks one block further for every group of a hybrid with MTP."""
+GRAPHS = "==0.24.*"
+"""Of those that were run, the release whose stock TurboQuant starts with speculation and CUDA graphs."""
 REPRODUCIBLE = ">=0.21"
 """Releases on which a hybrid's log-probabilities are the same in every process."""
 
@@ -42,7 +52,7 @@ def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
     """Make a claim about `vpatch plan` for each scenario with models of full size."""
     return [
         Claim(f"{scenario}-{name}", says, ALL, scenario, PATCHED, partial(planned.check, scenario=scenario, rows=rows))
-        for scenario in BY_NAME
+        for scenario in WHOLE
     ]
 
 
@@ -98,6 +108,40 @@ CLAIMS: tuple[Claim, ...] = (
           partial(checks.decode, series="0.20", share=checks.DECODE)),
     Claim("decode-0.21", f"decoding at least {checks.DECODE_BESIDE_021} of the speed of stock 0.21, which has #40941",
           NO_HYBRID, "decode", PATCHED, partial(checks.decode, series="0.21", share=checks.DECODE_BESIDE_021)),
+    *_on("counts-stock", "requests read accepted counts of others", BLOCKING, "counts", draft_checks.counted, (STOCK,),
+         probe="counts", wrong=True),
+    *_on("counts-early-stock", "the same, if counts arrive before rows move", RACING, "counts", draft_checks.counted,
+         (STOCK,), probe="counts early", wrong=True),
+    *_on("counts", "every request reads its own accepted count", SYNTHETIC, "counts", draft_checks.counted, (PATCHED,),
+         probe="counts", wrong=False),
+    *_on("counts-early", "the same, if counts arrive before rows move", RACING, "counts", draft_checks.counted,
+         (PATCHED,), probe="counts early", wrong=False),
+    *_on("continued-stock", f"MTP, a conversation's next turn: mean difference to no prefix caching over "
+         f"{draft_checks.BEYOND} times the noise", MARGIN, "prefix", draft_checks.continued, (STOCK,), wrong=True),
+    *_on("continued", f"the same at most {checks.ABOUT} times the noise", SYNTHETIC, "prefix", draft_checks.continued,
+         (PATCHED,), wrong=False),
+    *_on("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", checks.dies, (STOCK,),
+         probe="ngram", of="Workspace is locked"),
+    *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",
+         draft_checks.repeated, (STOCK,), probe="ngram", wrong=True),
+    Claim("ngram-workspace", "turboquant-workspace alone: no right tokens with n-gram drafts", "==0.21.0", "ngram",
+          WORKSPACE, partial(draft_checks.useless, tree=WORKSPACE, probe="ngram workspace")),
+    *_on("ngram", "TurboQuant with n-gram drafts: the tokens without, exactly", ALL, "ngram", draft_checks.repeated,
+         (PATCHED,), probe="ngram", wrong=False),
+    Claim("ngram-compiled", "the same with torch.compile: all tokens as constructed", ALL, "ngram", PATCHED,
+          partial(draft_checks.constructed, tree=PATCHED, probe="ngram compiled")),
+    *_on("mtp-stock", f"TurboQuant with MTP, eager: mean difference to no speculation over {draft_checks.BEYOND} times "
+         "the noise", ">=0.21,<0.25", "mtp", draft_checks.drafted, (STOCK,), probes=("mtp eager",), wrong=True),
+    *_on("mtp-stock-graphs", "the same with CUDA graphs", GRAPHS, "mtp", draft_checks.drafted, (STOCK,),
+         probes=("mtp",), wrong=True),
+    *_on("mtp", f"TurboQuant with MTP: mean difference to no speculation at most {checks.ABOUT} times the noise",
+         SYNTHETIC, "mtp", draft_checks.drafted, (PATCHED,), probes=("mtp", "mtp eager", "mtp compiled"), wrong=False),
+    Claim("soak", "32 clients, MTP, prefix caching, TurboQuant, tiles: no answer lost, each as without speculation",
+          SYNTHETIC, "soak", TILES, draft_checks.soaked),
+    Claim("unslowed-hybrid", f"bf16, hybrid, no speculation: at least {draft_checks.PRICE} of stock's speed", ALL,
+          "speed", PATCHED, partial(draft_checks.unslowed, probe="speed hybrid")),
+    Claim("unslowed-dense", f"TurboQuant, dense, no speculation: at least {draft_checks.PRICE} of stock's speed",
+          ">=0.21", "speed", PATCHED, partial(draft_checks.unslowed, probe="speed dense")),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",
@@ -108,9 +152,9 @@ CLAIMS: tuple[Claim, ...] = (
 def verdicts(runs: Runs) -> list[Verdict]:
     """Check each claim against the evidence of each release that it covers.
 
-    Claims about scenarios that run by name only are left out where those were not run.
+    Claims about scenarios that run by name only, or of speculative decoding, are left out where those were not run.
     """
-    unasked = {release: set(BY_NAME) - here.scenarios for release, here in runs.items()}
+    unasked = {release: {*BY_NAME, *SPECULATION} - here.scenarios for release, here in runs.items()}
     return [
         judge(claim, release, runs)
         for claim in CLAIMS

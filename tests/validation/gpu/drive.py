@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from tests.paths import ROOT
 from tests.validation.gpu.compare import gaps
-from tests.validation.gpu.scenarios import SCENARIOS, WARM_UP, Probe, engine_arguments
+from tests.validation.gpu.engines import Probe, engine_arguments
+from tests.validation.gpu.scenarios import SCENARIOS, WARM_UP
 from tests.validation.gpu.trees import Trees
 
 NOT_RUN = "not run: "
 KILLED = "killed after "
 PROBE = Path(__file__).with_name("probe.py")
 SIDE_BY_SIDE, GIB_EACH = 8, 14
+BY_PROBE = {probe.name: probe for probes in SCENARIOS.values() for probe in probes}
 
 LOGGED = {
     "kv_tokens": r"GPU KV cache size: ([\d,]+) tokens",
@@ -67,19 +70,23 @@ def jobs(names: Sequence[str], trees: Trees) -> list[Job]:
 
 
 def run_all(run: Run, wanted: Sequence[Job], tell: Callable[[Result], None]) -> list[Result]:
-    """Run the probes: hybrid models after the warm-up, others beside them, and those that run alone at the end.
+    """Run the probes: hybrid models after the warm-up, others beside it; then those that take turns; the rest alone.
+
+    Probes start in the order of `wanted`, so that one that replays answers never waits for one that cannot start.
 
     Args:
         run: the folders and the time limit.
         wanted: the probes, each on a tree.
         tell: called with each result as soon as it is available.
     """
-    together = [job for job in wanted if not job[1].alone]
+    together = [job for job in wanted if not (job[1].alone or job[1].takes_turns)]
     hybrid = [job for job in together if job[1].model.startswith("hyb")]
     first: list[Job] = [(WARM_UP.trees[0], WARM_UP)] if any(p.model.startswith("hyb") for _, p in wanted) else []
+    in_turn = [job for job in wanted if job[1].takes_turns]
     groups = (
         (run.at_once, [*first, *(job for job in together if job not in hybrid)]),
         (run.at_once, hybrid),
+        (max(1, len(in_turn)), in_turn),
         (1, [job for job in wanted if job[1].alone]),
     )
     return [result for at_once, group in groups for result in _group(run, group, at_once, tell)]
@@ -101,7 +108,10 @@ def compared(run: Run, wanted: Sequence[Job]) -> list[dict[str, Any]]:
 
 def _group(run: Run, group: Sequence[Job], at_once: int, tell: Callable[[Result], None]) -> Iterator[Result]:
     def one(job: Job) -> Result:
-        result = _run(run, *job)
+        try:
+            result = _run(run, *job, [_saved(run, tree, probe.name) for tree, probe in group if probe.takes_turns])
+        finally:
+            _saved(run, job[0], job[1].name).with_suffix(".ended").touch()
         tell(result)
         return result
 
@@ -109,14 +119,14 @@ def _group(run: Run, group: Sequence[Job], at_once: int, tell: Callable[[Result]
         yield from pool.map(one, group)
 
 
-def _run(run: Run, tree: str, probe: Probe) -> Result:
+def _run(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> Result:
     result: Result = {"tree": tree, "probe": probe.name, "ok": False, "error": None, "events": []}
     limit = min(probe.limit_s, run.end - time.time())
     if limit < probe.least_s:
         return result | {"error": NOT_RUN + "out of time"}
     log = _saved(run, tree, probe.name).with_suffix(".log")
     began = time.time()
-    code = _process(_command(run, tree, probe), environment(run, tree), log, limit)
+    code = _process(_command(run, tree, probe, turns), environment(run, tree), log, limit)
     result["s"] = round(time.time() - began, 1)
     text = log.read_text(errors="replace")
     events = [json.loads(line[2:]) for line in text.splitlines() if line.startswith("R {")]
@@ -133,16 +143,27 @@ def _run(run: Run, tree: str, probe: Probe) -> Result:
     return result | {"ok": code == 0, "error": error, "events": [event for event in events if "error" not in event]}
 
 
-def _command(run: Run, tree: str, probe: Probe) -> list[str]:
+def _command(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> list[str]:
     saved = _saved(run, tree, probe.name)
     if not probe.steps:
         options = ("-q", "-ra", "-p", "no:cacheprovider", "--noconftest", "--import-mode=importlib", "--rootdir")
         where = (str(run.upstream), f"--junitxml={saved}.xml", str(run.upstream))
         return [sys.executable, "-P", "-m", "pytest", *options, *where]
     engine = engine_arguments(probe, str(run.models), run.device_mib)
-    spec = {"engine": engine, "steps": probe.steps, "save": str(saved), "budget_mib": probe.budget_gib * 1024}
+    spec = {
+        "engine": engine, "steps": probe.steps, "save": str(saved), "budget_mib": probe.budget_gib * 1024,
+        "of": {f"{name}, {of}": f"{_saved(run, of, name)}.answers" for of, name in probe.of if _runs(run, of, name)},
+        "turns": [str(one) for one in turns],
+        "limit_s": min(probe.limit_s, run.end - time.time()),
+    }  # fmt: skip
     saved.with_suffix(".json").write_text(json.dumps(spec))
     return [sys.executable, "-P", str(PROBE), str(saved.with_suffix(".json"))]
+
+
+def _runs(run: Run, tree: str, name: str) -> bool:
+    """Whether a probe runs on a tree: if not, nothing will mark its end."""
+    probe = BY_PROBE[name]
+    return tree in run.trees.folders and tree in probe.trees and probe.says_something_of(run.trees.vllm)
 
 
 def _saved(run: Run, tree: str, name: str) -> Path:
@@ -150,8 +171,11 @@ def _saved(run: Run, tree: str, name: str) -> Path:
 
 
 def environment(run: Run, tree: str) -> dict[str, str]:
-    """Return a probe's environment, in which the tree precedes the vLLM that it was copied from."""
-    path = (str(run.trees.folders[tree]), *filter(None, [os.environ.get("PYTHONPATH")]))
+    """Return a probe's environment, in which the tree precedes the vLLM that it was copied from.
+
+    This project's `tests` precede any other package of that name.
+    """
+    path = (str(run.trees.folders[tree]), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]))
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONUNBUFFERED": "1",

@@ -75,8 +75,16 @@ def fp8_head(strategy: str) -> Config:
     }  # fmt: skip
 
 
+def with_mtp(config: Config) -> Config:
+    """Return a hybrid's config with one layer that drafts tokens (multi-token prediction)."""
+    text = {**config["text_config"], "mtp_num_hidden_layers": 1}
+    return {**config, "text_config": text, "mtp_num_hidden_layers": 1}
+
+
 DUMMY = {"dense24": dense(24), "hyb8": hybrid(8), "hyb16": hybrid(16, heads=16, kv_heads=4)}
 REAL = {"dense": dense(8), "hyb": hybrid(8)}
+DRAFTING = ("hyb_mtp", "induction")
+"""Checkpoints for speculative decoding: "hyb" with a random MTP layer, and a model that continues a repeated text."""
 STRATEGIES = ("block", "channel", "tensor")
 
 
@@ -143,6 +151,19 @@ def body(config: Config, seed: int) -> Weights:
     return weights
 
 
+def drafter(config: Config, seed: int) -> Weights:
+    """Return the weights of an MTP layer, which has the shapes of the last decoder layer."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    last = f"model.language_model.layers.{config['text_config']['num_hidden_layers'] - 1}."
+    layer = {name.replace(last, "mtp.layers.0."): w for name, w in body(config, seed).items() if name.startswith(last)}
+    norms = ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding")
+    mixing = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator) / (2 * HIDDEN) ** 0.5
+    own = {f"mtp.{name}.weight": torch.zeros(HIDDEN).bfloat16() for name in norms}
+    return layer | own | {"mtp.fc.weight": mixing.bfloat16()}
+
+
 def head(strategy: str) -> dict[str, Weights]:
     """Return one head as "fp8" with its scales and dequantized as "bf16"; by block also "shifted" by one block.
 
@@ -183,6 +204,24 @@ def write_all(root: Path) -> None:
                 os.link(root / name / "body.safetensors", folder / "body.safetensors")
                 contiguous = {key: tensor.contiguous() for key, tensor in weights.items()}
                 save_file(contiguous, folder / "head.safetensors", metadata={"format": "pt"})
+    write_drafting(root)
+
+
+def write_drafting(root: Path) -> None:
+    """Write the checkpoints of `DRAFTING`; "hyb" must be there."""
+    from safetensors.torch import save_file
+
+    from tests.validation.gpu.induction import config_and_weights
+
+    config, weights = config_and_weights()
+    for folder, text in ((root / "hyb_mtp", with_mtp(REAL["hyb"])), (root / "induction", config)):
+        write_config(folder, text)
+    save_file({name: w.contiguous() for name, w in weights.items()}, root / "induction/model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    save_file(drafter(REAL["hyb"], seed=5), root / "hyb_mtp/mtp.safetensors", metadata={"format": "pt"})
+    for part in ("body.safetensors", "head.safetensors"):
+        (root / "hyb_mtp" / part).unlink(missing_ok=True)
+        os.link(root / "hyb" / part, root / "hyb_mtp" / part)
 
 
 if __name__ == "__main__":

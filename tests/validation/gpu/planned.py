@@ -18,9 +18,10 @@ from vpatch.plan.lookup import load
 from vpatch.plan.memory import account, added, exactly
 
 from tests.validation.gpu.drive import KILLED, NOT_RUN
+from tests.validation.gpu.engines import PATCHED, engine_arguments
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, gather, read
 from tests.validation.gpu.full_size import FULL_SIZE
-from tests.validation.gpu.scenarios import BY_NAME, PATCHED, SCENARIOS, engine_arguments
+from tests.validation.gpu.scenarios import SCENARIOS, WHOLE
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _within(what: str, size: int, likely: int, least: int, most: int) -> Row:
 def main(files: list[str]) -> None:
     """Print every row of every engine."""
     for here in gather(read(map(Path, files))).values():
-        for probe in (probe.name for name in BY_NAME for probe in SCENARIOS[name]):
+        for probe in (probe.name for name in WHOLE for probe in SCENARIOS[name]):
             if (PATCHED, probe) not in here.results:
                 continue
             sys.stdout.write(f"\nvLLM {here.release}, {probe}: {here.result(PATCHED, probe)['error'] or ''}\n")

@@ -1,8 +1,9 @@
 """`probe.py SPEC.json`: start one vLLM engine, run the spec's steps, and print facts as lines `R {json}`.
 
-It imports nothing of this project: another package `tests` may lie beside vLLM's trees. The spec has "engine" (the
-arguments of `LLM`), "steps" (see scenarios.Probe), "save" (path prefix for log-probabilities, followed by the length)
-and "budget_mib" (0: none).
+The spec has "engine" (the arguments of `LLM`), "steps" (see engines.Probe), "save" (path prefix for what it keeps,
+log-probabilities for example, followed by the length), "budget_mib" (0: none), "limit_s" (when it will be stopped),
+"of" (by name of a probe whose answers it replays, the file with them) and "turns" (the path prefixes of the engines
+that measure in turn).
 """
 
 from __future__ import annotations
@@ -221,8 +222,12 @@ def main(spec: dict[str, Any]) -> None:
                 serve(llm, lengths)
         elif action == "logprobs":
             serve(llm, lengths, spec["save"])
-        else:
+        elif action in plain:
             plain[action](llm, lengths)
+        else:
+            from tests.validation.gpu.drafting import STEPS as OTHERS
+
+            OTHERS[action](llm, lengths, spec)
 
 
 def cause_of(error: BaseException) -> str:

@@ -28,6 +28,13 @@ Each scenario runs three vLLMs: stock, with the default overlays ("patched"), an
   0.21 runs, too. Everything else runs with CUDA graphs, but without torch.compile.
 - One process uses one GPU. On 0.26.0, the dense model runs on the V2 model runner, everything else on V1.
 
+`counts`, `prefix`, `ngram`, `mtp` and `soak` decode with drafts. Most drafts of a random MTP layer would be rejected,
+so vLLM accepts them at random (0.8, 0.5 and 0.2 for the first, second and third). vLLM reports the log-probability of
+each token of an answer, accepted drafts too, as the answering model sees it. An engine without speculation decodes the
+same tokens again, and the two are compared. The noise is the largest mean difference that two other pairs make: prompts
+in smaller chunks, and speculation without the defect (no prefix caching, or synchronous scheduling). `speed` alternates
+between the trees' engines, without speculation.
+
 On 0.20.2, a hybrid model's log-probabilities differ from process to process, even in the first chunk, which no
 overlay's code computes: by 0.04 on average in one run, by nothing in another. No claim says that they are equal there.
 
@@ -43,7 +50,7 @@ NOT_RUN = """\
 |---|---|
 | several GPUs (TP > 1) | CPU: heads are loaded one rank after the other, with uneven and empty parts (`tests/overlays/test_ct_fp8_lm_head_cpu.py`); a hybrid's pages are those of one rank (`test_turboquant_hybrid_cpu.py`) |
 | answers of mixture-of-experts models | `plan` starts the 35B-A3B; CPU: its head's configuration. That experts' kernels share the workspace: not covered |
-| MTP and other speculative decoding | CPU: the heads of MTP models, block sizes with MTP, and where TurboQuant with it is refused. Decoding with it: not covered |
+| MTP heads of real checkpoints | CPU: the heads of MTP models, block sizes with MTP. Drafts are accepted at random here |
 | other KV cache types (`turboquant_k8v4`, `turboquant_k3v4_nc`, `turboquant_3bit_nc`) | CPU: sizes and layouts of all; attention of `k3v4_nc` and `3bit_nc` in Triton's interpreter. The kernels of `k8v4`: upstream's tests in the scenario `upstream` |
 | NVFP4 weights | not covered; no overlay touches their code |
 | GPUs other than Hopper (SM120 in particular) | not covered; FP8 block heads run there in another kernel |

@@ -3,60 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
+from tests.validation.gpu.engines import (
+    EAGER,
+    LARGE_CHUNKS,
+    PATCHED,
+    SMALL_CHUNKS,
+    STOCK,
+    TILES,
+    TQ,
+    TREES,
+    Probe,
+)
 from tests.validation.gpu.full_size import FULL_SIZE
-from tests.validation.gpu.models import DUMMY, STRATEGIES
-
-TQ = "turboquant_4bit_nc"
-STOCK, PATCHED, TILES = TREES = ("stock", "patched", "tiles")
-CHUNK = 2048
-
-EAGER: Mapping[str, Any] = {"enforce_eager": True, "compilation_config": None}
-SMALL_CHUNKS = {**EAGER, "max_num_batched_tokens": 128}
-"""Up to 128 tokens, TurboQuant continues a prompt with its decode kernel."""
-LARGE_CHUNKS = {"max_num_batched_tokens": 8192}
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One engine.
-
-    steps: what it does, as (action, lengths in tokens). "serve" answers prompts one by one; "watched" also watches the
-    device's memory; "logprobs" also keeps the log-probability of each prompt token; "prefill" and "decode" measure
-    times; "account" records vLLM's own memory account, and takes no lengths. Without steps the probe runs upstream's
-    test files.
-    budget_gib: let vLLM size the KV cache from this much device memory; 0: the KV cache gets 8 GiB.
-    releases: the releases on which its result is meaningful.
-    references: the (tree, probe) pairs to compare its log-probabilities with.
-    alone: it measures memory or time, so nothing else may run beside it.
-    least_s, limit_s: it does not start with less time left, and is stopped after that.
-    """
-
-    name: str
-    model: str = ""
-    kv: str = "auto"
-    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    trees: tuple[str, ...] = TREES
-    budget_gib: int = 0
-    releases: str = ">=0.20"
-    references: tuple[tuple[str, str], ...] = ()
-    alone: bool = False
-    least_s: int = 45
-    limit_s: int = 150
-
-    @property
-    def chunk(self) -> int:
-        """Tokens of a prompt that one step takes."""
-        return int(self.engine.get("max_num_batched_tokens", CHUNK))
-
-    def says_something_of(self, release: str) -> bool:
-        """Whether to run it on a release."""
-        return SpecifierSet(self.releases).contains(release)
+from tests.validation.gpu.models import STRATEGIES
+from tests.validation.gpu.speculation import SPECULATION
 
 
 def quality(family: str) -> list[Probe]:
@@ -132,8 +94,9 @@ def sized(
 
 
 MOE, DENSE = FULL_SIZE
-BY_NAME = ("plan", "plan-27b")
-"""Scenarios that need a GPU of 100 GiB, so they run by name only."""
+WHOLE = ("plan", "plan-27b")
+BY_NAME = (*WHOLE, "soak")
+"""Scenarios that need a GPU of 100 GiB, or five minutes, so they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {
     "serves": [
@@ -179,42 +142,10 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
         sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
     ],
+    **SPECULATION,
 }  # fmt: skip
 """By name, the most important first."""
 
 WARM_UP = Probe("warm-up", "hyb8", "auto", (("serve", (64, 128, 2048, 8320, 10240, 24000)),), LARGE_CHUNKS, (STOCK,),
                 limit_s=200)  # fmt: skip
 """Compiles and tunes the delta net's kernels for whole and continued prompts; every later hybrid probe reuses them."""
-
-
-def engine_arguments(probe: Probe, models: str, device_mib: int) -> dict[str, Any]:
-    """Return the arguments of vLLM's `LLM`.
-
-    Args:
-        probe: the probe.
-        models: the folder of the checkpoints.
-        device_mib: the device's memory.
-    """
-    arguments: dict[str, Any] = {
-        "model": f"{models}/{probe.model}",
-        "kv_cache_dtype": probe.kv,
-        "load_format": "dummy" if probe.model in (*DUMMY, *FULL_SIZE) else "auto",
-        "skip_tokenizer_init": True,
-        "dtype": "bfloat16",
-        "seed": 0,
-        "max_model_len": 65536,
-        "max_num_batched_tokens": CHUNK,
-        "max_num_seqs": 8,
-        "gpu_memory_utilization": 0.05,
-        "kv_cache_memory_bytes": 8 << 30,
-        "enable_prefix_caching": False,
-        "disable_log_stats": True,
-        # No torch.compile, which takes a minute at each start, but CUDA graphs, whose capture locks the workspace.
-        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
-    }
-    if probe.model.startswith("hyb") or probe.model in FULL_SIZE:
-        arguments |= {"language_model_only": True, "additional_config": {"gdn_prefill_backend": "triton"}}
-    if probe.budget_gib:
-        arguments |= {"gpu_memory_utilization": probe.budget_gib * 1024 / device_mib, "kv_cache_memory_bytes": None}
-    arguments |= probe.engine
-    return {name: value for name, value in arguments.items() if value is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.validation.gpu import drive, full_size, machine, trees
+from tests.validation.gpu.engines import WORKSPACE
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS
 
 WORK = ROOT / ".gpu"
@@ -25,6 +27,13 @@ def default_scenarios(upstream: Path | None) -> list[str]:
     """Return the scenarios that run by default; `upstream` needs a folder of upstream's tests."""
     usual = [name for name in SCENARIOS if name not in BY_NAME]
     return [name for name in usual if upstream or any(probe.steps for probe in SCENARIOS[name])]
+
+
+def needs_single(names: Sequence[str], release: str) -> bool:
+    """Whether a scenario has a probe for the tree with a single overlay on a release."""
+    return any(
+        WORKSPACE in probe.trees and probe.says_something_of(release) for name in names for probe in SCENARIOS[name]
+    )
 
 
 def commit() -> str:
@@ -62,8 +71,10 @@ def execute(
     site = trees.installed()
     if (why := machine.hindrance()) or site is None:
         raise RuntimeError(why or "no vLLM")
-    models = subprocess.Popen([sys.executable, "-P", str(MODELS), str(WORK / "models")])
-    made = trees.make(site, WORK / "trees")
+    path = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
+    command = [sys.executable, "-P", str(MODELS), str(WORK / "models")]
+    models = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path})
+    made = trees.make(site, WORK / "trees", single=needs_single(names, trees.version(site)))
     if models.wait():
         raise RuntimeError(f"{MODELS.name}: exit status {models.returncode}")
     full_size.write(WORK / "models")

@@ -25,6 +25,7 @@ def probes(run: Mapping[str, Any]) -> list[str]:
 
 def _found(result: Mapping[str, Any]) -> Iterator[str]:
     for event in result["events"]:
+        yield from _drafting(event)
         yield from _event(event)
     if "kv_tokens" in result:
         times = f", {result['concurrency']:.2f} times the longest request" if "concurrency" in result else ""
@@ -36,7 +37,7 @@ def _found(result: Mapping[str, Any]) -> Iterator[str]:
 def _event(event: Mapping[str, Any]) -> Iterator[str]:
     if "start_s" in event:
         yield f"started in {event['start_s']} s, blocks of {event['block_size']}, {event['used_mib']:,} MiB in use"
-    elif "prompt" in event:
+    elif "prompt" in event and "used_mib" in event:
         buffers = f", layers' buffers {event['layer_buffers_mib']:,}" if event["layer_buffers_mib"] else ""
         yield (
             f"{event['prompt']:,} tokens: {event['used_mib']:,} MiB in use, {event['reserved_mib']:,} reserved, "
@@ -49,7 +50,7 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         )
     elif "prefill" in event:
         yield f"prefill of {event['prefill']:,} at {middle(event['tokens_per_s']):,.0f} tokens/s"
-    elif "batch" in event:
+    elif "batch" in event and "tokens_per_s" in event:
         yield f"batch {event['batch']} at {event['context']:,}: {middle(event['tokens_per_s']):,.0f} tokens/s"
     elif "requested" in event:
         names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
@@ -57,6 +58,28 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         yield f"GiB counted: {', '.join(counted)}"
     elif "tests" in event:
         yield f"{event['tests']} tests, {event['failed']} failed, {event['skipped']} skipped"
+
+
+def _drafting(event: Mapping[str, Any]) -> Iterator[str]:
+    """Render an event of drafting.STEPS."""
+    if "runner" in event:
+        asynchronous = "asynchronous" if event["asynchronous"] else "synchronous"
+        yield f"{asynchronous} scheduling, CUDA graphs {event['graphs']}"
+    elif "mismatches" in event:
+        yield f"{event['steps']:,} steps, {event['mismatches']:,} of {event['rows']:,} counts are another request's"
+    elif "conversation" in event:
+        yield f"{event['cached']:,} of {event['prompt']:,} tokens cached"
+    elif "repetition" in event:
+        yield f"{event['repetition']}: {event['right']} of {event['ids']} tokens as constructed"
+    elif "replayed" in event:
+        yield (
+            f"{event['replayed']}, {event['part']}: {event['tokens']:,} tokens differ by {event['mean']:.3f} in mean "
+            f"(bias {event['bias']:+.3f}, largest {event['max']:.2f})"
+        )
+    elif "soak_s" in event:
+        yield f"{event['answers']:,} of {event['asked']:,} answers, {event['tokens']:,} tokens in {event['soak_s']} s"
+    elif "turns" in event:
+        yield f"prefill {middle(event['prefill_per_s']):,.0f}, decode {middle(event['decode_per_s']):,.0f} tokens/s"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,4 +1,7 @@
-"""The vLLM trees to compare, copied from the installed one: stock, with default overlays, and with tiles as well."""
+"""The vLLM trees to compare, copied from the installed one: stock, with default overlays, and with tiles as well.
+
+For the probes that ask for it, one more has a single overlay.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.paths import link
-from tests.validation.gpu.scenarios import PATCHED, STOCK, TILES
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
 
 OPT_IN = "turboquant-tiles"
+SINGLE = "turboquant-workspace"
 VPATCH = (sys.executable, "-m", "vpatch")
 
 
@@ -40,12 +44,13 @@ def installed() -> Path | None:
     return Path(spec.origin).parents[1] if spec and spec.origin else None
 
 
-def make(site: Path, where: Path) -> Trees:
+def make(site: Path, where: Path, *, single: bool = False) -> Trees:
     """Make the trees.
 
     Args:
         site: the folder that holds the installed vLLM.
         where: a folder to make them in; those of an earlier run are replaced.
+        single: make the tree with `SINGLE` alone, too.
 
     Raises:
         RuntimeError: vpatch does not run in this interpreter, or refuses.
@@ -57,6 +62,8 @@ def make(site: Path, where: Path) -> Trees:
         wanted[TILES] = [(), ("--overlay", OPT_IN)]
     else:
         missing[TILES] = f"this vpatch has no overlay {OPT_IN}"
+    if single:
+        wanted[WORKSPACE] = [("--overlay", SINGLE)]
     folders = {name: where / name for name in wanted}
     for name, applications in wanted.items():
         copy(site, folders[name])

@@ -1,0 +1,123 @@
+"""Checks of claims about speculative decoding. `wrong`: the claim is that the tree shows the defect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from tests.validation.gpu.checks import ABOUT
+from tests.validation.gpu.drive import KILLED, NOT_RUN
+from tests.validation.gpu.engines import PATCHED, STOCK, TILES
+from tests.validation.gpu.evidence import Evidence, Figure, Runs, Unfit
+
+STEPS = 500
+BEYOND = 3.0
+"""Factor of the noise from which on log-probabilities are wrong; stock 0.21.0 has 8 and more."""
+PRICE = 0.99
+"""Share of stock's speed, as the median of turns that both took one after the other."""
+
+
+def counted(here: Evidence, _: Runs, tree: str, probe: str, *, wrong: bool) -> Iterator[Figure]:
+    """Each request reads the accepted count that its own previous step left."""
+    (found,) = here.events(tree, probe, "mismatches")
+    enough = found["steps"] >= STEPS and len(found["accepted"]) > 2
+    yield Figure(enough, f"{probe}: {found['steps']:,} steps, {found['rows']:,} counts from {_span(found['accepted'])}")
+    amount = f"{found['mismatches']:,} of another request, in {found['wrong_steps']:,} steps"
+    yield Figure((found["mismatches"] > 0) == wrong, amount)
+
+
+def continued(here: Evidence, _: Runs, tree: str, *, wrong: bool) -> Iterator[Figure]:
+    """The next turn of a conversation has the log-probabilities of an engine that caches no prefixes."""
+    noise = _noise(here, STOCK, "prefix plain", f"prefix uncached, {STOCK}")
+    yield Figure(holds=None, text=f"noise {noise:.3f}")
+    cached = [event["cached"] for event in here.events(tree, "prefix mtp", "conversation")]
+    yield Figure(holds=None, text=f"cached tokens of {len(cached)} prompts: {cached}")
+    for part in ("first", "second"):
+        gap = _replayed(here, STOCK, "prefix plain", f"prefix mtp, {tree}", part)
+        yield _judged(gap, noise, wrong=wrong and part == "second", text=f"{part} turn")
+
+
+def repeated(here: Evidence, _: Runs, tree: str, probe: str, *, wrong: bool) -> Iterator[Figure]:
+    """The tokens with n-gram drafts are those of the same engine without."""
+    plain, drafts = (
+        {event["repetition"]: event for event in here.events(tree, name, "repetition")}
+        for name in ("ngram plain", probe)
+    )
+    if drafts.keys() != plain.keys():
+        raise Unfit(f"{probe}: {here.result(tree, probe)['error'] or 'not the same prompts'}")
+    different = [part for part, event in drafts.items() if event["digest"] != plain[part]["digest"]]
+    right = ", ".join(f"{event['right']} of {event['ids']}" for event in drafts.values())
+    yield Figure(bool(different) == wrong, f"{probe}: {len(different)} of {len(plain)} differ; as constructed: {right}")
+
+
+def constructed(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
+    """The tokens are those that the checkpoint was made to answer."""
+    for event in here.events(tree, probe, "repetition"):
+        yield Figure(event["right"] == event["ids"] > 0, f"{event['repetition']}: {event['right']} of {event['ids']}")
+
+
+def useless(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
+    """The engine does not start, or its tokens with drafts are not those without."""
+    error = here.result(tree, probe)["error"]
+    if error:
+        yield Figure(not error.startswith((NOT_RUN, KILLED)), f"{probe}: {error[:160]}")
+        return
+    wrong = [event for event in here.events(tree, probe, "repetition") if event["right"] < event["ids"]]
+    yield Figure(bool(wrong), f"{probe}: {len(wrong)} texts wrong")
+
+
+def drafted(here: Evidence, _: Runs, tree: str, probes: tuple[str, ...], *, wrong: bool) -> Iterator[Figure]:
+    """Log-probabilities with MTP are those of the same tokens without speculation."""
+    noise = _noise(here, PATCHED, "mtp plain", f"mtp synchronous, {PATCHED}")
+    yield Figure(holds=None, text=f"noise {noise:.3f}")
+    for probe in probes:
+        here.events(tree, probe, "answers")
+        gap = _replayed(here, PATCHED, "mtp plain", f"{probe}, {tree}", "answer")
+        yield _judged(gap, noise, wrong=wrong, text=probe)
+
+
+def soaked(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """No answer is lost, and each has the log-probabilities of the same tokens without speculation."""
+    (found,) = here.events(TILES, "soak", "soak_s")
+    text = f"{found['answers']:,} of {found['asked']:,} answers in {found['soak_s']} s, {found['tokens']:,} tokens"
+    yield Figure(found["answers"] == found["asked"] > 0, f"{text}, at most {found['most_at_once']} at once")
+    gap = _replayed(here, TILES, "soak plain", f"soak, {TILES}", "answer")
+    whole = gap["requests"] == found["answers"] and gap["tokens"] == found["tokens"] and not gap["left"]
+    yield Figure(whole, f"{gap['requests']:,} answers decoded again")
+    noise = _noise(here, TILES, "soak plain", f"soak synchronous, {TILES}")
+    yield Figure(holds=None, text=f"noise {noise:.3f}")
+    yield _judged(gap, noise, wrong=False, text="difference")
+
+
+def unslowed(here: Evidence, _: Runs, probe: str) -> Iterator[Figure]:
+    """Without speculation, prefill and decoding are as fast as on stock."""
+    (ours,), (theirs,) = (here.events(tree, probe, "decode_per_s") for tree in (PATCHED, STOCK))
+    for what in ("prefill", "decode"):
+        rates = list(zip(ours[f"{what}_per_s"], theirs[f"{what}_per_s"], strict=True))
+        share = float(median(a / b for a, b in rates))
+        text = f"{probe}, {what}: {median(a for a, _ in rates):,.0f} tokens/s, {share:.4f} of stock's"
+        yield Figure(share >= PRICE, text)
+
+
+def _judged(gap: Mapping[str, Any], noise: float, *, wrong: bool, text: str) -> Figure:
+    holds = gap["mean"] > BEYOND * noise if wrong else gap["mean"] <= ABOUT * noise
+    return Figure(holds, f"{text}: {gap['mean']:.3f} (bias {gap['bias']:+.3f}, largest {gap['max']:.2f})")
+
+
+def _noise(here: Evidence, tree: str, plain: str, control: str) -> float:
+    """Return the largest mean difference that chunks, batches, and a control without the defect make."""
+    again = [event["mean"] for event in here.events(tree, f"{plain} noise", "replayed")]
+    first = [event["mean"] for event in here.events(tree, plain, "replayed") if event["replayed"] == control]
+    return float(max(again + first))
+
+
+def _replayed(here: Evidence, tree: str, plain: str, of: str, part: str) -> Mapping[str, Any]:
+    found = [e for e in here.events(tree, plain, "replayed") if (e["replayed"], e["part"]) == (of, part)]
+    if not found:
+        raise Unfit(f"{of}: no answer was decoded again")
+    return found[0]
+
+
+def _span(accepted: Mapping[str, int]) -> str:
+    return f"{min(accepted)} to {max(accepted)}"

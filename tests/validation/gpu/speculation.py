@@ -1,0 +1,107 @@
+"""Scenarios of speculative decoding: accepted counts, cached prefixes, n-gram and MTP drafts, a soak, and its price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.validation.gpu.engines import CHUNK, EAGER, PATCHED, STOCK, TILES, TQ, WORKSPACE, Probe
+
+DRAFTED = 3
+SYNTHETIC = {
+    "speculative_config": {
+        "method": "mtp",
+        "num_speculative_tokens": DRAFTED,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": [0.8, 0.5, 0.2],
+    }
+}
+"""MTP whose drafts are accepted at random: the target model would accept hardly any of a random MTP layer's."""
+NGRAM = {
+    "speculative_config": {
+        "method": "ngram", "num_speculative_tokens": DRAFTED, "prompt_lookup_max": 4, "prompt_lookup_min": 2,
+    },
+}  # fmt: skip
+SMALL = {"kv_cache_memory_bytes": 3 << 30, "max_model_len": 16384, "gpu_memory_utilization": 0.1}
+CACHED = {**SMALL, "enable_prefix_caching": True}
+COMPILED = {"compilation_config": None}
+"""vLLM's default: torch.compile, and CUDA graphs of whole and of partial steps."""
+SYNCHRONOUS = {"async_scheduling": False}
+FORKED = ">=0.20.2"
+"""Releases with synthetic acceptance."""
+RACING = ">=0.22"
+"""Releases whose counts arrive at the host without blocking, so that only a wait makes an early arrival certain."""
+BOTH = (STOCK, PATCHED)
+
+
+def replayed(name: str, kv: str, of: tuple[tuple[str, str], ...], tree: str, **more: Any) -> list[Probe]:
+    """Return a probe that decodes others' answers again, without speculation, and one that does so in smaller chunks.
+
+    The difference between the two is the noise of chunks and batches.
+    """
+    engine = {**SMALL, **SYNCHRONOUS, "max_num_seqs": 32, **more}
+    half = {**engine, "max_num_batched_tokens": engine.get("max_num_batched_tokens", CHUNK) // 2}
+    steps = (("engine", ()), ("replay", ()))
+    return [
+        Probe(name, "hyb_mtp", kv, steps, engine, (tree,), releases=FORKED, of=of, limit_s=480),
+        Probe(f"{name} noise", "hyb_mtp", kv, steps, half, (tree,), releases=FORKED, of=((tree, name),), limit_s=480),
+    ]
+
+
+def drafting(name: str, kv: str, trees: tuple[str, ...], *steps: tuple[str, tuple[int, ...]], **engine: Any) -> Probe:
+    """Return a probe of the tiny hybrid with MTP and synthetic acceptance."""
+    releases = engine.pop("releases", FORKED)
+    limit = engine.pop("limit_s", 150)
+    return Probe(name, "hyb_mtp", kv, (("engine", ()), *steps), {**SYNTHETIC, **engine}, trees, releases=releases,
+                 limit_s=limit)  # fmt: skip
+
+
+def induced(name: str, trees: tuple[str, ...], **engine: Any) -> Probe:
+    """Return a probe of the model that continues a repeated text."""
+    releases = engine.pop("releases", ">=0.20")
+    steps = (("engine", ()), ("repeat", (2000,)))
+    return Probe(name, "induction", TQ, steps, {**SMALL, "max_model_len": 4096, **engine}, trees, releases=releases)
+
+
+MTP = ("answer", (64, 300, 700, 1100, 1500, 1900))
+BUSY = {"max_num_seqs": 32, "max_num_batched_tokens": 4096, "kv_cache_memory_bytes": 8 << 30}
+TURNS = {"max_num_seqs": 16, "kv_cache_memory_bytes": 8 << 30, "max_num_batched_tokens": 8192, "max_model_len": 8192}
+
+SPECULATION: Mapping[str, list[Probe]] = {
+    "counts": [
+        drafting("counts", "auto", BOTH, ("counts", (600,)), **CACHED),
+        drafting("counts early", "auto", BOTH, ("counts early", (600,)), **CACHED, releases=RACING),
+    ],
+    "prefix": [
+        drafting("prefix mtp", "auto", BOTH, ("converse", (4,)), **CACHED),
+        drafting("prefix uncached", "auto", (STOCK,), ("converse", (4,)), **SMALL),
+        *replayed("prefix plain", "auto", ((STOCK, "prefix mtp"), (PATCHED, "prefix mtp"), (STOCK, "prefix uncached")),
+                  STOCK),
+    ],
+    "ngram": [
+        induced("ngram plain", (STOCK, PATCHED)),
+        induced("ngram", (STOCK, PATCHED), **NGRAM),
+        induced("ngram compiled", (PATCHED,), **NGRAM, **COMPILED),
+        induced("ngram workspace plain", (WORKSPACE,), releases="==0.21.0"),
+        induced("ngram workspace", (WORKSPACE,), **NGRAM, releases="==0.21.0"),
+    ],
+    "mtp": [
+        drafting("mtp", TQ, BOTH, MTP, **SMALL),
+        drafting("mtp eager", TQ, BOTH, MTP, **SMALL, **EAGER),
+        drafting("mtp compiled", TQ, (PATCHED,), MTP, **SMALL, **COMPILED, limit_s=240),
+        drafting("mtp synchronous", TQ, (PATCHED,), MTP, **SMALL, **EAGER, **SYNCHRONOUS),
+        *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp eager") for tree in BOTH),
+                                    *((PATCHED, name) for name in ("mtp compiled", "mtp synchronous"))), PATCHED),
+    ],
+    "soak": [
+        drafting("soak", TQ, (TILES,), ("soak", (300, 32)), **CACHED | BUSY, limit_s=420),
+        drafting("soak synchronous", TQ, (TILES,), ("soak", (60, 32)), **SMALL | BUSY | SYNCHRONOUS),
+        *replayed("soak plain", TQ, tuple((TILES, name) for name in ("soak", "soak synchronous")), TILES, **BUSY),
+    ],
+    "speed": [
+        Probe("speed hybrid", "hyb16", "auto", (("turns", (16, 4096, 12)),), TURNS, BOTH, takes_turns=True),
+        Probe("speed dense", "dense24", TQ, (("turns", (16, 4096, 12)),), TURNS, BOTH, releases=">=0.21",
+              takes_turns=True),
+    ],
+}  # fmt: skip
+"""By name."""
