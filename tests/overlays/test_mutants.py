@@ -128,6 +128,10 @@ def outcome(subject: Subject, mutant: Mutant) -> str:
         assert not changeset.files
         return "unbound"
 
+    if mutant.kind == "literal" and before.state is State.DRIFTED and " never runs: " in str(before.because):
+        assert not changeset.files  # as in `while False`
+        return "unreachable"
+
     assert before.state is State.PENDING, f"{before.because}: {[str(p) for p in changeset.problems]}"
     assert after.state is State.APPLIED
     for file, data in subject.made.files.items():
