@@ -110,10 +110,8 @@ def needed(use: Use) -> Need:
         return Need(needed=False, because="the model is not hybrid, so that it keeps no state for each draft token")
     if not use.speculative_tokens:
         return Need(needed=False, because="there are no draft tokens")
-    v1 = "from vLLM 0.29 on this matters only on the V1 model runner, as with VLLM_USE_V2_MODEL_RUNNER=0"
     drafts = f"{use.speculative_tokens} draft token{'s' * (use.speculative_tokens > 1)}"
-    because = f"the count of accepted tokens, of {drafts}, selects a hybrid model's state; {v1}"
-    return Need(needed=True, because=because)
+    return Need(needed=True, because=f"the count of accepted tokens, of {drafts}, selects a hybrid model's state")
 
 
 def wait_first(condition: str, *uses: str) -> Edits:
@@ -140,7 +138,8 @@ overlay = Overlay(
     releases={
         ">=0.18,<0.19": "not_applicable: the runner waits for the last step's tokens before rows move",
         ">=0.19,<0.24": "pending: the counts move with their rows, and are then mapped once more",
-        ">=0.24": "pending: the same, with prefix caching; from 0.29 on, only on the V1 model runner",
+        ">=0.24,<0.29": "pending: the same, with prefix caching",
+        ">=0.29": "pending: the same, on the V1 model runner only, as with VLLM_USE_V2_MODEL_RUNNER=0",
     },
     probes=(probe(shared.PROBES, "hybrid_mtp_counts"),),
     parts=(
