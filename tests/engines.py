@@ -52,7 +52,7 @@ def forget() -> None:
     """Bound the memory of the shared engines."""
     while sum(map(_parsed, _engines.values())) > ENOUGH and len(_engines) > 1:
         del _engines[next(iter(_engines))]  # the one that was not used for longest
-    for engine in _engines.values():
+    for engine in tuple(_engines.values()):  # `_pristine` uses one, and so moves it to the end
         if _parsed(engine) > ENOUGH:
             engine.forget(_pristine())
 

@@ -76,6 +76,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
             f"uv tool install {ADDRESS}": f'uv tool install "vpatch[matrix,plan] @ {ADDRESS}"',
             "vpatch build --base": ": ",  # there is no engine
             "--vllm 0.24.0 --vllm 0.33.0 ": "--vllm 0.26.0 ",  # the index has no others
+            "vpatch doctor --run": "! vpatch doctor --run",  # stock has the defects
             "vpatch apply --check": "vpatch apply; vpatch apply --check",
         },
     ),
@@ -99,7 +100,10 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
     "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
     "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}, deep=False),
-    "docs/speculation.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}"),
+    "docs/speculation.md": Recipe(
+        f"{ENVIRONMENT}{EXTRAS}{VLLM}",
+        {"vpatch doctor --run": "! vpatch doctor --run"},  # stock has the defects
+    ),
     "docs/writing-overlays.md": Recipe(
         f"git clone --quiet https://github.com/vpatch/vpatch .\n{ENVIRONMENT}uv pip install --quiet -e '.[fetch]'\n",
         {"/tmp/vllm": "../vllm"},  # noqa: S108 - the page's

@@ -26,6 +26,7 @@ from vpatch.core.judge import judge
 from vpatch.core.landing.check import chain as statements_at
 from vpatch.core.overlay import COMPANIONS, Catalogued, Edit, Part, Shape
 from vpatch.core.parse import Source
+from vpatch.core.predicates import All, AnyOf, Contains, Meaning, Not, Unclear
 from vpatch.core.syntax import Path as Steps
 from vpatch.core.verdict import Finding, State
 from vpatch.core.workspace import Workspace
@@ -109,8 +110,14 @@ class File:
         return list(dict.fromkeys(made))
 
     def fits(self, override: Override) -> bool:
-        """Whether an override compiles and, if harmless, leaves alone the functions that edits match as a whole."""
+        """Whether an override compiles and, if harmless, leaves alone the functions that an overlay knows exactly.
+
+        An edit replaces them as a whole, or a shape is for consecutive statements in them.
+        """
         whole = [edit.scope for edit, _ in self.found if isinstance(edit, ReplaceFunction)]
+        shapes = (shape for item in self.items for part in item.overlay.parts for shape in part.shapes)
+        asked = (predicate for shape in shapes if shape.when for predicate in _leaves(shape.when))
+        whole += [p.scope for p in asked if p.file == self.name and p.scope and "\n" in p.code.strip()]
         if not compiles(override.text):
             return False
         if override.harmful or not whole:
@@ -140,6 +147,18 @@ class File:
             text = renamed(self.text, self.variables[variable], new)
             if compiles(text):
                 return variable, text
+
+
+def _leaves(predicate: object) -> Iterator[Contains]:
+    """Yield the questions after code in a predicate."""
+    match predicate:
+        case Contains():
+            yield predicate
+        case All(several) | AnyOf(several):
+            for one in several:
+                yield from _leaves(one)
+        case Not(one) | Meaning(one) | Unclear(one):
+            yield from _leaves(one)
 
 
 def _same(one: ast.AST, other: ast.AST) -> bool:
