@@ -27,6 +27,11 @@ HYBRID_ERRORS: dict[str, str | None] = {
     "0.26.0": "ValueError: Unknown TurboQuant cache dtype: 'auto'",
 }
 
+DEAD = {
+    (STOCK, "soak leaving out"): "RuntimeError: Triton Error [CUDA]: device-side assert triggered",
+    (WORKSPACE, "ngram workspace"): "ValueError: TurboQuant KV cache with speculative decoding would compute wrong "
+    "attention. The vpatch overlay turboquant-mtp corrects this.",
+}
 DRAFTED = {probe.name for probes in SPECULATION.values() for probe in probes}
 
 Run = dict[str, Any]
@@ -70,6 +75,8 @@ def result_of(run: Run, tree: str, probe: str) -> Run:
 
 def dies_of(release: str, tree: str, probe: Probe) -> str | None:
     """Return the error with which a probe fails on a stock release, or ""."""
+    if (tree, probe.name) in DEAD:
+        return DEAD[tree, probe.name]
     if tree != STOCK or (probe.name in DRAFTED and probe.name != "ngram"):
         return None
     if probe.name == "ngram":

@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 from tests.validation.gpu.checks import ABOUT
-from tests.validation.gpu.drive import KILLED, NOT_RUN
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES
 from tests.validation.gpu.evidence import Evidence, Figure, Runs, Unfit
 
@@ -57,14 +56,12 @@ def constructed(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figu
         yield Figure(event["right"] == event["ids"] > 0, f"{event['repetition']}: {event['right']} of {event['ids']}")
 
 
-def useless(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
-    """The engine does not start, or its tokens with drafts are not those without."""
-    error = here.result(tree, probe)["error"]
-    if error:
-        yield Figure(not error.startswith((NOT_RUN, KILLED)), f"{probe}: {error[:160]}")
-        return
-    wrong = [event for event in here.events(tree, probe, "repetition") if event["right"] < event["ids"]]
-    yield Figure(bool(wrong), f"{probe}: {len(wrong)} texts wrong")
+def compiled(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Log-probabilities with MTP and torch.compile are those of the same tokens with torch.compile alone."""
+    noise = _noise(here, PATCHED, "mtp plain", f"mtp synchronous, {PATCHED}")
+    yield Figure(holds=None, text=f"noise {noise:.3f}")
+    gap = _replayed(here, PATCHED, "mtp compiled plain", f"mtp compiled, {PATCHED}", "answer")
+    yield _judged(gap, noise, wrong=False, text="difference")
 
 
 def drafted(here: Evidence, _: Runs, tree: str, probes: tuple[str, ...], *, wrong: bool) -> Iterator[Figure]:
