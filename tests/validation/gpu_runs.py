@@ -28,7 +28,6 @@ HYBRID_ERRORS: dict[str, str | None] = {
 }
 
 DEAD = {
-    (STOCK, "soak leaving out"): "RuntimeError: Triton Error [CUDA]: device-side assert triggered",
     (WORKSPACE, "ngram workspace"): "ValueError: TurboQuant KV cache with speculative decoding would compute wrong "
     "attention. The vpatch overlay turboquant-mtp corrects this.",
 }
@@ -80,7 +79,8 @@ def dies_of(release: str, tree: str, probe: Probe) -> str | None:
     if tree != STOCK or (probe.name in DRAFTED and probe.name != "ngram"):
         return None
     if probe.name == "ngram":
-        return LOCKED if release == "0.21.0" else None
+        capture = "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture"
+        return capture if release == "0.20.2" else HYBRID_ERRORS[release]
     if probe.kv != "auto" and probe.model.startswith("hyb") and "eager" not in probe.name:
         eager = probe.engine.get("enforce_eager") and release == "0.21.0"
         return None if eager else HYBRID_ERRORS[release]
