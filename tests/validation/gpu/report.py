@@ -50,8 +50,7 @@ SPECULATIVE = """\
 
 - `hybrid-mtp-counts`: with prefix caching and 8 requests, stock reads 33 of 4,333 counts (0.26.0: 30) from another
   request, on each of the four releases; patched none. From 0.22 on this is a race. Stock lost it in every run, also
-  where nothing made the counts arrive early. The scenario only records
-  the counts that vLLM itself moves and reads.
+  where nothing made the counts arrive early. The scenario only records what vLLM itself moves and reads.
 - `hybrid-mtp-prefix`: the second prompt of a conversation finds 1,088 tokens in the cache on stock, and its answer
   differs by 0.80 to 0.89 on average, where the noise is 0.10. Patched finds none, since the cache lacks a page that
   these tokens need, and differs by 0.09 to 0.10. 0.26.0 needs no change.
@@ -65,8 +64,8 @@ SPECULATIVE = """\
   their bounds or overwrite a state, so its effect was **not shown on a GPU**: the proof is in Triton's interpreter
   (`tests/overlays/test_hybrid_mtp_states_cpu.py`), which runs no two programs at once and so shows no race.
 - `sm12x-deepgemm`: it was applied on 0.24.0, where an H200 shows at most that nothing changed, since the condition
-  concerns other GPUs; no block-FP8 model was served. Its effect on an RTX 5090 or PRO 6000 was **not run**; the CPU tests simulate the
-  device (`tests/overlays/test_sm12x_deepgemm_cpu.py`).
+  concerns other GPUs; no block-FP8 model was served. Its effect on an RTX 5090 or PRO 6000 was **not run**. The CPU
+  tests simulate the device (`tests/overlays/test_sm12x_deepgemm_cpu.py`).
 
 #### What does not hold
 
