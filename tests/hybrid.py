@@ -1,5 +1,10 @@
 """The overlay that most tests of whole trees apply, its files in vLLM 0.20.2, and an opt-in overlay."""
 
+from tests.releases import todo
+
+DEFAULT = todo("0.20.2")
+"""The overlays that `vpatch apply` applies to vLLM 0.20.2."""
+COUNT = len(DEFAULT)
 HYBRID = "turboquant-hybrid"
 TILES = "turboquant-tiles"
 ONLY = ("--overlay", HYBRID)

@@ -49,6 +49,12 @@ def shown(overlay: str, release: str) -> str:
     return UNLISTED.get(overlay) or fact(overlay, release)
 
 
+def todo(release: str) -> tuple[str, ...]:
+    """Return the default overlays that are pending on a release as `tree_of` has it, in their order."""
+    opt_in = {item.id for item in discover() if item.overlay.opt_in}
+    return tuple(sorted(name for name in FACTS if name not in opt_in and shown(name, release) == "pending"))
+
+
 def said(ranges: Mapping[str, str], release: str) -> Iterator[str]:
     """Yield the values of the version ranges that contain a release."""
     return (what for span, what in ranges.items() if SpecifierSet(span).contains(release))

@@ -11,7 +11,20 @@ from vpatch.core.edits.expressions import AddKeyword, AddParameter, ReplaceExpr
 from vpatch.core.edits.imports import EnsureImport
 from vpatch.core.edits.statements import DeleteStatements, InsertAfter, InsertBefore, ReplaceStatements
 from vpatch.core.overlay import Edits, Need, Overlay, Part, Predicate, Probe, Shape, Use
-from vpatch.core.predicates import All, AnyOf, Contains, Defines, HasFile, HasFolder, Imports, Lists, Not, Sets, Takes
+from vpatch.core.predicates import (
+    All,
+    AnyOf,
+    Contains,
+    Defines,
+    HasFile,
+    HasFolder,
+    Imports,
+    Lists,
+    Not,
+    Sets,
+    Takes,
+    Unclear,
+)
 from vpatch.errors import Failure, Problem
 
 __all__ = [
@@ -54,6 +67,7 @@ __all__ = [
     "Sets",
     "Shape",
     "Takes",
+    "Unclear",
     "Use",
     "apply",
     "diff",

@@ -30,19 +30,9 @@ a valid one. Nor the count of a request that is left out of a step and returns, 
 if max_num_batched_tokens is too small for all running requests, and with pipeline parallelism.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from vpatch import File, Need, Overlay, Part, Predicate, Shape, Use, probe
-from vpatch.core.verdict import Answer
+from vpatch import Edits, File, Need, Overlay, Part, Shape, Unclear, Use, probe
 
 from vpatch_overlays import _shared as shared
-
-if TYPE_CHECKING:
-    from vpatch.core.overlay import Edit, Reach
-    from vpatch.core.workspace import Workspace
 
 runner = File("vllm/v1/worker/gpu_model_runner.py")
 update_states = runner.function("GPUModelRunner._update_states")
@@ -78,23 +68,6 @@ for request in reqs_to_add:
 COPY = "self.input_batch.num_accepted_tokens_cpu_tensor[:num_reqs].copy_(...)"
 RECORD = "self.num_accepted_tokens_event.record()"
 COUNTS = "self.num_accepted_tokens_cpu"
-
-
-@dataclass(frozen=True)
-class Unclear:
-    """Unknown if `predicate` holds: vpatch then reports its reason, beside the code that the edits miss."""
-
-    predicate: Predicate
-
-    @property
-    def reach(self) -> Reach:
-        """The predicate's."""
-        return self.predicate.reach
-
-    def ask(self, files: Workspace) -> Answer:
-        """Ask the predicate."""
-        answer = self.predicate.ask(files)
-        return Answer(None if answer.holds else answer.holds, answer.because)
 
 
 moves_counts = (
@@ -137,19 +110,17 @@ def needed(use: Use) -> Need:
         return Need(needed=False, because="the model is not hybrid, so that it keeps no state for each draft token")
     if not use.speculative_tokens:
         return Need(needed=False, because="there are no draft tokens")
-    v1 = "from vLLM 0.29 on this matters only on the V1 model runner, as with VLLM_USE_V2_MODEL_RUNNER=0"
     drafts = f"{use.speculative_tokens} draft token{'s' * (use.speculative_tokens > 1)}"
-    because = f"the count of accepted tokens, of {drafts}, selects a hybrid model's state; {v1}"
-    return Need(needed=True, because=because)
+    return Need(needed=True, because=f"the count of accepted tokens, of {drafts}, selects a hybrid model's state")
 
 
-def wait_first(condition: str, *uses: str) -> Edit:
+def wait_first(condition: str, *uses: str) -> Edits:
     """Wait for the copy right before the first row moves."""
     wait = f"# The rows that move are those that this copy writes.\nif {condition}:\n    {WAIT}"
     return update_states.insert_before(FIRST_MOVE, wait, uses=("self.num_accepted_tokens_event", *uses))
 
 
-def read_row_by_row(condition: str) -> Edit:
+def read_row_by_row(condition: str) -> Edits:
     """Read the counts as the rows have them."""
     uses = ("self.input_batch", "self.num_accepted_tokens")
     return prepare_inputs.within(f"if {condition}").replace_statements(WAIT_AND_MAP, READ, uses=uses)
@@ -167,7 +138,8 @@ overlay = Overlay(
     releases={
         ">=0.18,<0.19": "not_applicable: the runner waits for the last step's tokens before rows move",
         ">=0.19,<0.24": "pending: the counts move with their rows, and are then mapped once more",
-        ">=0.24": "pending: the same, with prefix caching; from 0.29 on, only on the V1 model runner",
+        ">=0.24,<0.29": "pending: the same, with prefix caching",
+        ">=0.29": "pending: the same, on the V1 model runner only, as with VLLM_USE_V2_MODEL_RUNNER=0",
     },
     probes=(probe(shared.PROBES, "hybrid_mtp_counts"),),
     parts=(

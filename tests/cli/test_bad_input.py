@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Ran, Trees, unchanged
-from tests.hybrid import CONFIG, HYBRID, INFO, INTERFACE, ONLY, TILES
+from tests.hybrid import CONFIG, COUNT, HYBRID, INFO, INTERFACE, ONLY, TILES
 
 CACHE = "vllm/config/cache.py"
 COMMANDS = ("status", "diff", "apply", "revert", "verify")
@@ -194,7 +194,7 @@ NO_WAY_BACK: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 BEFORE = {
-    ("status",): "Cannot apply 4 overlays: ",
+    ("status",): f"Cannot apply {COUNT} overlays: ",
     ("diff",): "Nothing would be written: ",
     ("apply", "-n"): "Nothing would be written: ",
 }

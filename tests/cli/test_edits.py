@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Trees, contents_of, unchanged, untouched
-from tests.hybrid import ATTENTION, COMPANION, CONFIG, INFO, TILES
+from tests.hybrid import ATTENTION, COMPANION, CONFIG, COUNT, INFO, TILES
 
 WORKSPACE = "turboquant-workspace"
 MINE = b"mine = 1\n"
@@ -83,7 +83,7 @@ def test_a_record_that_follows_an_edit(vpatch: Program, tree: Path) -> None:
     ran = vpatch("apply", tree)
 
     *_, note, outcome = ran.err.splitlines()
-    assert (note, outcome) == (f"note: {stays(ATTENTION)}", "Updated RECORD: 4 overlays are applied.")
+    assert (note, outcome) == (f"note: {stays(ATTENTION)}", f"Updated RECORD: {COUNT} overlays are applied.")
 
 
 def test_an_edited_companion_of_another_overlay(vpatch: Program, tree: Path) -> None:

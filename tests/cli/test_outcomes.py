@@ -8,10 +8,10 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Ran, Trees
-from tests.hybrid import CONFIG, HYBRID, INFO, TILES
+from tests.hybrid import CONFIG, COUNT, DEFAULT, HYBRID, INFO, TILES
 
 RESTART = "Restart vLLM if it is running."
-FITTING = "ct-fp8-lm-head turboquant-skip-list turboquant-workspace"
+FITTING = [name for name in DEFAULT if name != HYBRID]
 
 
 def framed(ran: Ran) -> tuple[str, str]:
@@ -37,9 +37,9 @@ def test_a_whole_round(vpatch: Program) -> None:
 
     assert framed(vpatch("status", "site-packages")) == (
         here,
-        "4 overlays ready to apply: `vpatch apply site-packages`.",
+        f"{COUNT} overlays ready to apply: `vpatch apply site-packages`.",
     )
-    would = "Would apply 4 overlays: 12 files changed, 7 added."
+    would = f"Would apply {COUNT} overlays: 18 files changed, 8 added."
     assert framed(vpatch("apply", "-n", "site-packages")) == (
         here,
         f"{would} Nothing is written yet: `vpatch apply site-packages`.",
@@ -47,12 +47,12 @@ def test_a_whole_round(vpatch: Program) -> None:
     assert framed(vpatch("diff", "site-packages"))[1].startswith(would)
     assert framed(vpatch("apply", "site-packages")) == (
         here,
-        f"Applied 4 overlays: 12 files changed, 7 added. {RESTART} Undo with `vpatch revert site-packages`.",
+        f"Applied {COUNT} overlays: 18 files changed, 8 added. {RESTART} Undo with `vpatch revert site-packages`.",
     )
     for again in ("apply", "status", "diff"):
-        assert framed(vpatch(again, "site-packages"))[1] == "Nothing to do: 4 overlays are applied."
-    assert framed(vpatch("verify", "site-packages"))[1] == "Verified: 4 overlays are applied and complete."
-    for count, options in (("1 overlay", ("--overlay", HYBRID)), ("3 overlays", ())):
+        assert framed(vpatch(again, "site-packages"))[1] == f"Nothing to do: {COUNT} overlays are applied."
+    assert framed(vpatch("verify", "site-packages"))[1] == f"Verified: {COUNT} overlays are applied and complete."
+    for count, options in (("1 overlay", ("--overlay", HYBRID)), (f"{COUNT - 1} overlays", ())):
         undone = framed(vpatch("revert", *options, "site-packages"))[1]
         assert (undone.startswith(f"Reverted {count}: "), undone.endswith(f" removed. {RESTART}")) == (True, True)
     assert framed(vpatch("revert", "site-packages")) == (here, "Nothing to revert: no overlay is applied.")
@@ -62,7 +62,7 @@ def test_a_repair_of_the_list_of_files_wants_no_restart(vpatch: Program, tree: P
     vpatch("apply", tree)
     rewrite(tree / INFO / "RECORD", (tree / INFO / "vpatch/originals" / INFO / "RECORD").read_bytes())
 
-    assert framed(vpatch("apply", tree))[1] == "Updated RECORD: 4 overlays are applied."
+    assert framed(vpatch("apply", tree))[1] == f"Updated RECORD: {COUNT} overlays are applied."
 
 
 def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) -> None:
@@ -81,7 +81,7 @@ def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) 
 def test_the_next_command_keeps_the_selection(vpatch: Program) -> None:
     ran = vpatch("status", "site-packages", "--with", TILES)
 
-    assert framed(ran)[1] == f"5 overlays ready to apply: `vpatch apply --with {TILES} site-packages`."
+    assert framed(ran)[1] == f"{COUNT + 1} overlays ready to apply: `vpatch apply --with {TILES} site-packages`."
 
 
 def test_json_and_quiet_have_no_frame(vpatch: Program) -> None:
@@ -105,13 +105,13 @@ def test_a_refusal_says_what_would_fit(vpatch: Program, command: str, begins: st
     """It says that nothing was written, and the command that it prints applies the rest."""
     ran = vpatch(command, "site-packages")
 
-    options = " ".join(f"--overlay {name}" for name in FITTING.split())
+    options = " ".join(f"--overlay {name}" for name in FITTING)
     rest = f"To apply the others: `vpatch apply {options} site-packages`."
     assert ran.code == 1
     assert framed(ran)[1] == f"{begins}{HYBRID} does not fit this vLLM. {rest}"
     assert ran.err.count(f"drifted: {CONFIG}") == len(set(ran.err.splitlines()) - set(framed(ran))), "each once"
     again = vpatch(*rest.split("`vpatch ")[1].rstrip("`.").split())
-    assert (again.code, framed(again)[1].partition(":")[0]) == (0, "Applied 3 overlays")
+    assert (again.code, framed(again)[1].partition(":")[0]) == (0, f"Applied {COUNT - 1} overlays")
 
 
 @pytest.mark.usefixtures("drifted")

@@ -12,15 +12,11 @@ from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, contents_of
 from tests.engines import engine_of
-from tests.releases import FACTS, RELEASES, shown, tiered
+from tests.releases import FACTS, RELEASES, shown, tiered, todo
 
 Files = Mapping[str, bytes]
 
 DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
-
-
-def todo(release: str) -> tuple[str, ...]:
-    return tuple(overlay for overlay in DEFAULT if shown(overlay, release) == "pending")
 
 
 @pytest.mark.parametrize("release", tiered(RELEASES))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from vpatch import All, AnyOf, Contains, Defines, Folder, HasFile, HasFolder, Imports, Lists, Not, Sets, Takes
+from vpatch import All, AnyOf, Contains, Defines, Folder, HasFile, HasFolder, Imports, Lists, Not, Sets, Takes, Unclear
 from vpatch.core.engine import Engine, _reach  # the code that a predicate reads
 from vpatch.core.listing import pack
 from vpatch.core.overlay import Predicate
@@ -74,6 +74,9 @@ ANSWERS += [
     (Not(YES), False),
     (Not(NO), True),
     (Not(UNKNOWN), None),
+    (Unclear(YES), None),
+    (Unclear(NO), False),
+    (Unclear(UNKNOWN), None),
     (All((YES, YES)), True),
     (All((YES, UNKNOWN)), None),
     (All((UNKNOWN, NO)), False),

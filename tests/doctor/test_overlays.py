@@ -14,7 +14,7 @@ from vpatch import api
 from tests.cli.test_verify import HARM
 from tests.conftest import Program, Trees
 from tests.doctor.conftest import Diagnose, packages, put
-from tests.hybrid import ARG_UTILS, ATTENTION, CONFIG, HYBRID, INFO, INTERFACE, ONLY
+from tests.hybrid import ARG_UTILS, ATTENTION, CONFIG, DEFAULT, HYBRID, INFO, INTERFACE, ONLY
 
 
 def summary(found: list[dict[str, str]]) -> list[tuple[str, str]]:
@@ -22,10 +22,8 @@ def summary(found: list[dict[str, str]]) -> list[tuple[str, str]]:
 
 
 def test_applied_and_not_needed(diagnose: Diagnose, healthy: Path) -> None:
-    others = "turboquant-skip-list, turboquant-workspace"
-
     assert summary(diagnose(healthy, name="overlay")) == [
-        ("ok", f"applied: ct-fp8-lm-head, {HYBRID}, {others}"),
+        ("ok", f"applied: {', '.join(DEFAULT)}"),
         ("ok", "nothing to change in this vLLM: sm12x-deepgemm, turboquant-auto-dtype"),
     ]
     assert summary(diagnose(healthy, name="files")) == [("ok", "the files that overlays changed are complete")]
@@ -35,7 +33,7 @@ def test_pending(diagnose: Diagnose, stock: Path) -> None:
     pending, _unneeded = diagnose(stock, name="overlay")
 
     assert (pending["level"], pending["do"]) == ("note", f"`vpatch apply {stock}`")
-    assert pending["what"].startswith(f"ready to apply, but not applied: ct-fp8-lm-head, {HYBRID}")
+    assert pending["what"].startswith(f"ready to apply, but not applied: {', '.join(DEFAULT)}")
     assert diagnose(stock, name="files") == []
 
 

@@ -37,13 +37,15 @@ def says(venv: Path, code: str) -> Path:
     return venv
 
 
-def test_without_torch_nothing_is_decided(diagnose: Diagnose, stock: Path) -> None:
+def test_without_torch_only_a_probe_that_imports_nothing_decides(diagnose: Diagnose, stock: Path) -> None:
     found = diagnose(says(stock, "import torch\n"), "--run", name="probe")
 
-    notes = {said["what"] for said in found if said["level"] == "note"}
+    *others, decided = sorted(found, key=lambda said: "hybrid-mtp-states" in said["what"])
+    notes = {said["what"] for said in others if said["level"] == "note"}
     assert f"{HYBRID} could not be run: the environment lacks torch" in notes
     assert all(what.endswith(" could not be run: the environment lacks torch") for what in notes)
-    assert {said["level"] for said in found} == {"note", "ok"}
+    assert {said["level"] for said in others} == {"note", "ok"}
+    assert decided["level"] == "problem", "its probe reads the kernels, and imports nothing"
 
 
 def test_a_defect(vpatch: Program, stock: Path) -> None:
@@ -87,7 +89,7 @@ def test_right(vpatch: Program, stock: Path) -> None:
 
     lines = " ".join(ran.out.split())
     assert f"{HYBRID} runs right here, though it is not applied: " in lines
-    assert "nothing to run in this vLLM, which has neither the feature nor the defect: turboquant-auto-dtype" in lines
+    assert "nothing to run in this vLLM: sm12x-deepgemm, turboquant-auto-dtype" in lines
     assert "left out, since they need a GPU: turboquant_hybrid_serve" in lines
     assert "To run vLLM's functions" not in ran.err
     assert f"To run vLLM's functions, too: `vpatch doctor --run {stock}`" in vpatch("doctor", stock).err

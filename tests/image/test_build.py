@@ -18,6 +18,7 @@ from vpatch.image.order import Built, Order
 
 from tests.conftest import Process, Program, Ran, Trees
 from tests.engines import engine_of
+from tests.hybrid import DEFAULT
 from tests.image.conftest import Left
 from tests.image.standin import BASE, CONFIG, ENTRYPOINT, ONE, SITE, run_in
 from tests.processes import UNWATCHED
@@ -99,8 +100,8 @@ def test_the_layer_is_small(built: Ran, members: Members) -> None:
             if not name.endswith("/RECORD"):
                 tar.addfile(member, io.BytesIO(data))
 
-    assert len(gzip.compress(out.getvalue())) <= 120 * 1024
-    assert built.json["layer"]["bytes"] <= (120 + 140) * 1024
+    assert len(gzip.compress(out.getvalue())) <= 200 * 1024
+    assert built.json["layer"]["bytes"] <= (200 + 140) * 1024
 
 
 def test_the_json_matches_the_contract(built: Ran) -> None:
@@ -110,12 +111,9 @@ def test_the_json_matches_the_contract(built: Ran) -> None:
     assert (said["command"], said["vllm"], said["base"]["ref"]) == ("build", "0.20.2", BASE)
     assert said["image"]["ref"] == said["image"]["digest"]
     assert {one["id"]: one["state"] for one in said["overlays"]} == {
-        "ct-fp8-lm-head": "applied",
+        **dict.fromkeys(DEFAULT, "applied"),
         "sm12x-deepgemm": "not_applicable",
         "turboquant-auto-dtype": "not_applicable",
-        "turboquant-hybrid": "applied",
-        "turboquant-skip-list": "applied",
-        "turboquant-workspace": "applied",
     }
     assert {test["name"]: test["ok"] for test in said["tests"]}.items() >= dict.fromkeys(
         ("files", "compile", "bytecode", "record", "interpreter"), True

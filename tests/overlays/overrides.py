@@ -88,7 +88,7 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
                 break
     if isinstance(node, Function):
         yield made("decorated", _before(text, node, "@vp_wrapper"))
-        first = next(stmt for stmt in ast.parse(text).body if isinstance(stmt, ast.Import))
+        first = next(stmt for stmt in ast.parse(text).body if isinstance(stmt, ast.Import | ast.ImportFrom))
         kept = _before(_before(text, node, "@functools.cache"), first, "import functools")
         yield made("decorated-and-kept", kept, harmful=False)
 

@@ -1,6 +1,6 @@
 """Mutants of the modules that an overlay touches: each is patched correctly or `drifted`, never an exception.
 
-In the environment `MUTANTS=2` makes 20,000 of them, in more than an hour of CPU time. Without it there are some 3,000.
+In the environment `MUTANTS=2` makes 20,000 of them, in more than an hour of CPU time. Without it there are some 2,000.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.deep]  # other tests cover the s
 
 # Each release and overlay, and how many mutants to make.
 SUBJECTS = (
-    ("0.20.2", "turboquant-hybrid", 345),
-    ("0.20.2", "turboquant-workspace", 120),
-    ("0.21.0", "turboquant-workspace", 90),
-    ("0.23.0", "turboquant-workspace", 60),
+    ("0.20.2", "turboquant-hybrid", 180),
+    ("0.20.2", "turboquant-workspace", 90),
+    ("0.21.0", "turboquant-workspace", 60),
     ("0.21.0", "turboquant-skip-list", 60),
     ("0.26.0", "turboquant-auto-dtype", 120),
-    ("0.24.0", "turboquant-tiles", 100),
-    ("0.20.2", "turboquant-tiles", 120),
-    *((release, "ct-fp8-lm-head", 345) for release in ("0.18.0", "0.20.2", "0.23.0", "0.33.0")),
+    ("0.20.2", "turboquant-tiles", 100),
+    ("0.21.0", "turboquant-mtp", 120),
+    ("0.20.2", "hybrid-mtp-prefix", 60),
+    ("0.20.2", "hybrid-mtp-counts", 60),
+    ("0.26.0", "hybrid-mtp-states", 120),
+    *((release, "ct-fp8-lm-head", 180) for release in ("0.20.2", "0.33.0")),
 )
 
 
@@ -125,6 +127,10 @@ def outcome(subject: Subject, mutant: Mutant) -> str:
     if before.state is State.DRIFTED and _loses_a_name(subject, mutant, str(before.because)):
         assert not changeset.files
         return "unbound"
+
+    if mutant.kind == "literal" and before.state is State.DRIFTED and " never runs: " in str(before.because):
+        assert not changeset.files  # as in `while False`
+        return "unreachable"
 
     assert before.state is State.PENDING, f"{before.because}: {[str(p) for p in changeset.problems]}"
     assert after.state is State.APPLIED

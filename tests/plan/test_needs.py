@@ -24,6 +24,7 @@ from tests.validation.cpu.head_models import qwen3_5
 from tests.validation.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
 
 HYBRID, WORKSPACE, AUTO = "turboquant-hybrid", "turboquant-workspace", "turboquant-auto-dtype"
+VERIFIES = "turboquant-mtp"
 HEAD = "ct-fp8-lm-head"
 TURBOQUANT, FP8 = "turboquant_4bit_nc", "fp8_e4m3"
 
@@ -76,7 +77,7 @@ def test_each_need_has_a_reason() -> None:
 
 @pytest.mark.parametrize("build", ["0.20.2rc1", "0.20.2.dev7+g01d4d1ad3", "0.20.2+cu129", "0.20.2.post1"])
 def test_a_build_is_as_its_release(build: str) -> None:
-    assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE}
+    assert {n for n, i in asked("main", TURBOQUANT, build).items() if i.needed} == {HYBRID, WORKSPACE, VERIFIES}
 
 
 def mine(**said: Any) -> tuple[Catalogued, ...]:

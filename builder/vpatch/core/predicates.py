@@ -278,6 +278,23 @@ class Not(_Combinable):
 
 
 @dataclass(frozen=True)
+class Unclear(_Combinable):
+    """Unknown if a predicate holds, with its reason: as for another fix in `merged`, which is not stacked upon."""
+
+    predicate: Predicate
+
+    @property
+    def reach(self) -> Reach:
+        """The predicate's."""
+        return self.predicate.reach
+
+    def ask(self, files: Workspace) -> Answer:
+        """Ask the predicate."""
+        answer = self.predicate.ask(files)
+        return replace(answer, holds=None) if answer.holds else answer
+
+
+@dataclass(frozen=True)
 class Meaning(_Combinable):
     """A predicate, with what it means to users if it holds."""
 

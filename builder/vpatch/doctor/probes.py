@@ -100,7 +100,7 @@ def _undecided(name: str, end: Ending) -> Finding:
 
 def _rest(results: Sequence[Probed], skipped: Sequence[str]) -> Iterator[Finding]:
     if skipped:
-        what = f"nothing to run in this vLLM, which has neither the feature nor the defect: {', '.join(skipped)}"
+        what = f"nothing to run in this vLLM: {', '.join(skipped)}"
         yield Finding("probe", Level.OK, what)
     if without := [one.verdict.id for one in results if not one.overlay.probes]:
         yield Finding("probe", Level.NOTE, f"no probe says whether these work: {', '.join(without)}")

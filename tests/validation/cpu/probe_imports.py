@@ -13,7 +13,10 @@ from tests.validation.cpu.probing import engine_config, report
 
 def hindrance(name: str) -> str | None:
     """Return why a module cannot be imported: None if it can, "absent" if this vLLM has no such module."""
-    if find_spec(name) is None:
+    try:
+        if find_spec(name) is None:
+            return "absent"
+    except ModuleNotFoundError:  # of a package that holds it
         return "absent"
     try:
         importlib.import_module(name)
