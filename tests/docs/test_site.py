@@ -29,8 +29,8 @@ BESIDE = re.compile(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/([^#]+)")
 
 
 def plain(text: str) -> str:
-    """Remove what a page shows in another way: spaces, and the backticks of code."""
-    return re.sub(r"[\s`]+", "", text)
+    """Remove what a page shows in another way: spaces, the backticks of code, and the hyphens of a list."""
+    return re.sub(r"(?m)^- |[\s`]+", "", text)
 
 
 def test_every_page_loads_only_files_of_the_site(site: Path) -> None:

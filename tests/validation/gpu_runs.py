@@ -27,6 +27,10 @@ HYBRID_ERRORS: dict[str, str | None] = {
     "0.26.0": "ValueError: Unknown TurboQuant cache dtype: 'auto'",
 }
 
+DEAD = {
+    (WORKSPACE, "ngram workspace"): "ValueError: TurboQuant KV cache with speculative decoding would compute wrong "
+    "attention. The vpatch overlay turboquant-mtp corrects this.",
+}
 DRAFTED = {probe.name for probes in SPECULATION.values() for probe in probes}
 
 Run = dict[str, Any]
@@ -70,10 +74,13 @@ def result_of(run: Run, tree: str, probe: str) -> Run:
 
 def dies_of(release: str, tree: str, probe: Probe) -> str | None:
     """Return the error with which a probe fails on a stock release, or ""."""
+    if (tree, probe.name) in DEAD:
+        return DEAD[tree, probe.name]
     if tree != STOCK or (probe.name in DRAFTED and probe.name != "ngram"):
         return None
     if probe.name == "ngram":
-        return LOCKED if release == "0.21.0" else None
+        capture = "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture"
+        return capture if release == "0.20.2" else HYBRID_ERRORS[release]
     if probe.kv != "auto" and probe.model.startswith("hyb") and "eager" not in probe.name:
         eager = probe.engine.get("enforce_eager") and release == "0.21.0"
         return None if eager else HYBRID_ERRORS[release]

@@ -198,7 +198,7 @@ def test_a_conversation_crosses_a_block_in_its_first_answer(facts: Facts, tmp_pa
 def test_a_replay_forces_the_tokens_and_compares(facts: Facts, tmp_path: Path) -> None:
     drafting.answer(engine(), (16, 20), {"save": str(tmp_path / "a")})
     file = tmp_path / "a.answers"
-    for one in (Answer("x", "second", (1, 2), (5, 7), (-5.5, -7.0)), Answer("y", "4", (1,), (9,), (-6.0,))):
+    for one in (Answer("x", "second", (1, 2), (5, 7), (-5.5, -7.0)), Answer("x", "4", (1,), (9,), (-6.0,))):
         traffic.append(file, one)
     file.with_suffix(".ended").touch()
     spec = {"save": str(tmp_path / "b"), "of": {"mtp, stock": str(file)}, "limit_s": 1e6}

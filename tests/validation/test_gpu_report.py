@@ -9,7 +9,7 @@ import pytest
 
 from tests.validation.gpu import report
 from tests.validation.gpu.claims import CLAIMS, verdicts
-from tests.validation.gpu.evidence import HOLDS, SKIPPED, gather, read
+from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, gather, read
 from tests.validation.gpu_runs import RELEASES, good, result_of
 
 
@@ -19,11 +19,14 @@ def test_the_part_about_gpus_is_fresh() -> None:
     assert text == report.fresh(text), "run `python -m tests.validation.gpu.report`"
 
 
-def test_recorded_results_break_no_claim() -> None:
+def test_recorded_results_break_two_claims() -> None:
     found = verdicts(gather(read(sorted(report.RESULTS.glob("*.json")))))
 
-    assert {verdict.state for verdict in found} == {HOLDS, SKIPPED}
-    assert [(v.claim.id, v.release) for v in found if v.state == SKIPPED] == [("sizing-eager", "0.21.0")]
+    assert [(v.claim.id, v.release, v.state) for v in found if v.state != HOLDS] == [
+        ("sizing-eager", "0.21.0", SKIPPED),
+        ("soak-answers", "0.21.0", BROKEN),
+        ("unslowed-dense-prefill", "0.24.0", BROKEN),
+    ], "docs/validation.md explains those that are broken"
 
 
 def test_the_report_lists_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

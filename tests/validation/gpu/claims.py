@@ -10,7 +10,7 @@ from tests.validation.gpu import checks, draft_checks, planned
 from tests.validation.gpu.checks import FAMILIES
 from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
-from tests.validation.gpu.scenarios import BY_NAME, WHOLE
+from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
 from tests.validation.gpu.speculation import SPECULATION
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
@@ -122,10 +122,14 @@ CLAIMS: tuple[Claim, ...] = (
          (PATCHED,), wrong=False),
     *_on("ngram-locked", "TurboQuant dies with n-gram drafts", UNRESERVED, "ngram", checks.dies, (STOCK,),
          probe="ngram", of="Workspace is locked"),
+    *_on("ngram-capture", "TurboQuant with n-gram drafts dies at start", NO_HYBRID, "ngram", checks.dies, (STOCK,),
+         probe="ngram", of="during CUDA graph capture"),
+    *_on("ngram-auto-dtype", "TurboQuant with n-gram drafts dies at start", AUTO_DTYPE, "ngram", checks.dies, (STOCK,),
+         probe="ngram", of="Unknown TurboQuant cache dtype: 'auto'"),
     *_on("ngram-stock", "TurboQuant with n-gram drafts: other tokens than without", GRAPHS, "ngram",
          draft_checks.repeated, (STOCK,), probe="ngram", wrong=True),
-    Claim("ngram-workspace", "turboquant-workspace alone: no right tokens with n-gram drafts", "==0.21.0", "ngram",
-          WORKSPACE, partial(draft_checks.useless, tree=WORKSPACE, probe="ngram workspace")),
+    Claim("ngram-workspace", "turboquant-workspace alone: refuses n-gram drafts, and names turboquant-mtp", "==0.21.0",
+          "ngram", WORKSPACE, partial(checks.dies, tree=WORKSPACE, probe="ngram workspace", of="turboquant-mtp")),
     *_on("ngram", "TurboQuant with n-gram drafts: the tokens without, exactly", ALL, "ngram", draft_checks.repeated,
          (PATCHED,), probe="ngram", wrong=False),
     Claim("ngram-compiled", "the same with torch.compile: all tokens as constructed", ALL, "ngram", PATCHED,
@@ -135,13 +139,18 @@ CLAIMS: tuple[Claim, ...] = (
     *_on("mtp-stock-graphs", "the same with CUDA graphs", GRAPHS, "mtp", draft_checks.drafted, (STOCK,),
          probes=("mtp",), wrong=True),
     *_on("mtp", f"TurboQuant with MTP: mean difference to no speculation at most {checks.ABOUT} times the noise",
-         SYNTHETIC, "mtp", draft_checks.drafted, (PATCHED,), probes=("mtp", "mtp eager", "mtp compiled"), wrong=False),
-    Claim("soak", "32 clients, MTP, prefix caching, TurboQuant, tiles: no answer lost, each as without speculation",
+         SYNTHETIC, "mtp", draft_checks.drafted, (PATCHED,), probes=("mtp", "mtp eager"), wrong=False),
+    Claim("mtp-compiled", "the same with torch.compile, to no speculation with torch.compile", SYNTHETIC, "mtp",
+          PATCHED, draft_checks.compiled),
+    Claim("soak", "32 clients, MTP, prefix caching, TurboQuant, tiles, no decode left out of a step: no answer lost",
           SYNTHETIC, "soak", TILES, draft_checks.soaked),
-    Claim("unslowed-hybrid", f"bf16, hybrid, no speculation: at least {draft_checks.PRICE} of stock's speed", ALL,
-          "speed", PATCHED, partial(draft_checks.unslowed, probe="speed hybrid")),
-    Claim("unslowed-dense", f"TurboQuant, dense, no speculation: at least {draft_checks.PRICE} of stock's speed",
-          ">=0.21", "speed", PATCHED, partial(draft_checks.unslowed, probe="speed dense")),
+    Claim("soak-answers", f"the same: mean difference to no speculation at most {checks.ABOUT} times the noise of "
+          "chunks", SYNTHETIC, "soak", TILES, draft_checks.soaked_answers),
+    *(Claim(f"unslowed-{model}-{what}", f"{kind}, {model}, no speculation: {what} at least {draft_checks.PRICE} of "
+            "stock's speed", releases, "speed", PATCHED,
+            partial(draft_checks.unslowed, probe=f"speed {model}", what=what))
+      for model, kind, releases in (("hybrid", "bf16", ALL), ("dense", "TurboQuant", ">=0.21"))
+      for what in ("prefill", "decode")),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",
@@ -152,9 +161,14 @@ CLAIMS: tuple[Claim, ...] = (
 def verdicts(runs: Runs) -> list[Verdict]:
     """Check each claim against the evidence of each release that it covers.
 
-    Claims about scenarios that run by name only, or of speculative decoding, are left out where those were not run.
+    Claims about scenarios that run by name only, or of speculative decoding, are left out where those were not run; and
+    all others where only these were run.
     """
-    unasked = {release: {*BY_NAME, *SPECULATION} - here.scenarios for release, here in runs.items()}
+    by_name = {*BY_NAME, *SPECULATION}
+    unasked = {
+        release: (by_name if here.scenarios - by_name else {*SCENARIOS}) - here.scenarios
+        for release, here in runs.items()
+    }
     return [
         judge(claim, release, runs)
         for claim in CLAIMS

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -130,15 +131,16 @@ def replay(llm: Any, _: Sequence[int], spec: Spec) -> None:
     forced: dict[str, tuple[int, ...]] = {}
     _force(worker_of(llm).model_runner, forced)
     tails = {name: Tail(Path(file)) for name, file in spec["of"].items()}
+    number = count()
     theirs: dict[str, tuple[str, Answer]] = {}
     waiting: list[Ask] = []
     gaps: dict[tuple[str, str], list[float]] = {}
     requests: Counter[tuple[str, str]] = Counter()
 
     def feed(flying: int, _: Sequence[Answer]) -> Sequence[Ask]:
-        for number, (name, tail) in enumerate(tails.items()):
+        for name, tail in tails.items():
             for one in tail.fresh():
-                key = f"{number}x{one.name}"
+                key = f"a{next(number)}"  # a replay's answers are of several probes, whose requests share names
                 theirs[key], forced[key] = (name, one), one.ids
                 waiting.append(Ask(key, one.prompt, len(one.ids), one.part))
         asks = waiting[: max(0, 32 - flying)] if time.time() < end else []

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +71,7 @@ def jobs(names: Sequence[str], trees: Trees) -> list[Job]:
 
 
 def run_all(run: Run, wanted: Sequence[Job], tell: Callable[[Result], None]) -> list[Result]:
-    """Run the probes: hybrid models after the warm-up, others beside it; then those that take turns; the rest alone.
+    """Run the probes: hybrid models after the warm-up, others beside both; then those that take turns; the rest alone.
 
     Probes start in the order of `wanted`, so that one that replays answers never waits for one that cannot start.
 
@@ -84,8 +85,7 @@ def run_all(run: Run, wanted: Sequence[Job], tell: Callable[[Result], None]) -> 
     first: list[Job] = [(WARM_UP.trees[0], WARM_UP)] if any(p.model.startswith("hyb") for _, p in wanted) else []
     in_turn = [job for job in wanted if job[1].takes_turns]
     groups = (
-        (run.at_once, [*first, *(job for job in together if job not in hybrid)]),
-        (run.at_once, hybrid),
+        (run.at_once, [*first, *(job for job in together if job not in hybrid), *hybrid]),
         (max(1, len(in_turn)), in_turn),
         (1, [job for job in wanted if job[1].alone]),
     )
@@ -107,11 +107,19 @@ def compared(run: Run, wanted: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def _group(run: Run, group: Sequence[Job], at_once: int, tell: Callable[[Result], None]) -> Iterator[Result]:
+    warm = threading.Event()
+    if all(probe is not WARM_UP for _, probe in group):
+        warm.set()
+
     def one(job: Job) -> Result:
+        if job[1].model.startswith("hyb") and job[1] is not WARM_UP:
+            warm.wait()
         try:
             result = _run(run, *job, [_saved(run, tree, probe.name) for tree, probe in group if probe.takes_turns])
         finally:
             _saved(run, job[0], job[1].name).with_suffix(".ended").touch()
+            if job[1] is WARM_UP:
+                warm.set()
         tell(result)
         return result
 

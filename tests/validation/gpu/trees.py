@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import Distribution
 from importlib.util import find_spec
@@ -65,12 +66,16 @@ def make(site: Path, where: Path, *, single: bool = False) -> Trees:
     if single:
         wanted[WORKSPACE] = [("--overlay", SINGLE)]
     folders = {name: where / name for name in wanted}
-    for name, applications in wanted.items():
-        copy(site, folders[name])
-        for options in applications:
-            _vpatch("apply", str(folders[name]), *options)
     asked = {TILES: listed}  # `status` shows an opt-in overlay only if it is named
-    states = {name: _states(folder, asked.get(name, [])) for name, folder in folders.items()}
+
+    def one(name: str) -> dict[str, str]:
+        copy(site, folders[name])
+        for options in wanted[name]:
+            _vpatch("apply", str(folders[name]), *options)
+        return _states(folders[name], asked.get(name, []))
+
+    with ThreadPoolExecutor() as pool:
+        states = dict(zip(wanted, pool.map(one, wanted), strict=True))
     return Trees(version(site), folders, states, missing)
 
 
