@@ -22,7 +22,7 @@ def check_results(results: list[Result], count: int) -> None:
 
 
 def test_hostile_mutants() -> None:
-    check_results(run_release("0.20.2", 200, seed=1)[0], 200)
+    check_results(run_release("0.20.2", 120, seed=1)[0], 120)
 
 
 @pytest.mark.deep
