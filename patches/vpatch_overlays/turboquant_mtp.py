@@ -22,7 +22,8 @@ It treats them as a piece of a prompt, in a loop over requests that Python runs,
 Attention of a verification step stays a loop over requests, outside of CUDA graphs, so that a step takes longer than
 with an FP8 KV cache. Layers of linear attention leave the `FULL` graphs as well, because one mode holds for the whole
 model. Without speculation nothing changes but the steps of `fresh-prompts`, and small pieces of a prompt compute their
-lengths on the device.
+lengths on the device. A step in which one prompt starts and another goes on takes longer than on stock, which leaves
+the KV cache out there.
 
 `turboquant-hybrid`, `turboquant-workspace` and `turboquant-auto-dtype` by themselves refuse to start where attention
 would be wrong. With this overlay they refuse nothing.

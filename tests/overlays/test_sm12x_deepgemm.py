@@ -49,6 +49,12 @@ CASES = (
             (IMPORT, f"{IMPORT}has_sm120_sources = None\n", "'has_sm120_sources' is already bound"),
         )
     ),
+    Case(
+        "0.24.0",
+        State.DRIFTED,
+        replace={"vllm/utils/import_utils.py": ("def _has_module(", "def _is_module(")},
+        says="does not define _has_module",
+    ),
     Case("0.23.0", State.DRIFTED, replace={CUDA: ("cls.is_device_capability_family(100)\n", "True\n")}, says="not"),
 )
 
