@@ -9,12 +9,12 @@ engines stay under test wherever a process is started, and in tests that make an
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import pytest
-from vpatch.core.catalogue import discover
-from vpatch.core.engine import Engine
+from vpatch.core.catalogue import discover, select
+from vpatch.core.engine import Engine, Read
 from vpatch.core.overlay import Catalogued
 
 from tests.releases import FIRST, tree_of
@@ -35,6 +35,22 @@ def engine_of(overlays: Iterable[Catalogued]) -> Engine:
     key = tuple((item.id, id(item.overlay)) for item in chosen)
     _engines[key] = engine = _engines.pop(key, None) or Engine(chosen)
     return engine
+
+
+def over(changes: Mapping[str, bytes], read: Read) -> Read:
+    """Return the reader of a tree with some files changed."""
+    return lambda file: changes[file] if file in changes else read(file)
+
+
+def together(read: Read, *steps: Sequence[str]) -> Mapping[str, bytes]:
+    """Return the files that change when each step's overlays are applied at once, one step after the other."""
+    changes: dict[str, bytes] = {}
+    for step in steps:
+        changeset = engine_of(discover()).plan(over(changes, read), select(discover(), step))
+        assert not changeset.problems
+        assert changeset.files
+        changes |= changeset.files
+    return changes
 
 
 def _parsed(engine: Engine) -> int:

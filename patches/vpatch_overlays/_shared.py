@@ -10,6 +10,8 @@ from vpatch import Companion, File, Need, Use
 COMPANIONS = "vpatch_overlays.companions"
 PROBES = "vpatch_overlays.probes"
 
+runner = File("vllm/v1/worker/gpu_model_runner.py")
+
 attention = File("vllm/v1/attention/backends/turboquant_attn.py")
 builder_init = attention.function("TurboQuantMetadataBuilder.__init__")
 
@@ -22,7 +24,8 @@ no_turboquant = (~File("vllm/config/cache.py").lists("CacheDType", "turboquant_*
 )
 
 # Companions of several overlays read these attributes of a metadata builder, which its base class sets.
-builder_base = File("vllm/v1/attention/backend.py").sets("AttentionMetadataBuilder", "kv_cache_spec", "vllm_config")
+backend = File("vllm/v1/attention/backend.py")
+builder_base = backend.sets("AttentionMetadataBuilder", "kv_cache_spec", "vllm_config")
 
 # Every shape with `refusal` requires this: without the attribute, the refusal would assume no speculation.
 knows_speculation = builder_base & File("vllm/config/vllm.py").sets("VllmConfig", "speculative_config")
@@ -31,6 +34,15 @@ refusal = (
     Companion(f"{COMPANIONS}.turboquant_speculation").import_into(attention, "refuse_wrong_attention"),
     builder_init.insert_after("super().__init__(...)", "refuse_wrong_attention(self)"),
 )
+
+
+def not_speculating_hybrid(use: Use) -> Need | None:
+    """Return that the overlay is not needed without speculative decoding on a hybrid model; None otherwise."""
+    if not use.hybrid:
+        return Need(needed=False, because="no layer of the model keeps a state")
+    if not use.speculative_tokens:
+        return Need(needed=False, because="there is no speculative decoding")
+    return None
 
 
 def not_turboquant(use: Use) -> Need | None:

@@ -33,8 +33,8 @@ if max_num_batched_tokens is too small for all running requests, and with pipeli
 from vpatch import Edits, File, Need, Overlay, Part, Shape, Unclear, Use, probe
 
 from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import runner
 
-runner = File("vllm/v1/worker/gpu_model_runner.py")
 update_states = runner.function("GPUModelRunner._update_states")
 after_execute = runner.function("GPUModelRunner._update_states_after_model_execute")
 input_prep = runner.function("GPUModelRunner.synchronize_input_prep")
@@ -106,12 +106,9 @@ unfixed = moves_counts & copies_into_rows & ~another_fix & ~waits
 
 def needed(use: Use) -> Need:
     """Return whether this use has draft tokens whose states a hybrid model keeps."""
-    if not use.hybrid:
-        return Need(needed=False, because="the model is not hybrid, so that it keeps no state for each draft token")
-    if not use.speculative_tokens:
-        return Need(needed=False, because="there are no draft tokens")
     drafts = f"{use.speculative_tokens} draft token{'s' * (use.speculative_tokens > 1)}"
-    return Need(needed=True, because=f"the count of accepted tokens, of {drafts}, selects a hybrid model's state")
+    because = f"the count of accepted tokens, of {drafts}, selects a hybrid model's state"
+    return shared.not_speculating_hybrid(use) or Need(needed=True, because=because)
 
 
 def wait_first(condition: str, *uses: str) -> Edits:

@@ -41,10 +41,8 @@ drops_states = (
 
 def needed(use: Use) -> Need:
     """Return whether the use finds cached prefixes of a hybrid model while it speculates."""
-    if not use.hybrid:
-        return Need(needed=False, because="the model is no hybrid of attention and Mamba layers")
-    if not use.speculative_tokens:
-        return Need(needed=False, because="there is no speculative decoding")
+    if no := shared.not_speculating_hybrid(use):
+        return no
     if not use.prefix_caching:
         return Need(needed=False, because="prefix caching is off")
     return Need(needed=True, because="with speculative decoding, a cached prefix may include a page without data")

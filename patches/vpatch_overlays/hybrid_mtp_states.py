@@ -159,11 +159,8 @@ glm5_next = of_model("glm5next", "fused_recurrent_gated_delta_rule_fwd_kernel")
 
 def needed(use: Use) -> Need:
     """Return whether the use goes on from states that the number of accepted tokens selects."""
-    if not use.hybrid:
-        return Need(needed=False, because="no layer of the model keeps a state")
-    if not use.speculative_tokens:
-        return Need(needed=False, because="without speculative decoding, each request has one state")
-    return Need(needed=True, because=f"{use.speculative_tokens} draft tokens a step select and shift states unchecked")
+    because = f"{use.speculative_tokens} draft tokens a step select and shift states unchecked"
+    return shared.not_speculating_hybrid(use) or Need(needed=True, because=because)
 
 
 overlay = Overlay(

@@ -18,8 +18,8 @@ from itertools import product
 from vpatch import AnyOf, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import runner
 
-runner = File("vllm/v1/worker/gpu_model_runner.py")
 reshape = runner.function("GPUModelRunner._reshape_kv_cache_tensors")
 quant_mode = File("vllm/v1/kv_cache_interface.py").function("get_kv_quant_mode")
 get_spec = File("vllm/model_executor/layers/attention/attention.py").function("Attention.get_kv_cache_spec")

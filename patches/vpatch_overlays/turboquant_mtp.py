@@ -32,19 +32,18 @@ would be wrong. With this overlay they refuse nothing.
 from vpatch import Companion, Edits, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention
+from vpatch_overlays._shared import attention, backend, runner
 
 builder = attention.class_("TurboQuantMetadataBuilder")
 build = attention.function("TurboQuantMetadataBuilder.build")
 metadata = attention.class_("TurboQuantMetadata")
 forward = attention.function("TurboQuantAttentionImpl.forward")
 prefill = attention.function("TurboQuantAttentionImpl._prefill_attention")
-backend = File("vllm/v1/attention/backend.py")
 base_support = backend.function("AttentionMetadataBuilder.get_cudagraph_support")
 common = backend.class_("CommonAttentionMetadata")
 compilation = File("vllm/config/compilation.py")
 resolve = compilation.function("CompilationConfig.resolve_cudagraph_mode_and_sizes")
-settle = File("vllm/v1/worker/gpu_model_runner.py").function("GPUModelRunner._check_and_update_cudagraph_mode")
+settle = runner.function("GPUModelRunner._check_and_update_cudagraph_mode")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_mtp")
 
 GET_CUDAGRAPH_SUPPORT = '''

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, contents_of
-from tests.engines import engine_of
+from tests.engines import together
 from tests.releases import FACTS, RELEASES, shown, tiered, todo
-
-Files = Mapping[str, bytes]
 
 DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
 
@@ -41,22 +38,6 @@ def test_all_default_overlays(vpatch: Program, linked: Trees, release: str) -> N
         assert vpatch("verify", tree).code == 0
         assert vpatch("revert", tree).code == 0
     assert contents_of(tree) == before
-
-
-def together(tree: Path, *steps: tuple[str, ...]) -> Files:
-    """Return the files that change when each step's overlays are applied at once, one step after the other."""
-    changes: dict[str, bytes] = {}
-    site = locate(tree)
-
-    def read(file: str) -> bytes | None:
-        return changes.get(file) or site.read(file)
-
-    for step in steps:
-        changeset = engine_of(discover()).plan(read, select(discover(), step))
-        assert not changeset.problems
-        assert changeset.files
-        changes |= changeset.files
-    return changes
 
 
 TWO = ("0.20.2", "0.26.0")
@@ -87,9 +68,9 @@ ORDERS = {
 
 @pytest.mark.parametrize(("release", "order"), ORDERS.values(), ids=ORDERS)
 def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tuple[str, ...]) -> None:
-    tree = slim(release)
+    read = locate(slim(release)).read
 
-    assert together(tree, *((one,) for one in order)) == together(tree, todo(release))
+    assert together(read, *((one,) for one in order)) == together(read, todo(release))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +90,6 @@ def test_reverting_one_by_one(vpatch: Program, linked: Trees, slim: Trees, relea
 
     while len(left) > 1:
         assert vpatch("revert", tree, "--overlay", left.pop()).code == 0
-        expected = together(slim(release), tuple(left))
+        expected = together(locate(slim(release)).read, left)
         assert {file: (tree / file).read_bytes() for file in expected} == expected
     assert vpatch("revert", tree).code == 0

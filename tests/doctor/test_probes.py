@@ -69,7 +69,7 @@ def test_a_defect_in_a_patched_vllm(diagnose: Diagnose, healthy: Path) -> None:
     found = one(diagnose(healthy, "--run", *ONLY, name="probe"))
 
     assert found["what"] == f"{HYBRID}: the defect is in this vLLM, although the overlay is applied: no"
-    assert found["do"] == "look for the reason among the other findings; if there is none, please report it"
+    assert found["do"] == "check the other findings for the cause; if none explains it, report a bug"
 
 
 def test_a_defect_that_another_edit_hides(diagnose: Diagnose, stock: Path) -> None:

@@ -52,8 +52,8 @@ def test_who_needs_it() -> None:
 
     assert needed(use).needed
     for without, because in (
-        ({"hybrid": False}, "no hybrid"),
-        ({"speculative_tokens": 0}, "no speculative decoding"),
+        ({"hybrid": False}, "no layer of the model keeps a state"),
+        ({"speculative_tokens": 0}, "there is no speculative decoding"),
         ({"prefix_caching": False}, "prefix caching is off"),
     ):
         need = needed(Use(**{**vars(use), **without}))

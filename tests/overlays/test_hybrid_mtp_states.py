@@ -128,7 +128,7 @@ def test_with_upstreams_barrier_only_the_bounds_are_left(slim: Callable[[str], P
     ("tokens", "because"),
     [
         (3, "3 draft tokens a step select and shift states unchecked"),
-        (0, "without speculative decoding, each request has one state"),
+        (0, "there is no speculative decoding"),
     ],
 )
 def test_a_hybrid_model_needs_it_with_draft_tokens(tokens: int, because: str) -> None:

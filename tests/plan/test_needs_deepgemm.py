@@ -10,6 +10,7 @@ import pytest
 from vpatch.core.catalogue import discover, select
 from vpatch.core.overlay import Use
 from vpatch.plan.checkpoint import read
+from vpatch_overlays.probes.bare import DENSE
 
 from tests.conftest import Program
 from tests.validation.cpu.head_unpassed import BF16_HEAD, FP8_HEAD, gpt_oss
@@ -18,18 +19,6 @@ ID = "sm12x-deepgemm"
 BLOCKS: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 TENSOR: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 MODELOPT: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "ignore": []}
-QWEN3: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "hidden_size": 512,
-    "intermediate_size": 512,
-    "vocab_size": 1024,
-    "max_position_embeddings": 8192,
-}
 
 
 def needed(**about: Any) -> tuple[bool, str]:
@@ -68,8 +57,8 @@ def test_need(about: dict[str, Any], because: str, *, answer: bool) -> None:
     ids=["fp8 blocks", "fp8 tensor", "modelopt", "none", "head", "bf16 head"],
 )
 def test_what_is_block_fp8(tmp_path: Path, quantization: Any, *, blocks: bool) -> None:
-    config = gpt_oss(quantization) if quantization in (FP8_HEAD, BF16_HEAD) else QWEN3
-    if config is QWEN3 and quantization:
+    config = gpt_oss(quantization) if quantization in (FP8_HEAD, BF16_HEAD) else DENSE
+    if config is DENSE and quantization:
         config = {**config, "quantization_config": quantization}
     (tmp_path / "config.json").write_text(json.dumps(config))
 
@@ -88,7 +77,7 @@ def test_what_is_block_fp8(tmp_path: Path, quantization: Any, *, blocks: bool) -
     ],
 )
 def test_plan_names_it(vpatch: Program, tmp_path: Path, vllm: str, gpu: str, *, wanted: bool) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**QWEN3, "quantization_config": BLOCKS}))
+    (tmp_path / "config.json").write_text(json.dumps({**DENSE, "quantization_config": BLOCKS}))
     found = vpatch("plan", "--model", tmp_path, "--gpu", gpu, "--vllm", vllm, "--weights-gib", "1", "--json").json
 
     (need,) = (item for item in found["overlays"] if item["id"] == ID)

@@ -261,8 +261,8 @@ class HasFile(_Combinable):
 
 
 @dataclass(frozen=True)
-class Not(_Combinable):
-    """The opposite of a predicate; unknown stays unknown."""
+class _OfOne(_Combinable, ABC):
+    """A predicate that changes the answer of another."""
 
     predicate: Predicate
 
@@ -273,45 +273,38 @@ class Not(_Combinable):
 
     def ask(self, files: Workspace) -> Answer:
         """Ask the predicate."""
-        answer = self.predicate.ask(files)
+        return self._changed(self.predicate.ask(files))
+
+    @abstractmethod
+    def _changed(self, answer: Answer) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Not(_OfOne):
+    """The opposite of a predicate; unknown stays unknown."""
+
+    def _changed(self, answer: Answer) -> Answer:
         return Answer(None if answer.holds is None else not answer.holds, answer.because)
 
 
 @dataclass(frozen=True)
-class Unclear(_Combinable):
+class Unclear(_OfOne):
     """Unknown if a predicate holds, with its reason: as for another fix in `merged`, which is not stacked upon."""
 
-    predicate: Predicate
-
-    @property
-    def reach(self) -> Reach:
-        """The predicate's."""
-        return self.predicate.reach
-
-    def ask(self, files: Workspace) -> Answer:
-        """Ask the predicate."""
-        answer = self.predicate.ask(files)
+    def _changed(self, answer: Answer) -> Answer:
         return replace(answer, holds=None) if answer.holds else answer
 
 
 @dataclass(frozen=True)
-class Meaning(_Combinable):
+class Meaning(_OfOne):
     """A predicate, with what it means to users if it holds."""
 
-    predicate: Predicate
     words: str
 
-    @property
-    def reach(self) -> Reach:
-        """The predicate's."""
-        return self.predicate.reach
-
-    def ask(self, files: Workspace) -> Answer:
-        """Ask the predicate."""
-        answer = self.predicate.ask(files)
-        return (
-            replace(answer, because=f"{self.words}: {answer.because}", meaning=self.words) if answer.holds else answer
-        )
+    def _changed(self, answer: Answer) -> Answer:
+        if not answer.holds:
+            return answer
+        return replace(answer, because=f"{self.words}: {answer.because}", meaning=self.words)
 
 
 @dataclass(frozen=True)

@@ -89,13 +89,13 @@ def _defect(subject: Subject, one: Probed, end: Ending) -> Finding:
         do = commands.command("status", "-v", "--overlay", name)
     else:
         what = f"{what}, although the overlay is {state}"
-        do = "look for the reason among the other findings; if there is none, please report it"
+        do = "check the other findings for the cause; if none explains it, report a bug"
     return Finding("probe", Level.PROBLEM, f"{what}: {end.because}", do=do)
 
 
 def _undecided(name: str, end: Ending) -> Finding:
     what = f"{name}: its probe does not tell whether the defect is in this vLLM: {end.because}"
-    return Finding("probe", Level.WARNING, what, do="see whether vLLM itself starts; if it does, please report it")
+    return Finding("probe", Level.WARNING, what, do="check that vLLM itself starts; if it does, report a bug")
 
 
 def _rest(results: Sequence[Probed], skipped: Sequence[str]) -> Iterator[Finding]:

@@ -104,7 +104,7 @@ class _Processes:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, of a group of dead processes
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
