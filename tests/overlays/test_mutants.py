@@ -32,16 +32,16 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.deep]  # other tests cover the s
 
 # Each release and overlay, and how many mutants to make.
 SUBJECTS = (
-    ("0.20.2", "turboquant-hybrid", 240),
+    ("0.20.2", "turboquant-hybrid", 345),
     ("0.20.2", "turboquant-workspace", 90),
     ("0.21.0", "turboquant-workspace", 60),
     ("0.21.0", "turboquant-skip-list", 60),
-    ("0.26.0", "turboquant-auto-dtype", 80),
+    ("0.26.0", "turboquant-auto-dtype", 120),
     ("0.20.2", "turboquant-tiles", 100),
-    ("0.21.0", "turboquant-mtp", 90),
+    ("0.21.0", "turboquant-mtp", 120),
     ("0.20.2", "hybrid-mtp-prefix", 60),
-    ("0.20.2", "hybrid-mtp-counts", 60),
-    *((release, "ct-fp8-lm-head", 180) for release in ("0.20.2", "0.33.0")),
+    ("0.20.2", "hybrid-mtp-counts", 150),
+    *((release, "ct-fp8-lm-head", 345) for release in ("0.20.2", "0.33.0")),
 )
 
 
@@ -181,7 +181,7 @@ def test_a_mutant_is_patched_as_its_twin_or_drifts(subject: Subject) -> None:
     assert len(chosen) >= 0.8 * subject.count
     assert {mutant.kind for mutant in chosen} == set(KINDS)
     assert sum(mutant.near for mutant in chosen) >= len(chosen) / 3
-    assert outcomes["equal"] >= len(chosen) / 5
+    assert outcomes["equal"] >= len(chosen) / 3
     assert outcomes["drifted"] >= len(chosen) / 12
     # Not comparable one to one: the order of anchor statements, and the place of an added import.
     assert sum(outcomes[kind] for kind in ("moved", "placed", "leaned")) <= len(chosen) / 20
