@@ -74,6 +74,8 @@ A decode that a step leaves out comes back with its placeholders, -1, as drafts,
 in the embedding (vllm-project/vllm#37159, #44734). No overlay touches that code.
 """
 TURNS = {"max_num_seqs": 16, "kv_cache_memory_bytes": 8 << 30, "max_num_batched_tokens": 8192, "max_model_len": 8192}
+IN_ONE_STEP = {**TURNS, "max_num_batched_tokens": 16 * 4096}
+"""All prompts of a turn start and end in one step, beside nothing else."""
 
 SPECULATION: Mapping[str, list[Probe]] = {
     "counts": [
@@ -111,6 +113,8 @@ SPECULATION: Mapping[str, list[Probe]] = {
         Probe("speed hybrid", "hyb16", "auto", (("turns", (16, 4096, 12)),), TURNS, BOTH, takes_turns=True),
         Probe("speed dense", "dense24", TQ, (("turns", (16, 4096, 12)),), TURNS, BOTH, releases=">=0.21",
               takes_turns=True),
+        Probe("speed dense in one step", "dense24", TQ, (("turns", (16, 4096, 12)),), IN_ONE_STEP, BOTH,
+              releases=">=0.21", takes_turns=True),
     ],
 }  # fmt: skip
 """By name."""
