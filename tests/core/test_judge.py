@@ -117,6 +117,14 @@ def test_the_nearest_shape_is_reported() -> None:
     assert found.because == "vllm/m.py: `v` is not there"
 
 
+def test_a_shape_of_a_file_that_the_release_has_is_nearer() -> None:
+    elsewhere, here = (
+        Shape(name, (ReplaceExpr(file, "", "v", "w"),)) for name, file in (("2.0", "gone.py"), ("1.0", FILE))
+    )
+
+    assert verdict(module("x = y\n"), shaped(elsewhere, here)).because == "vllm/m.py: `v` is not there"
+
+
 def test_an_interrupted_run_completes() -> None:
     item = overlay(EDIT, HELPER, merged=HAS)
     whole = applied(module(OLD), overlay(EDIT, HELPER))

@@ -41,6 +41,7 @@ SUBJECTS = (
     ("0.21.0", "turboquant-mtp", 120),
     ("0.20.2", "hybrid-mtp-prefix", 60),
     ("0.20.2", "hybrid-mtp-counts", 150),
+    ("0.20.2", "hybrid-mtp-gates", 60),
     *((release, "ct-fp8-lm-head", 345) for release in ("0.20.2", "0.33.0")),
 )
 

@@ -119,6 +119,7 @@ BREAKS: dict[str, Break] = {
     "unslowed-hybrid-decode": setting(PATCHED, "speed hybrid", decode_per_s=[980.0, 1975.0]),
     "unslowed-dense-prefill": setting(PATCHED, "speed dense", prefill_per_s=[98000.0, 197500.0]),
     "unslowed-dense-decode": setting(PATCHED, "speed dense", decode_per_s=[980.0, 1975.0]),
+    "unslowed-new-prompts": setting(PATCHED, "new prompts", prefill_per_s=[98000.0, 197500.0]),
     "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
     "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
     "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),

@@ -157,7 +157,17 @@ def _judge_part(
         verdict = replace(verdict, state=State.NOT_APPLICABLE, because=absent.because, brief=absent.meaning)
         return JudgedPart(verdict, ())
     when = {shape.name: _ask(shape.when, files, item.id) for shape, _ in shapes}
-    return JudgedPart(_drifted(verdict, shapes, when, (merged, absent)), ())
+    return JudgedPart(_drifted(verdict, _closest(shapes, files), when, (merged, absent)), ())
+
+
+def _closest(shapes: Shapes, files: Workspace) -> tuple[Shape, Findings]:
+    """Return the shape with the fewest edits that find nothing; of several, one whose files the release has."""
+
+    def distance(findings: Findings) -> tuple[int, int]:
+        lost = [edit.file for edit, finding in findings if finding.found is Found.LOST]
+        return len(lost), sum(files.original(file) is None for file in lost)
+
+    return min(shapes, key=lambda pair: distance(pair[1]))
 
 
 def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple[str, ...]) -> PartVerdict:
@@ -173,9 +183,11 @@ def _merged(verdict: PartVerdict, merged: Answer, ready: Shapes, upstream: tuple
     return replace(verdict, state=State.MERGED, because=reason, brief=numbers)
 
 
-def _drifted(verdict: PartVerdict, shapes: Shapes, when: dict[str, Answer], unsure: Sequence[Answer]) -> PartVerdict:
+def _drifted(
+    verdict: PartVerdict, closest: tuple[Shape, Findings], when: dict[str, Answer], unsure: Sequence[Answer]
+) -> PartVerdict:
     """Return the verdict with what the closest shape expected and what stands there instead."""
-    shape, findings = min(shapes, key=lambda pair: sum(finding.found is Found.LOST for _, finding in pair[1]))
+    shape, findings = closest
     problems = [Problem("drifted", e.file, str(f.because), e.scope) for e, f in findings if f.found is Found.LOST]
     if not problems:
         cause = f"does not match the {shape.name} layout: {when[shape.name].because}"

@@ -148,10 +148,12 @@ def step(kind: Any, rows: Sequence[bool]) -> Any:
         "num_spec_decodes": len(verifying), "num_spec_decode_tokens": (DRAFTS + 1) * len(verifying),
         "num_actual_tokens": len(owners), "has_initial_state": torch.ones(len(others), dtype=torch.bool),
         "spec_query_start_loc": starts([DRAFTS + 1] * len(verifying)), "non_spec_query_start_loc": other_starts,
-        "spec_state_indices_tensor": numbers([blocks[i] for i in verifying]),  # type: ignore[arg-type]
+        "spec_state_indices_tensor": torch.tensor([blocks[i] for i in verifying], dtype=torch.int32),
         "non_spec_state_indices_tensor": other_states, "spec_sequence_masks": torch.tensor(list(rows)),
-        "spec_token_indx": numbers([token for token, row in enumerate(owners) if rows[row]]),
-        "non_spec_token_indx": numbers([token for token, row in enumerate(owners) if not rows[row]]),
+        "spec_token_indx": torch.tensor([token for token, row in enumerate(owners) if rows[row]], dtype=torch.long),
+        "non_spec_token_indx": torch.tensor(
+            [token for token, row in enumerate(owners) if not rows[row]], dtype=torch.long
+        ),
         "num_accepted_tokens": torch.ones(len(verifying), dtype=torch.int32),
         "prefill_query_start_loc": other_starts, "prefill_state_indices": other_states,
         "prefill_has_initial_state": torch.ones(len(others), dtype=torch.bool),

@@ -151,6 +151,9 @@ CLAIMS: tuple[Claim, ...] = (
             partial(draft_checks.unslowed, probe=f"speed {model}", what=what))
       for model, kind, releases in (("hybrid", "bf16", ALL), ("dense", "TurboQuant", ">=0.21"))
       for what in ("prefill", "decode")),
+    Claim("unslowed-new-prompts", f"TurboQuant, dense: new prompts alone in their step at least {draft_checks.PRICE} "
+          "of stock's speed", ">=0.21", "new-prompts", PATCHED,
+          partial(draft_checks.unslowed, probe="new prompts", what="prefill")),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",

@@ -84,8 +84,8 @@ def soaked(here: Evidence, _: Runs) -> Iterator[Figure]:
 def soaked_answers(here: Evidence, _: Runs) -> Iterator[Figure]:
     """Each answer of the soak has the log-probabilities of the same tokens without speculation.
 
-    The noise is that of chunks and batches alone: the control, without prefix caching and asynchronous scheduling, has
-    outliers as well.
+    The noise is that of chunks and batches alone. The control, without prefix caching and asynchronous scheduling,
+    speculates as well, and so shares its defects.
     """
     (found,) = here.events(TILES, "soak", "soak_s")
     gap, control = (_replayed(here, TILES, "soak plain", f"{name}, {TILES}", "answer")

@@ -113,8 +113,10 @@ SPECULATION: Mapping[str, list[Probe]] = {
         Probe("speed hybrid", "hyb16", "auto", (("turns", (16, 4096, 12)),), TURNS, BOTH, takes_turns=True),
         Probe("speed dense", "dense24", TQ, (("turns", (16, 4096, 12)),), TURNS, BOTH, releases=">=0.21",
               takes_turns=True),
-        Probe("speed dense in one step", "dense24", TQ, (("turns", (16, 4096, 12)),), IN_ONE_STEP, BOTH,
-              releases=">=0.21", takes_turns=True),
+    ],
+    "new-prompts": [
+        Probe("new prompts", "dense24", TQ, (("turns", (16, 4096, 12)),), IN_ONE_STEP, BOTH, releases=">=0.21",
+              takes_turns=True),
     ],
 }  # fmt: skip
 """By name."""

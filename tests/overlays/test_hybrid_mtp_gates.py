@@ -1,0 +1,60 @@
+"""hybrid-mtp-gates on real releases: its states, what drifts, and the code that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.core.overlay import Use
+from vpatch.testing import Case, State, check
+from vpatch_overlays.hybrid_mtp_gates import needed
+
+from tests.overlays.tables import drifted
+from tests.releases import RELEASES, cases, fact
+
+QWEN = "vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py"
+COMMON = "vllm/model_executor/layers/mamba/gdn_linear_attn.py"
+
+GATES = "a=a,\n                    b=b,\n                    dt_bias=self.dt_bias,\n                    q=query_spec"
+ONE_SORTED = GATES.replace("a=a,", "a=a.index_select(0, spec_token_indx),")
+NAMED = GATES.replace("a=a,", "a=a_spec,").replace("b=b,", "b=b_spec,")
+SORTED = "mixed_qkv_non_spec = mixed_qkv.index_select(0, non_spec_token_indx)"
+BY_NAME = f"{SORTED}\n                a_spec = a.index_select(0, spec_token_indx)"
+UNSORTED = "mixed_qkv_spec = mixed_qkv\n"
+
+SAYS = {"pending": "layout", "merged": "#51812"}
+
+CASES = (
+    *(Case(release, State(state := fact("hybrid-mtp-gates", release)), says=SAYS[state]) for release in RELEASES),
+    *drifted(
+        "0.21.0",
+        COMMON,
+        # Half of the fix is not stacked upon.
+        (GATES, ONE_SORTED, "is not there; nearest, line 1"),
+        (GATES, NAMED, "is not there; nearest, line 1"),
+        (SORTED, "mixed_qkv_non_spec = mixed_qkv[non_spec_token_indx]", "_forward_core has no `if attn_metadata"),
+        ("class GatedDeltaNetAttention(", "class DeltaNetAttention(", "'GatedDeltaNetAttention._forward_core'"),
+    ),
+    *drifted("0.31.0", QWEN, ("a_spec = a.index_select(0, spec_token_indx)", "a_spec = a", "is not there; nearest")),
+    # As upstream has it, without the overlay's marks.
+    Case("0.26.0", State.DRIFTED, replace={QWEN: (SORTED, BY_NAME)}, says="has no `if attn_metadata"),
+)
+
+
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "hybrid-mtp-gates", tree=slim(case.release), scratch=tmp_path)
+
+
+def test_who_needs_it() -> None:
+    use = Use(hybrid=True, kv_cache_dtype="auto", longest=8192, chunk=2048, speculative_tokens=3)
+
+    assert needed(use).needed
+    for without, because in (
+        ({"hybrid": False}, "no layer of the model keeps a state"),
+        ({"speculative_tokens": 0}, "there is no speculative decoding"),
+    ):
+        need = needed(Use(**{**vars(use), **without}))
+        assert not need.needed
+        assert because in need.because
