@@ -106,7 +106,7 @@ def _stray(overlay: str, looked: Sequence[Findings], files: Workspace) -> tuple[
             others = ", ".join(str(line) for line in lines if line not in ours)
             cause = (
                 f"the code that has the mark `{mark(overlay)}` in line {others} is not what this version makes; "
-                "if you edited it, undo the edit; if another version made it, revert with that one, then apply"
+                "if you edited it, undo the edit; if another version made it, run `vpatch revert`, then `vpatch apply`"
             )
             problems.append(Problem("drifted", file, cause))
     return tuple(problems)
