@@ -3,8 +3,8 @@
 Gated DeltaNet decays and updates its state by two gates of each token, `a` and `b`. vLLM sorts the tokens of a step:
 those that verify drafts go through one kernel, all others through another. Up to 0.27 it sorts queries, keys and values
 for the first kernel, but not the gates. The kernel then takes the gates of the step's first tokens, whichever request
-they belong to. There is no error. The state is wrong for a few tokens, and their log-probabilities are off
-by several nats; the answer may go astray from there.
+they belong to. There is no error. The state is wrong for a few tokens, and their log-probabilities are off by several
+nats; the answer may go astray from there.
 
 This happens in every step in which a row without drafts stands before one that verifies. vLLM puts verifying rows
 first, so with most KV cache types only a row of a single token can stand before them: one whose drafts were cut
