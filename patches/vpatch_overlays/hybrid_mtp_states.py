@@ -202,7 +202,7 @@ overlay = Overlay(
                 "0.26": [ordered_rows(state_block), ordered_bytes(state_block, "if is_conv_state")],
                 "0.25": [ordered_rows(state_block), ordered_bytes(state_block)],
                 "0.24": [ordered_rows(fused), ordered_bytes(fused)],
-                "0.22": ordered_bytes(fused),
+                "0.22": Shape(when=~fused.takes("CONV_STATE_DIM_FIRST"), edits=ordered_bytes(fused)),
             },
         ),
         Part(

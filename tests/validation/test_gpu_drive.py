@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -213,10 +214,12 @@ def test_a_shorter_prompt_begins_a_longer_one() -> None:
 @pytest.fixture
 def in_process(vpatch: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """`in_process()`: from here on, no process is started for vpatch."""
+    one_at_a_time = Lock()  # what a command prints is taken from the process's one stdout
 
     def said(*arguments: str) -> dict[str, Any]:
         command, *others = arguments
-        return vpatch(command, "--json", *others).json
+        with one_at_a_time:
+            return vpatch(command, "--json", *others).json
 
     return lambda: monkeypatch.setattr(trees, "_vpatch", said)
 
