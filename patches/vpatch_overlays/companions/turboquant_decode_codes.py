@@ -149,8 +149,9 @@ def load_words(cache, row, BITS: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit
-def by_text(words, TEXT: tl.constexpr, BITS: tl.constexpr):
+def by_text(words, TEXTS: tl.constexpr, CODE: tl.constexpr, BITS: tl.constexpr):
     """Decode one code of all words by its PTX."""
+    TEXT: tl.constexpr = TEXTS[CODE]
     if BITS == 4:
         return tl.inline_asm_elementwise(TEXT, "=r,r", [words], tl.float16, True, 2)
     else:
@@ -174,7 +175,7 @@ def decoded_keys(words, codebook, BITS: tl.constexpr, E4B15: tl.constexpr, TEXTS
                 index = (words.to(tl.int32) >> (code * BITS)) & (2**BITS - 1)
                 tiles = tiles + (tl.load(codebook + index).to(tl.float16),)
             else:
-                tiles = tiles + (by_text(words, TEXTS[code], BITS),)
+                tiles = tiles + (by_text(words, TEXTS, code, BITS),)
         return tiles
 
 
@@ -187,7 +188,7 @@ def decoded_values(words, BITS: tl.constexpr, TEXTS: tl.constexpr):
             number = (words.to(tl.int32) >> (code * BITS)) & (2**BITS - 1)
             tiles = tiles + (number.to(tl.float16) - (2**BITS - 1) / 2,)
         else:
-            tiles = tiles + (by_text(words, TEXTS[code], BITS),)
+            tiles = tiles + (by_text(words, TEXTS, code, BITS),)
     return tiles
 
 
