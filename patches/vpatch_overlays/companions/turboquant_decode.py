@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm._vpatch.turboquant_decode_codes import key_texts, value_texts
 from vllm._vpatch.turboquant_decode_kernels import combine_kernel, split_kernel
-from vllm._vpatch.turboquant_decode_launch import COMBINED, SHORTEST, Launch, choose, split_count
+from vllm._vpatch.turboquant_decode_launch import COMBINED, MOST_SPLITS, SHORTEST, Launch, choose, split_count
 from vllm.triton_utils import triton
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def scratch_size(
         window: query tokens of a request.
     """
     rows = heads // kv_heads * window
-    most = max(
+    most: int = max(
         requests
         * split_count(choose(requests, kv_heads, head_size, rows), requests, kv_heads, max_model_len, processors)
         for requests in range(1, max_num_seqs + 1)
@@ -209,7 +209,7 @@ def decode_attention(
         HEADS=heads,
         SIZE=size,
         PARTS=4 if value_quant_bits == 4 else 8,
-        SPLITS=triton.next_power_of_2(splits),
+        SPLITS=MOST_SPLITS,
         TILE=launch.tile,
         SHORTEST=SHORTEST,
         BLOCK=COMBINED,

@@ -1,8 +1,8 @@
 """Codes of TurboQuant's KV cache as fp16 numbers: inline PTX for GPUs, plain Triton for everything else.
 
-The cache packs codes of 4 bits, four in 2 bytes, or of 3 bits, eight in 3 bytes. A *word* here is one such group. Code i
-of all words goes to tile i, which enters the tensor cores on its own: tile i holds every 4th (8th) dimension, and nothing
-is ever interleaved. Both paths return the same bits.
+The cache packs codes of 4 bits, four in 2 bytes, or of 3 bits, eight in 3 bytes. A *word* here is one such group.
+Code i of all words goes to tile i, which enters the tensor cores on its own: tile i holds every 4th (8th) dimension,
+and nothing is ever interleaved. Both paths return the same bits.
 
 Each PTX text decodes one code of two words into one register with two fp16 numbers. Texts with one result let the
 compiler move the change of layout to the packed words; `ptxas` merges what the texts of one word have in common.
@@ -20,18 +20,18 @@ from vllm.triton_utils import tl, triton
 
 Texts = tuple[str, ...]
 
-# Registers h0, h1, l0, l1: the upper and the lower bytes of the 8 magnitudes. Bit 3 of a code c is its sign, set for the
-# numbers above 0. With the bit set the magnitude's index is c & 7, otherwise ~c & 7: both are ~(c ^ m) & 7, where m is
-# 7 if the bit is set. Codes 0 to 3 of the first word are the lower digits of x, those of the second the digits of y.
+# Registers h0, h1, l0, l1: the upper and the lower bytes of the 8 magnitudes. Bit 3 of a code c is its sign, set for
+# the numbers above 0. With the bit set the magnitude's index is c & 7, otherwise ~c & 7: both are ~(c ^ m) & 7, where
+# m is 7 if the bit is set. Codes 0 to 3 of the first word are the lower digits of x, those of the second those of y.
 _INDEX_4 = """\
 and.b32 m, $1, 0x88888888; shr.u32 t, m, 3; sub.u32 t, m, t;
 lop3.b32 x, $1, t, 0x77777777, 0x82; shr.u32 y, x, 16;
 not.b32 n, $1;
 """
 
-# The same for a word of 8 codes of 3 bits, in the lower 24 bits of a register, and a table of 4 magnitudes, in h0 and l0.
-# First the codes are spread to digits of 4 bits: halves of 12 bits move apart, then quarters of 6, then codes. Bit 2 is
-# the sign; m is 3 if it is set.
+# The same for a word of 8 codes of 3 bits, in the lower 24 bits of a register, and a table of 4 magnitudes, in h0 and
+# l0. First the codes are spread to digits of 4 bits: halves of 12 bits move apart, then quarters of 6, then codes. Bit
+# 2 is the sign; m is 3 if it is set.
 _INDEX_3 = """\
 shl.b32 s, {word}, 4; and.b32 t, {word}, 0x00000fff; lop3.b32 s, s, 0x0fff0000, t, 0xEA;
 shl.b32 t, s, 2; and.b32 s, s, 0x003f003f; lop3.b32 s, t, 0x3f003f00, s, 0xEA;

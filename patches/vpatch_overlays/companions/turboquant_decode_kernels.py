@@ -7,11 +7,15 @@ A program of the first kernel attends from all query heads of a KV head, and all
 that each key and value is decoded once. Key k of norm n is n * c / |c|, rotated, where c holds the codebook's numbers;
 q is rotated alike, and the score is q * c * n / |c|. Value v is scale * (code - middle) + (minimum + scale * middle):
 the scale goes into the weights, the second term into one sum a row, and (code - middle) is exact in fp16.
+
+Neither kernel is compiled anew for another number of splits, width of the block table or alignment of a slice, so that
+what is compiled before the first request is all that there is.
 """
 
 from __future__ import annotations
 
 from vllm._vpatch.turboquant_decode_codes import decoded_keys, decoded_values, load_words, squares
+from vllm._vpatch.turboquant_decode_queries import as_is, rotated
 from vllm.triton_utils import tl, triton
 
 LOG2E = tl.constexpr(1.4426950408889634)  # exp2 is one instruction
@@ -56,8 +60,12 @@ def token_offsets(
 
 @triton.jit
 def prefetch(cache, offsets, BYTES: tl.constexpr):
-    """Ask the L2 cache for a tile; no register waits for it. A request covers 64 bytes."""
-    line = tl.minimum(tl.arange(0, 8) * 64, BYTES - 1) if BYTES > 256 else tl.minimum(tl.arange(0, 4) * 64, BYTES - 1)
+    """Ask the L2 cache for a tile; no register waits for it. A request covers 64 bytes.
+
+    Up to 320 bytes four requests do: the rest of a token is in the line that the next one begins in.
+    """
+    REQUESTS: tl.constexpr = 4 if BYTES <= 320 else 8
+    line = tl.minimum(tl.arange(0, REQUESTS) * 64, BYTES - 1)
     address = cache + offsets[:, None] + line[None, :]
     tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], tl.int32, False, 1)
 
@@ -66,67 +74,6 @@ def prefetch(cache, offsets, BYTES: tl.constexpr):
 def load_half(cache, offsets):
     """Load fp16 numbers at even offsets in bytes, as float32."""
     return tl.load(cache.to(tl.pointer_type(tl.float16)) + offsets // 2).to(tl.float32)
-
-
-@triton.jit
-def signs(WIDTH: tl.constexpr, COUNT: tl.constexpr, dtype: tl.constexpr):
-    """Return the Hadamard matrix of COUNT rows: entry (i, j) is -1 if i & j has an odd number of bits, 1 otherwise.
-
-    Up to 64 rows; beyond COUNT there are zeros.
-    """
-    i = tl.arange(0, WIDTH)
-    odd = i[:, None] & i[None, :]
-    odd = odd ^ (odd >> 4)
-    odd = odd ^ (odd >> 2)
-    odd = odd ^ (odd >> 1)
-    entries = tl.where((odd & 1) == 1, -1.0, 1.0)
-    if WIDTH > COUNT:
-        entries = tl.where((i < COUNT)[None, :], entries, 0.0)
-    return entries.to(dtype)
-
-
-@triton.jit
-def butterfly(tiles, DISTANCE: tl.constexpr, PARTS: tl.constexpr):
-    """Return sums and differences of the tiles that are DISTANCE apart."""
-    mixed = ()
-    for i in tl.static_range(PARTS):
-        if i & DISTANCE:
-            mixed = mixed + (tiles[i - DISTANCE] - tiles[i],)
-        else:
-            mixed = mixed + (tiles[i] + tiles[i + DISTANCE],)
-    return mixed
-
-
-@triton.jit
-def rotated(query, row, valid, factor, PARTS: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr):
-    """Return queries * Hadamard matrix * factor in fp16, where tile i holds dimensions i, i + PARTS, ...
-
-    The matrix is the Kronecker product of a small one, applied within tiles on tensor cores (1 and -1 are exact in any
-    type), and one of PARTS rows, applied between tiles.
-    """
-    column = tl.arange(0, WIDTH)
-    matrix = signs(WIDTH, COUNT, query.dtype.element_ty)
-    tiles = ()
-    for i in tl.static_range(PARTS):
-        inside = valid[:, None] & (column < COUNT)[None, :]
-        part = tl.load(query + row[:, None] + (column * PARTS + i)[None, :], mask=inside, other=0.0)
-        tiles = tiles + (tl.dot(part, matrix),)
-    tiles = butterfly(tiles, 1, PARTS)
-    tiles = butterfly(tiles, 2, PARTS)
-    if PARTS == 8:
-        tiles = butterfly(tiles, 4, PARTS)
-    halves = ()
-    for i in tl.static_range(PARTS):
-        halves = halves + ((tiles[i] * factor).to(tl.float16),)
-    return halves
-
-
-@triton.jit
-def plain(query, row, valid, factor, SIZE: tl.constexpr):
-    """Return queries * factor in fp16, as one tile."""
-    column = tl.arange(0, SIZE)
-    tile = tl.load(query + row[:, None] + column[None, :], mask=valid[:, None], other=0.0)
-    return ((tile.to(tl.float32) * factor).to(tl.float16),)
 
 
 @triton.jit
@@ -159,7 +106,7 @@ def scores_of(
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "splits"], do_not_specialize_on_alignment=["table", "lengths"])
 def split_kernel(
     query,
     cache,
@@ -197,7 +144,8 @@ def split_kernel(
     """Attend to one split: write its normalized output and the log2 of its sum of weights.
 
     Program (split, KV head and block of rows, request). Row r is query head r % GROUP of token r // GROUP of the
-    window, which ends with the last cached token. The output keeps the order of tiles: all first codes of words, all second ...
+    window, which ends with the last cached token. The output keeps the order of tiles: all first codes
+    of words, all second ...
     """
     split = tl.program_id(0)
     kv_head = tl.program_id(1) // ROW_BLOCKS
@@ -228,7 +176,7 @@ def split_kernel(
     visible = length - WINDOW + token + 1  # tokens that the row may see
     from_query = (request * WINDOW + token) * query_stride + head * head_stride
     if KEY_BITS == 8:
-        queries = plain(query, from_query, valid, scale * LOG2E, SIZE)
+        queries = as_is(query, from_query, valid, scale * LOG2E, SIZE)
     else:
         # The Hadamard matrix of 1 and -1 is orthonormal after division by the root of the size.
         factor = scale * LOG2E / tl.sqrt(SIZE * 1.0)
@@ -309,7 +257,7 @@ def split_kernel(
         tl.store(partial + to[:, None] * SIZE + (i * VALUE_COUNT + column)[None, :], result, mask=written)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["lengths"])
 def combine_kernel(
     partial,
     logs,
@@ -329,7 +277,7 @@ def combine_kernel(
 ):
     """Add the splits of one token and head by their weights, and put the dimensions in order.
 
-    Program (token, head). SPLITS is the power of two from `splits` on. A request of length 0, as CUDA graphs pad their
+    Program (token, head). SPLITS is a power of two, at least `splits`. A request of length 0, as CUDA graphs pad their
     batches with, has no splits and gives 0.
     """
     token = tl.program_id(0).to(tl.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHORTEST = 64  # tokens of a split; fewer do not pay for the program's start
-MOST_SPLITS = 256
+MOST_SPLITS = 256  # a power of two
 COMBINED = 16  # splits that a program of the second kernel adds at a time
 
 
@@ -82,6 +82,14 @@ def split_count(launch: Launch, requests: int, kv_heads: int, context: int, proc
     """
     wanted = launch.programs * processors // (requests * kv_heads)
     return max(1, min(wanted, -(-context // SHORTEST), MOST_SPLITS))
+
+
+def batches_to_compile(max_num_seqs: int, kv_heads: int, head_size: int, rows: int) -> list[int]:
+    """Return numbers of requests that between them have all parameters that a batch can have, the smallest ones."""
+    first: dict[Launch, int] = {}
+    for requests in range(1, max_num_seqs + 1):
+        first.setdefault(choose(requests, kv_heads, head_size, rows), requests)
+    return list(first.values())
 
 
 def _power_of_two(number: int) -> int:

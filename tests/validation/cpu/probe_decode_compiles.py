@@ -26,6 +26,7 @@ POINTERS = {
     "output": "*bf16",
 }
 SCALARS = {"scale": "fp32"}
+UNALIGNED = ("table", "lengths", "table_stride")
 
 
 def compiled(kernel: Any, constants: dict[str, Any], options: dict[str, Any], capability: int) -> dict[str, int]:
@@ -35,10 +36,12 @@ def compiled(kernel: Any, constants: dict[str, Any], options: dict[str, Any], ca
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    types = {name: "constexpr" if name in constants else POINTERS.get(name) or SCALARS.get(name, "i32") for name in names}
-    # As at run time: pointers are aligned to 16 bytes, and so are the strides of queries and outputs.
+    types = {
+        name: "constexpr" if name in constants else POINTERS.get(name) or SCALARS.get(name, "i32") for name in names
+    }
+    # As at run time: what is not specialized, and not a number of splits, is a multiple of 16.
     aligned = [i for i, name in enumerate(names) if name in POINTERS or name.endswith("_stride")]
-    attributes = {(i,): [["tt.divisibility", 16]] for i in aligned if names[i] != "table_stride"}
+    attributes = {(i,): [["tt.divisibility", 16]] for i in aligned if names[i] not in UNALIGNED}
     source = ASTSource(kernel, types, constants, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return {"shared": made.metadata.shared, **assembled(made.asm["ptx"], capability, options.get("maxnreg"))}
@@ -57,12 +60,15 @@ def assembled(ptx: str, capability: int, registers: int | None) -> dict[str, int
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     counts = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said)
     used = re.search(r"Used (\d+) registers", said)
-    assert counts and used, said
+    assert counts, said
+    assert used, said
     return {"registers": int(used[1]), "spilled": int(counts[1]) + int(counts[2])}
 
 
-def both(capability: int, preset: tuple[int, int], size: int, group: int, window: int, requests: int, *, ptx: bool) -> Any:
-    """Compile what a batch on 8 KV heads needs: the first kernel, and the second with as many splits as can be."""
+def both(
+    capability: int, preset: tuple[int, int], size: int, group: int, window: int, requests: int, *, ptx: bool
+) -> list[dict[str, int]]:
+    """Compile both kernels for a batch on 8 KV heads, with pages of 16 tokens, heads first in memory."""
     decode, kernels = companion("turboquant_decode"), companion("turboquant_decode_kernels")
     launch = decode.choose(requests, 8, size, group * window)
     key_bits, value_bits = preset
@@ -79,7 +85,20 @@ def both(capability: int, preset: tuple[int, int], size: int, group: int, window
         **decode.texts(key_bits, value_bits, size, inline_ptx=ptx),
         "PREFETCH": launch.prefetch and ptx,
     }
-    return compiled(kernels.split_kernel, constants, decode.options(launch), capability)
+    combining = {
+        "WINDOW": window,
+        "HEADS": 8 * group,
+        "SIZE": size,
+        "PARTS": 4 if value_bits == 4 else 8,
+        "SPLITS": decode.MOST_SPLITS,
+        "TILE": launch.tile,
+        "SHORTEST": decode.SHORTEST,
+        "BLOCK": decode.COMBINED,
+    }
+    return [
+        compiled(kernels.split_kernel, constants, decode.options(launch), capability),
+        compiled(kernels.combine_kernel, combining, {"num_warps": 4}, capability),
+    ]
 
 
 def main(_home: str, cases: str) -> list[Any]:

@@ -39,6 +39,7 @@ def main(_home: str) -> dict[str, Any]:
         "error": error,
         "scratch": decode.scratch_size(32, 8, 128, **limits),
         "most": max(splits_of) * 32 * 129,
+        "batches": launch.batches_to_compile(39, 2, 256, 8),
     }
 
 

@@ -32,9 +32,7 @@ def reason(
         table = torch.empty(count, 5, dtype=torch.int32, device="meta")
     return companion("turboquant_decode").supported(
         torch.empty(tokens, heads[0], size, dtype=getattr(torch, dtype), device="meta"),
-        torch.empty(
-            3, page, heads[1], slot or packed + size * bits[1] // 8 + 4, dtype=torch.uint8, device="meta"
-        ),
+        torch.empty(3, page, heads[1], slot or packed + size * bits[1] // 8 + 4, dtype=torch.uint8, device="meta"),
         table,
         torch.empty(count, dtype=getattr(torch, lengths), device="meta"),
         bits[0],

@@ -1,4 +1,7 @@
-"""Print whether the inline PTX of `turboquant-decode` decodes as the plain kernels do, as JSON; run by `environment.probe`."""
+"""Print where the inline PTX of `turboquant-decode` decodes otherwise than the plain kernels, as JSON.
+
+Run by `environment.probe`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def numbers(text: str, bits: int, words: tuple[int, int]) -> tuple[float, float]
 
 def wrong(texts: tuple[str, ...], bits: int, meaning: list[float]) -> list[Any]:
     """Return the first words that the texts decode to other numbers than `meaning` has."""
-    draw = random.Random(bits)
+    draw = random.Random(bits)  # noqa: S311 - of test data
     size = 1 << bits * len(texts)
     # Every code at every place, then words as they come.
     each = [code << bits * place for place in range(len(texts)) for code in range(1 << bits)]

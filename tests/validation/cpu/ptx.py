@@ -1,4 +1,4 @@
-"""Run the few PTX instructions that `turboquant-decode` has, in Python: what its inline texts compute, without a GPU."""
+"""Run the few PTX instructions that `turboquant-decode` has, in Python: what its texts compute, without a GPU."""
 
 from __future__ import annotations
 
