@@ -49,13 +49,14 @@ def token_offsets(
 ):
     """Return the offsets of a tile's tokens in the cache, in bytes. All tokens of a piece are in one page."""
     token = tl.arange(0, TILE)
-    base = pages[0].to(tl.int64) * PAGE_BYTES + start % PAGE * TOKEN_BYTES
-    offsets = base + token * TOKEN_BYTES
+    page = pages[0]
     for piece in tl.static_range(1, TILE // PIECE):
-        at = piece * PIECE
-        base = pages[piece].to(tl.int64) * PAGE_BYTES + (start + at) % PAGE * TOKEN_BYTES
-        offsets = tl.where(token < at, offsets, base + (token - at) * TOKEN_BYTES)
-    return offsets
+        page = tl.where(token < piece * PIECE, page, pages[piece])
+    if TILE > PIECE:
+        inside = (start + token) % PAGE
+    else:
+        inside = start % PAGE + token
+    return page.to(tl.int64) * PAGE_BYTES + inside * TOKEN_BYTES
 
 
 @triton.jit
@@ -192,6 +193,7 @@ def split_kernel(
     pages_of = table + request * table_stride
     last = (length - 1) // PAGE
     pages = load_pages(pages_of, first, last, PAGE, PIECE, TILE)
+    following = load_pages(pages_of, first + TILE, last, PAGE, PIECE, TILE)
     for start in range(first, end, TILE):
         # Loads come first in the loop: only then does the compiler change the layout of words rather than of numbers.
         at = token_offsets(pages, start, PAGE, PIECE, TILE, PAGE_BYTES, TOKEN_BYTES) + kv_head * HEAD_BYTES
@@ -208,11 +210,13 @@ def split_kernel(
         value_minimum = load_half(cache, at + VALUE_SCALE + 2)
         if KEY_BITS != 8:
             norm = load_half(cache, at + NORM)
-        pages = load_pages(pages_of, start + TILE, last, PAGE, PIECE, TILE)
         if PREFETCH:
             if start + TILE < end:
-                ahead = token_offsets(pages, start + TILE, PAGE, PIECE, TILE, PAGE_BYTES, TOKEN_BYTES)
+                ahead = token_offsets(following, start + TILE, PAGE, PIECE, TILE, PAGE_BYTES, TOKEN_BYTES)
                 prefetch(cache, ahead + kv_head * HEAD_BYTES, VALUE_SCALE + 4)
+        # Page numbers are loaded two tiles ahead, so that nothing waits for them, nor for the addresses made of them.
+        pages = following
+        following = load_pages(pages_of, start + 2 * TILE, last, PAGE, PIECE, TILE)
 
         keys = decoded_keys(key_words, codebook, KEY_BITS, E4B15, KEY_TEXTS)
         scores = scores_of(
