@@ -49,7 +49,7 @@ FIRST = [
 PRODUCT = [
     Case(preset, size, group, window, heads_first=(group + window + at) % 2 == 0, page=(16, 1056)[at % 2], splits=1)
     for at, (preset, size) in enumerate(SIZED)
-    for group, window in product((1, 3, 8, 16), (1, 2, 8))
+    for group, window in product((1, 2, 3, 4, 8, 16), (1, 2, 4, 8))
 ]
 """The layout alternates, so that each group and each window meet both."""
 

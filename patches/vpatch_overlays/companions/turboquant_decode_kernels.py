@@ -195,7 +195,11 @@ def split_kernel(
     pages = load_pages(pages_of, first, last, PAGE, PIECE, TILE)
     following = load_pages(pages_of, first + TILE, last, PAGE, PIECE, TILE)
     for start in range(first, end, TILE):
-        # Loads come first in the loop: only then does the compiler change the layout of words rather than of numbers.
+        if PREFETCH:
+            if start + TILE < end:
+                ahead = token_offsets(following, start + TILE, PAGE, PIECE, TILE, PAGE_BYTES, TOKEN_BYTES)
+                prefetch(cache, ahead + kv_head * HEAD_BYTES, VALUE_SCALE + 4)
+        # Loads come before all arithmetic: only then does the compiler change the layout of words, not of numbers.
         at = token_offsets(pages, start, PAGE, PIECE, TILE, PAGE_BYTES, TOKEN_BYTES) + kv_head * HEAD_BYTES
         key_words = load_words(cache, at, KEY_BITS, KEY_COUNT, KEY_WIDTH)
         # Words of a token start at a multiple of 2 bytes only, unless keys are in fp8.
@@ -210,10 +214,6 @@ def split_kernel(
         value_minimum = load_half(cache, at + VALUE_SCALE + 2)
         if KEY_BITS != 8:
             norm = load_half(cache, at + NORM)
-        if PREFETCH:
-            if start + TILE < end:
-                ahead = token_offsets(following, start + TILE, PAGE, PIECE, TILE, PAGE_BYTES, TOKEN_BYTES)
-                prefetch(cache, ahead + kv_head * HEAD_BYTES, VALUE_SCALE + 4)
         # Page numbers are loaded two tiles ahead, so that nothing waits for them, nor for the addresses made of them.
         pages = following
         following = load_pages(pages_of, start + 2 * TILE, last, PAGE, PIECE, TILE)

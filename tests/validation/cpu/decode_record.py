@@ -1,6 +1,6 @@
 """Record what the kernels of `turboquant-decode` use on each GPU: `python -m tests.validation.cpu.decode_record`.
 
-Writes `docs/turboquant-decode-kernels.json`. Takes about six minutes, and no GPU.
+Writes `docs/turboquant-decode-kernels.json`. Takes about five minutes, and no GPU.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> None:
         for (target, _, *shape, _), (split, combine) in zip(cases, found, strict=True):
             named = dict(zip(("head_size", "group", "window", "requests"), shape, strict=True))
             rows.append({"gpu": f"sm_{target}", "preset": preset, **named, "split": split, "combine": combine})
-    text = ",\n".join(json.dumps(row) for row in rows)
-    RECORD.write_text(f'{{"release": "{RELEASE}", "kernels": [\n{text}\n]}}\n')
+        text = ",\n".join(json.dumps(row) for row in rows)
+        RECORD.write_text(f'{{"release": "{RELEASE}", "kernels": [\n{text}\n]}}\n')
 
 
 if __name__ == "__main__":

@@ -118,8 +118,8 @@ def errors(case: Case) -> dict[str, Any]:
 
 
 def error(found: Any, exact: Any) -> float:
-    """Return the norm of the difference, relative to the exact result; 9 if there is a number that is not finite."""
-    difference = float((found.double() - exact).norm() / exact.norm())
+    """Return the norm of the difference, relative to the exact result unless that is 0; 9 if it is not finite."""
+    difference = float((found.double() - exact).norm() / (exact.norm() or 1.0))
     return difference if math.isfinite(difference) else 9.0
 
 
