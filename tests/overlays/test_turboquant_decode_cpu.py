@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.releases import tree_of
+from tests.tiers import deep
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.decode_cases import BITS, Case
 from tests.validation.cpu.decode_record import kernels
@@ -64,17 +65,17 @@ LINES = [
 """Every group and every window."""
 
 
-def probed(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    found: Any = ran("probe_decode", RELEASE, tree_of(RELEASE), json.dumps([asdict(case) for case in cases]))
+def probed(cases: Sequence[Case], release: str) -> list[dict[str, Any]]:
+    found: Any = ran("probe_decode", release, tree_of(release), json.dumps([asdict(case) for case in cases]))
     assert len(found) == len(cases)
     return list(found)
 
 
-def check(cases: Sequence[Case]) -> None:
+def check(cases: Sequence[Case], release: str = RELEASE) -> None:
     """Hold the kernels' errors against bounds, and against those of vLLM's kernel where that ran."""
     wrong = [
         (case, found)
-        for case, found in zip(cases, probed(cases), strict=True)
+        for case, found in zip(cases, probed(cases, release), strict=True)
         if "reason" in found
         or not found["zero"]
         or not found["ours"] <= BOUNDS[case.dtype]
@@ -84,8 +85,9 @@ def check(cases: Sequence[Case]) -> None:
     assert wrong == []
 
 
-def test_attention_is_that_of_float64() -> None:
-    check(FIRST)
+@pytest.mark.parametrize("release", [RELEASE, deep("0.20.2"), deep("0.33.0")])
+def test_attention_is_that_of_float64(release: str) -> None:
+    check(FIRST, release)
 
 
 @pytest.mark.deep
