@@ -44,36 +44,49 @@ def supported(
     Reads shapes, strides and types only, so that it works while a CUDA graph is captured. For the arguments see
     `decode_attention`.
     """
-    import torch
-
-    tokens, heads, size = query.shape
-    _, page, kv_heads, slot = kv_cache.shape
     bits = 8 if key_fp8 else mse_bits
+    size, page, slot = query.shape[2], kv_cache.shape[1], kv_cache.shape[3]
     packed = size * bits // 8 + (0 if key_fp8 else 2)
     if (bits, value_quant_bits) not in PRESETS:
         return f"keys of {bits} and values of {value_quant_bits} bits"
     if size not in HEAD_SIZES:
         return f"head size {size}"
-    if heads % kv_heads or heads // kv_heads not in GROUPS:
-        return f"{heads} query heads on {kv_heads} KV heads"
-    if window not in WINDOWS or tokens % window or len(seq_lens) * window != tokens:
-        return f"{tokens} tokens of {len(seq_lens)} requests in windows of {window}"
-    if not 0 < len(seq_lens) <= MOST_REQUESTS:
-        return f"{len(seq_lens)} requests"
-    if query.dtype not in (torch.float16, torch.bfloat16) or query.stride(2) != 1:
-        return f"queries of type {query.dtype} with strides {query.stride()}"
     if page % PAGE:
         return f"pages of {page} tokens"
     if key_packed_size != packed or slot < packed + size * value_quant_bits // 8 + 4:
         return f"keys of {key_packed_size} bytes in slots of {slot}"
+    return (
+        _unsupported_batch(query.shape[0], query.shape[1], kv_cache.shape[2], len(seq_lens), window)
+        or _unsupported_memory(query, kv_cache, block_table, seq_lens)
+        or _unsupported_device(query.device)
+    )
+
+
+def _unsupported_batch(tokens: int, heads: int, kv_heads: int, requests: int, window: int) -> str | None:
+    if heads % kv_heads or heads // kv_heads not in GROUPS:
+        return f"{heads} query heads on {kv_heads} KV heads"
+    if window not in WINDOWS or requests * window != tokens:
+        return f"{tokens} tokens of {requests} requests in windows of {window}"
+    if not 0 < requests <= MOST_REQUESTS:
+        return f"{requests} requests"
+    return None
+
+
+def _unsupported_memory(
+    query: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor
+) -> str | None:
+    import torch
+
     odd = any(stride % 2 for stride in (*kv_cache.stride()[:3], kv_cache.storage_offset()))
+    if query.dtype not in (torch.float16, torch.bfloat16) or query.stride(2) != 1:
+        return f"queries of type {query.dtype} with strides {query.stride()}"
     if kv_cache.dtype != torch.uint8 or kv_cache.stride(3) != 1 or odd:
         return f"a cache of type {kv_cache.dtype} with strides {kv_cache.stride()}"
     if block_table.stride(1) != 1 or block_table.dtype != torch.int32 or not block_table.shape[1]:
         return f"a block table of type {block_table.dtype} with strides {block_table.stride()}"
     if seq_lens.stride(0) != 1 or seq_lens.dtype not in (torch.int32, torch.int64):
         return f"lengths of type {seq_lens.dtype} with strides {seq_lens.stride()}"
-    return _unsupported_device(query.device)
+    return None
 
 
 @cache

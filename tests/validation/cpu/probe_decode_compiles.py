@@ -1,6 +1,6 @@
 """Compile the kernels of `turboquant-decode` for GPUs that are not here, and print what they use, as JSON.
 
-Run by `environment.probe`. Triton's own `ptxas` assembles, and counts registers and spills.
+Run by `decode_record`. Triton's own `ptxas` assembles, and counts registers and spills.
 """
 
 from __future__ import annotations
