@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from tests.releases import tree_of
 from tests.tiers import deep
@@ -24,7 +25,7 @@ SIZES, GROUPS, WINDOWS = (64, 128, 256), range(1, 17), range(1, 9)
 
 # Rounding of the output, to bfloat16 and to fp16: half of the last place, spread evenly, gives 2^-9 / sqrt(3) = 0.0011
 # and 0.00014 at the lower end of a binade. The rest is that of queries, keys and weights in fp16.
-BOUNDS = {"bfloat16": 0.0045, "float16": 0.0006}
+BOUNDS = {"bfloat16": 0.0025, "float16": 0.0006}
 
 SIZED = list(product(BITS, SIZES))
 FIRST = [
@@ -87,7 +88,8 @@ def check(cases: Sequence[Case], release: str = RELEASE) -> None:
 
 @pytest.mark.parametrize("release", [RELEASE, deep("0.20.2"), deep("0.33.0")])
 def test_attention_is_that_of_float64(release: str) -> None:
-    check(FIRST, release)
+    heads_first = Version(release) >= Version("0.26")  # before, no cache is stored so
+    check([case if heads_first else replace(case, heads_first=False) for case in FIRST], release)
 
 
 @pytest.mark.deep

@@ -28,8 +28,8 @@ def companion(name: str) -> Any:
     return import_module(f"vllm._vpatch.{name}")
 
 
-def multiply_bfloat16() -> None:
-    """Let the interpreter's `tl.dot` multiply bf16 numbers; it multiplies their bits, as integers."""
+def mend_bfloat16() -> None:
+    """Let the interpreter multiply bf16 numbers in `tl.dot`, not their bits, and round to bf16, not truncate."""
     import numpy as np
     from triton import language as tl
     from triton.runtime import interpreter
@@ -45,7 +45,17 @@ def multiply_bfloat16() -> None:
     def create_dot(self: Any, a: Any, b: Any, *more: Any) -> Any:
         return dot(self, numbers(a), numbers(b), *more)
 
+    truncate = interpreter.InterpreterBuilder.create_fp_trunc
+
+    def create_fp_trunc(self: Any, source: Any, kind: Any) -> Any:
+        if kind.scalar != tl.bfloat16 or source.dtype.scalar != tl.float32:
+            return truncate(self, source, kind)
+        bits = source.data.view(np.uint32)
+        rounded = bits + 0x7FFF + (bits >> 16 & 1)  # to the nearest, and half to even
+        return interpreter.TensorHandle((rounded >> 16).astype(np.uint16), tl.bfloat16)
+
     interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.InterpreterBuilder.create_fp_trunc = create_fp_trunc
 
 
 def queries(case: Case) -> Any:
@@ -128,7 +138,7 @@ def main(_home: str, cases: str) -> list[dict[str, Any]]:
     import torch
 
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)
-    multiply_bfloat16()
+    mend_bfloat16()
     return [errors(Case(**case | {"lengths": tuple(case["lengths"])})) for case in json.loads(cases)]
 
 
