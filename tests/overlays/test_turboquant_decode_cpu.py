@@ -1,0 +1,174 @@
+"""turboquant-decode's kernels with the real vLLM, on the CPU: their numerics, what they refuse, and how they compile.
+
+Triton's interpreter runs the kernels on caches that vLLM's own kernel wrote. The reference is in float64.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from tests.releases import tree_of
+from tests.tiers import deep
+from tests.validation.cpu.comparison import ran
+from tests.validation.cpu.decode_cases import BITS, Case
+from tests.validation.cpu.decode_record import compiled, kernels
+
+RELEASE = "0.26.0"
+SIZES, GROUPS, WINDOWS = (64, 128, 256), range(1, 17), range(1, 9)
+
+# Rounding of the output, to bfloat16 and to fp16: half of the last place, spread evenly, gives 2^-9 / sqrt(3) = 0.0011
+# and 0.00014 at the lower end of a binade. The rest is that of queries, keys and weights in fp16.
+BOUNDS = {"bfloat16": 0.0025, "float16": 0.0006}
+
+SIZED = list(product(BITS, SIZES))
+FIRST = [
+    *(
+        Case(
+            preset,
+            size,
+            group=(4, 1, 7, 8, 3, 2, 16, 5, 6, 12, 2, 1)[at],
+            window=(1, 8, 2, 1, 3, 5, 1, 4, 1, 1, 7, 6)[at],
+            heads_first=at % 2 == 0,
+            page=(16, 1056, 32, 2096, 64, 16, 48, 128)[at % 8],
+            kv_heads=2 if at % 5 == 4 else 1,
+            splits=(1, None, 2)[at % 3],
+        )
+        for at, (preset, size) in enumerate(SIZED)
+    ),
+    Case(dtype="float16", lengths=(0, 130), splits=1),
+    Case("k8v4", 64, 2, e4b15=True),
+    *(Case(preset, 64, 2, page=32, lengths=(0, 40), stock=True) for preset in BITS),
+]
+"""Every preset with every head size; groups, windows, pages and layouts in turn."""
+
+PRODUCT = [
+    Case(preset, size, group, window, heads_first=(group + window + at) % 2 == 0, page=(16, 1056)[at % 2], splits=1)
+    for at, (preset, size) in enumerate(SIZED)
+    for group, window in product((1, 2, 3, 4, 8, 16), (1, 2, 4, 8))
+]
+"""The layout alternates, so that each group and each window meet both."""
+
+LINES = [
+    *(Case(group=group, window=window, splits=2) for group, window in product(GROUPS, (1, 3))),
+    *(Case(group=4, window=window, heads_first=heads) for window, heads in product(WINDOWS, (True, False))),
+    *(Case(page=page, heads_first=heads) for page, heads in product((16, 48, 64, 1056, 2096, 4096), (True, False))),
+    *(Case(preset, size, 2, 2, stock=True, lengths=(0, 70)) for preset, size in SIZED),
+    Case(lengths=(0, 0)),
+    Case(lengths=(5, 3, 700), window=8, splits=4),
+]
+"""Every group and every window."""
+
+
+def probed(cases: Sequence[Case], release: str) -> list[dict[str, Any]]:
+    found: Any = ran("probe_decode", release, tree_of(release), json.dumps([asdict(case) for case in cases]))
+    assert len(found) == len(cases)
+    return list(found)
+
+
+def check(cases: Sequence[Case], release: str = RELEASE) -> None:
+    """Hold the kernels' errors against bounds, and against those of vLLM's kernel where that ran."""
+    wrong = [
+        (case, found)
+        for case, found in zip(cases, probed(cases, release), strict=True)
+        if "reason" in found
+        or not found["zero"]
+        or not found["ours"] <= BOUNDS[case.dtype]
+        or not found["ours"] <= 1.2 * found.get("stock", 1.0)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("release", [RELEASE, deep("0.20.2"), deep("0.33.0")])
+def test_attention_is_that_of_float64(release: str) -> None:
+    heads_first = Version(release) >= Version("0.26")  # before, no cache is stored so
+    check([case if heads_first else replace(case, heads_first=False) for case in FIRST], release)
+
+
+@pytest.mark.deep
+def test_attention_is_that_of_float64_for_every_shape() -> None:
+    check(PRODUCT)
+
+
+@pytest.mark.deep
+def test_attention_is_that_of_float64_for_every_group_window_and_page() -> None:
+    check(LINES)
+
+
+def test_the_first_cases_have_every_preset_size_window_and_layout() -> None:
+    assert {(case.preset, case.size) for case in FIRST} == set(SIZED)
+    assert {case.window for case in FIRST} == set(WINDOWS)
+    assert {(case.preset, case.heads_first) for case in FIRST} == set(product(BITS, (True, False)))
+
+
+def test_inline_ptx_decodes_like_the_plain_kernels() -> None:
+    found = ran("probe_decode_texts", RELEASE, tree_of(RELEASE))
+
+    assert found.pop("error") == "the codebook is not symmetric"
+    assert len(found) == 8
+    assert not any(found.values())
+
+
+def test_what_the_kernels_do_not_cover_is_refused_with_the_reason() -> None:
+    found = ran("probe_decode_supported", RELEASE, tree_of(RELEASE))
+
+    assert found == REFUSED
+
+
+REFUSED = {
+    "supported": None,
+    "strided block table": None,
+    "one row for all": None,
+    "5-bit keys": "keys of 5 and values of 4 bits",
+    "8-bit values": "keys of 4 and values of 8 bits",
+    "head size 96": "head size 96",
+    "group 17": "17 query heads on 1 KV heads",
+    "group 1.5": "3 query heads on 2 KV heads",
+    "window 9": "9 tokens of 1 requests in windows of 9",
+    "window of other batches": "4 tokens of 4 requests in windows of 2",
+    "no requests": "0 requests",
+    "float32": "queries of type torch.float32 with strides (512, 128, 1)",
+    "pages of 8": "pages of 8 tokens",
+    "other slots": "keys of 64 bytes in slots of 134",
+    "odd strides": "a cache of type torch.uint8 with strides (2160, 135, 135, 1)",
+    "long table": "a block table of type torch.int64 with strides (5, 1)",
+    "float lengths": "lengths of type torch.float32 with strides (1,)",
+}
+
+
+def test_no_launch_has_64_rows_and_4_warps() -> None:
+    found = ran("probe_decode_launches", RELEASE, tree_of(RELEASE))
+
+    assert "wrong results on Hopper" in found["error"]
+    assert found["launches"]
+    for rows, tile, warps, splits, row_blocks in map(tuple, found["launches"]):
+        assert rows < 64 or warps < 4
+        assert rows in (16, 32, 64)
+        assert tile in (32, 64)
+        assert warps in (1, 2, 4)
+        assert 1 <= splits <= 256
+        assert row_blocks <= 4
+    assert found["scratch"] == found["most"]
+    assert found["batches"] == [1, 3, 17]  # up to 4 and to 32 programs, and more
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("preset", BITS)
+def test_the_kernels_compile_for_every_gpu(preset: str) -> None:
+    assert most_shared(kernels([preset])) <= 99 * 1024
+
+
+@pytest.mark.deep
+def test_the_plain_kernels_compile_as_well() -> None:
+    assert most_shared(kernels(BITS, [(128, 4, 1, 32)], ptx=False)) <= 99 * 1024
+
+
+def most_shared(cases: list[list[Any]]) -> int:
+    return max(kernel["shared"] for found in compiled(cases) for kernel in found)

@@ -1,0 +1,73 @@
+"""Record what the kernels of `turboquant-decode` use on each GPU: `python -m tests.validation.cpu.decode_record`.
+
+Writes `docs/turboquant-decode-kernels.json`. Takes about five minutes, and no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.paths import ROOT
+from tests.releases import tree_of
+from tests.validation.cpu.decode_cases import BITS
+from tests.validation.cpu.environment import environ, interpreter
+
+RELEASE = "0.26.0"
+RECORD = ROOT / "docs/turboquant-decode-kernels.json"
+TARGETS = (80, 86, 89, 90, 120)
+
+Shape = tuple[int, int, int, int]
+SHAPES: list[Shape] = [  # head size, query heads of a KV head, window, requests: on 8 KV heads, every launch there is
+    *((size, 4, 1, requests) for size, requests in product((64, 128), (1, 32))),
+    *((size, 8, window, 32) for size, window in product((64, 128), (4, 8))),
+    *((256, 4, 1, requests) for requests in (1, 32)),
+    (256, 8, 4, 32),
+]
+
+
+def kernels(presets: Iterable[str], shapes: Sequence[Shape] = SHAPES, *, ptx: bool = True) -> list[list[Any]]:
+    """Return the arguments of `probe_decode_compiles.both` for some presets and shapes on all GPUs."""
+    return [[target, BITS[preset], *shape, ptx] for preset, target, shape in product(presets, TARGETS, shapes)]
+
+
+def compiled(cases: list[list[Any]]) -> list[list[dict[str, int]]]:
+    """Compile in a process of its own: in those of other probes Triton interprets, its own functions included.
+
+    Returns what both kernels of each case use.
+    """
+    tree = tree_of(RELEASE)
+    with TemporaryDirectory() as home:
+        ran = subprocess.run(
+            [interpreter(RELEASE), "-m", "tests.validation.cpu.probe_decode_compiles", home, json.dumps(cases)],
+            env=environ(tree, Path(home)) | {"TRITON_INTERPRET": "0"},
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    found: list[list[dict[str, int]]] = json.loads(ran.stdout)
+    assert len(found) == len(cases)
+    return found
+
+
+def main() -> None:
+    """Compile everything, one preset after the other, and write the record."""
+    rows = []
+    for preset in BITS:
+        cases = kernels([preset])
+        for (target, _, *shape, _), (split, combine) in zip(cases, compiled(cases), strict=True):
+            named = dict(zip(("head_size", "group", "window", "requests"), shape, strict=True))
+            rows.append({"gpu": f"sm_{target}", "preset": preset, **named, "split": split, "combine": combine})
+        text = ",\n".join(json.dumps(row) for row in rows)
+        RECORD.write_text(f'{{"release": "{RELEASE}", "kernels": [\n{text}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Print all launch parameters of `turboquant-decode`, as JSON; run by `environment.probe`."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from tests.validation.cpu.probe_decode import companion
+from tests.validation.cpu.probing import report
+
+PROCESSORS = 132
+CONTEXT = 65_536
+
+
+def main(_home: str) -> dict[str, Any]:
+    """Choose for every head size, group and window, and for batches up to 1,024 requests on 1 to 16 KV heads."""
+    decode, launch = companion("turboquant_decode"), companion("turboquant_decode_launch")
+    found = set()
+    batches = (*range(1, 40), 64, 128, 256, 1024)
+    for size, group, window, requests, kv_heads in product(
+        decode.HEAD_SIZES, decode.GROUPS, decode.WINDOWS, batches, (1, 2, 4, 8, 16)
+    ):
+        rows = group * window
+        chosen = launch.choose(requests, kv_heads, size, rows)
+        splits = launch.split_count(chosen, requests, kv_heads, CONTEXT, PROCESSORS)
+        found.add((chosen.rows, chosen.tile, chosen.warps, splits, -(-rows // chosen.rows)))
+    try:
+        launch.Launch(rows=64, tile=32, warps=4, prefetch=False)
+        error = ""
+    except ValueError as refused:
+        error = str(refused)
+    limits = {"max_num_seqs": 39, "max_model_len": CONTEXT, "processors": PROCESSORS}
+    splits_of = [
+        requests * launch.split_count(launch.choose(requests, 8, 128, 4), requests, 8, CONTEXT, PROCESSORS)
+        for requests in range(1, 40)
+    ]
+    return {
+        "launches": sorted(found),
+        "error": error,
+        "scratch": decode.scratch_size(32, 8, 128, **limits),
+        "most": max(splits_of) * 32 * 129,
+        "batches": launch.batches_to_compile(39, 2, 256, 8),
+    }
+
+
+if __name__ == "__main__":
+    report(main)
