@@ -51,7 +51,7 @@ FIRST = [
 PRODUCT = [
     Case(preset, size, group, window, heads_first=(group + window + at) % 2 == 0, page=(16, 1056)[at % 2], splits=1)
     for at, (preset, size) in enumerate(SIZED)
-    for group, window in product((1, 2, 3, 4, 8, 16), (1, 2, 4, 8))
+    for group, window in product((1, 3, 8, 16), (1, 4))
 ]
 """The layout alternates, so that each group and each window meet both."""
 
@@ -160,15 +160,8 @@ def test_no_launch_has_64_rows_and_4_warps() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("preset", BITS)
-def test_the_kernels_compile_for_every_gpu(preset: str) -> None:
-    assert most_shared(kernels([preset])) <= 99 * 1024
-
-
-@pytest.mark.deep
-def test_the_plain_kernels_compile_as_well() -> None:
-    assert most_shared(kernels(BITS, [(128, 4, 1, 32)], ptx=False)) <= 99 * 1024
-
-
-def most_shared(cases: list[list[Any]]) -> int:
-    return max(kernel["shared"] for found in compiled(cases) for kernel in found)
+def test_the_kernels_compile_for_every_gpu() -> None:
+    """One shape: the others are recorded by `python -m tests.validation.cpu.decode_record`, which takes minutes."""
+    shape = (128, 4, 1, 32)
+    for found in compiled([*kernels(BITS, [shape]), *kernels(["4bit_nc"], [shape], ptx=False)]):
+        assert max(kernel["shared"] for kernel in found) <= 99 * 1024
