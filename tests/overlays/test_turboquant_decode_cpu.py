@@ -18,9 +18,8 @@ from tests.releases import tree_of
 from tests.tiers import deep
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.decode_cases import BITS, Case
-from tests.validation.cpu.decode_record import compiled, kernels
+from tests.validation.cpu.decode_record import RELEASE, compiled, kernels
 
-RELEASE = "0.26.0"
 SIZES, GROUPS, WINDOWS = (64, 128, 256), range(1, 17), range(1, 9)
 
 # Rounding of the output, to bfloat16 and to fp16: half of the last place, spread evenly, gives 2^-9 / sqrt(3) = 0.0011

@@ -17,12 +17,13 @@ from vllm.triton_utils import triton
 if TYPE_CHECKING:
     import torch
 
-PRESETS = {(8, 4): "k8v4", (4, 4): "4bit_nc", (3, 4): "k3v4_nc", (3, 3): "3bit_nc"}
-"""What TurboQuant is called by the bits of keys and values."""
+PRESETS = ((8, 4), (4, 4), (3, 4), (3, 3))
+"""Bits of keys and values: of k8v4, 4bit_nc, k3v4_nc and 3bit_nc."""
 
 HEAD_SIZES = (64, 128, 256)
 GROUPS = range(1, 17)  # query heads of a KV head
 WINDOWS = range(1, 9)  # query tokens of a request
+COMBINE_OPTIONS = {"num_warps": 4}
 PAGE = 16  # tokens; pages are multiples of it
 MOST_REQUESTS = 65_535  # of a CUDA grid's third dimension
 
@@ -184,8 +185,8 @@ def decode_attention(
     output = _output(query, output_buf)
     if inline_ptx is None:
         inline_ptx = not _interpreted()
-    row_blocks = -(-group * window // launch.rows)
-    split_kernel[(splits, kv_heads * row_blocks, requests)](
+    shape = constants(launch, kv_heads, group, window, size, page, key_bits, value_quant_bits)
+    split_kernel[(splits, kv_heads * shape["ROW_BLOCKS"], requests)](
         query,
         kv_cache,
         block_table,
@@ -201,10 +202,8 @@ def decode_attention(
         PAGE_BYTES=kv_cache.stride(0),
         TOKEN_BYTES=kv_cache.stride(1),
         HEAD_BYTES=kv_cache.stride(2),
-        PAGE=page,
         E4B15=key_fp8 and _in_e4b15(query.device.index or 0),
-        ROW_BLOCKS=row_blocks,
-        **constants(launch, kv_heads, group, window, size, page, key_bits, value_quant_bits),
+        **shape,
         CORRECT=bool(norm_correction),
         **texts(key_bits, value_quant_bits, size, inline_ptx=inline_ptx),
         PREFETCH=launch.prefetch and inline_ptx,
@@ -218,15 +217,8 @@ def decode_attention(
         output.stride(0),
         output.stride(1),
         splits,
-        WINDOW=window,
-        HEADS=heads,
-        SIZE=size,
-        PARTS=4 if value_quant_bits == 4 else 8,
-        SPLITS=MOST_SPLITS,
-        TILE=launch.tile,
-        SHORTEST=SHORTEST,
-        BLOCK=COMBINED,
-        num_warps=4,
+        **combine_constants(launch, heads, window, size, value_quant_bits),
+        **COMBINE_OPTIONS,
     )
     return output
 
@@ -240,13 +232,29 @@ def constants(
         "GROUP": group,
         "WINDOW": window,
         "SIZE": size,
+        "PAGE": page,
         # A tile is read in pieces that lie in one page each, however pages and tiles divide one another.
         "PIECE": min(launch.tile, page & -page),
         "KEY_BITS": key_bits,
         "VALUE_BITS": value_bits,
         "ROWS": launch.rows,
+        "ROW_BLOCKS": -(-group * window // launch.rows),
         "TILE": launch.tile,
         "SHORTEST": SHORTEST,
+    }
+
+
+def combine_constants(launch: Launch, heads: int, window: int, size: int, value_bits: int) -> dict[str, int]:
+    """Return what the second kernel is compiled for."""
+    return {
+        "WINDOW": window,
+        "HEADS": heads,
+        "SIZE": size,
+        "PARTS": 4 if value_bits == 4 else 8,
+        "SPLITS": MOST_SPLITS,
+        "TILE": launch.tile,
+        "SHORTEST": SHORTEST,
+        "BLOCK": COMBINED,
     }
 
 

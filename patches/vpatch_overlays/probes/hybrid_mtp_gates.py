@@ -62,6 +62,11 @@ def states(rows: int) -> tuple[Any, Any]:
     return torch.zeros(blocks, WIDTH - 1 + DRAFTS, 3 * SIZE), torch.zeros(blocks, 1, SIZE, SIZE)
 
 
+def blocks_of(row: int) -> range:
+    """Return the blocks of a row's request: one for each token that it may verify."""
+    return range(1 + row * (DRAFTS + 1), 1 + (row + 1) * (DRAFTS + 1))
+
+
 def recorded(verify: Callable[..., tuple[Any, None]]) -> dict[str, Callable[..., Any]]:
     """Return functions that compute nothing, for a machine without a GPU; `verify` stands for the kernel."""
     return {
@@ -97,7 +102,7 @@ def forward(rows: Sequence[bool], mixed: Any, a: Any, b: Any, held: tuple[Any, A
         mixed: queries, keys and values of all tokens, of shape (tokens, 3 * SIZE).
         a: the first gate of all tokens, of shape (tokens, 1).
         b: the second one.
-        held: windows and states, as from `states`; request i has the blocks from 1 + i * (DRAFTS + 1) on.
+        held: windows and states, as from `states`; see `blocks_of`.
         replaced: see `Replaced`.
 
     Returns:
@@ -140,20 +145,18 @@ def step(kind: Any, rows: Sequence[bool]) -> Any:
 
     lengths = [DRAFTS + 1 if verifies else 1 for verifies in rows]
     owners = [row for row, length in enumerate(lengths) for _ in range(length)]
+    places = {wanted: [at for at, row in enumerate(owners) if rows[row] is wanted] for wanted in (True, False)}
     verifying, others = ([i for i, verifies in enumerate(rows) if verifies is wanted] for wanted in (True, False))
-    blocks = [[1 + i * (DRAFTS + 1) + j for j in range(DRAFTS + 1)] for i in range(len(rows))]
-    other_starts, other_states = starts([1] * len(others)), numbers([blocks[i][0] for i in others])
+    other_starts, other_states = starts([1] * len(others)), numbers([blocks_of(i)[0] for i in others])
     given = {
         "num_prefills": len(others), "num_prefill_tokens": len(others), "num_decodes": 0, "num_decode_tokens": 0,
         "num_spec_decodes": len(verifying), "num_spec_decode_tokens": (DRAFTS + 1) * len(verifying),
         "num_actual_tokens": len(owners), "has_initial_state": torch.ones(len(others), dtype=torch.bool),
         "spec_query_start_loc": starts([DRAFTS + 1] * len(verifying)), "non_spec_query_start_loc": other_starts,
-        "spec_state_indices_tensor": torch.tensor([blocks[i] for i in verifying], dtype=torch.int32),
+        "spec_state_indices_tensor": torch.tensor([[*blocks_of(i)] for i in verifying], dtype=torch.int32),
         "non_spec_state_indices_tensor": other_states, "spec_sequence_masks": torch.tensor(list(rows)),
-        "spec_token_indx": torch.tensor([token for token, row in enumerate(owners) if rows[row]], dtype=torch.long),
-        "non_spec_token_indx": torch.tensor(
-            [token for token, row in enumerate(owners) if not rows[row]], dtype=torch.long
-        ),
+        "spec_token_indx": torch.tensor(places[True], dtype=torch.long),
+        "non_spec_token_indx": torch.tensor(places[False], dtype=torch.long),
         "num_accepted_tokens": torch.ones(len(verifying), dtype=torch.int32),
         "prefill_query_start_loc": other_starts, "prefill_state_indices": other_states,
         "prefill_has_initial_state": torch.ones(len(others), dtype=torch.bool),

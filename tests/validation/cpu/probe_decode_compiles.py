@@ -75,29 +75,18 @@ def both(
     slot = size * (key_bits + value_bits) // 8 + (4 if key_bits == 8 else 6)
     constants = {
         **decode.constants(launch, 8, group, window, size, 16, key_bits, value_bits),
-        "PAGE": 16,
         "PAGE_BYTES": 8 * 16 * slot,
         "TOKEN_BYTES": slot,
         "HEAD_BYTES": 16 * slot,
         "E4B15": key_bits == 8 and capability < 89,
-        "ROW_BLOCKS": -(-group * window // launch.rows),
         "CORRECT": key_bits != 8,
         **decode.texts(key_bits, value_bits, size, inline_ptx=ptx),
         "PREFETCH": launch.prefetch and ptx,
     }
-    combining = {
-        "WINDOW": window,
-        "HEADS": 8 * group,
-        "SIZE": size,
-        "PARTS": 4 if value_bits == 4 else 8,
-        "SPLITS": decode.MOST_SPLITS,
-        "TILE": launch.tile,
-        "SHORTEST": decode.SHORTEST,
-        "BLOCK": decode.COMBINED,
-    }
+    combining = decode.combine_constants(launch, 8 * group, window, size, value_bits)
     return [
         compiled(kernels.split_kernel, constants, decode.options(launch), capability),
-        compiled(kernels.combine_kernel, combining, {"num_warps": 4}, capability),
+        compiled(kernels.combine_kernel, combining, decode.COMBINE_OPTIONS, capability),
     ]
 
 

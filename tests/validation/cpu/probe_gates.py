@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
-from vpatch_overlays.probes.hybrid_mtp_gates import DRAFTS, SIZE, forward, idle, states
+from vpatch_overlays.probes.hybrid_mtp_gates import DRAFTS, SIZE, blocks_of, forward, idle, states
 
 from tests.validation.cpu.probe_states import kernel
 from tests.validation.cpu.probing import report
@@ -39,7 +39,7 @@ def computed(order: Sequence[int]) -> dict[str, str]:
     )
     windows, held = states(len(rows))
     for row, request in enumerate(order):
-        own = slice(1 + row * (DRAFTS + 1), 1 + (row + 1) * (DRAFTS + 1))
+        own = [*blocks_of(row)]
         windows[own], held[own] = drawn(request, *windows[own].shape), drawn(request, *held[own].shape)
     verify = kernel("fused_sigmoid_gating", "fused_sigmoid_gating_delta_rule_update")
     replaced = idle() | {"fused_sigmoid_gating_delta_rule_update": verify}
@@ -47,9 +47,9 @@ def computed(order: Sequence[int]) -> dict[str, str]:
     output = forward(rows, mixed, a, b, (windows, held), replaced).split(tokens)
     found = {}
     for row, request in enumerate(order):
-        own = slice(1 + row * (DRAFTS + 1), 1 + (row + 1) * (DRAFTS + 1))
         if request != OTHER:
-            found[str(request)] = output[row].numpy().tobytes().hex() + held[own].numpy().tobytes().hex()
+            own = held[[*blocks_of(row)]]
+            found[str(request)] = output[row].numpy().tobytes().hex() + own.numpy().tobytes().hex()
     return found
 
 
