@@ -34,6 +34,7 @@ FIRST = [
             size,
             group=(4, 1, 7, 8, 3, 2, 16, 5, 6, 12, 2, 1)[at],
             window=(1, 8, 2, 1, 3, 5, 1, 4, 1, 1, 7, 6)[at],
+            missing=(0, 3, 0, 0, 1, 0, 0, 0, 0, 0, 6, 0)[at],
             heads_first=at % 2 == 0,
             page=(16, 1056, 32, 2096, 64, 16, 48, 128)[at % 8],
             kv_heads=2 if at % 5 == 4 else 1,
@@ -61,6 +62,7 @@ LINES = [
     *(Case(preset, size, 2, 2, stock=True, lengths=(0, 70)) for preset, size in SIZED),
     Case(lengths=(0, 0)),
     Case(lengths=(5, 3, 700), window=8, splits=4),
+    *(Case(group=16, window=8, lengths=(140, 150), missing=missing, splits=3) for missing in (1, 4, 7)),
 ]
 """Every group and every window."""
 
@@ -130,9 +132,10 @@ REFUSED = {
     "head size 96": "head size 96",
     "group 17": "17 query heads on 1 KV heads",
     "group 1.5": "3 query heads on 2 KV heads",
-    "window 9": "9 tokens of 1 requests in windows of 9",
-    "window of other batches": "4 tokens of 4 requests in windows of 2",
-    "no requests": "0 requests",
+    "window 9": "9 tokens in windows of 9, with 9 lengths and 1 rows of pages",
+    "window of fewer tokens": None,
+    "too few rows": "4 tokens in windows of 2, with 4 lengths and 1 rows of pages",
+    "no tokens": "0 tokens",
     "float32": "queries of type torch.float32 with strides (512, 128, 1)",
     "pages of 8": "pages of 8 tokens",
     "other slots": "keys of 64 bytes in slots of 134",

@@ -288,12 +288,12 @@ def test_an_engine_waits_for_those_before_it(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(pacing, "PATIENCE_S", 0.01)
     first, second = tmp_path / "a", tmp_path / "b"
     first.with_suffix(".ready").touch()
-    turns = pacing._ours(second, [first, second], 2)
+    turns = pacing.ours(second, [first, second], 2)
 
     with pytest.raises(TimeoutError, match="other engines' turns"):
         next(turns)
     first.with_suffix(".taken").write_text("1")
-    assert next(pacing._ours(second, [first, second], 2)) == 0
+    assert next(pacing.ours(second, [first, second], 2)) == 0
 
 
 def test_requests_come_in_turn() -> None:

@@ -120,9 +120,10 @@ def test_probes_that_take_turns_know_each_other_and_leave_marks(
 
 
 def test_the_tree_with_one_overlay_is_made_where_a_probe_asks_for_it() -> None:
-    assert session.needs_single(["counts", "ngram"], "0.21.0")
-    assert not session.needs_single(["counts", "ngram"], "0.24.0")
-    assert not session.needs_single(["counts"], "0.21.0")
+    assert session.extra_trees(["counts", "ngram"], "0.21.0") == {"workspace"}
+    assert session.extra_trees(["counts", "ngram"], "0.24.0") == set()
+    assert session.extra_trees(["counts"], "0.21.0") == set()
+    assert session.extra_trees(["fast-decode"], "0.26.0") == {"decode"}
 
 
 def test_upstreams_tests_are_counted(tmp_path: Path) -> None:

@@ -18,14 +18,21 @@ from vllm._vpatch.turboquant_decode_codes import decoded_keys, decoded_values, l
 from vllm._vpatch.turboquant_decode_queries import as_is, rotated
 from vllm.triton_utils import tl, triton
 
-LOG2E = tl.constexpr(1.4426950408889634)  # exp2 is one instruction
-TINY = tl.constexpr(1e-16)  # vLLM's, below |c|^2
-
 
 @triton.jit
 def split_size(length, splits, TILE: tl.constexpr, SHORTEST: tl.constexpr):
     """Return the tokens of a split, in whole tiles, at least SHORTEST: a short context takes few splits."""
     return tl.maximum(tl.cdiv(tl.cdiv(length, splits), TILE) * TILE, SHORTEST)
+
+
+@triton.jit
+def longest(lengths, window, tokens, WINDOW: tl.constexpr, SPAN: tl.constexpr):
+    """Return the most cached tokens that a token of a window sees. SPAN is a power of two, at least WINDOW."""
+    if WINDOW == 1:
+        return tl.load(lengths + window).to(tl.int32)
+    token = tl.arange(0, SPAN)
+    exists = (token < WINDOW) & (window * WINDOW + token < tokens)
+    return tl.max(tl.load(lengths + window * WINDOW + token, mask=exists, other=0).to(tl.int32), 0)
 
 
 @triton.jit
@@ -103,11 +110,11 @@ def scores_of(
         length = tl.zeros([ROWS, TILE], tl.float32)
         for i in tl.static_range(PARTS):
             length = tl.dot(ones, squares(keys[i], PACKED), length)
-        scores = scores * tl.rsqrt(length + TINY)
+        scores = scores * tl.rsqrt(length + 1e-16)  # vLLM's, against division by 0
     return scores
 
 
-@triton.jit(do_not_specialize=["table_stride", "splits"], do_not_specialize_on_alignment=["table", "lengths"])
+@triton.jit(do_not_specialize=["table_stride", "tokens", "splits"], do_not_specialize_on_alignment=["table", "lengths"])
 def split_kernel(
     query,
     cache,
@@ -120,6 +127,7 @@ def split_kernel(
     head_stride,
     table_stride,
     scale,
+    tokens,
     splits,
     PAGE_BYTES: tl.constexpr,
     TOKEN_BYTES: tl.constexpr,
@@ -127,6 +135,7 @@ def split_kernel(
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     WINDOW: tl.constexpr,
+    SPAN: tl.constexpr,
     SIZE: tl.constexpr,
     PAGE: tl.constexpr,
     PIECE: tl.constexpr,
@@ -144,14 +153,13 @@ def split_kernel(
 ):
     """Attend to one split: write its normalized output and the log2 of its sum of weights.
 
-    Program (split, KV head and block of rows, request). Row r is query head r % GROUP of token r // GROUP of the
-    window, which ends with the last cached token. The output keeps the order of tiles: all first codes
-    of words, all second ...
+    Program (split, KV head and block of rows, window). Row r is query head r % GROUP of token r // GROUP of the
+    window. The output keeps the order of tiles: all first codes of words, all second ...
     """
     split = tl.program_id(0)
     kv_head = tl.program_id(1) // ROW_BLOCKS
-    request = tl.program_id(2).to(tl.int64)
-    length = tl.load(lengths + request).to(tl.int32)
+    window = tl.program_id(2).to(tl.int64)
+    length = longest(lengths, window, tokens, WINDOW, SPAN)
     size = split_size(length, splits, TILE, SHORTEST)
     first = split * size
     end = tl.minimum(first + size, length)
@@ -171,16 +179,16 @@ def split_kernel(
     MIDDLE: tl.constexpr = (2**VALUE_BITS - 1) / 2
 
     row = tl.program_id(1) % ROW_BLOCKS * ROWS + tl.arange(0, ROWS)
-    token = row // GROUP
+    token = window * WINDOW + row // GROUP
     head = kv_head * GROUP + row % GROUP
-    valid = row < WINDOW * GROUP
-    visible = length - WINDOW + token + 1  # tokens that the row may see
-    from_query = (request * WINDOW + token) * query_stride + head * head_stride
+    valid = (row < WINDOW * GROUP) & (token < tokens)
+    from_query = token * query_stride + head * head_stride
+    scale = scale * 1.4426950408889634  # log2(e): exp2 is one instruction
     if KEY_BITS == 8:
-        queries = as_is(query, from_query, valid, scale * LOG2E, SIZE)
+        queries = as_is(query, from_query, valid, scale, SIZE)
     else:
         # The Hadamard matrix of 1 and -1 is orthonormal after division by the root of the size.
-        factor = scale * LOG2E / tl.sqrt(SIZE * 1.0)
+        factor = scale / tl.sqrt(SIZE * 1.0)
         queries = rotated(query, from_query, valid, factor, KEY_PARTS, KEY_COUNT, KEY_WIDTH)
 
     sums = ()
@@ -190,7 +198,9 @@ def split_kernel(
     weight = tl.zeros([ROWS], tl.float32)
     offset = tl.zeros([ROWS], tl.float32)
 
-    pages_of = table + request * table_stride
+    if WINDOW > 1:
+        visible = tl.load(lengths + token, mask=valid, other=0).to(tl.int32)
+    pages_of = table + window * table_stride
     last = (length - 1) // PAGE
     pages = load_pages(pages_of, first, last, PAGE, PIECE, TILE)
     following = load_pages(pages_of, first + TILE, last, PAGE, PIECE, TILE)
@@ -252,7 +262,7 @@ def split_kernel(
         sums = added
 
     total = tl.where(weight > 0.0, weight, 1.0)  # a row of a window that sees nothing of this split
-    to = ((request * WINDOW + token) * (KV_HEADS * GROUP) + head) * splits + split
+    to = (token * (KV_HEADS * GROUP) + head) * splits + split
     tl.store(logs + to, highest + tl.log2(total), mask=valid)
     column = tl.arange(0, VALUE_WIDTH)
     written = valid[:, None] & (column < VALUE_COUNT)[None, :]
@@ -261,7 +271,7 @@ def split_kernel(
         tl.store(partial + to[:, None] * SIZE + (i * VALUE_COUNT + column)[None, :], result, mask=written)
 
 
-@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["lengths"])
+@triton.jit(do_not_specialize=["tokens", "splits"], do_not_specialize_on_alignment=["lengths"])
 def combine_kernel(
     partial,
     logs,
@@ -269,8 +279,10 @@ def combine_kernel(
     output,
     output_stride,
     head_stride,
+    tokens,
     splits,
     WINDOW: tl.constexpr,
+    SPAN: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     PARTS: tl.constexpr,
@@ -281,12 +293,12 @@ def combine_kernel(
 ):
     """Add the splits of one token and head by their weights, and put the dimensions in order.
 
-    Program (token, head). SPLITS is a power of two, at least `splits`. A request of length 0, as CUDA graphs pad their
+    Program (token, head). SPLITS is a power of two, at least `splits`. A window of length 0, as CUDA graphs pad their
     batches with, has no splits and gives 0.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    length = tl.load(lengths + token // WINDOW).to(tl.int32)
+    length = longest(lengths, token // WINDOW, tokens, WINDOW, SPAN)
     used = tl.cdiv(length, split_size(length, splits, TILE, SHORTEST))
     base = (token * HEADS + head) * splits
     split = tl.arange(0, SPLITS)

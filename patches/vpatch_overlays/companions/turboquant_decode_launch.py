@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from vllm import triton_utils
+
+if TYPE_CHECKING:
+    import torch
 
 SHORTEST = 64  # tokens of a split; fewer do not pay for the program's start
 MOST_SPLITS = 256  # a power of two
@@ -90,6 +97,40 @@ def batches_to_compile(max_num_seqs: int, kv_heads: int, head_size: int, rows: i
     for requests in range(1, max_num_seqs + 1):
         first.setdefault(choose(requests, kv_heads, head_size, rows), requests)
     return list(first.values())
+
+
+def most_parts(
+    kv_heads: int, head_size: int, group: int, *, max_num_seqs: int, max_model_len: int, processors: int
+) -> int:
+    """Return the most parts that a batch of any size has: requests times splits, each a partial result of one head.
+
+    Args:
+        kv_heads: of this rank.
+        head_size: 64, 128 or 256.
+        group: query heads of a KV head.
+        max_num_seqs: the most requests of a batch.
+        max_model_len: the most tokens of a request.
+        processors: multiprocessors of the GPU.
+    """
+    return max(
+        requests
+        * split_count(choose(requests, kv_heads, head_size, group), requests, kv_heads, max_model_len, processors)
+        for requests in range(1, max_num_seqs + 1)
+    )
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU; that of an H200 where Triton interprets its kernels."""
+    import torch
+
+    return 132 if interpreted() else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def interpreted() -> bool:
+    """Return whether Triton interprets its kernels, so that they run without a GPU."""
+    knobs = getattr(triton_utils.triton, "knobs", None)  # without a GPU, vLLM has a stand-in for Triton, without knobs
+    return bool(knobs and knobs.runtime.interpret)
 
 
 def _power_of_two(number: int) -> int:

@@ -37,7 +37,7 @@ def reserve_workspace(
     model, scheduler = config.model_config, config.scheduler_config
 
     rows = (scheduler.max_num_seqs, model.get_num_attention_heads(config.parallel_config))
-    splits = config.attention_config.tq_max_kv_splits_for_cuda_graph
+    splits = _decode_splits(builder, config.attention_config.tq_max_kv_splits_for_cuda_graph)
     manager.get_simultaneous(
         ((*rows, splits, spec.head_size + 1), torch.float32),
         ((*rows, spec.head_size), model.dtype),
@@ -49,6 +49,14 @@ def reserve_workspace(
         tokens = round_up(max(0, model.max_model_len - 1), spec.block_size)
         cached = ((1, spec.num_kv_heads, tokens, spec.head_size), torch.float16)
         manager.get_simultaneous(cached, cached)
+
+
+def _decode_splits(builder: TurboQuantMetadataBuilder, splits: int) -> int:
+    try:
+        from vllm._vpatch.turboquant_decode_buffers import splits_to_reserve
+    except ModuleNotFoundError:  # that overlay is not applied
+        return splits
+    return int(splits_to_reserve(builder, splits))
 
 
 def _in_tiles() -> bool:

@@ -13,10 +13,16 @@ def main() -> None:
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 
     manager, layer = workspace(), Layer(LONGEST)
-    TurboQuantAttentionBackend.get_builder_cls()(layer.spec, ["layer"], layer.config, torch.device("meta"))
+    builder = TurboQuantAttentionBackend.get_builder_cls()(layer.spec, ["layer"], layer.config, torch.device("meta"))
     manager.lock()
     limits = layer.config.scheduler_config
     splits = layer.config.attention_config.tq_max_kv_splits_for_cuda_graph
+    try:
+        from vllm._vpatch.turboquant_decode_buffers import splits_to_reserve
+    except ModuleNotFoundError:
+        pass  # no overlay has decode take less
+    else:
+        splits = splits_to_reserve(builder, splits)
     rows = (limits.max_num_seqs, DENSE["num_attention_heads"])
     held: list[str] = []
     try:

@@ -22,6 +22,7 @@ class Case:
     size: int = 128
     group: int = 4
     window: int = 1
+    missing: int = 0  # tokens of the last window
     heads_first: bool = True  # in memory, as from 0.26 on
     page: int = 16
     lengths: tuple[int, ...] = (0, 1, 70)
@@ -34,7 +35,12 @@ class Case:
     @property
     def stored(self) -> Case:
         """The same as far as the cache is concerned."""
-        return replace(self, group=1, window=1, dtype="bfloat16", splits=None, stock=False)
+        return replace(self, group=1, window=1, missing=0, dtype="bfloat16", splits=None, stock=False)
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens."""
+        return len(self.lengths) * self.window - self.missing
 
     @property
     def bits(self) -> tuple[int, int]:
@@ -175,10 +181,9 @@ def attention(case: Case, query: Any, scale: float) -> Any:
         pages = table[request, : -(-length // case.page)].long()
         keys, values = numbers_of(case, stored[pages].flatten(0, 1)[:length])
         for token in range(case.window):
-            seen = length - case.window + token + 1
-            if seen <= 0:
+            seen, at = length - case.window + token + 1, request * case.window + token
+            if seen <= 0 or at >= case.tokens:
                 continue
-            at = request * case.window + token
             heads = query[at].double().unflatten(0, (case.kv_heads, case.group))
             weights = torch.einsum("hgd,nhd->hgn", heads, keys[:seen]).mul(scale).softmax(-1)
             output[at] = torch.einsum("hgn,nhd->hgd", weights, values[:seen]).flatten(0, 1)

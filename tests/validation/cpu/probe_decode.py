@@ -63,13 +63,20 @@ def queries(case: Case) -> Any:
     import torch
 
     torch.manual_seed(case.window)
-    shape = (len(case.lengths) * case.window, case.kv_heads * case.group, case.size)
+    shape = (case.tokens, case.kv_heads * case.group, case.size)
     return (torch.randn(shape) * 2).to(getattr(torch, case.dtype))
+
+
+def seen(case: Case) -> Any:
+    """Return how many cached tokens each token sees: the last of a window all of them."""
+    import torch
+
+    window = torch.arange(case.window) - case.window + 1
+    return (torch.tensor(case.lengths)[:, None] + window).clamp(min=0).flatten()[: case.tokens].int()
 
 
 def errors(case: Case) -> dict[str, Any]:
     """Return the relative errors of both kernels, and whether rows that see nothing are 0."""
-    import torch
     from vllm.v1.attention.ops.triton_turboquant_decode import triton_turboquant_decode_attention
 
     decode = companion("turboquant_decode")
@@ -77,7 +84,7 @@ def errors(case: Case) -> dict[str, Any]:
     decode._in_e4b15 = lambda _device: case.e4b15
     cache, table = filled(case.stored)
     decode.split_count = (lambda *_: case.splits) if case.splits else split_count
-    query, lengths = queries(case), torch.tensor(case.lengths, dtype=torch.int32)
+    query, lengths = queries(case), seen(case)
     key_bits, value_bits = case.bits
     fp8, scale = key_bits == 8, case.size**-0.5
     mse_bits = 0 if fp8 else key_bits
@@ -106,13 +113,12 @@ def errors(case: Case) -> dict[str, Any]:
     if not case.stock:
         return result
     # vLLM's kernel takes a window as so many requests, and divides by 0 if one has no tokens.
-    each = lengths[:, None] - case.window + 1 + torch.arange(case.window)
     rotation = hadamard(case.size).float()
     stock = triton_turboquant_decode_attention(
         query[~blind],
         cache,
-        table.repeat_interleave(case.window, 0)[~blind].clamp(max=len(cache) - 1),
-        each.flatten().int()[~blind],
+        table.repeat_interleave(case.window, 0)[: case.tokens][~blind].clamp(max=len(cache) - 1),
+        lengths[~blind],
         rotation,
         numbers,
         scale,

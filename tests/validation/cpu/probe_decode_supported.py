@@ -14,7 +14,7 @@ def reason(
     size: int = 128,
     bits: tuple[int, int] = (4, 4),
     tokens: int = 4,
-    requests: int | None = None,
+    rows: int | None = None,
     window: int = 1,
     dtype: str = "bfloat16",
     page: int = 16,
@@ -26,7 +26,7 @@ def reason(
     """Ask about a call on meta tensors, which have shapes, strides and types only."""
     import torch
 
-    count = tokens // window if requests is None else requests
+    count = -(-tokens // window) if rows is None else rows
     packed = size * bits[0] // 8 + 2
     if table is None:
         table = torch.empty(count, 5, dtype=torch.int32, device="meta")
@@ -34,7 +34,7 @@ def reason(
         torch.empty(tokens, heads[0], size, dtype=getattr(torch, dtype), device="meta"),
         torch.empty(3, page, heads[1], slot or packed + size * bits[1] // 8 + 4, dtype=torch.uint8, device="meta"),
         table,
-        torch.empty(count, dtype=getattr(torch, lengths), device="meta"),
+        torch.empty(tokens, dtype=getattr(torch, lengths), device="meta"),
         bits[0],
         key_bytes or packed,
         bits[1],
@@ -59,8 +59,9 @@ def main(_home: str) -> dict[str, Any]:
         "group 17": reason(heads=(17, 1)),
         "group 1.5": reason(heads=(3, 2)),
         "window 9": reason(tokens=9, window=9),
-        "window of other batches": reason(requests=4, window=2),
-        "no requests": reason(tokens=0),
+        "window of fewer tokens": reason(tokens=7, window=3),
+        "too few rows": reason(rows=1, window=2),
+        "no tokens": reason(tokens=0),
         "float32": reason(dtype="float32"),
         "pages of 8": reason(page=8),
         "other slots": reason(key_bytes=64),

@@ -13,8 +13,9 @@ from tests.validation.gpu.models import DUMMY
 
 TQ = "turboquant_4bit_nc"
 STOCK, PATCHED, TILES = TREES = ("stock", "patched", "tiles")
-WORKSPACE = "workspace"
-"""The tree with the overlay `turboquant-workspace` alone, made only for the probes that name it."""
+WORKSPACE, DECODE = EXTRA = "workspace", "decode"
+"""Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, and one
+with default overlays and `turboquant-decode`."""
 CHUNK = 2048
 
 EAGER: Mapping[str, Any] = {"enforce_eager": True, "compilation_config": None}

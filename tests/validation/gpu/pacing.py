@@ -21,7 +21,7 @@ def turns(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> None:
     """
     batch, context, rounds = lengths
     prefill, decode = [], []
-    for number in _ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], rounds + 1):
+    for number in ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], rounds + 1):
         first, then = _measure(llm, batch, context, number)
         prefill.append(first)
         decode.append(then)
@@ -50,7 +50,7 @@ def _measure(llm: Any, batch: int, context: int, seed: int) -> tuple[float, floa
     return round(batch * context / (middle - began), 1), round(tokens / (end - middle), 1)
 
 
-def _ours(save: Path, engines: Sequence[Path], rounds: int) -> Iterator[int]:
+def ours(save: Path, engines: Sequence[Path], rounds: int) -> Iterator[int]:
     """Yield the number of each of our turns when it comes. Engines that did not start, or ended, are passed over."""
     save.with_suffix(".ready").touch()
     _until(lambda: all(_ready(one) or _ended(one) for one in engines), "engines to start")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.validation.gpu.engines import (
+    DECODE,
     EAGER,
     LARGE_CHUNKS,
     PATCHED,
@@ -93,10 +94,49 @@ def sized(
                  least_s=240, limit_s=300)  # fmt: skip
 
 
+def paced(name: str, shapes: Sequence[tuple[int, int]], *, requests: int, longest: int = 65536) -> list[Probe]:
+    """Return the probes of decode's speed: stock, `turboquant-decode`, and stock with a bf16 KV cache.
+
+    Args:
+        name: of the probes.
+        shapes: batches, each with its context in tokens.
+        requests: the largest batch.
+        longest: the most tokens that a request may have, by which kernels are launched.
+    """
+    tokens = max(longest + 1024, *(batch * (context + 1024) for batch, context in shapes))
+    steps = (("decode speeds", tuple(number for shape in shapes for number in shape)),)
+    engine = {"max_num_seqs": requests, "max_model_len": longest, **LARGE_CHUNKS}
+    return [
+        Probe(f"{name} {kv}", "dense24", cache, steps, {**engine, "kv_cache_memory_bytes": tokens * size}, trees,
+              takes_turns=True, limit_s=300)
+        for kv, cache, size, trees in (("tq", TQ, TQ_BYTES, (STOCK, DECODE)), ("auto", "auto", BF16_BYTES, (STOCK,)))
+    ]  # fmt: skip
+
+
+def requantized(family: str) -> list[Probe]:
+    """Return the probes of log-probabilities by decode kernels: prompts in chunks of 128 tokens are read by them.
+
+    Stock with another number of splits sums in another order, and so has the noise of rounding.
+    """
+    name = f"{family} tq 128 long"
+    steps = (("logprobs", (64, 3072, 65000)),)
+    other = {**SMALL_CHUNKS, "attention_config": {"tq_max_kv_splits_for_cuda_graph": 8}}
+    return [
+        Probe(name, family, TQ, steps, SMALL_CHUNKS, (STOCK, DECODE), references=((STOCK, name),), limit_s=300),
+        Probe(f"{name} 8", family, TQ, steps, other, (STOCK,), references=((STOCK, name),), limit_s=300),
+        Probe(f"{family} auto 128 long", family, "auto", steps, SMALL_CHUNKS, (STOCK,), references=((STOCK, name),),
+              limit_s=300),
+    ]  # fmt: skip
+
+
+BF16_BYTES, TQ_BYTES = 24 * 8 * 512, 20 * 8 * 144 + 4 * 8 * 512
+"""Bytes of a token in the KV cache of `dense24`, whose TurboQuant leaves four layers as they are."""
+
 MOE, DENSE = FULL_SIZE
 WHOLE = ("plan", "plan-27b")
-BY_NAME = (*WHOLE, "soak")
-"""Scenarios that need a GPU of 100 GiB, or five minutes, so they run by name only."""
+FAST = ("fast-decode", "fast-decode-small", "fast-decode-quality")
+BY_NAME = (*WHOLE, *FAST, "soak")
+"""Scenarios that need a GPU of 100 GiB, five minutes, or an overlay that is opt-in, so they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {
     "serves": [
@@ -142,6 +182,13 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         sized("27b tq 256", DENSE, TQ, 256, 8192, 32768, text=True),
         sized("27b auto text", DENSE, "auto", 16, 2048, 32768, text=True),
     ],
+    "fast-decode": [
+        *paced("decoding", ((32, 16384), (8, 16384), (1, 16384), (32, 1024), (1, 1024)), requests=32),
+    ],
+    "fast-decode-small": [
+        *paced("decoding small", ((8, 4096), (1, 16384), (8, 1024), (1, 1024)), requests=8),
+    ],
+    "fast-decode-quality": [*requantized("dense"), *requantized("hyb")],
     **SPECULATION,
 }  # fmt: skip
 """By name, the most important first."""

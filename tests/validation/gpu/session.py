@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.validation.gpu import drive, full_size, machine, trees
-from tests.validation.gpu.engines import WORKSPACE
+from tests.validation.gpu.engines import EXTRA
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS
 
 WORK = ROOT / ".gpu"
@@ -29,11 +29,10 @@ def default_scenarios(upstream: Path | None) -> list[str]:
     return [name for name in usual if upstream or any(probe.steps for probe in SCENARIOS[name])]
 
 
-def needs_single(names: Sequence[str], release: str) -> bool:
-    """Whether a scenario has a probe for the tree with a single overlay on a release."""
-    return any(
-        WORKSPACE in probe.trees and probe.says_something_of(release) for name in names for probe in SCENARIOS[name]
-    )
+def extra_trees(names: Sequence[str], release: str) -> set[str]:
+    """Return the extra trees that the scenarios' probes need on a release."""
+    probes = [probe for name in names for probe in SCENARIOS[name] if probe.says_something_of(release)]
+    return {tree for probe in probes for tree in probe.trees if tree in EXTRA}
 
 
 def commit() -> str:
@@ -74,7 +73,7 @@ def execute(
     path = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
     command = [sys.executable, "-P", str(MODELS), str(WORK / "models")]
     models = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path})
-    made = trees.make(site, WORK / "trees", single=needs_single(names, trees.version(site)))
+    made = trees.make(site, WORK / "trees", extra=extra_trees(names, trees.version(site)))
     if models.wait():
         raise RuntimeError(f"{MODELS.name}: exit status {models.returncode}")
     full_size.write(WORK / "models")

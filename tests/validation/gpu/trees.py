@@ -1,6 +1,6 @@
 """The vLLM trees to compare, copied from the installed one: stock, with default overlays, and with tiles as well.
 
-For the probes that ask for it, one more has a single overlay.
+Others are made for the probes that ask for them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import Distribution
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.paths import link
-from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 
-OPT_IN = "turboquant-tiles"
+OPT_IN = {TILES: "turboquant-tiles", DECODE: "turboquant-decode"}
+"""The overlays that trees have beside the default ones."""
 SINGLE = "turboquant-workspace"
 VPATCH = (sys.executable, "-m", "vpatch")
 
@@ -45,13 +46,13 @@ def installed() -> Path | None:
     return Path(spec.origin).parents[1] if spec and spec.origin else None
 
 
-def make(site: Path, where: Path, *, single: bool = False) -> Trees:
+def make(site: Path, where: Path, *, extra: Collection[str] = ()) -> Trees:
     """Make the trees.
 
     Args:
         site: the folder that holds the installed vLLM.
         where: a folder to make them in; those of an earlier run are replaced.
-        single: make the tree with `SINGLE` alone, too.
+        extra: those of `engines.EXTRA` that are needed.
 
     Raises:
         RuntimeError: vpatch does not run in this interpreter, or refuses.
@@ -59,14 +60,16 @@ def make(site: Path, where: Path, *, single: bool = False) -> Trees:
     listed = [item["id"] for item in _vpatch("list")["overlays"]]
     wanted: dict[str, list[Sequence[str]]] = {STOCK: [], PATCHED: [()]}
     missing = {}
-    if OPT_IN in listed:
-        wanted[TILES] = [(), ("--overlay", OPT_IN)]
-    else:
-        missing[TILES] = f"this vpatch has no overlay {OPT_IN}"
-    if single:
+    for tree in (TILES, *(name for name in OPT_IN if name in extra)):
+        if OPT_IN[tree] in listed:
+            wanted[tree] = [(), ("--overlay", OPT_IN[tree])]
+        else:
+            missing[tree] = f"this vpatch has no overlay {OPT_IN[tree]}"
+    if WORKSPACE in extra:
         wanted[WORKSPACE] = [("--overlay", SINGLE)]
     folders = {name: where / name for name in wanted}
-    asked = {TILES: listed}  # `status` shows an opt-in overlay only if it is named
+    # `status` shows an opt-in overlay only if it is named.
+    asked = {tree: [name for name in listed if name not in {*OPT_IN.values()} - {own}] for tree, own in OPT_IN.items()}
 
     def one(name: str) -> dict[str, str]:
         copy(site, folders[name])

@@ -1,0 +1,179 @@
+"""TurboQuant's decode attention on tensor cores, opt-in.
+
+vLLM's kernel decodes the KV cache once for each query head, without tensor cores, and looks each code up in global
+memory: on an H200 it takes 4 to 23 times as long as the kernels here, which decode it once for each KV head. The cache
+stays as it is: it is vLLM's own format, and vLLM's kernel can read on where this one stopped.
+
+Results differ from vLLM's by rounding, as between any two attention kernels; so the overlay is opt-in.
+
+- `attention`: decode steps, pieces of a prompt of up to 128 tokens, and drafts being verified take the new kernels.
+  They cover all four presets, head sizes 64, 128 and 256, up to 16 query heads for each KV head, and pages of any
+  multiple of 16 tokens. Everything else takes vLLM's kernel, and the log says why, once. All is compiled before the
+  engine is ready. If that fails on some GPU, a warning says so, and vLLM's kernels stay in place.
+- `buffers`: decode's part of the shared workspace shrinks to what the kernels need (541 MB to 17 MB for 1,024 requests
+  of 32 heads of size 128), and is taken before vLLM sizes the KV cache.
+- `flash-attention`: with TurboQuant, vLLM gives version 2 of flash attention to all layers that it does not quantize,
+  and to prompts. On Hopper they keep version 3.
+
+`VPATCH_TQ_DECODE=0` in the environment of vLLM turns all of it off.
+"""
+
+from vpatch import All, AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
+
+from vpatch_overlays import _shared as shared
+from vpatch_overlays._shared import arg_utils, attention, create_engine_config
+
+launcher = File("vllm/v1/attention/ops/triton_turboquant_decode.py")
+launch = launcher.function("triton_turboquant_decode_attention")
+warmup = File("vllm/model_executor/warmup/kernel_warmup.py")
+kernel_warmup = warmup.function("kernel_warmup")
+init = attention.function("TurboQuantAttentionImpl.__init__")
+forward = attention.function("TurboQuantAttentionImpl.forward")
+decode = attention.function("TurboQuantAttentionImpl._decode_attention")
+on_device = attention.function("TurboQuantAttentionImpl._ensure_on_device")
+builder = attention.class_("TurboQuantMetadataBuilder")
+reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
+planned = File("vllm/v1/attention/backends/flash_attn.py").function("_get_sliding_window_configs")
+metadata = attention.class_("TurboQuantMetadata")
+
+NAMES = ("", "_codes", "_kernels", "_launch", "_queries", "_supported", "_switch")
+KERNELS = tuple(f"turboquant_decode{name}" for name in NAMES)
+switch = Companion(f"{shared.COMPANIONS}.turboquant_decode_switch")
+dispatch = Companion(f"{shared.COMPANIONS}.turboquant_decode_dispatch", along=KERNELS)
+buffers = Companion(f"{shared.COMPANIONS}.turboquant_decode_buffers", along=KERNELS)
+
+DISPATCH = """
+decoded = decode_if_supported(
+    query,
+    kv_cache,
+    block_table,
+    seq_lens,
+    Pi,
+    centroids,
+    scale,
+    mse_bits,
+    key_packed_size,
+    value_quant_bits,
+    key_fp8=key_fp8,
+    norm_correction=norm_correction,
+    mid_o_buf=mid_o_buf,
+    output_buf=output_buf,
+)
+if decoded is not None:
+    return decoded
+"""
+
+# What the kernels and the warm-up take for granted.
+rotates_by_hadamard = on_device.contains("H = _build_hadamard(D, str(device))\nlayer._tq_PiT = H\nlayer._tq_Pi = H")
+described = All(
+    tuple(
+        metadata.contains(field)
+        for field in (
+            *("seq_lens: torch.Tensor", "slot_mapping: torch.Tensor", "block_table: torch.Tensor"),
+            *("query_start_loc: torch.Tensor", "num_actual_tokens: int = 0", "max_query_len: int = 0"),
+            *("max_seq_len: int = 0", "is_prefill: bool = False"),
+        )
+    )
+)
+
+# Flash attention 3 plans its work by the layers that it attends to, which must not be TurboQuant's.
+passes_over_others = AnyOf(
+    (
+        planned.contains("if not isinstance(layer.impl, FlashAttentionImpl):\n    continue"),
+        planned.contains("if isinstance(impl, FlashAttentionImpl):\n    ..."),
+    )
+)
+
+OWN_SPLITS = "S = self.max_num_kv_splits"
+TO_RESERVE = "max_num_splits = self.vllm_config.attention_config.tq_max_kv_splits_for_cuda_graph"
+TOO_NEW = "attention_config.flash_attn_version is None or attention_config.flash_attn_version >= 3"
+
+sized = (
+    init.insert_before(
+        "cfg = self.tq_config",
+        "self._decode_need = need_of_layer(self.num_heads, self.num_kv_heads, self.head_size)",
+    ),
+    decode.insert_after(OWN_SPLITS, "S = decode_splits(self, B, query.device, S)"),
+    forward.insert_before(
+        "num_tokens = query.shape[0]",
+        "if attn_metadata is None:\n    reserve_while_profiling(self, kv_cache, query)",
+    ),
+    buffers.import_into(attention, "decode_splits, need_of_layer, reserve_while_profiling, splits_to_reserve"),
+)
+has_splits = decode.contains(OWN_SPLITS)
+# The companion of `turboquant-workspace` asks for the size by itself.
+reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
+
+
+def needed(use: Use) -> Need:
+    """Return what the overlay is for; vLLM starts without it."""
+    return shared.not_turboquant(use) or Need(
+        needed=False, because="opt-in: without it, decoding takes several times as long"
+    )
+
+
+overlay = Overlay(
+    summary="TurboQuant's decode attention on tensor cores: several times as fast as vLLM's.",
+    symptoms=(
+        "With a TurboQuant KV cache, tokens come at half the speed of a bf16 or FP8 cache, or less, and the slower the "
+        "longer the context.",
+    ),
+    upstream=("vllm-project/vllm#55610", "vllm-project/vllm#40858"),
+    needed=needed,
+    releases={
+        ">=0.18,<0.20": "not_applicable: there is no TurboQuant KV cache yet",
+        ">=0.20": "pending: one program for each query head, without tensor cores",
+    },
+    opt_in=True,
+    probes=(probe(shared.PROBES, "turboquant_decode"),),
+    parts=(
+        Part(
+            "attention",
+            upstream=("vllm-project/vllm#55610",),
+            merged=launcher.contains("tl.dot(...)"),
+            absent=shared.no_turboquant,
+            shapes={
+                "0.20": Shape(
+                    when=rotates_by_hadamard & described & kernel_warmup.takes_first("worker"),
+                    edits=[
+                        launch.insert_before("B, Hq, D = query.shape", DISPATCH),
+                        dispatch.import_into(launcher, "decode_if_supported"),
+                        kernel_warmup.insert_before("do_deep_gemm_warmup = ...", "warm_up(worker)"),
+                        dispatch.import_into(warmup, "warm_up"),
+                    ],
+                )
+            },
+        ),
+        Part(
+            "buffers",
+            absent=shared.no_turboquant | (~has_splits).means("this vLLM lets each layer have buffers of its own"),
+            shapes={
+                "0.24": Shape(
+                    when=has_splits & reserved_by_upstream,
+                    edits=[
+                        sized,
+                        reserve_workspace.insert_after(
+                            TO_RESERVE, "max_num_splits = splits_to_reserve(self, max_num_splits)"
+                        ),
+                    ],
+                ),
+                "0.21": Shape(when=has_splits & ~reserved_by_upstream, edits=sized),
+            },
+        ),
+        Part(
+            "flash-attention",
+            absent=shared.no_turboquant,
+            shapes={
+                "0.20": Shape(
+                    when=passes_over_others,
+                    edits=[
+                        create_engine_config.replace_expression(
+                            TOO_NEW, "needs_flash_attention_2(attention_config.flash_attn_version)"
+                        ),
+                        switch.import_into(arg_utils, "needs_flash_attention_2"),
+                    ],
+                )
+            },
+        ),
+    ),
+)

@@ -1,0 +1,120 @@
+"""Speed of decode steps, in tokens per second and in the GPU's own time, and which kernels compile after the start.
+
+Several engines are on the device and measure in turn (see `pacing`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.validation.gpu.pacing import ours
+from tests.validation.gpu.probe import prompt, say
+
+SETTLING, STEPS, WINDOWS, TRACED = 32, 64, 3, 8
+"""Decode steps before the first window, in each window, and in a trace."""
+
+
+def decode_speeds(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> None:
+    """Measure decode steps: a batch and its context, in tokens, after another.
+
+    All speeds come first, then all traces: after a trace the host is slower for a while.
+    """
+    shapes = list(zip(lengths[::2], lengths[1::2], strict=True))
+    with compilations() as compiled:
+        turns = ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], 2 * len(shapes))
+        for number in turns:
+            batch, context = shapes[number % len(shapes)]
+            with _decoding(llm, batch, context, number) as step:
+                if number < len(shapes):
+                    say(decode_batch=batch, context=context, tokens_per_s=_windows(step, batch))
+                else:
+                    say(decode_batch=batch, context=context, **_trace(step))
+    say(compiled_while_serving=compiled)
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collect the names of the Triton kernels that are compiled, or loaded from Triton's cache."""
+    from triton import knobs
+
+    found: list[str] = []
+
+    def note(*_: Any, **about: Any) -> None:
+        found.append(str(getattr(about.get("fn"), "name", about.get("repr"))))
+
+    before = knobs.runtime.jit_post_compile_hook
+    knobs.runtime.jit_post_compile_hook = note
+    try:
+        yield found
+    finally:
+        knobs.runtime.jit_post_compile_hook = before
+
+
+@contextmanager
+def _decoding(llm: Any, batch: int, context: int, seed: int) -> Iterator[Callable[[], Any]]:
+    """Start requests, and yield what makes one decode step of all of them."""
+    from vllm import SamplingParams
+
+    engine = llm.llm_engine
+    params = SamplingParams(max_tokens=4096, temperature=0, ignore_eos=True, detokenize=False)
+    names = [f"d{seed}x{i}" for i in range(batch)]
+    for i, name in enumerate(names):
+        engine.add_request(name, prompt(context, seed=i), params)
+    decoding: set[str] = set()
+    while len(decoding) < batch:
+        decoding |= {out.request_id for out in engine.step()}
+    for _ in range(SETTLING):
+        engine.step()
+    yield engine.step
+    engine.abort_request(names)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def _windows(step: Callable[[], Any], batch: int) -> list[float]:
+    import torch
+
+    found = []
+    for _ in range(WINDOWS):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        tokens = sum(len(step()) for _ in range(STEPS))
+        torch.cuda.synchronize()
+        found.append(round(tokens / (time.perf_counter() - began), 1))
+    return found
+
+
+def _trace(step: Callable[[], Any]) -> dict[str, Any]:
+    """Return how long the GPU is busy in a step, in milliseconds, and by kernel for those that take longest."""
+    import torch
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+        for _ in range(TRACED):
+            step()
+        torch.cuda.synchronize()
+    events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
+    spans = sorted((event.time_range.start, event.time_range.end) for event in events)
+    by_name: dict[str, float] = {}
+    for event in events:
+        by_name[event.name[:80]] = by_name.get(event.name[:80], 0.0) + event.time_range.elapsed_us()
+    longest = sorted(by_name.items(), key=lambda item: -item[1])[:16]
+    return {
+        "busy_ms": round(covered(spans) / TRACED / 1000, 3),
+        "kernels_ms": {name: round(us / TRACED / 1000, 4) for name, us in longest},
+    }
+
+
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals, sorted by their beginnings."""
+    total = end = 0.0
+    for first, last in spans:
+        total += max(0.0, last - max(first, end))
+        end = max(end, last)
+    return total
