@@ -94,8 +94,8 @@ def warm_up(worker: Worker) -> None:
         with torch.inference_mode():
             for layer in _different(worker.vllm_config.compilation_config.static_forward_context.values()):
                 for tokens, shared in _batches(layer.impl, limit):
-                    _attend(layer, tokens, shared=shared, dtype=worker.vllm_config.model_config.dtype)
-            torch.cuda.synchronize()
+                    output = _attend(layer, tokens, shared=shared, dtype=worker.vllm_config.model_config.dtype)
+                    output.cpu()  # waits, so that errors of the kernels come up here
     except Exception as error:
         turn_off(f"its warm-up failed: {type(error).__name__}: {error}")
         logger.warning("TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU.", exc_info=error)
@@ -126,7 +126,7 @@ def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, bool]]:
         yield windows * SHARED, True
 
 
-def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> None:
+def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> torch.Tensor:
     """Attend by vLLM's own code, so that buffers, strides and types are those of a request. Nothing is stored."""
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
@@ -153,16 +153,19 @@ def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> Non
     )
     query = torch.zeros(tokens, impl.num_heads, impl.head_size, dtype=dtype, device=device)
     key = torch.zeros(tokens, impl.num_kv_heads, impl.head_size, dtype=dtype, device=device)
-    impl.forward(layer, query, key, key, layer.kv_cache, metadata, torch.empty_like(query))
+    output: torch.Tensor = impl.forward(layer, query, key, key, layer.kv_cache, metadata, torch.empty_like(query))
+    return output
 
 
 def _unlike_vllms(rotation: torch.Tensor, size: int) -> str | None:
     """Return that keys were not rotated as the kernels rotate queries; None if they were."""
     from vllm.v1.attention.backends.turboquant_attn import _build_hadamard
 
-    if size & (size - 1) or rotation is not _build_hadamard(size, str(rotation.device)):
-        return "keys that are rotated by another matrix than vLLM's"
-    return None
+    # vLLM keeps one matrix for each name of a device: its layers write "cuda:0", its tests "cuda".
+    names = (str(rotation.device), rotation.device.type)
+    if size & (size - 1) == 0 and any(rotation is _build_hadamard(size, name) for name in names):
+        return None
+    return "keys that are rotated by another matrix than vLLM's"
 
 
 @cache
