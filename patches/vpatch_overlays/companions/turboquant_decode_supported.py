@@ -59,7 +59,7 @@ def _unsupported_batch(query: tuple[int, ...], kv_heads: int, table_rows: int, l
     tokens, heads = query
     if heads % kv_heads or heads // kv_heads not in GROUPS:
         return f"{heads} query heads on {kv_heads} KV heads"
-    if window not in WINDOWS or lengths != tokens or table_rows < -(-tokens // window):
+    if window not in WINDOWS or tokens not in (lengths, lengths * window) or table_rows < -(-tokens // window):
         return f"{tokens} tokens in windows of {window}, with {lengths} lengths and {table_rows} rows of pages"
     if not 0 < tokens <= MOST_WINDOWS * window:
         return f"{tokens} tokens"

@@ -74,7 +74,7 @@ def both(
     key_bits, value_bits = preset
     slot = size * (key_bits + value_bits) // 8 + (4 if key_bits == 8 else 6)
     constants = {
-        **decode.constants(launch, 8, group, window, size, 16, key_bits, value_bits),
+        **decode.constants(launch, 8, group, window, size, 16, key_bits, value_bits, each=window > 1),
         "PAGE_BYTES": 8 * 16 * slot,
         "TOKEN_BYTES": slot,
         "HEAD_BYTES": 16 * slot,
@@ -83,7 +83,7 @@ def both(
         **decode.texts(key_bits, value_bits, size, inline_ptx=ptx),
         "PREFETCH": launch.prefetch and ptx,
     }
-    combining = decode.combine_constants(launch, 8 * group, window, size, value_bits)
+    combining = decode.combine_constants(launch, 8 * group, window, size, value_bits, each=window > 1)
     return [
         compiled(kernels.split_kernel, constants, decode.options(launch), capability),
         compiled(kernels.combine_kernel, combining, decode.COMBINE_OPTIONS, capability),
