@@ -1,0 +1,134 @@
+"""turboquant-decode on real releases: its states, what drifts, and its combination with TurboQuant's other overlays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from vpatch.core.catalogue import discover, select
+from vpatch.testing import Case, State, check
+from vpatch.tree.locate import locate
+
+from tests.engines import together
+from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
+from tests.releases import cases, fact
+from tests.tiers import deep
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+LAUNCHER = "vllm/v1/attention/ops/triton_turboquant_decode.py"
+WARMUP = "vllm/model_executor/warmup/kernel_warmup.py"
+FLASH = "vllm/v1/attention/backends/flash_attn.py"
+ARGUMENTS = "vllm/engine/arg_utils.py"
+
+SHAPE = "    B, Hq, D = query.shape\n    Hk = kv_cache.shape[2]\n"
+TAKES_PI = "    Pi: torch.Tensor,  # [D, D] float32\n    centroids: torch.Tensor,  # [n_centroids] float32\n    scale"
+DOT = SHAPE + "    scores = tl.dot(query, kv_cache)\n"
+TAKES_WORKER, TAKES_RUNNER = ('def kernel_warmup(worker: "Worker"', 'def kernel_warmup(runner: "Worker"')
+DEEP_GEMM = "    do_deep_gemm_warmup = (\n"
+BUILT = "            H = _build_hadamard("
+HADAMARD = "            layer._tq_Pi = H\n"
+LENGTHS = "    seq_lens: torch.Tensor  # (num_reqs,)"
+SPLITS = "        S = self.max_num_kv_splits\n"
+SIZES = "        max_num_splits = (\n"
+SKIPS = "        if not isinstance(layer.impl, FlashAttentionImpl):\n            continue\n"
+ASSERTS = "        assert isinstance(layer.impl, FlashAttentionImpl)\n"
+VARIANT = "            if isinstance(impl, FlashAttentionImpl):\n"
+TOO_NEW = "attention_config.flash_attn_version >= 3"
+
+BUFFERS = {
+    **dict.fromkeys(("0.21.0", "0.22.0", "0.22.1", "0.23.0"), "0.21"),
+    **dict.fromkeys(
+        (
+            *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
+            *("0.32.0", "0.33.0"),
+        ),
+        "0.24",
+    ),
+}
+"""By release, which layout the part `buffers` matches."""
+
+CASES = (
+    *WITHOUT_TURBOQUANT,
+    BROKEN,
+    # Each layer has buffers of its own, and `buffers` has nothing to do.
+    *(
+        Case(release, State.PENDING, says="flash-attention: matches the 0.20 layout; 3 changes")
+        for release in ("0.20.0", "0.20.1", "0.20.2")
+    ),
+    *(
+        Case(release, State.PENDING, says=f"buffers: matches the {layout} layout; ")
+        for release, layout in BUFFERS.items()
+    ),
+    *drifted(
+        "0.26.0",
+        LAUNCHER,
+        (SHAPE, SHAPE.replace("Hq", "H"), "`B, Hq, D = query.shape` is not there"),
+        (TAKES_PI, TAKES_PI.replace("Pi:", "rotation:"), "Pi"),
+        ("def triton_turboquant_decode_attention(", "def turboquant_decode(", "triton_turboquant_decode_attention"),
+        # If upstream does the same one day, the overlay needs a review.
+        (SHAPE, DOT, "it seems merged upstream"),
+    ),
+    *(
+        case
+        for release in ("0.20.2", "0.33.0")
+        for case in drifted(
+            release,
+            WARMUP,
+            (TAKES_WORKER, TAKES_RUNNER, "kernel_warmup does not take worker"),
+            (DEEP_GEMM, DEEP_GEMM.replace("do_", "wants_"), "`do_deep_gemm_warmup = ...` is not there"),
+        )
+    ),
+    *drifted(
+        "0.26.0",
+        ATTENTION,
+        # The kernels rotate queries by the matrix by which the keys were rotated.
+        (HADAMARD, "            layer._tq_Pi = H * signs\n", "_ensure_on_device has no `H = _build_hadamard(D, str("),
+        (BUILT, BUILT.replace("hadamard", "rotation"), "_ensure_on_device has no `H = _build_hadamard(D, str(device))"),
+        (LENGTHS, LENGTHS.replace("torch.Tensor", "list[int]"), "TurboQuantMetadata has no `seq_lens: torch.Tensor`"),
+        # Buffers would stay as large as upstream's.
+        (SIZES, SIZES.replace("max_num_splits", "splits"), "TurboQuantMetadataBuilder has `current_workspace_manager("),
+    ),
+    *drifted("0.21.0", ATTENTION, ("        cfg = self.tq_config\n", "        c = self.tq_config\n", "`cfg = ")),
+    # Flash attention 3 would stop on a layer that is not its own.
+    *drifted("0.26.0", FLASH, (SKIPS, ASSERTS, "_get_sliding_window_configs")),
+    *drifted("0.33.0", FLASH, (VARIANT, VARIANT.replace("if ", "if True or "), "_get_sliding_window_configs")),
+    *(
+        case
+        for release in ("0.20.2", "0.26.0")
+        for case in drifted(release, ARGUMENTS, (TOO_NEW, TOO_NEW.replace("3", "4"), "flash_attn_version is None"))
+    ),
+)
+
+
+@pytest.mark.parametrize("case", cases(CASES))
+def test_case(case: Case, slim: Callable[[str], Path], tmp_path: Path) -> None:
+    check(case, "turboquant-decode", tree=slim(case.release), scratch=tmp_path)
+
+
+def test_it_is_opt_in() -> None:
+    assert "turboquant-decode" not in {item.id for item in select(discover())}
+
+
+@pytest.mark.parametrize("release", [deep("0.20.2"), "0.21.0", deep("0.26.0"), deep("0.33.0")])
+def test_with_the_other_overlays_of_turboquant_in_any_order(slim: Callable[[str], Path], release: str) -> None:
+    """They change the same functions. `test_pairs.py` has every two of them; here it is first, last, and among all."""
+    read = cache(locate(slim(release)).read)
+    others = [f"turboquant-{name}" for name in ("workspace", "tiles", "mtp", "hybrid")]
+    order = [name for name in ("turboquant-decode", *others) if fact(name, release) == "pending"]
+    assert len(order) >= 3
+    made = together(read, order)
+
+    assert together(read, *((name,) for name in order)) == made
+    assert together(read, *((name,) for name in reversed(order))) == made
+
+
+def test_the_kernels_come_without_turboquant_workspace_too(slim: Callable[[str], Path]) -> None:
+    """0.21.0 reserves nothing by itself: then only decode steps, and the pass that sizes the cache, take less."""
+    made = together(locate(slim("0.21.0")).read, ("turboquant-decode",))
+
+    text = made[ATTENTION].decode()
+    assert text.count("decode_splits(self, B, query.device, S)") == 1
+    assert text.count("reserve_while_profiling(self, kv_cache, query)") == 1
+    assert "splits_to_reserve(self" not in text
