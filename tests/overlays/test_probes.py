@@ -46,6 +46,7 @@ MISSED = {
     # On the trees of tests/overlays/test_sm12x_deepgemm_cpu.py: those of Python files alone have no DeepGEMM.
     "sm12x-deepgemm": "sources of the DeepGEMM that is claimed on compute capability 12.x: ['sm120_'] expected, []",
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",
+    "turboquant-decode": "kernels of a decode step: ['split_kernel', 'combine_kernel'] expected, ['_tq_decode_stage1',",
     "turboquant-hybrid": "a hybrid model with turboquant_4bit_nc was to be taken: TurboQuant KV cache is not supported",
     "turboquant-mtp": "CUDA graphs of steps that verify drafts: PIECEWISE expected, FULL_AND_PIECEWISE found",
     "turboquant-skip-list": "the name of a kind of layer was to be taken: invalid literal for int() with base 10",
