@@ -44,10 +44,10 @@ def decode_if_supported(
 ) -> torch.Tensor | None:
     """Attend as vLLM's `triton_turboquant_decode_attention` does, whose arguments these are, or return None.
 
-    A block table whose rows are one and the same is that of a piece of a prompt, or of drafts of one request. Its
-    tokens share what is read of the cache, `SHARED` at a time.
+    Tokens share what is read of the cache if they belong to one request. Then there is one length for several tokens
+    (see `turboquant_decode_drafts`), or the rows of the block table are one and the same, as for a piece of a prompt.
     """
-    window = SHARED if len(query) > 1 and block_table.stride(0) == 0 else 1
+    window = _window(len(query), len(seq_lens), block_table)
     reason = why_off() or (None if key_fp8 else _unlike_vllms(Pi, query.shape[2]))
     reason = reason or supported(
         query,
@@ -78,6 +78,12 @@ def decode_if_supported(
         scratch=mid_o_buf,
         window=window,
     )
+
+
+def _window(tokens: int, lengths: int, block_table: torch.Tensor) -> int:
+    if lengths < tokens:
+        return tokens // lengths
+    return SHARED if tokens > 1 and block_table.stride(0) == 0 else 1
 
 
 def warm_up(worker: Worker) -> None:

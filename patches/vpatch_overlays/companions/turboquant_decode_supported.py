@@ -15,7 +15,7 @@ PRESETS = ((8, 4), (4, 4), (3, 4), (3, 3))
 
 HEAD_SIZES = (64, 128, 256)
 GROUPS = range(1, 17)  # query heads of a KV head
-WINDOWS = range(1, 9)  # query tokens that share a row of the block table
+WINDOWS = range(1, 10)  # query tokens that share a row of the block table: one, and up to eight drafts
 PAGE = 16  # tokens; pages are multiples of it
 MOST_WINDOWS = 65_535  # of a CUDA grid's third dimension
 
