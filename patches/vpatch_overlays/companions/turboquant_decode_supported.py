@@ -95,3 +95,14 @@ def no_gpu() -> str | None:
     if torch.cuda.get_device_capability() < (8, 0):
         return "a GPU before Ampere"
     return None
+
+
+def unlike_vllms(rotation: torch.Tensor, size: int) -> str | None:
+    """Return that keys are rotated by another matrix than the kernels have; None if they are not."""
+    from vllm.v1.attention.backends.turboquant_attn import _build_hadamard
+
+    # vLLM keeps one matrix for each name of a device: its layers write "cuda:0", its tests "cuda".
+    names = (str(rotation.device), rotation.device.type)
+    if size & (size - 1) == 0 and any(rotation is _build_hadamard(size, name) for name in names):
+        return None
+    return "keys that are rotated by another matrix than vLLM's"
