@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decode import machine
+from benchmarks.decode import kernels, machine
 from benchmarks.decode.cases import SIZES, Numeric, Speed, numeric_cases, speed_cases
 from benchmarks.decode.report import report
 from benchmarks.decode.verdicts import numeric_failure, outcome, ratio
@@ -39,6 +39,7 @@ class Run:
         self.clock, self._folder = clock, folder
         self.record: dict[str, Any] = {
             "machine": machine.describe(),
+            "dispatched": kernels.dispatched("cuda"),
             "numerics": [],
             "speed": [],
             "tune": [],
@@ -94,6 +95,8 @@ def numerics(run: Run, cases: Sequence[Numeric], workers: Workers) -> None:
 
     for case, found in workers.run(measure, cases, run.clock):
         run.keep("numerics", case.label, found)
+    order = [case.label for case in cases]
+    run.record["numerics"].sort(key=lambda found: order.index(found["label"]))  # they finish in any order
     run.end("numerics")
 
 

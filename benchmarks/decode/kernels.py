@@ -76,20 +76,35 @@ def _rotation(size: int, device: str) -> Any:
     return _rotations[size, device]
 
 
+class _Reached(Exception):
+    pass
+
+
+class _Reporting:
+    """In place of vLLM's kernel: reports a launch, and launches nothing."""
+
+    def __getitem__(self, _grid: Any) -> Any:
+        raise _Reached
+
+
 def check_stock(device: str) -> None:
     """Check that `stock` runs vLLM's kernel.
 
     Raises:
         StillDispatched: it does not.
     """
+    if not _reaches_stock(stock, device):
+        raise StillDispatched(f"{LAUNCHER} does not reach vLLM's kernel with its `{SWITCH}` switched off")
+
+
+def dispatched(device: str) -> bool:
+    """Return whether vLLM's launcher uses our kernels, as it does where the overlay is applied and turned on."""
+    return not _reaches_stock(_launched, device)
+
+
+def _reaches_stock(attend: Callable[..., Any], device: str) -> bool:
+    """Return whether a function launches vLLM's kernel for a small batch."""
     import torch
-
-    class Reached(Exception):
-        pass
-
-    class Kernel:
-        def __getitem__(self, _grid: Any) -> Any:
-            raise Reached
 
     preset = Preset(4, 4)
     query = torch.zeros(1, 4, 128, dtype=torch.bfloat16, device=device)
@@ -97,14 +112,27 @@ def check_stock(device: str) -> None:
     table, lengths = (torch.full(shape, at, dtype=torch.int32, device=device) for shape, at in (((1, 1), 0), ((1,), 1)))
     module: Any = import_module(LAUNCHER)
     kept = module._tq_decode_stage1
-    module._tq_decode_stage1 = Kernel()
+    module._tq_decode_stage1 = _Reporting()
     try:
-        stock(query, cache, table, lengths, preset)
-    except Reached:
-        return
+        attend(query, cache, table, lengths, preset)
+    except _Reached:
+        return True
     finally:
         module._tq_decode_stage1 = kept
-    raise StillDispatched(f"{LAUNCHER} does not reach vLLM's kernel with its `{SWITCH}` switched off")
+    return False
+
+
+def _launched(query: Any, cache: Any, table: Any, lengths: Any, preset: Preset) -> Any:
+    """Attend by vLLM's launcher as an engine calls it: with vLLM's own rotation, which the overlay asks for."""
+    from vllm.v1.attention.backends.turboquant_attn import _build_hadamard
+
+    module: Any = import_module(LAUNCHER)
+    size = query.shape[-1]
+    rotation, numbers = _build_hadamard(size, str(query.device)), codebook(size, preset.key_bits, query.device.type)
+    bits, key_bytes = (preset.mse_bits, preset.value_bits), preset.key_bytes(size)
+    return module.triton_turboquant_decode_attention(
+        query, cache, table, lengths, rotation, numbers, size**-0.5, bits[0], key_bytes, bits[1], PiT=rotation
+    )
 
 
 def decode(

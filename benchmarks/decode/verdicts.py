@@ -128,19 +128,24 @@ def outcome(record: Mapping[str, Any]) -> tuple[int, str]:
 
     A speed threshold counts only on the GPU that it was set for.
     """
+    problems = [] if record["dispatched"] else ["vLLM's launcher does not use the kernels"]
     failed = sum(numeric_failure(case) is not None for case in record["numerics"])
-    broken = sum("error" in case for case in record["speed"])
+    broken = sum("error" in case for case in (*record["speed"], *record["tune"]))
+    skipped = sum("skipped" in case for case in record["speed"])
     judged = verdicts(record["speed"]) if REFERENCE_GPU in record["machine"]["gpu"] else []
     missed = sum(verdict.holds is False for verdict in judged)
     left = len(record["not_run"])
-    reasons = [
+    problems += [
         f"{count} {text}"
         for count, text in (
             (failed, "numerical comparisons fail"),
-            (broken, "speed measurements fail"),
+            (broken, "time measurements fail"),
             (missed, "speed thresholds are missed"),
             (left, "cases were not run"),
         )
         if count
     ]
-    return int(bool(reasons)), "; ".join(reasons) or "every case ran, and none failed"
+    texts = problems or ["no case failed"]
+    if skipped:
+        texts.append(f"{skipped} cases need more GPU memory")
+    return int(bool(problems)), "; ".join(texts)
