@@ -201,6 +201,7 @@ def test_flash_attention_2_is_not_held_to_the_thresholds_of_3() -> None:
         ({"speed": [speed(single(), 9, 9, 9)], "machine": {**H200, "gpu": "RTX 5090"}}, 0, "no case failed"),
         ({"speed": [{**vars(single()), "skipped": "needs 9 GiB"}]}, 0, "no case failed; 1 cases need more GPU memory"),
         ({"not_run": ["speed: one"]}, 1, "1 cases were not run"),
+        ({"dispatched": "ImportError: torchvision"}, 0, "no case failed"),
         ({"dispatched": False}, 1, "vLLM's launcher does not use the kernels"),
     ],
 )
@@ -222,10 +223,12 @@ def test_the_report_has_every_measurement() -> None:
             speed=[*times, broken],
             tune=[{"label": "D 128", "table": launch, "best": launch, "ratio": 1.25, "tried": 40}],
             not_run=["speed: last"],
+            dispatched="ImportError: no",
         )
     )
 
     assert "NVIDIA H200 (sm_90), driver 570.1; vLLM 0.26.0, torch 2.11.0, Triton 3.6.0.\n" in text
+    assert "the kernels is not known: ImportError: no\n" in text
     assert "- bad: relative error 5.00e-01" in text
     assert "- broken: no kernel" in text
     assert "| 4bit_nc, D 128, 8 x 4, batch 8, 16K | 100.0 | 900.0 | 120.0 (v3) | 9.0 | 1.20 | 0.01 |" in text

@@ -97,9 +97,15 @@ def check_stock(device: str) -> None:
         raise StillDispatched(f"{LAUNCHER} does not reach vLLM's kernel with its `{SWITCH}` switched off")
 
 
-def dispatched(device: str) -> bool:
-    """Return whether vLLM's launcher uses our kernels, as it does where the overlay is applied and turned on."""
-    return not _reaches_stock(_launched, device)
+def dispatched(device: str) -> bool | str:
+    """Return whether vLLM's launcher uses our kernels, as it does where the overlay is applied and turned on.
+
+    A text says why that is not known.
+    """
+    try:
+        return not _reaches_stock(_launched, device)
+    except Exception as error:  # the kernels can be measured without vLLM's launcher
+        return f"{type(error).__name__}: {error}"[:300]
 
 
 def _reaches_stock(attend: Callable[..., Any], device: str) -> bool:

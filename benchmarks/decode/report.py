@@ -20,6 +20,8 @@ from benchmarks.decode.verdicts import (
 def report(record: Mapping[str, Any]) -> str:
     """Return a record as a Markdown document, ready to be pasted."""
     sections = ["# Decode kernels of `turboquant-decode`", machine_line(record["machine"]), _outcome(record)]
+    if record["dispatched"] not in (True, False):
+        sections.append(f"Whether vLLM's launcher uses the kernels is not known: {record['dispatched']}")
     if record["numerics"]:
         sections += ["## Numerics", *numerics(record["numerics"])]
     if record["speed"]:

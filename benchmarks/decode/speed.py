@@ -141,7 +141,7 @@ class Speeds:
             except Exception as error:  # another version may run
                 reasons.append(f"version {version}: {type(error).__name__}: {error}"[:300])
                 continue
-            return {"flash_us": time, "flash_version": version}
+            return {"flash_us": time, "flash_version": version, "flash_failed": reasons}
         return {"flash_us": None, "flash_reason": "; ".join(reasons)}
 
 

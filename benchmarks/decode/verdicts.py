@@ -128,7 +128,7 @@ def outcome(record: Mapping[str, Any]) -> tuple[int, str]:
 
     A speed threshold counts only on the GPU that it was set for.
     """
-    problems = [] if record["dispatched"] else ["vLLM's launcher does not use the kernels"]
+    problems = ["vLLM's launcher does not use the kernels"] if record["dispatched"] is False else []
     failed = sum(numeric_failure(case) is not None for case in record["numerics"])
     broken = sum("error" in case for case in (*record["speed"], *record["tune"]))
     skipped = sum("skipped" in case for case in record["speed"])
