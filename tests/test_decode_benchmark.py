@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
@@ -115,7 +116,7 @@ def test_cases_that_share_a_cache_follow_one_another() -> None:
     assert sum(one != other for one, other in pairwise(keys)) == len(set(keys)) - 1
 
 
-@pytest.mark.parametrize(("size", "count"), [(1000, 96), (10_000_000, 30), (10**10, 1)])
+@pytest.mark.parametrize(("size", "count"), [(1000, 160), (10_000_000, 30), (10**10, 1)])
 def test_layers_exceed_the_l2_cache(size: int, count: int) -> None:
     assert layers(size) == count
 
@@ -260,6 +261,7 @@ def test_workers_return_results_until_the_deadline() -> None:
     with Workers(2) as workers:
         assert list(workers.run(math.sqrt, [4.0], Clock(-1))) == [(4.0, None)]
         assert dict(workers.run(math.sqrt, [4.0, 9.0], Clock(None))) == {4.0: 2.0, 9.0: 3.0}
+        assert list(workers.run(time.sleep, [60.0], Clock(0.2))) == [(60.0, None)]
 
 
 def test_help() -> None:

@@ -83,7 +83,7 @@ def _short(part: str, found: dict[str, Any] | None) -> str:
         failure = numeric_failure(found)
         return f"FAILED: {failure}" if failure else f"{found['ours']:.2e}, vLLM's kernel {found['stock']:.2e}"
     if part == "tune":
-        return f"{found['best']}, {found['ratio']:.2f} x as fast as the table's"
+        return f"{found['best']}, {found['ratio'] or 0:.2f} x as fast as the table's"
     ratios = (ratio(found, rival) for rival in ("stock", "flash"))
     stock, flash = (f"{number:.2f}" if number else "-" for number in ratios)
     return f"{found['ours_us']:.1f} µs, {stock} x vLLM's kernel, {flash} x flash attention"

@@ -98,11 +98,11 @@ def flash_pool(case: Speed, pages: int) -> tuple[Any, Any]:
 class Layers:
     """The layers of a case on a quantized cache, with everything preallocated that an engine preallocates."""
 
-    def __init__(self, case: Speed, cache: Any, device: str = "cuda", *, most: int = 96) -> None:
+    def __init__(self, case: Speed, cache: Any, device: str = "cuda", *, count: int | None = None) -> None:
         import torch
 
         self.case, self.cache, self.preset = case, cache, PRESETS[case.preset]
-        self.count = layers(quantized_bytes(case), most=most)
+        self.count = count or layers(quantized_bytes(case))
         used = case.context // PAGE
         order = torch.randperm(self.count * case.batch * used, device=device).int()
         self.tables = torch.zeros(self.count, case.batch, MAX_MODEL_LEN // PAGE, dtype=torch.int32, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.decode.verdicts import (
@@ -100,6 +100,9 @@ def speed(records: Sequence[Record], machine: Mapping[str, Any]) -> list[str]:
     reasons = sorted({record["flash_reason"] for record in records if record.get("flash_reason")})
     if reasons:
         parts.append("Flash attention was not measured:\n" + "\n".join(f"- {reason}" for reason in reasons))
+    failed = sorted({reason for record in records for reason in record.get("flash_failed", ())})
+    if failed:
+        parts.append("Versions of flash attention that failed:\n" + "\n".join(f"- {reason}" for reason in failed))
     problems = [
         f"- {record['label']}: {record.get('error') or record['skipped']}"
         for record in records
@@ -157,14 +160,23 @@ def _folded(records: Iterable[Record], folded: Iterable[Record]) -> str:
 
 def tuned(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the best launches beside those of the table."""
-    text: Callable[[Mapping[str, Any]], str] = lambda launch: ", ".join(f"{k} {v}" for k, v in launch.items())  # noqa: E731
     rows = [
-        [record["label"], text(record["table"]), text(record["best"]), f"{record['ratio']:.2f}", str(record["tried"])]
+        [
+            record["label"],
+            _launch(record["table"]),
+            _launch(record["best"]),
+            _number(record["ratio"], "{:.2f}"),
+            str(record["tried"]),
+        ]
         for record in records
         if "best" in record
     ]
     head = ["case", "launch of the table", "best launch", "table's time / best time", "launches tried"]
     return [table(head, rows)]
+
+
+def _launch(launch: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in launch.items())
 
 
 def _number(value: float | None, form: str) -> str:

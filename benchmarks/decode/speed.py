@@ -47,7 +47,7 @@ def compile_case(case: Speed) -> str | None:
     import torch
 
     try:
-        made = Layers(case, quantized_pool(case, case.batch * SHORT // PAGE, first=heads_first()), most=1)
+        made = Layers(case, quantized_pool(case, case.batch * SHORT // PAGE, first=heads_first()), count=1)
         for call in (made.ours()[0], made.stock()[0]):
             call()
         torch.cuda.synchronize()
@@ -107,7 +107,6 @@ class Speeds:
                 record |= self._quantized(case, pool) | self._flash(case)
             except Exception as error:  # the other cases may well run
                 record["error"] = f"{type(error).__name__}: {error}"[:500]
-            gc.collect()
             free_memory()
             yield case, record
 

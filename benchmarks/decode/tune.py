@@ -75,7 +75,7 @@ def compile_launch(job: tuple[Speed, dict[str, Any]]) -> str | None:
 
     case, launch = job
     try:
-        made = Layers(case, quantized_pool(case, case.batch * SHORT // PAGE, first=heads_first()), most=1)
+        made = Layers(case, quantized_pool(case, case.batch * SHORT // PAGE, first=heads_first()), count=1)
         with launched(launch):
             made.ours()[0]()
         torch.cuda.synchronize()
@@ -109,11 +109,11 @@ class Tuning:
         if not self.times:
             return {"error": "no launch ran", "complete": False, "failed": self.failed}
         mean, launch, each = min(self.times, key=_time)
-        own = next((mean for mean, tried, _ in self.times if tried == table), math.nan)
+        own = next((mean for mean, tried, _ in self.times if tried == table), None)
         return {
             "table": table,
             "best": launch,
-            "ratio": own / mean,
+            "ratio": own / mean if own else None,  # None if the table's own launch does not run
             "best_us": dict(zip(map(str, CONTEXTS), each, strict=True)),
             "tried": len(self.times),
             "complete": not self._clock.over(),
@@ -158,7 +158,11 @@ def measure(cases: Sequence[Speed], clock: Clock, keep: Callable[[Speed, dict[st
             keep(case, None)
             continue
         record = {"label": f"D {case.size}, {case.kv_heads} x {case.group}, batch {case.batch}, 1K and 16K"}
-        keep(case, record | {"rows": case.group * case.window, "requests": case.batch} | Tuning(case, clock).run())
+        try:
+            found = Tuning(case, clock).run()
+        except Exception as error:  # other batches may well run
+            found = {"error": f"{type(error).__name__}: {error}"[:500], "complete": False}
+        keep(case, record | {"rows": case.group * case.window, "requests": case.batch} | found)
         torch.cuda.empty_cache()
 
 

@@ -50,9 +50,13 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         if self._pool:
             self._pool.terminate()
             self._pool.join()
+            self._pool = None
 
     def run(
         self, function: Callable[[Job], Result], jobs: Sequence[Job], clock: Clock
@@ -68,6 +72,7 @@ class Workers:
                 try:
                     number, result = finished.next(timeout=min(clock.left, STALLED))
                 except multiprocessing.TimeoutError:
+                    self._stop()
                     break
                 yield left.pop(number), result
         yield from ((job, None) for job in left.values())
