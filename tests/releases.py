@@ -23,6 +23,11 @@ RELEASES = (
     "0.33.0",
 )
 
+MINORS = tuple(
+    release for release in RELEASES if release == "0.20.2" or (release.endswith(".0") and release != "0.20.0")
+)
+"""One release of each minor version, for tests that take long for each: 0.20.2 is the pin of most users."""
+
 FIRST = ("0.18.0", "0.20.2", "0.21.0", "0.26.0", "0.31.0", "0.33.0")
 """The releases of the first tier: together they have every shape and state of every part of every overlay."""
 

@@ -22,10 +22,10 @@ def check_results(results: list[Result], count: int) -> None:
 
 
 def test_hostile_mutants() -> None:
-    check_results(run_release("0.20.2", 120, seed=1)[0], 120)
+    check_results(run_release("0.20.2", 80, seed=1)[0], 80)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("version", ["0.20.2", "0.24.0", "0.33.0"])
 def test_many_hostile_mutants(version: str) -> None:
-    check_results(run_release(version, 120, seed=2)[0], 120)
+    check_results(run_release(version, 80, seed=2)[0], 80)

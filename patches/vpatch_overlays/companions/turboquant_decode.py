@@ -54,7 +54,8 @@ def decode_attention(
         kv_cache: (pages, page size, KV heads, slot bytes), uint8, with any even strides.
         block_table: (at least tokens / window, pages of a request), int32: its row w is that of tokens w * window and
             on. The rows may be one and the same. Its width, times the page size, bounds the number of splits.
-        seq_lens: (tokens,): how many cached tokens each token sees, itself included. A length of 0 gives 0.
+        seq_lens: how many cached tokens are seen, by each token, (tokens,), itself included; or by the last token of
+            each window, (tokens / window,), where a token before it sees one less. A length of 0 gives 0.
         centroids: the codebook, float32; not read for keys in fp8.
         scale: of the scores.
         mse_bits: bits of a key's code; not read for keys in fp8.
@@ -81,7 +82,8 @@ def decode_attention(
     output = _output(query, output_buf)
     if inline_ptx is None:
         inline_ptx = not interpreted()
-    shape = constants(launch, kv_heads, group, window, size, page, key_bits, value_quant_bits)
+    each = window > 1 and len(seq_lens) == tokens
+    shape = constants(launch, kv_heads, group, window, size, page, key_bits, value_quant_bits, each=each)
     split_kernel[(splits, kv_heads * shape["ROW_BLOCKS"], windows)](
         query,
         kv_cache,
@@ -115,14 +117,23 @@ def decode_attention(
         output.stride(1),
         tokens,
         splits,
-        **combine_constants(launch, heads, window, size, value_quant_bits),
+        **combine_constants(launch, heads, window, size, value_quant_bits, each=each),
         **COMBINE_OPTIONS,
     )
     return output
 
 
 def constants(
-    launch: Launch, kv_heads: int, group: int, window: int, size: int, page: int, key_bits: int, value_bits: int
+    launch: Launch,
+    kv_heads: int,
+    group: int,
+    window: int,
+    size: int,
+    page: int,
+    key_bits: int,
+    value_bits: int,
+    *,
+    each: bool,
 ) -> dict[str, int]:
     """Return what the first kernel is compiled for, by the shape of a layer and of a batch."""
     return {
@@ -130,6 +141,7 @@ def constants(
         "GROUP": group,
         "WINDOW": window,
         "SPAN": 1 << (window - 1).bit_length(),
+        "EACH": each,
         "SIZE": size,
         "PAGE": page,
         # A tile is read in pieces that lie in one page each, however pages and tiles divide one another.
@@ -143,11 +155,14 @@ def constants(
     }
 
 
-def combine_constants(launch: Launch, heads: int, window: int, size: int, value_bits: int) -> dict[str, int]:
+def combine_constants(
+    launch: Launch, heads: int, window: int, size: int, value_bits: int, *, each: bool
+) -> dict[str, int]:
     """Return what the second kernel is compiled for."""
     return {
         "WINDOW": window,
         "SPAN": 1 << (window - 1).bit_length(),
+        "EACH": each,
         "HEADS": heads,
         "SIZE": size,
         "PARTS": 4 if value_bits == 4 else 8,

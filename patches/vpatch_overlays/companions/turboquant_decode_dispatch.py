@@ -44,10 +44,10 @@ def decode_if_supported(
 ) -> torch.Tensor | None:
     """Attend as vLLM's `triton_turboquant_decode_attention` does, whose arguments these are, or return None.
 
-    A block table whose rows are one and the same is that of a piece of a prompt, or of drafts of one request. Its
-    tokens share what is read of the cache, `SHARED` at a time.
+    Tokens share what is read of the cache if they belong to one request. Then there is one length for several tokens
+    (see `turboquant_decode_drafts`), or the rows of the block table are one and the same, as for a piece of a prompt.
     """
-    window = SHARED if len(query) > 1 and block_table.stride(0) == 0 else 1
+    window = _window(len(query), len(seq_lens), block_table)
     reason = why_off() or (None if key_fp8 else _unlike_vllms(Pi, query.shape[2]))
     reason = reason or supported(
         query,
@@ -80,6 +80,12 @@ def decode_if_supported(
     )
 
 
+def _window(tokens: int, lengths: int, block_table: torch.Tensor) -> int:
+    if lengths < tokens:
+        return tokens // lengths
+    return SHARED if tokens > 1 and block_table.stride(0) == 0 else 1
+
+
 def warm_up(worker: Worker) -> None:
     """Compile all that decode steps and pieces of prompts can need, before the engine is ready.
 
@@ -94,8 +100,8 @@ def warm_up(worker: Worker) -> None:
         with torch.inference_mode():
             for layer in _different(worker.vllm_config.compilation_config.static_forward_context.values()):
                 for tokens, shared in _batches(layer.impl, limit):
-                    _attend(layer, tokens, shared=shared, dtype=worker.vllm_config.model_config.dtype)
-            torch.cuda.synchronize()
+                    output = _attend(layer, tokens, shared=shared, dtype=worker.vllm_config.model_config.dtype)
+                    output.cpu()  # waits, so that errors of the kernels come up here
     except Exception as error:
         turn_off(f"its warm-up failed: {type(error).__name__}: {error}")
         logger.warning("TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU.", exc_info=error)
@@ -126,7 +132,7 @@ def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, bool]]:
         yield windows * SHARED, True
 
 
-def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> None:
+def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> torch.Tensor:
     """Attend by vLLM's own code, so that buffers, strides and types are those of a request. Nothing is stored."""
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
@@ -153,16 +159,19 @@ def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> Non
     )
     query = torch.zeros(tokens, impl.num_heads, impl.head_size, dtype=dtype, device=device)
     key = torch.zeros(tokens, impl.num_kv_heads, impl.head_size, dtype=dtype, device=device)
-    impl.forward(layer, query, key, key, layer.kv_cache, metadata, torch.empty_like(query))
+    output: torch.Tensor = impl.forward(layer, query, key, key, layer.kv_cache, metadata, torch.empty_like(query))
+    return output
 
 
 def _unlike_vllms(rotation: torch.Tensor, size: int) -> str | None:
     """Return that keys were not rotated as the kernels rotate queries; None if they were."""
     from vllm.v1.attention.backends.turboquant_attn import _build_hadamard
 
-    if size & (size - 1) or rotation is not _build_hadamard(size, str(rotation.device)):
-        return "keys that are rotated by another matrix than vLLM's"
-    return None
+    # vLLM keeps one matrix for each name of a device: its layers write "cuda:0", its tests "cuda".
+    names = (str(rotation.device), rotation.device.type)
+    if size & (size - 1) == 0 and any(rotation is _build_hadamard(size, name) for name in names):
+        return None
+    return "keys that are rotated by another matrix than vLLM's"
 
 
 @cache

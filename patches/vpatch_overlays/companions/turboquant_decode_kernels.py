@@ -26,9 +26,9 @@ def split_size(length, splits, TILE: tl.constexpr, SHORTEST: tl.constexpr):
 
 
 @triton.jit
-def longest(lengths, window, tokens, WINDOW: tl.constexpr, SPAN: tl.constexpr):
+def longest(lengths, window, tokens, WINDOW: tl.constexpr, SPAN: tl.constexpr, EACH: tl.constexpr):
     """Return the most cached tokens that a token of a window sees. SPAN is a power of two, at least WINDOW."""
-    if WINDOW == 1:
+    if not EACH:
         return tl.load(lengths + window).to(tl.int32)
     token = tl.arange(0, SPAN)
     exists = (token < WINDOW) & (window * WINDOW + token < tokens)
@@ -136,6 +136,7 @@ def split_kernel(
     GROUP: tl.constexpr,
     WINDOW: tl.constexpr,
     SPAN: tl.constexpr,
+    EACH: tl.constexpr,
     SIZE: tl.constexpr,
     PAGE: tl.constexpr,
     PIECE: tl.constexpr,
@@ -154,12 +155,13 @@ def split_kernel(
     """Attend to one split: write its normalized output and the log2 of its sum of weights.
 
     Program (split, KV head and block of rows, window). Row r is query head r % GROUP of token r // GROUP of the
-    window. The output keeps the order of tiles: all first codes of words, all second ...
+    window. With EACH, every token has a length of its own; without, a window has that of its last token. The output
+    keeps the order of tiles: all first codes of words, all second ...
     """
     split = tl.program_id(0)
     kv_head = tl.program_id(1) // ROW_BLOCKS
     window = tl.program_id(2).to(tl.int64)
-    length = longest(lengths, window, tokens, WINDOW, SPAN)
+    length = longest(lengths, window, tokens, WINDOW, SPAN, EACH)
     size = split_size(length, splits, TILE, SHORTEST)
     first = split * size
     end = tl.minimum(first + size, length)
@@ -198,8 +200,10 @@ def split_kernel(
     weight = tl.zeros([ROWS], tl.float32)
     offset = tl.zeros([ROWS], tl.float32)
 
-    if WINDOW > 1:
+    if EACH:
         visible = tl.load(lengths + token, mask=valid, other=0).to(tl.int32)
+    else:
+        visible = length - WINDOW + 1 + row // GROUP
     pages_of = table + window * table_stride
     last = (length - 1) // PAGE
     pages = load_pages(pages_of, first, last, PAGE, PIECE, TILE)
@@ -283,6 +287,7 @@ def combine_kernel(
     splits,
     WINDOW: tl.constexpr,
     SPAN: tl.constexpr,
+    EACH: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     PARTS: tl.constexpr,
@@ -298,7 +303,7 @@ def combine_kernel(
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    length = longest(lengths, token // WINDOW, tokens, WINDOW, SPAN)
+    length = longest(lengths, token // WINDOW, tokens, WINDOW, SPAN, EACH)
     used = tl.cdiv(length, split_size(length, splits, TILE, SHORTEST))
     base = (token * HEADS + head) * splits
     split = tl.arange(0, SPLITS)

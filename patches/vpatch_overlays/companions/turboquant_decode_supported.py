@@ -15,7 +15,7 @@ PRESETS = ((8, 4), (4, 4), (3, 4), (3, 3))
 
 HEAD_SIZES = (64, 128, 256)
 GROUPS = range(1, 17)  # query heads of a KV head
-WINDOWS = range(1, 9)  # query tokens that share a row of the block table
+WINDOWS = range(1, 10)  # query tokens that share a row of the block table: one, and up to eight drafts
 PAGE = 16  # tokens; pages are multiples of it
 MOST_WINDOWS = 65_535  # of a CUDA grid's third dimension
 
@@ -59,7 +59,7 @@ def _unsupported_batch(query: tuple[int, ...], kv_heads: int, table_rows: int, l
     tokens, heads = query
     if heads % kv_heads or heads // kv_heads not in GROUPS:
         return f"{heads} query heads on {kv_heads} KV heads"
-    if window not in WINDOWS or lengths != tokens or table_rows < -(-tokens // window):
+    if window not in WINDOWS or tokens not in (lengths, lengths * window) or table_rows < -(-tokens // window):
         return f"{tokens} tokens in windows of {window}, with {lengths} lengths and {table_rows} rows of pages"
     if not 0 < tokens <= MOST_WINDOWS * window:
         return f"{tokens} tokens"

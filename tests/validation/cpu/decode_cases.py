@@ -23,6 +23,7 @@ class Case:
     group: int = 4
     window: int = 1
     missing: int = 0  # tokens of the last window
+    each: bool = True  # whether tokens have lengths of their own, or windows have
     heads_first: bool = True  # in memory, as from 0.26 on
     page: int = 16
     lengths: tuple[int, ...] = (0, 1, 70)
@@ -35,7 +36,7 @@ class Case:
     @property
     def stored(self) -> Case:
         """The same as far as the cache is concerned."""
-        return replace(self, group=1, window=1, missing=0, dtype="bfloat16", splits=None, stock=False)
+        return replace(self, group=1, window=1, missing=0, each=True, dtype="bfloat16", splits=None, stock=False)
 
     @property
     def tokens(self) -> int:

@@ -77,6 +77,7 @@ def seen(case: Case) -> Any:
 
 def errors(case: Case) -> dict[str, Any]:
     """Return the relative errors of both kernels, and whether rows that see nothing are 0."""
+    import torch
     from vllm.v1.attention.ops.triton_turboquant_decode import triton_turboquant_decode_attention
 
     decode = companion("turboquant_decode")
@@ -88,8 +89,9 @@ def errors(case: Case) -> dict[str, Any]:
     key_bits, value_bits = case.bits
     fp8, scale = key_bits == 8, case.size**-0.5
     mse_bits = 0 if fp8 else key_bits
-    reason = decode.supported(
-        query, cache, table, lengths, mse_bits, case.key_bytes, value_bits, key_fp8=fp8, window=case.window
+    given = lengths if case.each else torch.tensor(case.lengths, dtype=torch.int32)
+    reason = companion("turboquant_decode_supported").supported(
+        query, cache, table, given, mse_bits, case.key_bytes, value_bits, key_fp8=fp8, window=case.window
     )
     if reason:
         return {"reason": reason}
@@ -98,7 +100,7 @@ def errors(case: Case) -> dict[str, Any]:
         query,
         cache,
         table,
-        lengths,
+        given,
         numbers,
         scale,
         mse_bits,

@@ -24,6 +24,9 @@ POINTERS = {
     "partial": "*fp32",
     "logs": "*fp32",
     "output": "*bf16",
+    "key": "*bf16",
+    "rotated": "*fp32",
+    "norms": "*fp32",
 }
 SCALARS = {"scale": "fp32"}
 UNALIGNED = ("table", "lengths", "table_stride")
@@ -74,7 +77,7 @@ def both(
     key_bits, value_bits = preset
     slot = size * (key_bits + value_bits) // 8 + (4 if key_bits == 8 else 6)
     constants = {
-        **decode.constants(launch, 8, group, window, size, 16, key_bits, value_bits),
+        **decode.constants(launch, 8, group, window, size, 16, key_bits, value_bits, each=window > 1),
         "PAGE_BYTES": 8 * 16 * slot,
         "TOKEN_BYTES": slot,
         "HEAD_BYTES": 16 * slot,
@@ -83,16 +86,22 @@ def both(
         **decode.texts(key_bits, value_bits, size, inline_ptx=ptx),
         "PREFETCH": launch.prefetch and ptx,
     }
-    combining = decode.combine_constants(launch, 8 * group, window, size, value_bits)
+    combining = decode.combine_constants(launch, 8 * group, window, size, value_bits, each=window > 1)
     return [
         compiled(kernels.split_kernel, constants, decode.options(launch), capability),
         compiled(kernels.combine_kernel, combining, decode.COMBINE_OPTIONS, capability),
     ]
 
 
+def store(capability: int, size: int, rows: int) -> list[dict[str, int]]:
+    """Compile the kernel for new keys, for so many of them, of 8 KV heads."""
+    module = companion("turboquant_decode_store")
+    return [compiled(module.rotate_kernel, module.store_constants(rows, 8, size), module.STORE_OPTIONS, capability)]
+
+
 def main(_home: str, cases: str) -> list[Any]:
-    """Compile the cases of a JSON list."""
-    return [both(*case[:-1], ptx=case[-1]) for case in json.loads(cases)]
+    """Compile the cases of a JSON list: those of `both`, and of `store` by name."""
+    return [store(*case[1:]) if case[0] == "store" else both(*case[:-1], ptx=case[-1]) for case in json.loads(cases)]
 
 
 if __name__ == "__main__":

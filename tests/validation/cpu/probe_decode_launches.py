@@ -14,11 +14,11 @@ CONTEXT = 65_536
 
 def main(_home: str) -> dict[str, Any]:
     """Choose for every head size, group and window, and for batches up to 1,024 requests on 1 to 16 KV heads."""
-    decode, launch = companion("turboquant_decode"), companion("turboquant_decode_launch")
+    covered, launch = companion("turboquant_decode_supported"), companion("turboquant_decode_launch")
     found = set()
     batches = (*range(1, 40), 64, 128, 256, 1024)
     for size, group, window, requests, kv_heads in product(
-        decode.HEAD_SIZES, decode.GROUPS, decode.WINDOWS, batches, (1, 2, 4, 8, 16)
+        covered.HEAD_SIZES, covered.GROUPS, covered.WINDOWS, batches, (1, 2, 4, 8, 16)
     ):
         rows = group * window
         chosen = launch.choose(requests, kv_heads, size, rows)
@@ -37,8 +37,8 @@ def main(_home: str) -> dict[str, Any]:
     return {
         "launches": sorted(found),
         "error": error,
-        "scratch": decode.scratch_size(32, 8, 128, **limits),
-        "most": max(splits_of) * 32 * 129,
+        "parts": launch.most_parts(8, 128, 4, **limits),
+        "most": max(splits_of),
         "batches": launch.batches_to_compile(39, 2, 256, 8),
     }
 

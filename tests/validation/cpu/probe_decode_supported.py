@@ -30,7 +30,7 @@ def reason(
     packed = size * bits[0] // 8 + 2
     if table is None:
         table = torch.empty(count, 5, dtype=torch.int32, device="meta")
-    return companion("turboquant_decode").supported(
+    return companion("turboquant_decode_supported").supported(
         torch.empty(tokens, heads[0], size, dtype=getattr(torch, dtype), device="meta"),
         torch.empty(3, page, heads[1], slot or packed + size * bits[1] // 8 + 4, dtype=torch.uint8, device="meta"),
         table,
