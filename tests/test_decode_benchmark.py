@@ -42,6 +42,9 @@ H200: dict[str, Any] = {
 }
 
 
+FOUR: dict[str, Any] = {"preset": PRESETS, "size": SIZES, "group": GROUPS, "window": WINDOWS}
+
+
 def record(**parts: Any) -> dict[str, Any]:
     """Return a whole record with some parts."""
     empty: dict[str, Any] = {"numerics": [], "speed": [], "tune": [], "not_run": [], "seconds": {}}
@@ -77,9 +80,12 @@ def single(group: int = 4, batch: int = 8, context: int = 16_384, **fields: Any)
         ("group", "window", (GROUPS, WINDOWS)),
         ("preset", "page", (PRESETS, (16, 1056))),
         ("preset", "heads_first", (PRESETS, (True, False))),
-        ("preset", "dtype", (PRESETS, ("bfloat16", "float16"))),
+        *((name, "dtype", (values, ("bfloat16", "float16"))) for name, values in FOUR.items()),
+        *((name, "kv_heads", (values, (2, 8))) for name, values in FOUR.items()),
         ("preset", "splits", (PRESETS, (None, 3))),
-        ("size", "dtype", (SIZES, ("bfloat16", "float16"))),
+        ("window", "each", (WINDOWS, (False, True))),
+        ("preset", "each", (PRESETS, (False, True))),
+        ("splits", "each", ((None, 3), (False, True))),
         ("page", "heads_first", ((16, 1056), (True, False))),
     ],
 )

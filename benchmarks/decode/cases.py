@@ -62,6 +62,7 @@ class Numeric:
         heads_first: whether the heads of a page come before its tokens in memory, as from vLLM 0.26 on.
         dtype: of queries, keys, values and the output.
         splits: the most splits of a request; None leaves it to the launch.
+        each: whether each token of a window has a length, as in pieces of a prompt; else a window has one, as drafts.
         lengths: cached tokens of the requests.
         kv_heads: KV heads.
     """
@@ -74,6 +75,7 @@ class Numeric:
     heads_first: bool = True
     dtype: str = "bfloat16"
     splits: int | None = None
+    each: bool = False
     lengths: tuple[int, ...] = (0, 1, 70, 1500, 333)
     kv_heads: int = 2
 
@@ -82,9 +84,10 @@ class Numeric:
         """The case in a few words."""
         layout = "heads first" if self.heads_first else "tokens first"
         splits = f", at most {self.splits} splits" if self.splits else ""
+        given = f" ({'a length for each token' if self.each else 'one length'})" if self.window > 1 else ""
         return (
-            f"{self.preset}, head size {self.size}, group {self.group}, window {self.window}, "
-            f"pages of {self.page}, {layout}, {self.dtype}{splits}"
+            f"{self.preset}, head size {self.size}, group {self.group}, window {self.window}{given}, "
+            f"{self.kv_heads} KV heads, pages of {self.page}, {layout}, {self.dtype}{splits}"
         )
 
 
@@ -92,8 +95,8 @@ def numeric_cases(*, quick: bool = False) -> list[Numeric]:
     """Return cases that meet every pair of preset, head size, group and window.
 
     The full product has 180 cases and compiles for many minutes. Here each preset meets each group once; head size and
-    window follow from both in such a way that they meet all presets, groups and each other. Each preset meets both
-    page sizes, both layouts, both dtypes, and few and many splits.
+    window follow from both in such a way that they meet all presets, groups and each other. Each of these meets both
+    dtypes and both numbers of KV heads; each preset also both page sizes, both layouts, and few and many splits.
     """
     cases = []
     for (p, preset), (g, group) in product(enumerate(PRESETS), enumerate(GROUPS)):
@@ -106,8 +109,10 @@ def numeric_cases(*, quick: bool = False) -> list[Numeric]:
             WINDOWS[(p + 2 * g) % 3],
             page=(16, 1056)[(p + g) % 2],
             heads_first=g // 2 % 2 == p % 2,
-            dtype="float16" if g in (1, 3) else "bfloat16",
+            dtype="float16" if (p // 2 + g // 2) % 2 == 0 else "bfloat16",
             splits=3 if (p + g // 2) % 2 else None,
+            each=(p // 2 + g) % 2 == 0,
+            kv_heads=(2, 8)[(p + g + g // 2) % 2],  # with 5 requests, a few or many programs: different launches
         )
         cases.append(case)
     return cases

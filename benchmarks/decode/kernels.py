@@ -144,7 +144,7 @@ def _launched(query: Any, cache: Any, table: Any, lengths: Any, preset: Preset) 
 def decode(
     query: Any, cache: Any, table: Any, lengths: Any, preset: Preset, *, correct: bool = True, **options: Any
 ) -> Any:
-    """Run our kernels. `lengths` has how many cached tokens each token of the query sees."""
+    """Run our kernels. `lengths` has how many cached tokens each token, or the last one of each window, sees."""
     size = query.shape[-1]
     return ours().decode_attention(
         query,

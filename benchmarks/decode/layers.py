@@ -108,8 +108,7 @@ class Layers:
         self.tables = torch.zeros(self.count, case.batch, MAX_MODEL_LEN // PAGE, dtype=torch.int32, device=device)
         self.tables[:, :, :used] = order.view(self.count, case.batch, used)
         self.query = torch.randn(case.tokens, case.heads, case.size, device=device).to(torch.bfloat16)
-        window = torch.arange(case.context - case.window + 1, case.context + 1, dtype=torch.int32, device=device)
-        self.lengths = window.repeat(case.batch)
+        self.lengths = torch.full((case.batch,), case.context, dtype=torch.int32, device=device)
         self.output = torch.empty_like(self.query)
 
     def ours(self) -> Calls:
@@ -141,9 +140,11 @@ class Layers:
             "output_buf": torch.empty_like(self.query),
             "lse_buf": torch.empty(case.tokens, case.heads, device=device),
         }
+        before = torch.arange(case.window - 1, -1, -1, dtype=torch.int32, device=device)
+        lengths = (self.lengths[:, None] - before).flatten()
         call = partial(stock, self.query, self.cache)
         tables = (table.repeat_interleave(case.window, 0) if case.window > 1 else table for table in self.tables)
-        return [partial(call, table, self.lengths, self.preset, correct=case.correct, **buffers) for table in tables]
+        return [partial(call, table, lengths, self.preset, correct=case.correct, **buffers) for table in tables]
 
 
 def flash_calls(case: Speed, pool: tuple[Any, Any], version: int) -> Calls:

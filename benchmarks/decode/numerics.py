@@ -33,17 +33,18 @@ def _errors(case: Numeric, device: str) -> dict[str, Any]:
     shape = (len(case.lengths) * window, case.kv_heads * case.group, case.size)
     query = (torch.randn(shape, device=device) * 2).to(getattr(torch, case.dtype))
     lengths = seen(case, device)
-    reason = unsupported(query, cache, table, lengths, preset, window)
+    given = lengths if case.each else torch.tensor(case.lengths, dtype=torch.int32, device=device)
+    reason = unsupported(query, cache, table, given, preset, window)
     if reason:
         return {"error": f"the kernels refuse this case: {reason}"}
     scratch = {}
     if case.splits:
         numbers = case.splits * shape[0] * shape[1] * (case.size + 1)
         scratch = {"scratch": torch.empty(numbers, dtype=torch.float32, device=device)}
-    found = decode(query, cache, table, lengths, preset, window=window, **scratch)
+    found = decode(query, cache, table, given, preset, window=window, **scratch)
     plain = None
     if device != "cpu":
-        plain = decode(query, cache, table, lengths, preset, window=window, inline_ptx=False, **scratch)
+        plain = decode(query, cache, table, given, preset, window=window, inline_ptx=False, **scratch)
     exact = attention(case, query, cache, table)
     blind = lengths == 0
     # vLLM's kernel takes a window as so many requests, and divides by 0 if one has no tokens.
