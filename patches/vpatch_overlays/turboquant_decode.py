@@ -9,9 +9,12 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
 - `attention`: decode steps, pieces of a prompt of up to 128 tokens, and drafts being verified take the new kernels.
   They cover all four presets, head sizes 64, 128 and 256, up to 16 query heads for each KV head, and pages of any
   multiple of 16 tokens. Everything else takes vLLM's kernel, and the log says why, once. All is compiled before the
-  engine is ready. If that fails on some GPU, a warning says so, and vLLM's kernels stay in place.
+  engine is ready. If that fails on some GPU, a warning says so, and vLLM's kernels stay in place. New keys get their
+  norms and are rotated by one kernel, where vLLM has four, one of which takes 52 us for a single token.
 - `buffers`: decode's part of the shared workspace shrinks to what the kernels need (541 MB to 17 MB for 1,024 requests
   of 32 heads of size 128), and is taken before vLLM sizes the KV cache.
+- `drafts`: with `turboquant-mtp`, steps that verify up to eight drafts are decode steps, and CUDA graphs of whole steps
+  (`FULL`) hold them. From vLLM 0.21 on.
 - `flash-attention`: with TurboQuant, vLLM gives version 2 of flash attention to all layers that it does not quantize,
   and to prompts. On Hopper they keep version 3.
 
@@ -21,13 +24,17 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
 from vpatch import All, AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import arg_utils, attention, create_engine_config
+from vpatch_overlays._shared import arg_utils, attention, backend, create_engine_config
 
 launcher = File("vllm/v1/attention/ops/triton_turboquant_decode.py")
 launch = launcher.function("triton_turboquant_decode_attention")
+storing = File("vllm/v1/attention/ops/triton_turboquant_store.py")
+store = storing.function("triton_turboquant_store")
 warmup = File("vllm/model_executor/warmup/kernel_warmup.py")
 kernel_warmup = warmup.function("kernel_warmup")
 init = attention.function("TurboQuantAttentionImpl.__init__")
+build = attention.function("TurboQuantMetadataBuilder.build")
+threshold = backend.function("AttentionMetadataBuilder._init_reorder_batch_threshold")
 forward = attention.function("TurboQuantAttentionImpl.forward")
 decode = attention.function("TurboQuantAttentionImpl._decode_attention")
 on_device = attention.function("TurboQuantAttentionImpl._ensure_on_device")
@@ -36,11 +43,12 @@ reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_works
 planned = File("vllm/v1/attention/backends/flash_attn.py").function("_get_sliding_window_configs")
 metadata = attention.class_("TurboQuantMetadata")
 
-NAMES = ("", "_codes", "_kernels", "_launch", "_queries", "_supported", "_switch")
+NAMES = ("", "_codes", "_kernels", "_launch", "_queries", "_store", "_supported", "_switch")
 KERNELS = tuple(f"turboquant_decode{name}" for name in NAMES)
 switch = Companion(f"{shared.COMPANIONS}.turboquant_decode_switch")
 dispatch = Companion(f"{shared.COMPANIONS}.turboquant_decode_dispatch", along=KERNELS)
-buffers = Companion(f"{shared.COMPANIONS}.turboquant_decode_buffers", along=KERNELS)
+buffers = Companion(f"{shared.COMPANIONS}.turboquant_decode_buffers", along=(*KERNELS, "turboquant_decode_drafts"))
+drafts = Companion(f"{shared.COMPANIONS}.turboquant_decode_drafts", along=KERNELS)
 
 DISPATCH = """
 decoded = decode_if_supported(
@@ -61,6 +69,13 @@ decoded = decode_if_supported(
 )
 if decoded is not None:
     return decoded
+"""
+
+NORMED = """
+k_flat = key.float().reshape(NH, D)
+norms = k_flat.norm(dim=1, keepdim=True)
+x_hat = k_flat / (norms + 1e-8)
+y = x_hat @ PiT
 """
 
 # What the kernels and the warm-up take for granted.
@@ -93,13 +108,33 @@ sized = (
         "cfg = self.tq_config",
         "self._decode_need = need_of_layer(self.num_heads, self.num_kv_heads, self.head_size)",
     ),
-    decode.insert_after(OWN_SPLITS, "S = decode_splits(self, B, query.device, S)"),
+    decode.insert_after(OWN_SPLITS, "S = decode_splits(self, query, attn_metadata, S)"),
     forward.insert_before(
         "num_tokens = query.shape[0]",
         "if attn_metadata is None:\n    reserve_while_profiling(self, kv_cache, query)",
     ),
     buffers.import_into(attention, "decode_splits, need_of_layer, reserve_while_profiling, splits_to_reserve"),
 )
+
+THRESHOLD = '''
+def _init_reorder_batch_threshold(self, threshold=1, supports_spec_as_decode=False, *others, **options) -> None:
+    """Take steps that verify drafts for decode steps, if the decode kernels do."""
+    decodes = supports_spec_as_decode or verifies(self.vllm_config, self.kv_cache_spec)
+    super()._init_reorder_batch_threshold(threshold, decodes, *others, **options)
+'''
+drafted = (
+    builder.add_function(THRESHOLD),
+    # Of a batch of decode steps alone, all tokens are theirs, whether it has several of a request or not.
+    forward.replace_expression(
+        "not attn_metadata.is_prefill", "not attn_metadata.is_prefill or num_decode_tokens == N"
+    ),
+    decode.insert_before(
+        "mid_o_buf = output_buf = lse_buf = None", "attn_metadata = with_rows(self, query, kv_cache, attn_metadata)"
+    ),
+    drafts.import_into(attention, "verifies, with_rows"),
+)
+by_threshold = build.contains("split_decodes_and_prefills(cam, decode_threshold=self.reorder_batch_threshold)")
+inherited = threshold.takes("reorder_batch_threshold") & threshold.takes("supports_spec_as_decode")
 has_splits = decode.contains(OWN_SPLITS)
 # The companion of `turboquant-workspace` asks for the size by itself.
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
@@ -138,6 +173,8 @@ overlay = Overlay(
                     edits=[
                         launch.insert_before("B, Hq, D = query.shape", DISPATCH),
                         dispatch.import_into(launcher, "decode_if_supported"),
+                        store.replace_statements(NORMED, "y, norms = normed_and_rotated(key, PiT)"),
+                        dispatch.import_into(storing, "normed_and_rotated"),
                         kernel_warmup.insert_before("do_deep_gemm_warmup = ...", "warm_up(worker)"),
                         dispatch.import_into(warmup, "warm_up"),
                     ],
@@ -159,6 +196,11 @@ overlay = Overlay(
                 ),
                 "0.21": Shape(when=has_splits & ~reserved_by_upstream, edits=sized),
             },
+        ),
+        Part(
+            "drafts",
+            absent=shared.no_turboquant | (~has_splits).means("this vLLM lets each layer have buffers of its own"),
+            shapes={"0.21": Shape(when=by_threshold & inherited & shared.knows_speculation, edits=drafted)},
         ),
         Part(
             "flash-attention",

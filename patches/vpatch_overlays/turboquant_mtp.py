@@ -20,10 +20,10 @@ It treats them as a piece of a prompt, in a loop over requests that Python runs,
   beginning of its prompt.
 
 Attention of a verification step stays a loop over requests, outside of CUDA graphs, so that a step takes longer than
-with an FP8 KV cache. Layers of linear attention leave the `FULL` graphs as well, because one mode holds for the whole
-model. Without speculation nothing changes but the steps of `fresh-prompts`, and small pieces of a prompt compute their
-lengths on the device. A step in which one prompt starts and another goes on takes longer than on stock, which leaves
-the KV cache out there.
+with an FP8 KV cache. With the overlay `turboquant-decode` it is a decode step, and in the graphs again. Layers of
+linear attention leave the `FULL` graphs as well, because one mode holds for the whole model. Without speculation
+nothing changes but the steps of `fresh-prompts`, and small pieces of a prompt compute their lengths on the device. A
+step in which one prompt starts and another goes on takes longer than on stock, which leaves the KV cache out there.
 
 `turboquant-hybrid`, `turboquant-workspace` and `turboquant-auto-dtype` by themselves refuse to start where attention
 would be wrong. With this overlay they refuse nothing.
@@ -50,7 +50,7 @@ GET_CUDAGRAPH_SUPPORT = '''
 @classmethod
 def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
     """Return which CUDA graphs can hold attention: with draft tokens, only those of steps of one token a request."""
-    if vllm_config.speculative_config:
+    if vllm_config.speculative_config and not verified_in_graphs(vllm_config, kv_cache_spec):
         return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     return cls._cudagraph_support
 '''
@@ -151,6 +151,7 @@ overlay = Overlay(
                         builder.add_function(GET_CUDAGRAPH_SUPPORT),
                         # `_shared.refusal` asks for it. The parts stand together, since vpatch applies all or none.
                         builder.insert_after(SUPPORT, "verifies_exactly: ClassVar[bool] = True"),
+                        helper.import_into(attention, "verified_in_graphs"),
                     ],
                 )
             },

@@ -118,6 +118,7 @@ def drafted(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
         "soak": [{"soak_s": lengths[0] if lengths else 0, "asked": 900, "answers": 900, "tokens": 9000, "cached": 5,
                   "most_at_once": 30}],
         "turns": [{"turns": 2, "batch": 4, "context": 64, "prefill_per_s": [1e5, 2e5], "decode_per_s": [1e3, 2e3]}],
+        "draft speed": [{"answers_per_s": [900.0, 950.0], "requests": 8, "tokens_in_a_step": [2.9, 2.9]}],
         "replay": [_replayed(of, name, part) for of, name in probe.of for part in _parts(name)],
     }  # fmt: skip
     return [starts, *found[action.removesuffix(" early")]]

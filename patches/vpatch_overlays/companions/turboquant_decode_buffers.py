@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from vllm._vpatch.turboquant_decode_drafts import covered, draft_window
 from vllm._vpatch.turboquant_decode_launch import choose, most_parts, multiprocessors, split_count
-from vllm._vpatch.turboquant_decode_supported import GROUPS, HEAD_SIZES, no_gpu
-from vllm._vpatch.turboquant_decode_switch import why_off
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
-    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl, TurboQuantMetadataBuilder
+    from vllm.v1.attention.backends.turboquant_attn import (
+        TurboQuantAttentionImpl,
+        TurboQuantMetadata,
+        TurboQuantMetadataBuilder,
+    )
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Need:
         head_size: numbers of a head.
         max_num_seqs: the most requests of a batch.
         max_model_len: the most tokens of a request.
+        window: tokens of each request in a step that verifies drafts.
     """
 
     heads: int
@@ -37,6 +41,7 @@ class Need:
     head_size: int
     max_num_seqs: int
     max_model_len: int
+    window: int
 
     @classmethod
     def of(cls, config: VllmConfig, heads: int, kv_heads: int, head_size: int) -> Need | None:
@@ -44,35 +49,44 @@ class Need:
 
         It does without a model, too, as in tests of a backend alone: nothing is known then.
         """
-        model = config.model_config
-        covered = head_size in HEAD_SIZES and heads % kv_heads == 0 and heads // kv_heads in GROUPS
-        if not covered or model is None or why_off() or no_gpu():
+        model, requests = config.model_config, config.scheduler_config.max_num_seqs
+        if model is None or not covered(heads, kv_heads, head_size):
             return None
-        return cls(heads, kv_heads, head_size, config.scheduler_config.max_num_seqs, model.max_model_len)
+        return cls(heads, kv_heads, head_size, requests, model.max_model_len, draft_window(config))
 
-    def splits(self, batch: int, device: torch.device) -> int:
-        """Return into how many parts each request of a batch is split."""
-        group = self.heads // self.kv_heads
-        launch = choose(batch, self.kv_heads, self.head_size, group)
-        wanted: int = split_count(launch, batch, self.kv_heads, self.max_model_len, multiprocessors(device))
-        return max(1, min(wanted, _parts(self, device) // batch))  # CUDA graphs may pad a batch beyond max_num_seqs
+    def splits(self, tokens: int, requests: int, device: torch.device) -> int:
+        """Return into how many parts each token of a batch is split."""
+        window = self.window if tokens == requests * self.window else 1
+        group, windows = self.heads // self.kv_heads, tokens // window
+        launch = choose(windows, self.kv_heads, self.head_size, group * window)
+        wanted: int = split_count(launch, windows, self.kv_heads, self.max_model_len, multiprocessors(device))
+        return max(1, min(wanted, _parts(self, device) // tokens))  # CUDA graphs may pad a batch beyond max_num_seqs
 
     def splits_to_reserve(self, device: torch.device) -> int:
         """Return how many parts of each of `max_num_seqs` requests take as much room as any batch does."""
-        return -(-_parts(self, device) // self.max_num_seqs)
+        parts = _parts(self, device)
+        if self.window > 1:  # of more tokens than requests, the outputs take room, too: less than a part does
+            parts += self.max_num_seqs * self.window
+        return -(-parts // self.max_num_seqs)
 
 
 @cache
 def _parts(need: Need, device: torch.device) -> int:
-    most: int = most_parts(
-        need.kv_heads,
-        need.head_size,
-        need.heads // need.kv_heads,
-        max_num_seqs=need.max_num_seqs,
-        max_model_len=need.max_model_len,
-        processors=multiprocessors(device),
-    )
-    return most
+    """Return the most parts of a batch's tokens: each a request of its own, or all of a request in a window."""
+    group, processors = need.heads // need.kv_heads, multiprocessors(device)
+
+    def most(requests: int, window: int) -> int:
+        parts: int = most_parts(
+            need.kv_heads,
+            need.head_size,
+            group * window,
+            max_num_seqs=requests,
+            max_model_len=need.max_model_len,
+            processors=processors,
+        )
+        return parts * window
+
+    return max(most(need.max_num_seqs * need.window, 1), most(need.max_num_seqs, need.window))
 
 
 def need_of_layer(heads: int, kv_heads: int, head_size: int) -> Need | None:
@@ -82,10 +96,10 @@ def need_of_layer(heads: int, kv_heads: int, head_size: int) -> Need | None:
     return Need.of(get_current_vllm_config(), heads, kv_heads, head_size)
 
 
-def decode_splits(impl: TurboQuantAttentionImpl, batch: int, device: torch.device, splits: int) -> int:
-    """Return for how many parts of each request a decode step has buffers; vLLM would have `splits`."""
+def decode_splits(impl: TurboQuantAttentionImpl, query: torch.Tensor, batch: TurboQuantMetadata, splits: int) -> int:
+    """Return for how many parts of each token a decode step has buffers; vLLM would have `splits`."""
     need: Need | None = impl._decode_need
-    return splits if need is None else need.splits(batch, device)
+    return splits if need is None else need.splits(len(query), len(batch.seq_lens), query.device)
 
 
 def splits_to_reserve(builder: TurboQuantMetadataBuilder, splits: int) -> int:

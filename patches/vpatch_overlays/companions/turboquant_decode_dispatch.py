@@ -1,4 +1,4 @@
-"""Which calls of TurboQuant's decode attention the kernels of `turboquant_decode` take, and their warm-up.
+"""Which calls of TurboQuant's decode attention and of its store the kernels of vpatch take, and their warm-up.
 
 Every other call goes to vLLM's kernel, and the log says why, once for each reason.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm._vpatch.turboquant_decode import decode_attention
 from vllm._vpatch.turboquant_decode_launch import batches_to_compile
-from vllm._vpatch.turboquant_decode_supported import no_gpu, supported
+from vllm._vpatch.turboquant_decode_store import MANY, rotated_keys, unrotated
+from vllm._vpatch.turboquant_decode_supported import no_gpu, supported, unlike_vllms
 from vllm._vpatch.turboquant_decode_switch import turn_off, why_off
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def decode_if_supported(
 ) -> torch.Tensor | None:
     """Attend as vLLM's `triton_turboquant_decode_attention` does, whose arguments these are, or return None.
 
-    A block table whose rows are one and the same is that of a piece of a prompt, or of drafts of one request. Its
-    tokens share what is read of the cache, `SHARED` at a time.
+    Tokens share what is read of the cache if they belong to one request. Then there is one length for several tokens
+    (see `turboquant_decode_drafts`), or the rows of the block table are one and the same, as for a piece of a prompt.
     """
-    window = SHARED if len(query) > 1 and block_table.stride(0) == 0 else 1
-    reason = why_off() or (None if key_fp8 else _unlike_vllms(Pi, query.shape[2]))
+    window = _window(len(query), len(seq_lens), block_table)
+    reason = why_off() or (None if key_fp8 else unlike_vllms(Pi, query.shape[2]))
     reason = reason or supported(
         query,
         kv_cache,
@@ -80,6 +81,32 @@ def decode_if_supported(
     )
 
 
+def normed_and_rotated(key: torch.Tensor, rotation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return new keys divided by their norms and rotated, and the norms, as vLLM's `triton_turboquant_store` has them.
+
+    Args:
+        key: (tokens, KV heads, head size).
+        rotation: (head size, head size), float32.
+
+    Returns:
+        (tokens * KV heads, head size) and (tokens * KV heads, 1), both float32.
+    """
+    reason = why_off() or unlike_vllms(rotation, key.shape[2]) or unrotated(key)
+    if reason is None:
+        found: tuple[torch.Tensor, torch.Tensor] = rotated_keys(key)
+        return found
+    _say_once(f"{reason} (new keys)")
+    flat = key.float().reshape(-1, key.shape[2])
+    norms = flat.norm(dim=1, keepdim=True)
+    return (flat / (norms + 1e-8)) @ rotation, norms
+
+
+def _window(tokens: int, lengths: int, block_table: torch.Tensor) -> int:
+    if lengths < tokens:
+        return tokens // lengths
+    return SHARED if tokens > 1 and block_table.stride(0) == 0 else 1
+
+
 def warm_up(worker: Worker) -> None:
     """Compile all that decode steps and pieces of prompts can need, before the engine is ready.
 
@@ -89,13 +116,15 @@ def warm_up(worker: Worker) -> None:
 
     if why_off() or no_gpu():
         return
-    limit = worker.vllm_config.scheduler_config.max_num_seqs
+    config = worker.vllm_config
     try:
         with torch.inference_mode():
-            for layer in _different(worker.vllm_config.compilation_config.static_forward_context.values()):
-                for tokens, shared in _batches(layer.impl, limit):
-                    output = _attend(layer, tokens, shared=shared, dtype=worker.vllm_config.model_config.dtype)
-                    output.cpu()  # waits, so that errors of the kernels come up here
+            for layer in _different(config.compilation_config.static_forward_context.values()):
+                for requests, length, decoded in _batches(layer.impl, config.scheduler_config.max_num_seqs):
+                    dtype = config.model_config.dtype
+                    # `cpu` waits, so that errors of the kernels come up here.
+                    _attend(layer, requests, length, decoded=decoded, dtype=dtype).cpu()
+                _rotate(layer, config.model_config.dtype)
     except Exception as error:
         turn_off(f"its warm-up failed: {type(error).__name__}: {error}")
         logger.warning("TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU.", exc_info=error)
@@ -117,23 +146,24 @@ def _different(layers: Any) -> Iterator[Any]:
             yield layer
 
 
-def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, bool]]:
-    """Yield tokens of a batch, and whether they are of one request, so that all launch parameters are met."""
-    group = impl.num_heads // impl.num_kv_heads
-    for tokens in batches_to_compile(max_num_seqs, impl.num_kv_heads, impl.head_size, group):
-        yield tokens, False
-    for windows in batches_to_compile(LONGEST_CHUNK // SHARED, impl.num_kv_heads, impl.head_size, group * SHARED):
-        yield windows * SHARED, True
+def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield requests and tokens of each, and whether these are decoded, so that all launch parameters are met."""
+    heads = impl.num_kv_heads
+    group = impl.num_heads // heads
+    window = getattr(getattr(impl, "_decode_need", None), "window", 1)
+    for length in {1, window}:
+        for requests in batches_to_compile(max_num_seqs, heads, impl.head_size, group * length):
+            yield requests, length, True
+    for windows in batches_to_compile(LONGEST_CHUNK // SHARED, heads, impl.head_size, group * SHARED):
+        yield 1, windows * SHARED, False
 
 
-def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> torch.Tensor:
+def _attend(layer: Any, requests: int, length: int, *, decoded: bool, dtype: torch.dtype) -> torch.Tensor:
     """Attend by vLLM's own code, so that buffers, strides and types are those of a request. Nothing is stored."""
     import torch
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantMetadata
 
-    impl = layer.impl
-    device = layer.kv_cache.device
-    requests, length = (1, tokens) if shared else (tokens, 1)
+    impl, device, tokens = layer.impl, layer.kv_cache.device, requests * length
     context = length + 1  # one token is cached before
     whole = torch.full((requests,), context, dtype=torch.int32, device=device)
     starts = torch.arange(requests + 1, dtype=torch.int32, device=device) * length
@@ -146,9 +176,9 @@ def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> tor
         num_actual_tokens=tokens,
         max_query_len=length,
         max_seq_len=context,
-        is_prefill=shared,
-        num_decodes=0 if shared else requests,
-        num_decode_tokens=0 if shared else tokens,
+        is_prefill=length > 1,
+        num_decodes=requests if decoded else 0,
+        num_decode_tokens=tokens if decoded else 0,
         **{name: value for name, value in on_cpu.items() if name in TurboQuantMetadata.__annotations__},
     )
     query = torch.zeros(tokens, impl.num_heads, impl.head_size, dtype=dtype, device=device)
@@ -157,15 +187,15 @@ def _attend(layer: Any, tokens: int, *, shared: bool, dtype: torch.dtype) -> tor
     return output
 
 
-def _unlike_vllms(rotation: torch.Tensor, size: int) -> str | None:
-    """Return that keys were not rotated as the kernels rotate queries; None if they were."""
-    from vllm.v1.attention.backends.turboquant_attn import _build_hadamard
+def _rotate(layer: Any, dtype: torch.dtype) -> None:
+    """Rotate few and many keys, for which the kernel is compiled apart."""
+    import torch
 
-    # vLLM keeps one matrix for each name of a device: its layers write "cuda:0", its tests "cuda".
-    names = (str(rotation.device), rotation.device.type)
-    if size & (size - 1) == 0 and any(rotation is _build_hadamard(size, name) for name in names):
-        return None
-    return "keys that are rotated by another matrix than vLLM's"
+    impl = layer.impl
+    for tokens in (1, -(-MANY // impl.num_kv_heads)):
+        key = torch.zeros(tokens, impl.num_kv_heads, impl.head_size, dtype=dtype, device=layer.kv_cache.device)
+        if not impl.tq_config.key_fp8 and unrotated(key) is None:
+            rotated_keys(key)[1].cpu()
 
 
 @cache

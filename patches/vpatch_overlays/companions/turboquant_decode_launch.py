@@ -100,21 +100,21 @@ def batches_to_compile(max_num_seqs: int, kv_heads: int, head_size: int, rows: i
 
 
 def most_parts(
-    kv_heads: int, head_size: int, group: int, *, max_num_seqs: int, max_model_len: int, processors: int
+    kv_heads: int, head_size: int, rows: int, *, max_num_seqs: int, max_model_len: int, processors: int
 ) -> int:
     """Return the most parts that a batch of any size has: requests times splits, each a partial result of one head.
 
     Args:
         kv_heads: of this rank.
         head_size: 64, 128 or 256.
-        group: query heads of a KV head.
+        rows: query heads of a KV head times tokens of a window.
         max_num_seqs: the most requests of a batch.
         max_model_len: the most tokens of a request.
         processors: multiprocessors of the GPU.
     """
     return max(
         requests
-        * split_count(choose(requests, kv_heads, head_size, group), requests, kv_heads, max_model_len, processors)
+        * split_count(choose(requests, kv_heads, head_size, rows), requests, kv_heads, max_model_len, processors)
         for requests in range(1, max_num_seqs + 1)
     )
 

@@ -15,7 +15,7 @@ PRESETS = ((8, 4), (4, 4), (3, 4), (3, 3))
 
 HEAD_SIZES = (64, 128, 256)
 GROUPS = range(1, 17)  # query heads of a KV head
-WINDOWS = range(1, 9)  # query tokens that share a row of the block table
+WINDOWS = range(1, 10)  # query tokens that share a row of the block table: one, and up to eight drafts
 PAGE = 16  # tokens; pages are multiples of it
 MOST_WINDOWS = 65_535  # of a CUDA grid's third dimension
 
@@ -95,3 +95,14 @@ def no_gpu() -> str | None:
     if torch.cuda.get_device_capability() < (8, 0):
         return "a GPU before Ampere"
     return None
+
+
+def unlike_vllms(rotation: torch.Tensor, size: int) -> str | None:
+    """Return that keys are rotated by another matrix than the kernels have; None if they are not."""
+    from vllm.v1.attention.backends.turboquant_attn import _build_hadamard
+
+    # vLLM keeps one matrix for each name of a device: its layers write "cuda:0", its tests "cuda".
+    names = (str(rotation.device), rotation.device.type)
+    if size & (size - 1) == 0 and any(rotation is _build_hadamard(size, name) for name in names):
+        return None
+    return "keys that are rotated by another matrix than vLLM's"

@@ -1,11 +1,13 @@
-"""Which TurboQuant batches read no KV cache; vllm-project/vllm#46460."""
+"""Which TurboQuant batches read no KV cache (vllm-project/vllm#46460), and which CUDA graphs can hold."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.kv_cache_interface import AttentionSpec
 
 
 def only_fresh_prompts(batch: CommonAttentionMetadata, num_decodes: int) -> bool:
@@ -23,3 +25,12 @@ def only_fresh_prompts(batch: CommonAttentionMetadata, num_decodes: int) -> bool
     starts = batch.query_start_loc_cpu[num_decodes:]
     new = starts[1:] - starts[:-1]
     return bool(((new == 0) | (new == lengths[num_decodes : num_decodes + len(new)])).all())
+
+
+def verified_in_graphs(config: VllmConfig, spec: AttentionSpec) -> bool:
+    """Return whether another overlay, `turboquant-decode`, verifies drafts in steps that CUDA graphs can hold."""
+    try:
+        from vllm._vpatch.turboquant_decode_drafts import verifies
+    except ModuleNotFoundError:  # that overlay is not applied
+        return False
+    return bool(verifies(config, spec))

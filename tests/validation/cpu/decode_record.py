@@ -30,6 +30,9 @@ SHAPES: list[Shape] = [  # head size, query heads of a KV head, window, requests
     (256, 8, 4, 32),
 ]
 
+STORES: list[list[Any]] = [["store", *case] for case in product(TARGETS, (64, 128, 256), (8, 65_536))]
+"""Arguments of `probe_decode_compiles.store`: every variant of the kernel for new keys on 8 KV heads."""
+
 
 def kernels(presets: Iterable[str], shapes: Sequence[Shape] = SHAPES, *, ptx: bool = True) -> list[list[Any]]:
     """Return the arguments of `probe_decode_compiles.both` for some presets and shapes on all GPUs."""
@@ -65,8 +68,20 @@ def main() -> None:
         for (target, _, *shape, _), (split, combine) in zip(cases, compiled(cases), strict=True):
             named = dict(zip(("head_size", "group", "window", "requests"), shape, strict=True))
             rows.append({"gpu": f"sm_{target}", "preset": preset, **named, "split": split, "combine": combine})
-        text = ",\n".join(json.dumps(row) for row in rows)
-        RECORD.write_text(f'{{"release": "{RELEASE}", "kernels": [\n{text}\n]}}\n')
+    RECORD.write_text(f'{{"release": "{RELEASE}", "kernels": [\n{lines(rows)}\n], "store": [\n{lines(stores())}\n]}}\n')
+
+
+def stores() -> list[dict[str, Any]]:
+    """Compile the kernel for new keys."""
+    return [
+        {"gpu": f"sm_{target}", "head_size": size, "keys": keys, "store": kernel}
+        for (_, target, size, keys), (kernel,) in zip(STORES, compiled(STORES), strict=True)
+    ]
+
+
+def lines(rows: Iterable[dict[str, Any]]) -> str:
+    """Write one row a line."""
+    return ",\n".join(json.dumps(row) for row in rows)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ POINTERS = {
     "partial": "*fp32",
     "logs": "*fp32",
     "output": "*bf16",
+    "key": "*bf16",
+    "rotated": "*fp32",
+    "norms": "*fp32",
 }
 SCALARS = {"scale": "fp32"}
 UNALIGNED = ("table", "lengths", "table_stride")
@@ -90,9 +93,15 @@ def both(
     ]
 
 
+def store(capability: int, size: int, rows: int) -> list[dict[str, int]]:
+    """Compile the kernel for new keys, for so many of them, of 8 KV heads."""
+    module = companion("turboquant_decode_store")
+    return [compiled(module.rotate_kernel, module.store_constants(rows, 8, size), module.STORE_OPTIONS, capability)]
+
+
 def main(_home: str, cases: str) -> list[Any]:
-    """Compile the cases of a JSON list."""
-    return [both(*case[:-1], ptx=case[-1]) for case in json.loads(cases)]
+    """Compile the cases of a JSON list: those of `both`, and of `store` by name."""
+    return [store(*case[1:]) if case[0] == "store" else both(*case[:-1], ptx=case[-1]) for case in json.loads(cases)]
 
 
 if __name__ == "__main__":

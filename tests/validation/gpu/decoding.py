@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.pacing import ours
 from tests.validation.gpu.probe import prompt, say
 
@@ -34,6 +35,35 @@ def decode_speeds(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> 
                 else:
                     say(decode_batch=batch, context=context, **_trace(step))
     say(compiled_while_serving=compiled)
+
+
+def draft_speed(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> None:
+    """Measure answers that continue a repeated text, of which n-gram drafts are mostly right.
+
+    The arguments are requests, tokens of a prompt and of an answer, and turns, the first of which is not printed.
+    """
+    from vllm import SamplingParams
+
+    requests, length, new, rounds = lengths
+    engine = llm.llm_engine
+    params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True, detokenize=False)
+    text, _ = repeated(length)
+    speeds, in_a_step = [], []
+    for number in ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], rounds + 1):
+        for i in range(requests):
+            engine.add_request(f"n{number}x{i}", {"prompt_token_ids": text[i:]}, params)
+        have: dict[str, int] = {}
+        began, first, steps = 0.0, 0, 0
+        while engine.has_unfinished_requests():
+            have |= {out.request_id: len(out.outputs[0].token_ids) for out in engine.step()}
+            if began:
+                steps += 1
+            elif len(have) == requests:
+                began, first = time.perf_counter(), sum(have.values())
+        tokens = sum(have.values()) - first
+        speeds.append(round(tokens / (time.perf_counter() - began), 1))
+        in_a_step.append(round(tokens / steps / requests, 2))
+    say(answers_per_s=speeds[1:], requests=requests, tokens_in_a_step=in_a_step[1:])
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.validation.gpu.engines import CHUNK, EAGER, PATCHED, STOCK, TILES, TQ, WORKSPACE, Probe
+from tests.validation.gpu.engines import CHUNK, DECODE, EAGER, PATCHED, STOCK, TILES, TQ, WORKSPACE, Probe
 
 DRAFTED = 3
 SYNTHETIC = {
@@ -65,6 +65,18 @@ def induced(name: str, trees: tuple[str, ...], **engine: Any) -> Probe:
     return Probe(name, "induction", TQ, steps, {**SMALL, "max_model_len": 4096, **engine}, trees, releases=releases)
 
 
+FAST = ">=0.21"
+"""Releases on which `turboquant-decode` verifies drafts."""
+
+
+def drafts_timed(drafts: int) -> Probe:
+    """Return a probe of the speed of answers with so many n-gram drafts, by the slow and by the fast form."""
+    speculation = {"speculative_config": {**NGRAM["speculative_config"], "num_speculative_tokens": drafts}}
+    engine = {**SMALL, "max_model_len": 4096, "max_num_seqs": 8, **(speculation if drafts else {})}
+    return Probe(f"{drafts} drafts", "induction", TQ, (("draft speed", (8, 3000, 512, 3)),), engine, (PATCHED, DECODE),
+                 releases=FAST, takes_turns=True)  # fmt: skip
+
+
 MTP = ("answer", (64, 300, 700, 1100, 1500, 1900))
 BUSY = {"max_num_seqs": 32, "max_num_batched_tokens": 4096, "kv_cache_memory_bytes": 8 << 30}
 LEAVING_NONE_OUT = {"max_num_batched_tokens": 32 * 2304, "long_prefill_token_threshold": 2304}
@@ -104,6 +116,15 @@ SPECULATION: Mapping[str, list[Probe]] = {
         *replayed("mtp plain", TQ, (*((tree, name) for name in ("mtp", "mtp eager") for tree in BOTH),
                                     (PATCHED, "mtp synchronous")), PATCHED),
     ],
+    "fast-drafts": [
+        induced("fast ngram plain", (DECODE,), releases=FAST),
+        induced("fast ngram", (DECODE,), **NGRAM, releases=FAST),
+        induced("fast ngram compiled", (DECODE,), **NGRAM, **COMPILED, releases=FAST),
+        drafting("fast mtp", TQ, (DECODE,), MTP, **SMALL, releases=FAST),
+        drafting("fast mtp eager", TQ, (DECODE,), MTP, **SMALL, **EAGER, releases=FAST),
+        *replayed("fast mtp plain", TQ, ((DECODE, "fast mtp"), (DECODE, "fast mtp eager")), DECODE),
+    ],
+    "draft-speed": [drafts_timed(0), drafts_timed(2), drafts_timed(4), drafts_timed(8)],
     "soak": [
         drafting("soak", TQ, (TILES,), ("soak", (300, 32)), **CACHED | BUSY | LEAVING_NONE_OUT, limit_s=420),
         drafting("soak synchronous", TQ, (TILES,), ("soak", (60, 32)), **SMALL | BUSY | SYNCHRONOUS),

@@ -1,0 +1,1 @@
+"""Measure the decode kernels of `turboquant-decode` on a GPU; see `__main__`."""
