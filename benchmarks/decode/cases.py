@@ -147,6 +147,12 @@ class Speed:
         return self.size, self.kv_heads, self.group
 
     @property
+    def chosen_by(self) -> tuple[int, int, int, int, tuple[int, int]]:
+        """What the kernels choose their launch by: requests, KV heads, head size, rows, and bits of the codes."""
+        preset = PRESETS[self.preset]
+        return self.batch, self.kv_heads, self.size, self.group * self.window, (preset.key_bits, preset.value_bits)
+
+    @property
     def label(self) -> str:
         """The case in a few words."""
         window = f", window {self.window}" if self.window > 1 else ""

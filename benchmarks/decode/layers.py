@@ -120,7 +120,7 @@ class Layers:
         if reason:
             raise ValueError(f"the kernels refuse this case: {reason}")
         kernels = ours()
-        launch = kernels.choose(case.batch, case.kv_heads, case.size, case.group * case.window)
+        launch = kernels.choose(*case.chosen_by)
         processors = kernels.multiprocessors(self.query.device)
         splits = kernels.split_count(launch, case.batch, case.kv_heads, MAX_MODEL_LEN, processors)
         scratch = torch.empty(

@@ -35,7 +35,7 @@ def to_compile(cases: Sequence[Speed]) -> list[Speed]:
     """Return cases that between them compile every kernel of `cases`."""
     found: dict[tuple[Any, ...], Speed] = {}
     for case in cases:
-        launch = ours().choose(case.batch, case.kv_heads, case.size, case.group * case.window)
+        launch = ours().choose(*case.chosen_by)
         compiled = replace(launch, programs=1)  # the number of programs is not compiled in
         key = (case.preset, *case.shape, case.window, case.correct, compiled)
         found.setdefault(key, replace(case, context=SHORT))

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
-from benchmarks.decode.cases import PAGE, Speed
+from benchmarks.decode.cases import PAGE, PRESETS, Speed
 from benchmarks.decode.kernels import ours
 from benchmarks.decode.layers import Layers, heads_first, pages_of, quantized_pool
 from benchmarks.decode.speed import DIFFERENCE, SHORT
@@ -17,7 +17,7 @@ from benchmarks.decode.timing import per_layer
 from benchmarks.decode.workers import Clock
 
 CONTEXTS = (1024, 16_384)
-TILES, WARPS, PREFETCHES, REGISTERS = (32, 64, 128), (1, 2, 4), (False, True), (None, 128)
+TILES, WARPS, PREFETCHES, REGISTERS = (32, 64, 128), (1, 2, 4, 8), (False, True), (None, 128)
 PROGRAMS = (1, 2, 4, 8, 16)
 FINALISTS = 4  # launches whose numbers of programs are varied
 
@@ -29,7 +29,7 @@ def tune_cases(shape: tuple[int, int, int], *, quick: bool = False) -> list[Spee
 
 def launch_of(case: Speed) -> Any:
     """Return the launch of the kernels' own table."""
-    return ours().choose(case.batch, case.kv_heads, case.size, case.group * case.window)
+    return ours().choose(*case.chosen_by)
 
 
 def candidates(case: Speed) -> list[dict[str, Any]]:
@@ -174,6 +174,8 @@ def launches(gpu: str, cases: Iterable[tuple[Speed, Mapping[str, Any]]]) -> dict
             "rows": record["rows"],
             "requests": case.batch,
             "kv_heads": case.kv_heads,
+            "key_bits": PRESETS[case.preset].key_bits,
+            "value_bits": PRESETS[case.preset].value_bits,
             "launch": record["best"],
         }
         for case, record in cases

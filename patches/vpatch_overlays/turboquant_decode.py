@@ -106,7 +106,7 @@ TOO_NEW = "attention_config.flash_attn_version is None or attention_config.flash
 sized = (
     init.insert_before(
         "cfg = self.tq_config",
-        "self._decode_need = need_of_layer(self.num_heads, self.num_kv_heads, self.head_size)",
+        "self._decode_need = need_of_layer(self)",
     ),
     decode.insert_after(OWN_SPLITS, "S = decode_splits(self, query, attn_metadata, S)"),
     forward.insert_before(
@@ -119,7 +119,7 @@ sized = (
 THRESHOLD = '''
 def _init_reorder_batch_threshold(self, threshold=1, supports_spec_as_decode=False, *others, **options) -> None:
     """Take steps that verify drafts for decode steps, if the decode kernels do."""
-    decodes = supports_spec_as_decode or verifies(self.vllm_config, self.kv_cache_spec)
+    decodes = supports_spec_as_decode or verifies(self.vllm_config)
     super()._init_reorder_batch_threshold(threshold, decodes, *others, **options)
 '''
 drafted = (

@@ -50,7 +50,7 @@ GET_CUDAGRAPH_SUPPORT = '''
 @classmethod
 def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
     """Return which CUDA graphs can hold attention: with draft tokens, only those of steps of one token a request."""
-    if vllm_config.speculative_config and not verified_in_graphs(vllm_config, kv_cache_spec):
+    if vllm_config.speculative_config and not verified_in_graphs(vllm_config):
         return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     return cls._cudagraph_support
 '''

@@ -76,7 +76,7 @@ def decode_attention(
     page, kv_heads = kv_cache.shape[1], kv_cache.shape[2]
     windows, group = -(-tokens // window), heads // kv_heads
     key_bits = 8 if key_fp8 else mse_bits
-    launch = choose(windows, kv_heads, size, group * window)
+    launch = choose(windows, kv_heads, size, group * window, (key_bits, value_quant_bits))
     wanted = split_count(launch, windows, kv_heads, block_table.shape[1] * page, multiprocessors(query.device))
     splits, partial, logs = _room(query, scratch, wanted)
     output = _output(query, output_buf)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from vllm._vpatch.turboquant_decode_drafts import covered, draft_window
 from vllm._vpatch.turboquant_decode_launch import choose, most_parts, multiprocessors, split_count
+from vllm._vpatch.turboquant_decode_supported import bits_of, layers_of
 
 if TYPE_CHECKING:
     import torch
-    from vllm.config import VllmConfig
     from vllm.v1.attention.backends.turboquant_attn import (
         TurboQuantAttentionImpl,
         TurboQuantMetadata,
@@ -31,6 +31,7 @@ class Need:
         heads: query heads of this rank.
         kv_heads: KV heads of this rank.
         head_size: numbers of a head.
+        bits: of a key's and of a value's code; 8 is fp8.
         max_num_seqs: the most requests of a batch.
         max_model_len: the most tokens of a request.
         window: tokens of each request in a step that verifies drafts.
@@ -39,35 +40,25 @@ class Need:
     heads: int
     kv_heads: int
     head_size: int
+    bits: tuple[int, int]
     max_num_seqs: int
     max_model_len: int
     window: int
-
-    @classmethod
-    def of(cls, config: VllmConfig, heads: int, kv_heads: int, head_size: int) -> Need | None:
-        """Return the need of such layers, or None if vLLM's kernel attends to them.
-
-        It does without a model, too, as in tests of a backend alone: nothing is known then.
-        """
-        model, requests = config.model_config, config.scheduler_config.max_num_seqs
-        if model is None or not covered(heads, kv_heads, head_size):
-            return None
-        return cls(heads, kv_heads, head_size, requests, model.max_model_len, draft_window(config))
 
     def splits(self, tokens: int, requests: int, device: torch.device) -> int:
         """Return into how many parts each token of a batch is split."""
         window = self.window if tokens == requests * self.window else 1
         group, windows = self.heads // self.kv_heads, tokens // window
-        launch = choose(windows, self.kv_heads, self.head_size, group * window)
+        launch = choose(windows, self.kv_heads, self.head_size, group * window, self.bits)
         wanted: int = split_count(launch, windows, self.kv_heads, self.max_model_len, multiprocessors(device))
         return max(1, min(wanted, _parts(self, device) // tokens))  # CUDA graphs may pad a batch beyond max_num_seqs
 
-    def splits_to_reserve(self, device: torch.device) -> int:
-        """Return how many parts of each of `max_num_seqs` requests take as much room as any batch does."""
+    def numbers(self, device: torch.device) -> int:
+        """Return how many float32 numbers the partial results of any batch take."""
         parts = _parts(self, device)
         if self.window > 1:  # of more tokens than requests, the outputs take room, too: less than a part does
             parts += self.max_num_seqs * self.window
-        return -(-parts // self.max_num_seqs)
+        return parts * self.heads * (self.head_size + 1)
 
 
 @cache
@@ -80,6 +71,7 @@ def _parts(need: Need, device: torch.device) -> int:
             need.kv_heads,
             need.head_size,
             group * window,
+            need.bits,
             max_num_seqs=requests,
             max_model_len=need.max_model_len,
             processors=processors,
@@ -89,11 +81,19 @@ def _parts(need: Need, device: torch.device) -> int:
     return max(most(need.max_num_seqs * need.window, 1), most(need.max_num_seqs, need.window))
 
 
-def need_of_layer(heads: int, kv_heads: int, head_size: int) -> Need | None:
-    """Return the need of a layer of the engine that is being built; see `Need.of`."""
+def need_of_layer(impl: TurboQuantAttentionImpl) -> Need | None:
+    """Return the need of a layer of the engine that is being built, or None if vLLM's kernel attends to it.
+
+    Without a model, as in tests of a backend alone, nothing is known, and it is None, too.
+    """
     from vllm.config import get_current_vllm_config
 
-    return Need.of(get_current_vllm_config(), heads, kv_heads, head_size)
+    config = get_current_vllm_config()
+    shape = (impl.num_heads, impl.num_kv_heads, impl.head_size)
+    if config.model_config is None or not covered(*shape):
+        return None
+    limits = (config.scheduler_config.max_num_seqs, config.model_config.max_model_len)
+    return Need(*shape, bits_of(impl.tq_config), *limits, draft_window(config))
 
 
 def decode_splits(impl: TurboQuantAttentionImpl, query: torch.Tensor, batch: TurboQuantMetadata, splits: int) -> int:
@@ -103,11 +103,18 @@ def decode_splits(impl: TurboQuantAttentionImpl, query: torch.Tensor, batch: Tur
 
 
 def splits_to_reserve(builder: TurboQuantMetadataBuilder, splits: int) -> int:
-    """Return for how many parts of each of `max_num_seqs` requests to reserve; vLLM would for `splits`."""
+    """Return for how many parts of each of `max_num_seqs` requests to reserve; vLLM would for `splits`.
+
+    All layers share the workspace. So it is for the one that needs most, and as vLLM has it if its own kernel attends
+    to any.
+    """
     config, spec = builder.vllm_config, builder.kv_cache_spec
+    needs: list[Need | None] = [layer.impl._decode_need for layer in layers_of(config)]
+    if not needs or None in needs:
+        return splits
     heads = config.model_config.get_num_attention_heads(config.parallel_config)
-    need = Need.of(config, heads, spec.num_kv_heads, spec.head_size)
-    return splits if need is None else need.splits_to_reserve(builder.device)
+    part: int = config.scheduler_config.max_num_seqs * heads * (spec.head_size + 1)
+    return max(-(-need.numbers(builder.device) // part) for need in needs if need is not None)
 
 
 def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tensor, query: torch.Tensor) -> None:
@@ -123,7 +130,7 @@ def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tenso
         return
     requests = (need.max_num_seqs, need.heads)
     current_workspace_manager().get_simultaneous(
-        ((*requests, need.splits_to_reserve(query.device), need.head_size + 1), torch.float32),
+        ((need.numbers(query.device),), torch.float32),
         ((*requests, need.head_size), query.dtype),
         (requests, torch.float32),
     )

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from vllm._vpatch.turboquant_decode import decode_attention
 from vllm._vpatch.turboquant_decode_launch import batches_to_compile
 from vllm._vpatch.turboquant_decode_store import MANY, rotated_keys, unrotated
-from vllm._vpatch.turboquant_decode_supported import no_gpu, supported, unlike_vllms
+from vllm._vpatch.turboquant_decode_supported import bits_of, layers_of, no_gpu, supported, unlike_vllms
 from vllm._vpatch.turboquant_decode_switch import turn_off, why_off
 
 if TYPE_CHECKING:
     import torch
+    from vllm.config import VllmConfig
     from vllm.v1.worker.gpu_worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ def warm_up(worker: Worker) -> None:
     config = worker.vllm_config
     try:
         with torch.inference_mode():
-            for layer in _different(config.compilation_config.static_forward_context.values()):
+            for layer in _different(config):
                 for requests, length, decoded in _batches(layer.impl, config.scheduler_config.max_num_seqs):
                     dtype = config.model_config.dtype
                     # `cpu` waits, so that errors of the kernels come up here.
@@ -130,31 +131,27 @@ def warm_up(worker: Worker) -> None:
         logger.warning("TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU.", exc_info=error)
 
 
-def _different(layers: Any) -> Iterator[Any]:
+def _different(config: VllmConfig) -> Iterator[Any]:
     """Yield one TurboQuant layer for each set of what the kernels are compiled for."""
-    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl
-
     seen = set()
-    for layer in layers:
-        impl, stored = getattr(layer, "impl", None), getattr(layer, "kv_cache", None)
-        if not isinstance(impl, TurboQuantAttentionImpl) or stored is None or not stored.numel():
-            continue
-        heads = (impl.num_heads, impl.num_kv_heads, impl.head_size, impl.kv_cache_dtype)
-        key = (*heads, *stored.shape[1:], *stored.stride(), stored.data_ptr() % 16)
-        if key not in seen:
+    for layer in layers_of(config):
+        impl, stored = layer.impl, layer.kv_cache
+        shape = (impl.num_heads, impl.num_kv_heads, impl.head_size, impl.kv_cache_dtype)
+        key = (*shape, *stored.shape[1:], *stored.stride(), stored.data_ptr() % 16)
+        if stored.numel() and key not in seen:
             seen.add(key)
             yield layer
 
 
 def _batches(impl: Any, max_num_seqs: int) -> Iterator[tuple[int, int, bool]]:
     """Yield requests and tokens of each, and whether these are decoded, so that all launch parameters are met."""
-    heads = impl.num_kv_heads
+    heads, bits = impl.num_kv_heads, bits_of(impl.tq_config)
     group = impl.num_heads // heads
     window = getattr(getattr(impl, "_decode_need", None), "window", 1)
     for length in {1, window}:
-        for requests in batches_to_compile(max_num_seqs, heads, impl.head_size, group * length):
+        for requests in batches_to_compile(max_num_seqs, heads, impl.head_size, group * length, bits):
             yield requests, length, True
-    for windows in batches_to_compile(LONGEST_CHUNK // SHARED, heads, impl.head_size, group * SHARED):
+    for windows in batches_to_compile(LONGEST_CHUNK // SHARED, heads, impl.head_size, group * SHARED, bits):
         yield 1, windows * SHARED, False
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm._vpatch.turboquant_decode_supported import GROUPS, HEAD_SIZES, WINDOWS, no_gpu, supported
+from vllm._vpatch.turboquant_decode_supported import GROUPS, HEAD_SIZES, WINDOWS, layers_of, no_gpu, supported
 from vllm._vpatch.turboquant_decode_switch import why_off
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl, TurboQuantMetadata
-    from vllm.v1.kv_cache_interface import AttentionSpec
 
 
 def covered(heads: int, kv_heads: int, head_size: int) -> bool:
@@ -41,10 +40,10 @@ def draft_window(config: VllmConfig) -> int:
     return 1 + drafts if 1 + drafts in WINDOWS else 1
 
 
-def verifies(config: VllmConfig, spec: AttentionSpec) -> bool:
-    """Return whether steps that verify drafts are decode steps."""
-    heads = config.model_config.get_num_attention_heads(config.parallel_config)
-    return draft_window(config) > 1 and covered(heads, spec.num_kv_heads, spec.head_size)
+def verifies(config: VllmConfig) -> bool:
+    """Return whether steps that verify drafts are decode steps: if all TurboQuant layers can take them."""
+    needs = [layer.impl._decode_need for layer in layers_of(config)]
+    return bool(needs) and all(need is not None and need.window > 1 for need in needs)
 
 
 def with_rows(

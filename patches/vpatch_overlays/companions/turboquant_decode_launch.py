@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vllm import triton_utils
 
@@ -14,6 +18,10 @@ if TYPE_CHECKING:
 SHORTEST = 64  # tokens of a split; fewer do not pay for the program's start
 MOST_SPLITS = 256  # a power of two
 COMBINED = 16  # splits that a program of the second kernel adds at a time
+OWN = "VPATCH_TQ_DECODE_LAUNCHES"  # a file that `python -m benchmarks.decode --part tune` has printed
+
+Bits = tuple[int, int]
+"""Bits of a key's and of a value's code; 8 is fp8."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Launch:
     rows: int
     tile: int
     warps: int
-    prefetch: bool
+    prefetch: bool = True
     registers: int | None = None
     programs: int = 8
 
@@ -47,32 +55,99 @@ class Launch:
             raise ValueError(f"{self.rows} rows with {self.warps} warps give wrong results on Hopper")
 
 
-def choose(requests: int, kv_heads: int, head_size: int, rows: int) -> Launch:
-    """Return the parameters for a batch.
+@dataclass(frozen=True)
+class Rule:
+    """A launch for the batches that are within all limits.
 
-    Measured on an H200 with 4-bit codes, one to 128 requests of 1K to 64K tokens, groups of 4 to 16 heads and windows
-    of 1 to 8 tokens. On other GPUs, with other codes and at head size 64 they are a guess.
+    Attributes:
+        head_size: at most.
+        rows: query heads of a KV head times tokens of a window, at most.
+        heads: requests times KV heads of a batch, at most.
+        key_bits: of a key's code; None for any.
+        value_bits: of a value's code; None for any.
+    """
+
+    launch: Launch
+    head_size: int = 256
+    rows: int = 1 << 30
+    heads: int = 1 << 30
+    key_bits: int | None = None
+    value_bits: int | None = None
+
+    def covers(self, heads: int, head_size: int, rows: int, bits: Bits) -> bool:
+        """Whether it is for such a batch."""
+        limited = heads <= self.heads and head_size <= self.head_size and rows <= self.rows
+        return limited and self.key_bits in (None, bits[0]) and self.value_bits in (None, bits[1])
+
+
+RULES = (
+    # The 8 parts of a word of 3-bit values change their layout between warps, which takes twice to ten times as long.
+    Rule(Launch(16, tile=32, warps=1), head_size=128, rows=16, value_bits=3),
+    # What a word of fp8 keys needs is fewer registers, so that two more programs share a multiprocessor.
+    Rule(Launch(16, tile=64, warps=4, programs=1), rows=16, heads=32, key_bits=8),
+    Rule(Launch(16, tile=64, warps=4, prefetch=False, registers=128), rows=16, key_bits=8),
+    Rule(Launch(16, tile=32, warps=1), head_size=64, rows=16),
+    Rule(Launch(16, tile=128, warps=4, programs=2), head_size=128, rows=16, heads=8),
+    Rule(Launch(16, tile=32, warps=1), head_size=128, rows=16),
+    Rule(Launch(32, tile=32, warps=1), head_size=128),
+    Rule(Launch(16, tile=128, warps=8, programs=1), rows=16, heads=4),
+    Rule(Launch(16, tile=64, warps=4, programs=2), rows=16, heads=16),
+    Rule(Launch(16, tile=32, warps=2), rows=16),
+    Rule(Launch(32, tile=64, warps=4, programs=1), heads=4),
+    Rule(Launch(32, tile=64, warps=4, programs=2), heads=32),
+    Rule(Launch(32, tile=32, warps=2)),
+)
+"""The first that covers a batch is taken.
+
+Measured on an H200: 4-bit codes, groups of 2 to 16 heads of size 128 and 256, contexts of 1K to 64K tokens, 1 to 32
+requests, windows of 1 to 8 tokens; other codes and head size 64 with groups of 4 and 8. On other GPUs all of it is a
+guess; `python -m benchmarks.decode --part tune` measures yours.
+"""
+
+
+def choose(requests: int, kv_heads: int, head_size: int, rows: int, bits: Bits) -> Launch:
+    """Return the parameters for a batch.
 
     Args:
         requests: of the batch.
         kv_heads: of this rank.
         head_size: 64, 128 or 256.
         rows: query heads of a KV head times tokens of a window.
+        bits: of the codes.
+
+    Raises:
+        ValueError: the file that `VPATCH_TQ_DECODE_LAUNCHES` names does not hold launches.
     """
-    few = requests * kv_heads <= 32
-    padded = min(32, max(16, _power_of_two(rows)))  # tensor cores take 16 rows
-    if head_size > 128:
-        # 128 registers let two more programs share a multiprocessor. With 32 rows they would spill.
-        registers = None if few or rows > 16 else 128
-        programs = (1 if requests * kv_heads <= 4 else 2) if few else 8
-        return Launch(padded, tile=64, warps=4, prefetch=few, registers=registers, programs=programs)
-    if rows > 32:
-        return Launch(rows=64, tile=32, warps=2, prefetch=True)
-    if rows > 16:
-        return Launch(padded, tile=64, warps=4, prefetch=True)
-    if few:
-        return Launch(padded, tile=64, warps=4, prefetch=False, programs=4)
-    return Launch(padded, tile=32, warps=1, prefetch=True, programs=16)
+    heads = requests * kv_heads
+    rules = (*own(os.environ.get(OWN)), *RULES)
+    return next(rule.launch for rule in rules if rule.covers(heads, head_size, rows, bits))
+
+
+@cache
+def own(file: str | None) -> tuple[Rule, ...]:
+    """Return the rules of the user's file, those for few heads first; none without a file.
+
+    Raises:
+        ValueError: the file does not hold launches.
+    """
+    if not file:
+        return ()
+    try:
+        found = [_rule(entry) for entry in json.loads(Path(file).read_text())["launches"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{OWN}={file}: not what `python -m benchmarks.decode --part tune` prints: {error}") from error
+    return tuple(sorted(found, key=lambda rule: (rule.head_size, rule.rows, rule.heads)))
+
+
+def _rule(entry: Mapping[str, Any]) -> Rule:
+    return Rule(
+        Launch(**entry["launch"]),
+        head_size=entry["head_size"],
+        rows=max(16, entry["rows"]),
+        heads=entry["requests"] * entry["kv_heads"],
+        key_bits=entry["key_bits"],
+        value_bits=entry["value_bits"],
+    )
 
 
 def split_count(launch: Launch, requests: int, kv_heads: int, context: int, processors: int) -> int:
@@ -91,16 +166,16 @@ def split_count(launch: Launch, requests: int, kv_heads: int, context: int, proc
     return max(1, min(wanted, -(-context // SHORTEST), MOST_SPLITS))
 
 
-def batches_to_compile(max_num_seqs: int, kv_heads: int, head_size: int, rows: int) -> list[int]:
+def batches_to_compile(max_num_seqs: int, kv_heads: int, head_size: int, rows: int, bits: Bits) -> list[int]:
     """Return numbers of requests that between them have all parameters that a batch can have, the smallest ones."""
     first: dict[Launch, int] = {}
     for requests in range(1, max_num_seqs + 1):
-        first.setdefault(choose(requests, kv_heads, head_size, rows), requests)
+        first.setdefault(choose(requests, kv_heads, head_size, rows, bits), requests)
     return list(first.values())
 
 
 def most_parts(
-    kv_heads: int, head_size: int, rows: int, *, max_num_seqs: int, max_model_len: int, processors: int
+    kv_heads: int, head_size: int, rows: int, bits: Bits, *, max_num_seqs: int, max_model_len: int, processors: int
 ) -> int:
     """Return the most parts that a batch of any size has: requests times splits, each a partial result of one head.
 
@@ -108,15 +183,17 @@ def most_parts(
         kv_heads: of this rank.
         head_size: 64, 128 or 256.
         rows: query heads of a KV head times tokens of a window.
+        bits: of the codes.
         max_num_seqs: the most requests of a batch.
         max_model_len: the most tokens of a request.
         processors: multiprocessors of the GPU.
     """
-    return max(
-        requests
-        * split_count(choose(requests, kv_heads, head_size, rows), requests, kv_heads, max_model_len, processors)
-        for requests in range(1, max_num_seqs + 1)
-    )
+
+    def parts(requests: int) -> int:
+        launch = choose(requests, kv_heads, head_size, rows, bits)
+        return requests * split_count(launch, requests, kv_heads, max_model_len, processors)
+
+    return max(map(parts, range(1, max_num_seqs + 1)))
 
 
 @cache
@@ -131,7 +208,3 @@ def interpreted() -> bool:
     """Return whether Triton interprets its kernels, so that they run without a GPU."""
     knobs = getattr(triton_utils.triton, "knobs", None)  # without a GPU, vLLM has a stand-in for Triton, without knobs
     return bool(knobs and knobs.runtime.interpret)
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

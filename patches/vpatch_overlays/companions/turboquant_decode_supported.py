@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm._vpatch.turboquant_decode_launch import interpreted
 
 if TYPE_CHECKING:
     import torch
+    from vllm.config import VllmConfig
+    from vllm.model_executor.layers.quantization.turboquant.config import TurboQuantConfig
 
 PRESETS = ((8, 4), (4, 4), (3, 4), (3, 3))
 """Bits of keys and values: of k8v4, 4bit_nc, k3v4_nc and 3bit_nc."""
@@ -18,6 +21,20 @@ GROUPS = range(1, 17)  # query heads of a KV head
 WINDOWS = range(1, 10)  # query tokens that share a row of the block table: one, and up to eight drafts
 PAGE = 16  # tokens; pages are multiples of it
 MOST_WINDOWS = 65_535  # of a CUDA grid's third dimension
+
+
+def layers_of(config: VllmConfig) -> Iterator[Any]:
+    """Yield the engine's TurboQuant attention layers, once they are made."""
+    from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl
+
+    for layer in config.compilation_config.static_forward_context.values():
+        if isinstance(getattr(layer, "impl", None), TurboQuantAttentionImpl):
+            yield layer
+
+
+def bits_of(config: TurboQuantConfig) -> tuple[int, int]:
+    """Return the bits of a key's and of a value's code; 8 is fp8."""
+    return 8 if config.key_fp8 else config.key_mse_bits, config.effective_value_quant_bits
 
 
 def supported(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.attention.backend import CommonAttentionMetadata
-    from vllm.v1.kv_cache_interface import AttentionSpec
 
 
 def only_fresh_prompts(batch: CommonAttentionMetadata, num_decodes: int) -> bool:
@@ -27,10 +26,10 @@ def only_fresh_prompts(batch: CommonAttentionMetadata, num_decodes: int) -> bool
     return bool(((new == 0) | (new == lengths[num_decodes : num_decodes + len(new)])).all())
 
 
-def verified_in_graphs(config: VllmConfig, spec: AttentionSpec) -> bool:
+def verified_in_graphs(config: VllmConfig) -> bool:
     """Return whether another overlay, `turboquant-decode`, verifies drafts in steps that CUDA graphs can hold."""
     try:
         from vllm._vpatch.turboquant_decode_drafts import verifies
     except ModuleNotFoundError:  # that overlay is not applied
         return False
-    return bool(verifies(config, spec))
+    return bool(verifies(config))

@@ -73,7 +73,7 @@ def both(
 ) -> list[dict[str, int]]:
     """Compile both kernels for a batch on 8 KV heads, with pages of 16 tokens, heads first in memory."""
     decode, kernels = companion("turboquant_decode"), companion("turboquant_decode_kernels")
-    launch = decode.choose(requests, 8, size, group * window)
+    launch = decode.choose(requests, 8, size, group * window, preset)
     key_bits, value_bits = preset
     slot = size * (key_bits + value_bits) // 8 + (4 if key_bits == 8 else 6)
     constants = {

@@ -16,12 +16,12 @@ def main(_home: str) -> dict[str, Any]:
     """Choose for every head size, group and window, and for batches up to 1,024 requests on 1 to 16 KV heads."""
     covered, launch = companion("turboquant_decode_supported"), companion("turboquant_decode_launch")
     found = set()
-    batches = (*range(1, 40), 64, 128, 256, 1024)
-    for size, group, window, requests, kv_heads in product(
-        covered.HEAD_SIZES, covered.GROUPS, covered.WINDOWS, batches, (1, 2, 4, 8, 16)
+    batches = (*range(1, 18), 32, 33, 64, 128, 256, 1024)
+    for bits, size, group, window, requests, kv_heads in product(
+        covered.PRESETS, covered.HEAD_SIZES, covered.GROUPS, covered.WINDOWS, batches, (1, 2, 4, 8, 16)
     ):
         rows = group * window
-        chosen = launch.choose(requests, kv_heads, size, rows)
+        chosen = launch.choose(requests, kv_heads, size, rows, bits)
         splits = launch.split_count(chosen, requests, kv_heads, CONTEXT, PROCESSORS)
         found.add((chosen.rows, chosen.tile, chosen.warps, splits, -(-rows // chosen.rows)))
     try:
@@ -31,15 +31,15 @@ def main(_home: str) -> dict[str, Any]:
         error = str(refused)
     limits = {"max_num_seqs": 39, "max_model_len": CONTEXT, "processors": PROCESSORS}
     splits_of = [
-        requests * launch.split_count(launch.choose(requests, 8, 128, 4), requests, 8, CONTEXT, PROCESSORS)
+        requests * launch.split_count(launch.choose(requests, 8, 128, 4, (4, 4)), requests, 8, CONTEXT, PROCESSORS)
         for requests in range(1, 40)
     ]
     return {
         "launches": sorted(found),
         "error": error,
-        "parts": launch.most_parts(8, 128, 4, **limits),
+        "parts": launch.most_parts(8, 128, 4, (4, 4), **limits),
         "most": max(splits_of),
-        "batches": launch.batches_to_compile(39, 2, 256, 8),
+        "batches": launch.batches_to_compile(39, 2, 256, 8, (4, 4)),
     }
 
 

@@ -58,7 +58,7 @@ def main(_home: str) -> dict[str, Any]:
         "head size 96": reason(size=96),
         "group 17": reason(heads=(17, 1)),
         "group 1.5": reason(heads=(3, 2)),
-        "window 9": reason(tokens=9, window=9),
+        "window 10": reason(tokens=10, window=10),
         "window of fewer tokens": reason(tokens=7, window=3),
         "too few rows": reason(rows=1, window=2),
         "no tokens": reason(tokens=0),
