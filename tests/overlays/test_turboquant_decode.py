@@ -129,6 +129,6 @@ def test_the_kernels_come_without_turboquant_workspace_too(slim: Callable[[str],
     made = together(locate(slim("0.21.0")).read, ("turboquant-decode",))
 
     text = made[ATTENTION].decode()
-    assert text.count("decode_splits(self, B, query.device, S)") == 1
+    assert text.count("S = decode_splits(self, query, attn_metadata, S)") == 1
     assert text.count("reserve_while_profiling(self, kv_cache, query)") == 1
     assert "splits_to_reserve(self" not in text
