@@ -134,7 +134,7 @@ BF16_BYTES, TQ_BYTES = 24 * 8 * 512, 20 * 8 * 144 + 4 * 8 * 512
 
 MOE, DENSE = FULL_SIZE
 WHOLE = ("plan", "plan-27b")
-FAST = ("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-drafts", "draft-speed")
+FAST = ("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-drafts", "fast-drafts-mtp", "draft-speed")
 BY_NAME = (*WHOLE, *FAST, "soak")
 """Scenarios that need a GPU of 100 GiB, five minutes, or an overlay that is opt-in, so they run by name only."""
 

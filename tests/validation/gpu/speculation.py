@@ -120,6 +120,8 @@ SPECULATION: Mapping[str, list[Probe]] = {
         induced("fast ngram plain", (DECODE,), releases=FAST),
         induced("fast ngram", (DECODE,), **NGRAM, releases=FAST),
         induced("fast ngram compiled", (DECODE,), **NGRAM, **COMPILED, releases=FAST),
+    ],
+    "fast-drafts-mtp": [
         drafting("fast mtp", TQ, (DECODE,), MTP, **SMALL, releases=FAST),
         drafting("fast mtp eager", TQ, (DECODE,), MTP, **SMALL, **EAGER, releases=FAST),
         *replayed("fast mtp plain", TQ, ((DECODE, "fast mtp"), (DECODE, "fast mtp eager")), DECODE),
