@@ -62,7 +62,7 @@ class Need:
         wanted: int = split_count(launch, windows, self.kv_heads, self.max_model_len, multiprocessors(device))
         return max(1, min(wanted, _parts(self, device) // tokens))  # CUDA graphs may pad a batch beyond max_num_seqs
 
-    def splits_to_reserve(self, device: torch.device) -> int:
+    def reserved_splits(self, device: torch.device) -> int:
         """Return how many parts of each of `max_num_seqs` requests take as much room as any batch does."""
         parts = _parts(self, device)
         if self.window > 1:  # of more tokens than requests, the outputs take room, too: less than a part does
@@ -107,7 +107,7 @@ def splits_to_reserve(builder: TurboQuantMetadataBuilder, splits: int) -> int:
     config, spec = builder.vllm_config, builder.kv_cache_spec
     heads = config.model_config.get_num_attention_heads(config.parallel_config)
     need = Need.of(config, heads, spec.num_kv_heads, spec.head_size)
-    return splits if need is None else need.splits_to_reserve(builder.device)
+    return splits if need is None else need.reserved_splits(builder.device)
 
 
 def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tensor, query: torch.Tensor) -> None:
@@ -123,7 +123,7 @@ def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tenso
         return
     requests = (need.max_num_seqs, need.heads)
     current_workspace_manager().get_simultaneous(
-        ((*requests, need.splits_to_reserve(query.device), need.head_size + 1), torch.float32),
+        ((*requests, need.reserved_splits(query.device), need.head_size + 1), torch.float32),
         ((*requests, need.head_size), query.dtype),
         (requests, torch.float32),
     )
