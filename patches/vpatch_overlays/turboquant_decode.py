@@ -142,6 +142,7 @@ has_splits = decode.contains(OWN_SPLITS)
 own_buffers = (~decode.contains("current_workspace_manager()")).means(
     "this vLLM lets each layer have buffers of its own"
 )
+on_device_by_base = shared.builder_base & backend.sets("AttentionMetadataBuilder", "device")
 # The companion of `turboquant-workspace` asks for the size by itself.
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
 
@@ -192,7 +193,7 @@ overlay = Overlay(
             absent=shared.no_turboquant | own_buffers,
             shapes={
                 "0.24": Shape(
-                    when=has_splits & reserved_by_upstream,
+                    when=has_splits & reserved_by_upstream & on_device_by_base,
                     edits=[
                         sized,
                         reserve_workspace.insert_after(
