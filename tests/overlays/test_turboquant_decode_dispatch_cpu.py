@@ -55,10 +55,10 @@ class Trees(NamedTuple):
         return Version(self.release) >= Version("0.21")
 
     def ran(self, folder: str, *arguments: str, stock: bool = False) -> Any:
-        """Run the probe on the patched tree, or on the one without the overlay."""
+        """Run a probe of decode on the patched tree, or on the one without the overlay."""
         chosen = (*self.beside, *(() if stock else ("turboquant-decode",)))
         tree = patched_tree(self.release, *chosen) if chosen else tree_of(self.release)
-        return ran("probe_decode_layer", self.release, tree, folder, *arguments)
+        return ran(f"probe_decode_{arguments[0]}", self.release, tree, folder, *arguments[1:])
 
 
 @pytest.fixture(
@@ -76,13 +76,15 @@ def trees(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module")
 def stock(trees: Trees, folder: str) -> Callable[..., Any]:
     """`stock(...)`: what the probe finds without the overlay."""
-    return cache(lambda *arguments: trees.ran(folder, "on", *arguments, stock=True))
+    return cache(lambda *arguments: trees.ran(folder, "layer", "on", *arguments, stock=True))
 
 
 @pytest.fixture(scope="module")
 def patched(trees: Trees, folder: str) -> Callable[..., Any]:
-    """`patched("on", ...)`: what the probe finds with the overlay, and the switch on or off."""
-    return cache(lambda *arguments: trees.ran(folder, *arguments))
+    """`patched("on", ...)`: what the probe finds with the overlay, and the switch on or off; or `patched("warmup")`."""
+    return cache(
+        lambda *arguments: trees.ran(folder, *arguments if arguments == ("warmup",) else ("layer", *arguments))
+    )
 
 
 def test_attention_is_that_of_stock(stock: Callable[..., Any], patched: Callable[..., Any]) -> None:
@@ -92,7 +94,7 @@ def test_attention_is_that_of_stock(stock: Callable[..., Any], patched: Callable
 @pytest.mark.deep
 @pytest.mark.parametrize("release", ["0.21.0", "0.26.0"])
 def test_attention_is_that_of_stock_in_more_cases(folder: str, release: str) -> None:
-    check(*(Trees(release).ran(folder, "on", "steps", *MORE, stock=stock) for stock in (True, False)))
+    check(*(Trees(release).ran(folder, "layer", "on", "steps", *MORE, stock=stock) for stock in (True, False)))
 
 
 def check(stock: Any, patched: Any) -> None:
@@ -180,14 +182,14 @@ def test_no_batch_finds_it_too_small(patched: Callable[..., Any], trees: Trees, 
 
 
 def test_the_warm_up_compiles_all_that_a_step_needs(patched: Callable[..., Any]) -> None:
-    found = patched("on", "warm-up")["left out"]
+    found = patched("warmup")["left out"]
 
     assert len(found) == 3
     assert not any(found.values())
 
 
 def test_the_warm_up_changes_nothing_in_the_cache(patched: Callable[..., Any]) -> None:
-    found = patched("on", "warm-up")
+    found = patched("warmup")
 
     assert found["real"] == ["split_kernel", "combine_kernel"] * 2  # one decode step and one piece of a prompt
     assert found["why off"] is None
@@ -195,14 +197,14 @@ def test_the_warm_up_changes_nothing_in_the_cache(patched: Callable[..., Any]) -
 
 
 def test_the_warm_up_takes_one_layer_of_each_shape(patched: Callable[..., Any]) -> None:
-    found = patched("on", "warm-up")
+    found = patched("warmup")
 
     assert found["launches by layers"] == [4, 4, 8]  # one layer, two like it, and one of another preset
     assert found["nothing to warm"] == 0
 
 
 def test_vllms_kernels_remain_if_the_warm_up_fails(patched: Callable[..., Any]) -> None:
-    found, why = patched("on", "warm-up")["fails"], "its warm-up failed: RuntimeError: ptxas: no such instruction"
+    found, why = patched("warmup")["fails"], "its warm-up failed: RuntimeError: ptxas: no such instruction"
 
     assert found["warned"] == ["TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU."]
     assert found["why off"] == why
