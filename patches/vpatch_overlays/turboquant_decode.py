@@ -106,7 +106,12 @@ TOO_NEW = "attention_config.flash_attn_version is None or attention_config.flash
 sized = (
     init.insert_before(
         "cfg = self.tq_config",
+<<<<<<< HEAD
         "self._decode_need = need_of_layer(self)",
+=======
+        "self._decode_need = need_of_layer(self.num_heads, self.num_kv_heads, self.head_size)",
+        uses=("self.head_size", "self.num_heads", "self.num_kv_heads"),
+>>>>>>> decode-tests
     ),
     decode.insert_after(OWN_SPLITS, "S = decode_splits(self, query, attn_metadata, S)"),
     forward.insert_before(
@@ -129,13 +134,19 @@ drafted = (
         "not attn_metadata.is_prefill", "not attn_metadata.is_prefill or num_decode_tokens == N"
     ),
     decode.insert_before(
-        "mid_o_buf = output_buf = lse_buf = None", "attn_metadata = with_rows(self, query, kv_cache, attn_metadata)"
+        "mid_o_buf = output_buf = lse_buf = None",
+        "attn_metadata = with_rows(self, query, kv_cache, attn_metadata)",
+        uses=("self.tq_config",),
     ),
     drafts.import_into(attention, "verifies, with_rows"),
 )
 by_threshold = build.contains("split_decodes_and_prefills(cam, decode_threshold=self.reorder_batch_threshold)")
 inherited = threshold.takes("reorder_batch_threshold") & threshold.takes("supports_spec_as_decode")
 has_splits = decode.contains(OWN_SPLITS)
+own_buffers = (~decode.contains("current_workspace_manager()")).means(
+    "this vLLM lets each layer have buffers of its own"
+)
+on_device_by_base = shared.builder_base & backend.sets("AttentionMetadataBuilder", "device")
 # The companion of `turboquant-workspace` asks for the size by itself.
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
 
@@ -183,10 +194,10 @@ overlay = Overlay(
         ),
         Part(
             "buffers",
-            absent=shared.no_turboquant | (~has_splits).means("this vLLM lets each layer have buffers of its own"),
+            absent=shared.no_turboquant | own_buffers,
             shapes={
                 "0.24": Shape(
-                    when=has_splits & reserved_by_upstream,
+                    when=has_splits & reserved_by_upstream & on_device_by_base,
                     edits=[
                         sized,
                         reserve_workspace.insert_after(
@@ -199,8 +210,10 @@ overlay = Overlay(
         ),
         Part(
             "drafts",
-            absent=shared.no_turboquant | (~has_splits).means("this vLLM lets each layer have buffers of its own"),
-            shapes={"0.21": Shape(when=by_threshold & inherited & shared.knows_speculation, edits=drafted)},
+            absent=shared.no_turboquant | own_buffers,
+            shapes={
+                "0.21": Shape(when=has_splits & by_threshold & inherited & shared.knows_speculation, edits=drafted)
+            },
         ),
         Part(
             "flash-attention",

@@ -89,6 +89,7 @@ CASES = (
         (LENGTHS, LENGTHS.replace("torch.Tensor", "list[int]"), "TurboQuantMetadata has no `seq_lens: torch.Tensor`"),
         # Buffers would stay as large as upstream's.
         (SIZES, SIZES.replace("max_num_splits", "splits"), "TurboQuantMetadataBuilder has `current_workspace_manager("),
+        (SPLITS, SPLITS.replace("self.max", "self._max"), "_decode_attention has no `S = self.max_num_kv_splits`"),
     ),
     *drifted("0.21.0", ATTENTION, ("        cfg = self.tq_config\n", "        c = self.tq_config\n", "`cfg = ")),
     # Flash attention 3 would stop on a layer that is not its own.
@@ -124,11 +125,19 @@ def test_with_the_other_overlays_of_turboquant_in_any_order(slim: Callable[[str]
     assert together(read, *((name,) for name in reversed(order))) == made
 
 
+def test_0_20_has_no_buffers_to_share_and_verifies_no_drafts(slim: Callable[[str], Path]) -> None:
+    """Steps of drafts need what the part `buffers` sets. Without it `turboquant-mtp` must keep them out of graphs."""
+    made = together(locate(slim("0.20.2")).read, ("turboquant-decode",))
+
+    assert ATTENTION not in made
+    assert not [file for file in made if file.endswith(("_buffers.py", "_drafts.py"))]
+
+
 def test_the_kernels_come_without_turboquant_workspace_too(slim: Callable[[str], Path]) -> None:
     """0.21.0 reserves nothing by itself: then only decode steps, and the pass that sizes the cache, take less."""
     made = together(locate(slim("0.21.0")).read, ("turboquant-decode",))
 
     text = made[ATTENTION].decode()
-    assert text.count("decode_splits(self, query, attn_metadata, S)") == 1
+    assert text.count("S = decode_splits(self, query, attn_metadata, S)") == 1
     assert text.count("reserve_while_profiling(self, kv_cache, query)") == 1
     assert "splits_to_reserve(self" not in text

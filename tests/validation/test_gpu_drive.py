@@ -251,7 +251,7 @@ def test_the_tiles_tree_exists_if_vpatch_has_the_overlay(
     there: bool,
 ) -> None:
     in_process()
-    monkeypatch.setattr(trees, "OPT_IN", opt_in)
+    monkeypatch.setitem(trees.OPT_IN, TILES, opt_in)
     made = trees.make(linked("0.20.2"), tmp_path / "trees")
 
     assert made.missing == ({} if there else {TILES: "this vpatch has no overlay no-such-overlay"})

@@ -63,7 +63,7 @@ def with_rows(
     tokens, requests = len(query), len(batch.seq_lens)
     if tokens == requests:
         return batch
-    need: Any = impl._decode_need
+    need: Any = getattr(impl, "_decode_need", None)  # of the part `buffers`
     if need is not None and tokens == requests * need.window and _takes(impl, query, kv_cache, batch, need.window):
         return batch
     return _by_token(batch, tokens)

@@ -14,6 +14,10 @@ RUNS = {
     "auto-dtype": ("overlays/test_turboquant_auto_dtype_cpu.py", ("0.24.0", "0.26.0")),
     "config": ("validation/test_cpu_environments.py", RELEASES),
     "counts": ("overlays/test_hybrid_mtp_counts_cpu.py", ("0.20.2", "0.24.0", "0.33.0")),
+    "decode": (
+        "overlays/test_turboquant_decode_dispatch_cpu.py",
+        ("0.20.2", "0.21.0", "0.26.0", "0.33.0"),
+    ),
     "deepgemm": ("overlays/test_sm12x_deepgemm_cpu.py", ("0.24.0", "0.26.0")),
     "gates": ("overlays/test_hybrid_mtp_gates_cpu.py", ("0.20.2", "0.21.0", "0.26.0", "0.33.0")),
     "head": ("overlays/test_ct_fp8_lm_head_cpu.py", RELEASES),
@@ -29,7 +33,16 @@ RUNS = {
 """Tests that run vLLM's code, by short name, with the releases on which they run it."""
 
 EXERCISED = {
-    "vllm.engine.arg_utils": ("auto-dtype", "config", "head", "hybrid", "skip-list", "tiles", "workspace"),
+    "vllm.engine.arg_utils": (
+        "auto-dtype",
+        "config",
+        "decode",
+        "head",
+        "hybrid",
+        "skip-list",
+        "tiles",
+        "workspace",
+    ),
     "vllm.model_executor.layers.attention.attention": ("auto-dtype", "hybrid", "skip-list", "workspace"),
     "vllm.model_executor.layers.fla.ops.fused_recurrent": ("states",),
     "vllm.model_executor.layers.fla.ops.fused_sigmoid_gating": ("gates", "states"),
@@ -52,6 +65,7 @@ EXERCISED = {
     "vllm.model_executor.models.qwen3_5_mtp": ("head",),
     "vllm.model_executor.models.qwen3_next": ("head", "hybrid"),
     "vllm.model_executor.models.qwen3_next_mtp": ("head",),
+    "vllm.model_executor.warmup.kernel_warmup": (),
     "vllm.models.glm5next.amd.ops.third_party.kda.fused_recurrent": ("states",),
     "vllm.models.glm5next.nvidia.ops.third_party.kda.fused_recurrent": ("states",),
     "vllm.models.kimi_k3.amd.ops.third_party.kda.fused_recurrent": ("states",),
@@ -60,7 +74,9 @@ EXERCISED = {
     "vllm.platforms.interface": ("auto-dtype", "config", "hybrid"),
     "vllm.third_party.flash_linear_attention.ops.fused_recurrent": ("states",),
     "vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating": ("gates", "states"),
-    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "mtp", "speculation", "tiles", "workspace"),
+    "vllm.v1.attention.backends.turboquant_attn": ("auto-dtype", "decode", "mtp", "speculation", "tiles", "workspace"),
+    "vllm.v1.attention.ops.triton_turboquant_decode": ("decode", "mtp", "tiles", "workspace"),
+    "vllm.v1.attention.ops.triton_turboquant_store": ("decode", "mtp", "workspace"),
     "vllm.v1.core.kv_cache_coordinator": ("prefix",),
     "vllm.v1.spec_decode.eagle": (),
     "vllm.v1.spec_decode.llm_base_proposer": ("head",),
@@ -69,7 +85,7 @@ EXERCISED = {
     "vllm.v1.worker.gpu_model_runner": ("auto-dtype", "counts", "mtp", "speculation"),
     "vllm.v1.worker.gpu_worker": (),
     "vllm.v1.worker.mamba_utils": ("states",),
-    "vllm.v1.worker.workspace": ("tiles", "workspace"),
+    "vllm.v1.worker.workspace": ("decode", "tiles", "workspace"),
 }
 
 
