@@ -106,12 +106,8 @@ TOO_NEW = "attention_config.flash_attn_version is None or attention_config.flash
 sized = (
     init.insert_before(
         "cfg = self.tq_config",
-<<<<<<< HEAD
         "self._decode_need = need_of_layer(self)",
-=======
-        "self._decode_need = need_of_layer(self.num_heads, self.num_kv_heads, self.head_size)",
-        uses=("self.head_size", "self.num_heads", "self.num_kv_heads"),
->>>>>>> decode-tests
+        uses=("self.head_size", "self.num_heads", "self.num_kv_heads", "self.tq_config"),
     ),
     decode.insert_after(OWN_SPLITS, "S = decode_splits(self, query, attn_metadata, S)"),
     forward.insert_before(

@@ -53,13 +53,8 @@ class Need:
         wanted: int = split_count(launch, windows, self.kv_heads, self.max_model_len, multiprocessors(device))
         return max(1, min(wanted, _parts(self, device) // tokens))  # CUDA graphs may pad a batch beyond max_num_seqs
 
-<<<<<<< HEAD
     def numbers(self, device: torch.device) -> int:
         """Return how many float32 numbers the partial results of any batch take."""
-=======
-    def reserved_splits(self, device: torch.device) -> int:
-        """Return how many parts of each of `max_num_seqs` requests take as much room as any batch does."""
->>>>>>> decode-tests
         parts = _parts(self, device)
         if self.window > 1:  # of more tokens than requests, the outputs take room, too: less than a part does
             parts += self.max_num_seqs * self.window
@@ -118,13 +113,8 @@ def splits_to_reserve(builder: TurboQuantMetadataBuilder, splits: int) -> int:
     if not needs or None in needs:
         return splits
     heads = config.model_config.get_num_attention_heads(config.parallel_config)
-<<<<<<< HEAD
     part: int = config.scheduler_config.max_num_seqs * heads * (spec.head_size + 1)
     return max(-(-need.numbers(builder.device) // part) for need in needs if need is not None)
-=======
-    need = Need.of(config, heads, spec.num_kv_heads, spec.head_size)
-    return splits if need is None else need.reserved_splits(builder.device)
->>>>>>> decode-tests
 
 
 def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tensor, query: torch.Tensor) -> None:
@@ -140,11 +130,7 @@ def reserve_while_profiling(impl: TurboQuantAttentionImpl, kv_cache: torch.Tenso
         return
     requests = (need.max_num_seqs, need.heads)
     current_workspace_manager().get_simultaneous(
-<<<<<<< HEAD
         ((need.numbers(query.device),), torch.float32),
-=======
-        ((*requests, need.reserved_splits(query.device), need.head_size + 1), torch.float32),
->>>>>>> decode-tests
         ((*requests, need.head_size), query.dtype),
         (requests, torch.float32),
     )

@@ -58,7 +58,7 @@ def expected_mode(layer: Layer) -> str:
         from vllm._vpatch.turboquant_mtp import verified_in_graphs
     except ImportError:  # the overlay is not applied
         return "PIECEWISE"
-    return "FULL_AND_PIECEWISE" if verified_in_graphs(layer.config, layer.spec) else "PIECEWISE"
+    return "FULL_AND_PIECEWISE" if verified_in_graphs(layer.config) else "PIECEWISE"
 
 
 def contexts(impl: Any, new: list[int], true: list[int], believed: list[int]) -> list[int] | None:
