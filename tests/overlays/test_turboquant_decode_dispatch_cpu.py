@@ -27,10 +27,10 @@ OURS, UPSTREAMS = {"split_kernel", "combine_kernel"}, {"_tq_decode_stage1", "_fw
 SAID = "TurboQuant decodes by vLLM's own kernel, not by that of vpatch: "
 KEYS = " (new keys)"  # ends what is said of the kernel that stores them
 
-# For 16 heads on 8 KV heads of 128, on 132 multiprocessors, by the most requests of a batch: 264 parts at most, and
-# from 265 requests on one part for each.
-SPLITS = {"64": 5, "1024": 1}
-FIRST_SPLITS = [66, 33, 22, 16, 52, 44, 37, 33, 29, 26]  # of each request, in batches of 1 to 10
+# For 16 heads on 8 KV heads of 128, on 132 multiprocessors, by the most requests of a batch: 132 parts at most, and
+# from 133 requests on one part for each.
+SPLITS = {"64": 3, "1024": 1}
+FIRST_SPLITS = [33, 66, 44, 33, 26, 22, 18, 16, 14, 13]  # of each request, in batches of 1 to 10
 
 
 def size(max_num_seqs: str, splits: int) -> int:

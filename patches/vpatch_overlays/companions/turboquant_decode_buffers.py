@@ -54,11 +54,11 @@ class Need:
         return max(1, min(wanted, _parts(self, device) // tokens))  # CUDA graphs may pad a batch beyond max_num_seqs
 
     def numbers(self, device: torch.device) -> int:
-        """Return how many float32 numbers the partial results of any batch take."""
+        """Return how many float32 numbers the partial results of any batch take, as many for each of `max_num_seqs`."""
         parts = _parts(self, device)
         if self.window > 1:  # of more tokens than requests, the outputs take room, too: less than a part does
             parts += self.max_num_seqs * self.window
-        return parts * self.heads * (self.head_size + 1)
+        return -(-parts // self.max_num_seqs) * self.max_num_seqs * self.heads * (self.head_size + 1)
 
 
 @cache

@@ -64,9 +64,10 @@ def with_rows(
     if tokens == requests:
         return batch
     need: Any = getattr(impl, "_decode_need", None)  # of the part `buffers`
-    if need is not None and tokens == requests * need.window and _takes(impl, query, kv_cache, batch, need.window):
+    window = need.window if need is not None and tokens == requests * need.window else 0
+    if window and _takes(impl, query, kv_cache, batch, window):
         return batch
-    return _by_token(batch, tokens)
+    return _by_token(batch, tokens, window)
 
 
 def _takes(
@@ -87,13 +88,21 @@ def _takes(
     return reason is None
 
 
-def _by_token(batch: TurboQuantMetadata, tokens: int) -> TurboQuantMetadata:
-    """Return the batch as if every token were a request, without waiting for the device."""
+def _by_token(batch: TurboQuantMetadata, tokens: int, window: int) -> TurboQuantMetadata:
+    """Return the batch as if every token were a request, without waiting for the device.
+
+    With a window, every request has as many tokens, so that a CUDA graph can hold this; it may be padded by requests of
+    length 0.
+    """
     import torch
 
     starts = batch.query_start_loc
-    requests = torch.arange(len(starts) - 1, device=starts.device)
-    row = torch.repeat_interleave(requests, starts.diff(), output_size=tokens)
-    behind = starts[row + 1] - 1 - torch.arange(tokens, device=starts.device)  # tokens of the request after this one
-    lengths = batch.seq_lens[row] - behind.to(batch.seq_lens.dtype)
+    token = torch.arange(tokens, device=starts.device)
+    if window:
+        row, behind = token // window, window - 1 - token % window
+    else:
+        requests = torch.arange(len(starts) - 1, device=starts.device)
+        row = torch.repeat_interleave(requests, starts.diff(), output_size=tokens)
+        behind = starts[row + 1] - 1 - token  # tokens of the request after this one
+    lengths = (batch.seq_lens[row] - behind.to(batch.seq_lens.dtype)).clamp(min=0)
     return replace(batch, block_table=batch.block_table[row], seq_lens=lengths)

@@ -264,6 +264,7 @@ def buffers(folder: str, max_num_seqs: int) -> dict[str, Any]:
     manager = workspace("meta")
     with set_current_vllm_config(made):
         impl, module = attention(heads, head_size, 1.0, "turboquant_4bit_nc")
+        made.compilation_config.static_forward_context["layer"] = SimpleNamespace(impl=impl)
         build = partial(builder, made, heads[1], head_size, (BLOCK, None), "meta")
         build()
         found: dict[str, Any] = {"reserved": size(manager)}

@@ -74,8 +74,9 @@ class Layer:
         from vllm.config import set_current_vllm_config
 
         with set_current_vllm_config(made):
-            self.builder = builder(made, HEADS[1], HEAD_SIZE, (BLOCK, None), "cpu")
             self.impl, self.module = attention(HEADS, HEAD_SIZE, HEAD_SIZE**-0.5, FOUR_BIT)
+            made.compilation_config.static_forward_context["layer"] = SimpleNamespace(impl=self.impl)
+            self.builder = builder(made, HEADS[1], HEAD_SIZE, (BLOCK, None), "cpu")
         blocks, slot = BLOCKS * max(map(len, STEPS.values())), self.impl.tq_config.slot_size_aligned
         # From 0.26 on, a block stores all of one head together.
         self.cache = random_cache(blocks, HEADS[1], BLOCK, slot).transpose(1, 2)
@@ -198,9 +199,7 @@ def misjudged() -> list[Any]:
 
 def main(home: str, folder: str, *names: str) -> dict[str, Any]:
     """Run these steps, or without any all that needs no kernels; `folder` holds the models."""
-    import torch
     from vllm.config import CompilationConfig
-    from vllm.v1.attention.backends import turboquant_attn
 
     if not names:
         CompilationConfig.init_backend = lambda *_, **__: "eager"  # its passes look up compiled operators
@@ -216,6 +215,16 @@ def main(home: str, folder: str, *names: str) -> dict[str, Any]:
                 "captured": attended(dense, true=1 + K, believed=1 + K, capture=True),
             },
         }
+    prepare()
+    made = configured(folder)
+    return {name: Layer(made).step(STEPS[name]) for name in names}
+
+
+def prepare() -> None:
+    """Let attention run in the interpreter, beside PyTorch's in place of flash attention, with few splits."""
+    import torch
+    from vllm.v1.attention.backends import turboquant_attn
+
     torch.accelerator.empty_cache = lambda: None  # no accelerator here
     torch.cuda.get_device_capability = lambda _device=None: (9, 0)
     decode = partial(turboquant_attn.triton_turboquant_decode_attention, max_num_kv_splits=SPLITS)  # not 32: it is slow
@@ -223,11 +232,14 @@ def main(home: str, folder: str, *names: str) -> dict[str, Any]:
         _HAS_FLASH_ATTN=True, _CONTINUATION_DECODE_THRESHOLD=THRESHOLD, triton_turboquant_decode_attention=decode
     )
     workspace("cpu")
+
+
+def configured(folder: str, **options: Any) -> Any:
+    """Make the config of a model with such layers."""
     limits: dict[str, Any] = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": len(STEPS), "block_size": BLOCK}
     sizes = {"num_attention_heads": HEADS[0], "num_key_value_heads": HEADS[1], "head_dim": HEAD_SIZE}
     splits = {"tq_max_kv_splits_for_cuda_graph": SPLITS}
-    made = config(folder, "dense", hf_overrides=sizes, attention_config=splits, **limits)
-    return {name: Layer(made).step(STEPS[name]) for name in names}
+    return config(folder, "dense", hf_overrides=sizes, attention_config=splits, **limits, **options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,100 @@
+"""turboquant-decode with turboquant-mtp, in the real vLLM on the CPU: steps that verify drafts are decode steps.
+
+Both trees have the default overlays, and one has turboquant-decode, too. Triton's interpreter runs the kernels.
+"""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64decode
+from typing import Any
+
+import pytest
+
+from tests.tiers import deep
+from tests.validation.cpu.comparison import each, ran
+from tests.validation.cpu.probe_mtp import STEPS, K
+from tests.validation.cpu.trees import patched_tree
+
+NOISE = 4e-3  # as in test_turboquant_mtp_cpu.py
+WINDOW = 1 + K
+
+release = each(["0.26.0", deep("0.21.0")])
+
+
+@pytest.fixture(scope="module")
+def fast(release: str, folder: str) -> Any:
+    return probed(release, folder, "on", "turboquant-decode")
+
+
+@pytest.fixture(scope="module")
+def slow(release: str, folder: str) -> Any:
+    return probed(release, folder, "on")
+
+
+def probed(release: str, folder: str, switch: str, *opt_in: str) -> Any:
+    from tests.releases import todo
+
+    return ran("probe_decode_drafts", release, patched_tree(release, *todo(release), *opt_in), folder, switch)
+
+
+def outputs(found: dict[str, Any]) -> list[float]:
+    return list(array("f", b64decode(found["output"])))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_attention_is_that_of_the_slow_form(fast: Any, slow: Any, name: str) -> None:
+    found, other = fast["steps"][name], slow["steps"][name]
+
+    assert max(found["wrong by"]) < NOISE
+    assert max(other["wrong by"]) < NOISE
+    assert max(abs(a - b) for a, b in zip(outputs(found), outputs(other), strict=True)) < NOISE
+
+
+def test_all_tokens_of_a_request_are_one_window(fast: Any) -> None:
+    assert fast["steps"]["verification"]["launches"] == [["split_kernel", 2]]
+    assert fast["steps"]["rejected drafts"]["launches"] == [["split_kernel", 2]]
+
+
+def test_requests_of_different_lengths_are_taken_by_token(fast: Any) -> None:
+    rows = STEPS["everything"]
+
+    decoded = sum(row.new for row in rows if row.new <= WINDOW)
+    assert fast["steps"]["everything"]["launches"][0] == ["split_kernel", decoded]
+    assert fast["steps"]["decodes"]["launches"] == [["split_kernel", 2]]
+
+
+def test_padding_of_a_graph_gives_zero(fast: Any) -> None:
+    found = fast["padded"]
+
+    assert max(found["wrong by"]) < NOISE
+    assert found["launches"] == [["split_kernel", 2]]
+    assert found["finite"]
+    assert found["padding"] == 0.0
+
+
+def test_vllms_kernel_takes_each_token_if_the_warm_up_failed(fast: Any) -> None:
+    assert max(fast["failed"]["wrong by"]) < NOISE
+    assert {name for name, _ in fast["failed"]["launches"]} == {"_tq_decode_stage1"}
+
+
+def test_graphs_hold_up_to_eight_drafts(fast: Any, slow: Any) -> None:
+    held = {"graphs": "UNIFORM_BATCH"}
+    lowered = {"graphs": "UNIFORM_SINGLE_TOKEN_DECODE", "threshold": 1}
+
+    assert fast["supported"] == {
+        "1": held | {"threshold": 2},
+        "3": held | {"threshold": 4},
+        "8": held | {"threshold": 9},
+        "9": lowered,
+    }
+    assert slow["supported"] == dict.fromkeys(("1", "3", "8", "9"), lowered)
+
+
+def test_the_switch_leaves_the_slow_form(release: str, folder: str, slow: Any) -> None:
+    found = probed(release, folder, "off", "turboquant-decode")
+
+    assert found["supported"] == slow["supported"]
+    assert {name: step["output"] for name, step in found["steps"].items()} == {
+        name: step["output"] for name, step in slow["steps"].items()
+    }
