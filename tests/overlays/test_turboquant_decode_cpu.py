@@ -168,6 +168,6 @@ def test_no_launch_has_64_rows_and_4_warps() -> None:
 @pytest.mark.deep
 def test_the_kernels_compile_for_every_gpu() -> None:
     """One shape: the others are recorded by `python -m tests.validation.cpu.decode_record`, which takes minutes."""
-    shape = (128, 4, 1, 32)
+    shape = (128, 8, 4, 1, 32)
     for found in compiled([*kernels(BITS, [shape]), *kernels(["4bit_nc"], [shape], ptx=False)]):
         assert max(kernel["shared"] for kernel in found) <= 99 * 1024

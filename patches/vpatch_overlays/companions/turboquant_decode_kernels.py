@@ -36,6 +36,15 @@ def longest(lengths, window, tokens, WINDOW: tl.constexpr, SPAN: tl.constexpr, E
 
 
 @triton.jit
+def lengths_of(lengths, token, valid, of_window, EACH: tl.constexpr):
+    """Return how many cached tokens each token sees: without EACH, what follows from the length of its window."""
+    if EACH:
+        return tl.load(lengths + token, mask=valid, other=0).to(tl.int32)
+    else:
+        return of_window
+
+
+@triton.jit
 def load_pages(table, start, last, PAGE: tl.constexpr, PIECE: tl.constexpr, TILE: tl.constexpr):
     """Load the page numbers of a tile, one for each piece; beyond the last page of the request, that page's."""
     pages = ()
@@ -202,10 +211,7 @@ def split_kernel(
     weight = tl.zeros([ROWS], tl.float32)
     offset = tl.zeros([ROWS], tl.float32)
 
-    if EACH:
-        visible = tl.load(lengths + token, mask=valid, other=0).to(tl.int32)
-    else:
-        visible = length - WINDOW + 1 + row // GROUP
+    visible = lengths_of(lengths, token, valid, length - WINDOW + 1 + row // GROUP, EACH)
     pages_of = table + window * table_stride
     last = (length - 1) // PAGE
     pages = load_pages(pages_of, first, last, PAGE, PIECE, TILE)

@@ -83,15 +83,14 @@ class Rule:
 RULES = (
     # The 8 parts of a word of 3-bit values change their layout between warps, which takes twice to ten times as long.
     Rule(Launch(16, tile=32, warps=1), head_size=128, rows=16, value_bits=3),
-    # What a word of fp8 keys needs is fewer registers, so that two more programs share a multiprocessor.
-    Rule(Launch(16, tile=64, warps=4, programs=1), rows=16, heads=32, key_bits=8),
-    Rule(Launch(16, tile=64, warps=4, prefetch=False, registers=128), rows=16, key_bits=8),
     Rule(Launch(16, tile=32, warps=1), head_size=64, rows=16),
     Rule(Launch(16, tile=128, warps=4, programs=2), head_size=128, rows=16, heads=8),
     Rule(Launch(16, tile=32, warps=1), head_size=128, rows=16),
     Rule(Launch(32, tile=32, warps=1), head_size=128),
     Rule(Launch(16, tile=128, warps=8, programs=1), rows=16, heads=4),
     Rule(Launch(16, tile=64, warps=4, programs=2), rows=16, heads=16),
+    # fp8 keys take fewer registers to decode: with 128, two more programs share a multiprocessor.
+    Rule(Launch(16, tile=64, warps=4, prefetch=False, registers=128), rows=16, key_bits=8),
     Rule(Launch(16, tile=32, warps=2), rows=16),
     Rule(Launch(32, tile=64, warps=4, programs=1), heads=4),
     Rule(Launch(32, tile=64, warps=4, programs=2), heads=32),

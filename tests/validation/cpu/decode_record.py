@@ -22,12 +22,13 @@ RELEASE = "0.26.0"
 RECORD = ROOT / "docs/turboquant-decode-kernels.json"
 TARGETS = (80, 86, 89, 90, 120)
 
-Shape = tuple[int, int, int, int]
-SHAPES: list[Shape] = [  # head size, query heads of a KV head, window, requests: on 8 KV heads, every launch there is
-    *((size, 4, 1, requests) for size, requests in product((64, 128), (1, 32))),
-    *((size, 8, window, 32) for size, window in product((64, 128), (4, 8))),
-    *((256, 4, 1, requests) for requests in (1, 32)),
-    (256, 8, 4, 32),
+Shape = tuple[int, int, int, int, int]
+SHAPES: list[Shape] = [  # head size, KV heads, query heads of each, window, requests: every launch there is
+    (64, 8, 4, 1, 32),
+    *((128, 8, 4, 1, requests) for requests in (1, 32)),
+    *((size, 8, 8, 4, 32) for size in (64, 128)),
+    *((256, kv_heads, 4, 1, requests) for kv_heads, requests in ((2, 1), (8, 1), (8, 32))),
+    *((256, kv_heads, 8, 4, requests) for kv_heads, requests in ((2, 1), (8, 1), (8, 32))),
 ]
 
 STORES: list[list[Any]] = [["store", *case] for case in product(TARGETS, (64, 128, 256), (8, 65_536))]
@@ -66,7 +67,7 @@ def main() -> None:
     for preset in BITS:
         cases = kernels([preset])
         for (target, _, *shape, _), (split, combine) in zip(cases, compiled(cases), strict=True):
-            named = dict(zip(("head_size", "group", "window", "requests"), shape, strict=True))
+            named = dict(zip(("head_size", "kv_heads", "group", "window", "requests"), shape, strict=True))
             rows.append({"gpu": f"sm_{target}", "preset": preset, **named, "split": split, "combine": combine})
     RECORD.write_text(f'{{"release": "{RELEASE}", "kernels": [\n{lines(rows)}\n], "store": [\n{lines(stores())}\n]}}\n')
 

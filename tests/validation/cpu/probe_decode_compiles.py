@@ -69,16 +69,24 @@ def assembled(ptx: str, capability: int, registers: int | None) -> dict[str, int
 
 
 def both(
-    capability: int, preset: tuple[int, int], size: int, group: int, window: int, requests: int, *, ptx: bool
+    capability: int,
+    preset: tuple[int, int],
+    size: int,
+    kv_heads: int,
+    group: int,
+    window: int,
+    requests: int,
+    *,
+    ptx: bool,
 ) -> list[dict[str, int]]:
-    """Compile both kernels for a batch on 8 KV heads, with pages of 16 tokens, heads first in memory."""
+    """Compile both kernels for a batch, with pages of 16 tokens, heads first in memory."""
     decode, kernels = companion("turboquant_decode"), companion("turboquant_decode_kernels")
-    launch = decode.choose(requests, 8, size, group * window, preset)
+    launch = decode.choose(requests, kv_heads, size, group * window, preset)
     key_bits, value_bits = preset
     slot = size * (key_bits + value_bits) // 8 + (4 if key_bits == 8 else 6)
     constants = {
-        **decode.constants(launch, 8, group, window, size, 16, key_bits, value_bits, each=window > 1),
-        "PAGE_BYTES": 8 * 16 * slot,
+        **decode.constants(launch, kv_heads, group, window, size, 16, key_bits, value_bits, each=window > 1),
+        "PAGE_BYTES": kv_heads * 16 * slot,
         "TOKEN_BYTES": slot,
         "HEAD_BYTES": 16 * slot,
         "E4B15": key_bits == 8 and capability < 89,
@@ -86,7 +94,7 @@ def both(
         **decode.texts(key_bits, value_bits, size, inline_ptx=ptx),
         "PREFETCH": launch.prefetch and ptx,
     }
-    combining = decode.combine_constants(launch, 8 * group, window, size, value_bits, each=window > 1)
+    combining = decode.combine_constants(launch, kv_heads * group, window, size, value_bits, each=window > 1)
     return [
         compiled(kernels.split_kernel, constants, decode.options(launch), capability),
         compiled(kernels.combine_kernel, combining, decode.COMBINE_OPTIONS, capability),
