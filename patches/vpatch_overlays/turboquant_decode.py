@@ -1,7 +1,7 @@
 """TurboQuant's decode attention on tensor cores, opt-in.
 
 vLLM's kernel decodes the KV cache once for each query head, without tensor cores, and looks each code up in global
-memory: on an H200, with contexts of 16K and more, it takes 4 to 24 times as long as the kernels here, which decode it
+memory: on an H200, with contexts of 16K and more, it takes 4 to 26 times as long as the kernels here, which decode it
 once for each KV head. The cache stays as it is: it is vLLM's own format, and vLLM's kernel can read on where this one
 stopped.
 
