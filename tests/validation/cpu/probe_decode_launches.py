@@ -26,7 +26,7 @@ def tuned(launch: Any, home: Path) -> dict[str, Any]:
     file.write_text(json.dumps({"gpu": "some", "launches": [entry]}))
     os.environ[launch.OWN] = str(file)
     asked = ((1, 8, 128, 4, (4, 4)), (2, 8, 128, 4, (4, 4)), (3, 8, 128, 4, (4, 4)), (2, 8, 128, 4, (3, 3)))
-    found = {"own": [asdict(launch.choose(*one)) == TUNED for one in asked]}
+    found: dict[str, Any] = {"own": [asdict(launch.choose(*one)) == TUNED for one in asked]}
     for name, text in (("no launches", "{}"), ("wgmma", json.dumps({"launches": [wgmma(entry)]}))):
         bad = home / f"{name}.json"
         bad.write_text(text)
