@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 
 from tests.validation.gpu.claims import CLAIMS, verdicts
-from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
 from tests.validation.gpu_runs import RELEASES, Run, good, result_of, without
 
@@ -59,6 +59,15 @@ def differing(tree: str, probe: str, of: str, mean: float) -> Break:
         found = [e for e in result_of(run, tree, probe)["events"] if e.get("replayed") == of]
         assert found
         found[-1]["mean"] = mean
+
+    return change
+
+
+def decoding(tree: str, probe: str, shape: tuple[int, int], key: str, value: object) -> Break:
+    def change(run: Run) -> None:
+        events = [e for e in result_of(run, tree, probe)["events"] if key in e]
+        (found,) = (e for e in events if (e["decode_batch"], e["context"]) == shape)
+        found[key] = value
 
     return change
 
@@ -120,6 +129,16 @@ BREAKS: dict[str, Break] = {
     "unslowed-dense-prefill": setting(PATCHED, "speed dense", prefill_per_s=[98000.0, 197500.0]),
     "unslowed-dense-decode": setting(PATCHED, "speed dense", decode_per_s=[980.0, 1975.0]),
     "unslowed-new-prompts": setting(PATCHED, "new prompts", prefill_per_s=[98000.0, 197500.0]),
+    "fast-decode-32": decoding(DECODE, "decoding tq", (32, 16384), "tokens_per_s", [299.0, 299.0, 400.0]),
+    "fast-decode-8": decoding(STOCK, "decoding auto", (8, 16384), "tokens_per_s", [273.0, 273.0, 100.0]),
+    "fast-decode-1": decoding(DECODE, "decoding tq", (1, 16384), "busy_ms", 1.81),
+    "fast-decode-short": decoding(STOCK, "decoding auto", (32, 1024), "busy_ms", 1.5),
+    "fast-decode-warm": setting(DECODE, "decoding tq", compiled_while_serving=["split_kernel"]),
+    "fast-answers": gap(DECODE, "hyb tq 128 long", (PATCHED, "hyb tq 128 long"), mean=0.0126),
+    "fast-ngram": repeating(DECODE, "fast ngram", digest="ac"),
+    "fast-ngram-compiled": repeating(DECODE, "fast ngram compiled", right=199),
+    "fast-mtp": differing(DECODE, "fast mtp plain", f"fast mtp eager, {DECODE}", 0.126),
+    "fast-drafts": setting(PATCHED, "4 drafts", answers_per_s=[1326.0, 1326.0]),
     "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
     "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
     "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),
