@@ -177,6 +177,25 @@ def test_the_memory_claim_breaks_if_stock_does_not_grow() -> None:
     assert judged(run)["flat-memory", "0.20.2"] == BROKEN
 
 
+def test_a_batch_that_was_not_measured_breaks_its_claims() -> None:
+    run = deepcopy(GOOD["0.26.0"])
+    found = result_of(run, STOCK, "decoding auto")
+    found["events"] = [e for e in found["events"] if e.get("decode_batch") != 8]
+    (verdict,) = (v for v in verdicts(gather([run])) if v.claim.id == "fast-decode-8")
+
+    assert (verdict.state, verdict.figures) == (BROKEN, "batch 8 at 16,384: not measured by bf16")
+    assert judged(run)["fast-decode-32", "0.26.0"] == HOLDS
+
+
+def test_a_first_chunk_may_differ_as_two_versions_of_flash_attention() -> None:
+    run = deepcopy(GOOD["0.26.0"])
+    for one in run["compared"]:
+        if one["probe"].endswith((" tq 128 long", " tq 128 long 8")):
+            one |= {"part": "first", "mean": 0.07 if one["tree"] == DECODE else 0.0}
+
+    assert judged(run)["fast-answers", "0.26.0"] == HOLDS
+
+
 def test_a_probe_that_was_not_run_breaks_its_claims() -> None:
     run = deepcopy(GOOD["0.21.0"])
     for one in run["results"]:
