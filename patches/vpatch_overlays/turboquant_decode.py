@@ -1,8 +1,9 @@
 """TurboQuant's decode attention on tensor cores, opt-in.
 
 vLLM's kernel decodes the KV cache once for each query head, without tensor cores, and looks each code up in global
-memory: on an H200 it takes 4 to 23 times as long as the kernels here, which decode it once for each KV head. The cache
-stays as it is: it is vLLM's own format, and vLLM's kernel can read on where this one stopped.
+memory: on an H200, with 16K and 64K tokens of context, it takes 3.7 to 26 times as long as the kernels here, which
+decode it once for each KV head. The cache stays as it is: it is vLLM's own format, and vLLM's kernel can read on where
+this one stopped.
 
 Results differ from vLLM's by rounding, as between any two attention kernels; so the overlay is opt-in.
 
@@ -18,7 +19,9 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
 - `flash-attention`: with TurboQuant, vLLM gives version 2 of flash attention to all layers that it does not quantize,
   and to prompts. On Hopper they keep version 3.
 
-`VPATCH_TQ_DECODE=0` in the environment of vLLM turns all of it off.
+`VPATCH_TQ_DECODE=0` in the environment of vLLM turns all of it off. Launch parameters were measured on an H200 only:
+`python -m benchmarks.decode --part tune` in a checkout of vpatch writes a file for your GPU, which
+`VPATCH_TQ_DECODE_LAUNCHES` names.
 """
 
 from vpatch import All, AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
