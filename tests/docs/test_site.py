@@ -153,7 +153,7 @@ def test_the_search_knows_error_messages(site: Path) -> None:
 def test_the_navigation_has_every_page_once() -> None:
     """Pages on overlays are added by their hook."""
     nav = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text())["nav"]
-    pages = re.findall(r"[\w/-]+\.md", json.dumps(nav))
+    pages = re.findall(r"[\w/.-]+\.md", json.dumps(nav))
     written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
 
     assert len(pages) == len({*pages})
