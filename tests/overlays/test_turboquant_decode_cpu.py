@@ -165,6 +165,15 @@ def test_no_launch_has_64_rows_and_4_warps() -> None:
     assert found["batches"] == [1, 3, 9]  # up to 4 and to 16 heads, and more
 
 
+def test_a_file_of_launches_precedes_the_table() -> None:
+    found = ran("probe_decode_launches", RELEASE, tree_of(RELEASE))["tuned"]
+
+    assert found["own"] == [True, True, False, False]  # up to 16 heads, and for the codes that were measured
+    wrong = "VPATCH_TQ_DECODE_LAUNCHES=HOME/{}.json: not what `python -m benchmarks.decode --part tune` prints: {}"
+    assert found["no launches"] == wrong.format("no launches", "'launches'")
+    assert found["wgmma"] == wrong.format("wgmma", "64 rows with 4 warps give wrong results on Hopper")
+
+
 @pytest.mark.deep
 def test_the_kernels_compile_for_every_gpu() -> None:
     """One shape: the others are recorded by `python -m tests.validation.cpu.decode_record`, which takes minutes."""

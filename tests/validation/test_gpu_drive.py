@@ -239,6 +239,10 @@ def test_trees_are_made_of_the_installed_vllm(linked: Pristine, tmp_path: Path, 
     in_process()
     assert trees.make(site, tmp_path / "trees") == made
 
+    again = trees.make(made.folders[PATCHED], tmp_path / "of a patched one")
+    assert again.overlays == made.overlays
+    assert (again.folders[STOCK] / changed).read_bytes() == (site / changed).read_bytes()
+
 
 @pytest.mark.parametrize(("opt_in", "there"), [deep("turboquant-skip-list", True), ("no-such-overlay", False)])
 def test_the_tiles_tree_exists_if_vpatch_has_the_overlay(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from tests.validation.cpu.probe_decode import companion
@@ -12,7 +16,35 @@ PROCESSORS = 132
 CONTEXT = 65_536
 
 
-def main(_home: str) -> dict[str, Any]:
+TUNED = {"rows": 16, "tile": 128, "warps": 2, "prefetch": False, "registers": None, "programs": 3}
+
+
+def tuned(launch: Any, home: Path) -> dict[str, Any]:
+    """Return launches with a file of the user's for up to 16 heads, and what is said of files that are not such."""
+    file = home / "launches.json"
+    entry = {"head_size": 128, "rows": 4, "requests": 2, "kv_heads": 8, "key_bits": 4, "value_bits": 4, "launch": TUNED}
+    file.write_text(json.dumps({"gpu": "some", "launches": [entry]}))
+    os.environ[launch.OWN] = str(file)
+    asked = ((1, 8, 128, 4, (4, 4)), (2, 8, 128, 4, (4, 4)), (3, 8, 128, 4, (4, 4)), (2, 8, 128, 4, (3, 3)))
+    found: dict[str, Any] = {"own": [asdict(launch.choose(*one)) == TUNED for one in asked]}
+    for name, text in (("no launches", "{}"), ("wgmma", json.dumps({"launches": [wgmma(entry)]}))):
+        bad = home / f"{name}.json"
+        bad.write_text(text)
+        os.environ[launch.OWN] = str(bad)
+        try:
+            launch.choose(*asked[0])
+        except ValueError as error:
+            found[name] = str(error).replace(str(home), "HOME")
+    del os.environ[launch.OWN]
+    return found
+
+
+def wgmma(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry whose launch is refused."""
+    return entry | {"launch": TUNED | {"rows": 64, "warps": 4}}
+
+
+def main(home: str) -> dict[str, Any]:
     """Choose for every head size, group and window, and for batches up to 1,024 requests on 1 to 16 KV heads."""
     covered, launch = companion("turboquant_decode_supported"), companion("turboquant_decode_launch")
     found = set()
@@ -35,6 +67,7 @@ def main(_home: str) -> dict[str, Any]:
         for requests in range(1, 40)
     ]
     return {
+        "tuned": tuned(launch, Path(home)),
         "launches": sorted(found),
         "error": error,
         "parts": launch.most_parts(8, 128, 4, (4, 4), **limits),

@@ -73,6 +73,7 @@ def make(site: Path, where: Path, *, extra: Collection[str] = ()) -> Trees:
 
     def one(name: str) -> dict[str, str]:
         copy(site, folders[name])
+        _vpatch("revert", str(folders[name]))  # the installed vLLM may be patched
         for options in wanted[name]:
             _vpatch("apply", str(folders[name]), *options)
         return _states(folders[name], asked.get(name, []))

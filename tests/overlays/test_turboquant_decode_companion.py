@@ -1,0 +1,307 @@
+"""The companion modules of turboquant-decode without vLLM, torch and Triton, all of which are stood in for.
+
+`test_turboquant_decode_*_cpu.py` run them inside the real vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+NAMES = ("launch", "switch", "supported", "drafts", "buffers", "codes", "queries", "kernels", "", "store", "dispatch")
+"""Of the modules, in an order in which each finds those that it imports."""
+FOUR = (4, 4)
+
+
+@dataclass
+class Tensor:
+    """What the modules ask of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str = "bfloat16"
+    strides: tuple[int, ...] | None = None
+    device: str = "cuda:0"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def stride(self, axis: int | None = None) -> Any:
+        strides = self.strides or tuple(prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
+        return strides if axis is None else strides[axis]
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+def jit(*arguments: Any, **_: Any) -> Any:
+    return arguments[0] if arguments else lambda function: function
+
+
+class Layer:
+    """One layer that `Impl` attends for; `TurboQuantAttentionImpl` of the stand-in for vLLM."""
+
+    def __init__(self, heads: int = 32, kv_heads: int = 8, head_size: int = 128) -> None:
+        self.num_heads, self.num_kv_heads, self.head_size = heads, kv_heads, head_size
+        self.tq_config = SimpleNamespace(
+            key_fp8=False, key_mse_bits=4, effective_value_quant_bits=4, key_packed_size=head_size // 2 + 2
+        )
+        self._decode_need: Any = None
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`modules["launch"]` and so on: the companions, imported anew."""
+    torch: Any = ModuleType("torch")
+    vars(torch).update({name: name for name in ("float16", "bfloat16", "float32", "uint8", "int32", "int64")})
+    torch.version = SimpleNamespace(hip=None)
+    torch.cuda = SimpleNamespace(
+        is_available=lambda: True,
+        get_device_capability=lambda: (9, 0),
+        get_device_properties=lambda _device: SimpleNamespace(multi_processor_count=132),
+    )
+    triton_utils: Any = ModuleType("vllm.triton_utils")
+    triton_utils.triton, triton_utils.tl = SimpleNamespace(jit=jit), SimpleNamespace()
+    attention: Any = ModuleType("turboquant_attn")
+    attention.TurboQuantAttentionImpl = Layer
+    attention.TurboQuantMetadataBuilder = type("TurboQuantMetadataBuilder", (), {"verifies_exactly": True})
+    vllm: Any = ModuleType("vllm")
+    vllm.triton_utils = triton_utils
+    platform = SimpleNamespace(is_cuda=lambda: True, is_device_capability_family=lambda family: family == 90)
+    stood_in = {
+        "torch": torch,
+        "vllm": vllm,
+        "vllm.triton_utils": triton_utils,
+        "vllm._vpatch": ModuleType("vllm._vpatch"),
+        "vllm.v1.attention.backends.turboquant_attn": attention,
+        "vllm.platforms": SimpleNamespace(current_platform=platform),
+    }
+    for name, module in stood_in.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        full = f"turboquant_decode{'_' if name else ''}{name}"
+        monkeypatch.delitem(sys.modules, f"vpatch_overlays.companions.{full}", raising=False)
+        found[name] = import_module(f"vpatch_overlays.companions.{full}")
+        monkeypatch.setitem(sys.modules, f"vllm._vpatch.{full}", found[name])
+    monkeypatch.delenv("VPATCH_TQ_DECODE", raising=False)
+    yield found
+    for name in NAMES:
+        sys.modules.pop(f"vpatch_overlays.companions.turboquant_decode{'_' if name else ''}{name}", None)
+
+
+def config(*layers: Layer, speculation: Any = None, ranks: int = 1, max_num_seqs: int = 64) -> Any:
+    return SimpleNamespace(
+        compilation_config=SimpleNamespace(
+            static_forward_context={str(at): SimpleNamespace(impl=layer) for at, layer in enumerate(layers)}
+        ),
+        speculative_config=speculation,
+        parallel_config=SimpleNamespace(decode_context_parallel_size=ranks),
+        scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs),
+        model_config=SimpleNamespace(
+            max_model_len=65_536, dtype="bfloat16", get_num_attention_heads=lambda _parallel: 32
+        ),
+    )
+
+
+def drafting(count: int, **more: Any) -> Any:
+    return SimpleNamespace(num_speculative_tokens=count, **more)
+
+
+def call(**changed: Any) -> dict[str, Any]:
+    """Return a call of the launcher that the kernels take, but for what is changed."""
+    return {
+        "query": Tensor((3, 32, 128)),
+        "kv_cache": Tensor((9, 16, 8, 134), "uint8"),
+        "block_table": Tensor((3, 4), "int32"),
+        "seq_lens": Tensor((3,), "int32"),
+        "mse_bits": 4,
+        "key_packed_size": 66,
+        "value_quant_bits": 4,
+    } | changed
+
+
+@pytest.mark.parametrize(
+    ("asked", "launch"),
+    [
+        ((1, 8, 128, 4, FOUR), (16, 128, 4, 2)),
+        ((2, 8, 128, 4, FOUR), (16, 32, 1, 8)),
+        ((1, 8, 128, 4, (3, 3)), (16, 32, 1, 8)),
+        ((1, 8, 64, 4, FOUR), (16, 32, 1, 8)),
+        ((8, 8, 128, 20, FOUR), (32, 32, 1, 8)),
+        ((1, 2, 256, 8, FOUR), (16, 128, 8, 1)),
+        ((8, 2, 256, 8, FOUR), (16, 64, 4, 2)),
+        ((32, 2, 256, 8, FOUR), (16, 32, 2, 8)),
+        ((32, 2, 256, 8, (8, 4)), (16, 64, 4, 8)),
+        ((8, 2, 256, 32, FOUR), (32, 64, 4, 2)),
+    ],
+)
+def test_the_table(modules: Any, asked: tuple[Any, ...], launch: tuple[int, ...]) -> None:
+    found = modules["launch"].choose(*asked)
+
+    assert (found.rows, found.tile, found.warps, found.programs) == launch
+
+
+def test_the_most_parts_are_those_of_some_batch(modules: Any) -> None:
+    launch = modules["launch"]
+    limits = {"max_num_seqs": 200, "max_model_len": 65_536, "processors": 132}
+
+    parts = [n * launch.split_count(launch.choose(n, 8, 128, 4, FOUR), n, 8, 65_536, 132) for n in range(1, 201)]
+    assert launch.most_parts(8, 128, 4, FOUR, **limits) == max(parts) == 200
+    assert launch.batches_to_compile(200, 8, 128, 4, FOUR) == [1, 2]
+
+
+def test_the_users_file(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = modules["launch"]
+    own = asdict(launch.Launch(16, tile=64, warps=2, prefetch=False, programs=5))
+    entry = {"head_size": 128, "rows": 4, "requests": 4, "kv_heads": 8, "key_bits": 4, "value_bits": 4, "launch": own}
+    file = tmp_path / "launches.json"
+    file.write_text(json.dumps({"launches": [entry]}))
+    monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(file))
+
+    assert launch.choose(4, 8, 128, 4, FOUR) == launch.Launch(**own)
+    assert launch.choose(5, 8, 128, 4, FOUR) == launch.Launch(16, tile=32, warps=1)
+    monkeypatch.setenv("VPATCH_TQ_DECODE_LAUNCHES", str(tmp_path / "none.json"))
+    with pytest.raises(ValueError, match="not what `python -m benchmarks"):
+        launch.choose(4, 8, 128, 4, FOUR)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, None),
+        ({"value_quant_bits": 8}, "keys of 4 and values of 8 bits"),
+        ({"query": Tensor((3, 34, 128))}, "34 query heads on 8 KV heads"),
+        ({"seq_lens": Tensor((2,), "int32")}, "3 tokens in windows of 1, with 2 lengths and 3 rows of pages"),
+        ({"query": Tensor((3, 32, 128), "float32")}, "queries of type float32 with strides (4096, 128, 1)"),
+        ({"block_table": Tensor((3, 4), "int64")}, "a block table of type int64 with strides (4, 1)"),
+        ({"kv_cache": Tensor((9, 8, 8, 134), "uint8")}, "pages of 8 tokens"),
+    ],
+)
+def test_what_the_kernels_take(modules: Any, changed: dict[str, Any], reason: str | None) -> None:
+    assert modules["supported"].supported(**call(**changed)) == reason
+
+
+def test_gpus(modules: Any) -> None:
+    torch: Any = sys.modules["torch"]
+    no_gpu = modules["supported"].no_gpu
+
+    found = []
+    for available, capability in ((True, (9, 0)), (True, (7, 5)), (False, (9, 0))):
+        torch.cuda.is_available = lambda available=available: available
+        torch.cuda.get_device_capability = lambda capability=capability: capability
+        no_gpu.cache_clear()
+        found.append(no_gpu())
+    assert found == [None, "a GPU before Ampere", "no GPU of NVIDIA"]
+
+
+def test_the_switch(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = modules["switch"]
+    needed = [switch.needs_flash_attention_2(version) for version in (None, 2, 3, 4)]
+
+    assert (switch.why_off(), needed) == (None, [False, False, False, True])
+    monkeypatch.setenv("VPATCH_TQ_DECODE", "0")
+    assert switch.why_off() == "VPATCH_TQ_DECODE is 0"
+    assert switch.needs_flash_attention_2(None)
+    monkeypatch.delenv("VPATCH_TQ_DECODE")
+    switch.turn_off("some reason")
+    assert switch.why_off() == "some reason"
+
+
+@pytest.mark.parametrize(
+    ("options", "window"),
+    [
+        ({}, 1),
+        ({"speculation": drafting(3)}, 4),
+        ({"speculation": drafting(8)}, 9),
+        ({"speculation": drafting(9)}, 1),
+        ({"speculation": drafting(3, parallel_drafting=True)}, 1),
+        ({"speculation": drafting(3), "ranks": 2}, 1),
+    ],
+)
+def test_tokens_of_a_verification(modules: Any, options: dict[str, Any], window: int) -> None:
+    assert modules["drafts"].draft_window(config(**options)) == window
+
+
+def need(modules: Any, window: int = 1, head_size: int = 128) -> Any:
+    return modules["buffers"].Need(32, 8, head_size, FOUR, 64, 65_536, window)
+
+
+def test_layers_verify_if_all_of_them_can(modules: Any) -> None:
+    one, other = Layer(), Layer()
+    verifies = modules["drafts"].verifies
+
+    assert not verifies(config())
+    one._decode_need = other._decode_need = need(modules, window=4)
+    assert verifies(config(one, other))
+    other._decode_need = None
+    assert not verifies(config(one, other))
+
+
+def test_buffers_are_for_the_layer_that_needs_most(modules: Any) -> None:
+    buffers, one, other = modules["buffers"], Layer(), Layer(head_size=256)
+    one._decode_need, other._decode_need = need(modules), need(modules, head_size=256)
+    spec = SimpleNamespace(head_size=128)
+
+    def reserved(*layers: Layer) -> int:
+        builder: Any = SimpleNamespace(vllm_config=config(*layers), kv_cache_spec=spec, device="cuda:0")
+        return int(buffers.splits_to_reserve(builder, 32))
+
+    numbers = one._decode_need.numbers("cuda:0")
+    assert numbers == 3 * 64 * 32 * 129  # 132 parts, in whole rounds of 64 requests
+    assert reserved(one) == 3
+    assert reserved(one, other) == -(-other._decode_need.numbers("cuda:0") // (64 * 32 * 129)) > 3
+    assert reserved(one, Layer()) == reserved() == 32
+
+
+def test_a_decode_step_has_as_many_splits_as_there_is_room_for(modules: Any) -> None:
+    buffers, layer = modules["buffers"], Layer()
+
+    def splits(tokens: int, requests: int) -> int:
+        batch = SimpleNamespace(seq_lens=range(requests))
+        return int(buffers.decode_splits(layer, Tensor((tokens, 32, 128)), batch, 32))
+
+    assert splits(3, 3) == 32  # vLLM's kernel attends to this layer
+    layer._decode_need = need(modules, window=4)
+    assert splits(1, 1) == 33
+    assert splits(12, 3) * 12 <= buffers._parts(layer._decode_need, "cuda:0")
+    assert splits(600, 600) == 1  # a CUDA graph that is padded beyond max_num_seqs
+
+
+def test_a_call_is_passed_on_or_left_to_vllm(
+    modules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatch, seen = modules["dispatch"], list[Any]()
+    monkeypatch.setattr(dispatch, "unlike_vllms", lambda _rotation, _size: None)
+
+    def attend(*_: Any, **options: Any) -> str:
+        seen.append(options["window"])
+        return "decoded"
+
+    monkeypatch.setattr(dispatch, "decode_attention", attend)
+    caplog.set_level(logging.INFO)
+
+    def ask(**changed: Any) -> Any:
+        given = call(**changed)
+        tensors = [given.pop(name) for name in ("query", "kv_cache", "block_table", "seq_lens")]
+        rest = [given.pop(name) for name in ("mse_bits", "key_packed_size", "value_quant_bits")]
+        return dispatch.decode_if_supported(*tensors, "Pi", "centroids", 0.1, *rest, **given)
+
+    assert ask() == "decoded"
+    assert ask(query=Tensor((12, 32, 128))) == "decoded"  # of three requests
+    assert ask(block_table=Tensor((3, 4), "int32", (0, 1))) == "decoded"  # of one request
+    assert seen == [1, 4, 8]
+    assert ask(mse_bits=5) is ask(mse_bits=5) is None
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["keys of 5 and values of 4 bits"]
