@@ -67,7 +67,9 @@ def test_a_repair_of_the_list_of_files_wants_no_restart(vpatch: Program, tree: P
 
 def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) -> None:
     """Only what could be applied here, and what the user did not choose."""
-    offer = f"1 opt-in overlay: {TILES} (`vpatch show {TILES}`, `vpatch apply --with {TILES} site-packages`)"
+    decode = "turboquant-decode"
+    both = f"2 opt-in overlays: {decode} and {TILES}"
+    offer = f"{both} (`vpatch show {decode}`, `vpatch apply --with {decode} site-packages`)"
 
     assert vpatch("status", "site-packages").err.splitlines()[1] == offer
     assert vpatch("status", "-q", "site-packages").err == vpatch("status", "--json", "site-packages").err == ""
