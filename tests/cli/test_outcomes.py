@@ -73,10 +73,12 @@ def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) 
 
     assert vpatch("status", "site-packages").err.splitlines()[1] == offer
     assert vpatch("status", "-q", "site-packages").err == vpatch("status", "--json", "site-packages").err == ""
-    for chosen in (("--overlay", HYBRID), ("--with", TILES)):
+    one = f"1 opt-in overlay: {decode} ("
+    assert vpatch("status", "site-packages", "--with", TILES).err.splitlines()[1].startswith(one)
+    for chosen in (("--overlay", HYBRID), ("--with", TILES, "--with", decode)):
         assert "opt-in" not in vpatch("status", "site-packages", *chosen).err
     assert "opt-in" not in vpatch("status", slim("0.18.0")).err, "it has no TurboQuant"
-    vpatch("apply", tree, "--overlay", TILES)
+    vpatch("apply", tree, "--overlay", TILES, "--overlay", decode)
     assert "opt-in" not in vpatch("status", tree).err
 
 

@@ -10,7 +10,7 @@ from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.memory import account
 
 from tests.validation.gpu.drive import jobs
-from tests.validation.gpu.engines import PATCHED, STOCK, TREES, WORKSPACE, Probe
+from tests.validation.gpu.engines import DECODE, EXTRA, PATCHED, STOCK, TREES, WORKSPACE, Probe
 from tests.validation.gpu.evidence import Evidence
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
@@ -38,7 +38,7 @@ Run = dict[str, Any]
 
 def good(release: str) -> Run:
     """Return a run of every scenario on a release."""
-    names = (*TREES, WORKSPACE)
+    names = (*TREES, *EXTRA)
     trees = Trees(release, {name: Path(name) for name in names}, {name: {} for name in names}, {})
     wanted = jobs(list(SCENARIOS), trees)
     return {
@@ -106,6 +106,8 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
 def drafted(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
     """Return the events of a probe of speculative decoding."""
     wrong = tree in (STOCK, WORKSPACE)
+    count = int(probe.name.split()[0]) if probe.name.endswith(" drafts") else 0
+    faster = 100 * count * (1 if tree == DECODE else -1)
     (action, lengths) = probe.steps[-1]
     starts = {"start_s": 9.5, "block_size": 528, "used_mib": 9000}
     found: dict[str, list[dict[str, Any]]] = {
@@ -118,7 +120,8 @@ def drafted(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
         "soak": [{"soak_s": lengths[0] if lengths else 0, "asked": 900, "answers": 900, "tokens": 9000, "cached": 5,
                   "most_at_once": 30}],
         "turns": [{"turns": 2, "batch": 4, "context": 64, "prefill_per_s": [1e5, 2e5], "decode_per_s": [1e3, 2e3]}],
-        "draft speed": [{"answers_per_s": [900.0, 950.0], "requests": 8, "tokens_in_a_step": [2.9, 2.9]}],
+        "draft speed": [{"answers_per_s": [900.0 + faster, 950.0 + faster], "requests": 8,
+                         "tokens_in_a_step": [2.9, 2.9]}],
         "replay": [_replayed(of, name, part) for of, name in probe.of for part in _parts(name)],
     }  # fmt: skip
     return [starts, *found[action.removesuffix(" early")]]
@@ -176,11 +179,23 @@ def _events(tree: str, probe: Probe, dead: bool) -> list[dict[str, Any]]:  # noq
             events.append({"start_minus_budget_mib": 300, "peak_minus_budget_mib": over})
         if action == "prefill" and not dead:
             events.append({"prefill": lengths[0], "tokens_per_s": [100000, 90000, 101000], "used_mib": used})
+        if action == "decode speeds":
+            events += _decode_speeds(tree, probe, lengths)
         if action == "decode":
             events += [
                 {"context": n, "batch": b, "tokens_per_s": [178.0, 180.0, 181.0]} for n in lengths for b in (1, 8)
             ]
     return events
+
+
+def _decode_speeds(tree: str, probe: Probe, lengths: tuple[int, ...]) -> list[dict[str, Any]]:
+    rate, busy = (250.0, 2.0) if probe.kv == "auto" else (300.0, 1.7) if tree == DECODE else (100.0, 6.0)
+    shapes = [{"decode_batch": b, "context": n} for b, n in zip(lengths[::2], lengths[1::2], strict=True)]
+    return [
+        *(shape | {"tokens_per_s": [rate + 9, rate - 9, rate]} for shape in shapes),
+        *(shape | {"busy_ms": busy, "kernels_ms": {"a": 1.0}} for shape in shapes),
+        {"compiled_while_serving": ["_tq_full_dequant_kv"]},
+    ]
 
 
 def _gaps(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:

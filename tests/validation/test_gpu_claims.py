@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 
 from tests.validation.gpu.claims import CLAIMS, verdicts
-from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
 from tests.validation.gpu_runs import RELEASES, Run, good, result_of, without
 
@@ -59,6 +59,15 @@ def differing(tree: str, probe: str, of: str, mean: float) -> Break:
         found = [e for e in result_of(run, tree, probe)["events"] if e.get("replayed") == of]
         assert found
         found[-1]["mean"] = mean
+
+    return change
+
+
+def decoding(tree: str, probe: str, shape: tuple[int, int], key: str, value: object) -> Break:
+    def change(run: Run) -> None:
+        events = [e for e in result_of(run, tree, probe)["events"] if key in e]
+        (found,) = (e for e in events if (e["decode_batch"], e["context"]) == shape)
+        found[key] = value
 
     return change
 
@@ -120,6 +129,16 @@ BREAKS: dict[str, Break] = {
     "unslowed-dense-prefill": setting(PATCHED, "speed dense", prefill_per_s=[98000.0, 197500.0]),
     "unslowed-dense-decode": setting(PATCHED, "speed dense", decode_per_s=[980.0, 1975.0]),
     "unslowed-new-prompts": setting(PATCHED, "new prompts", prefill_per_s=[98000.0, 197500.0]),
+    "fast-decode-32": decoding(DECODE, "decoding tq", (32, 16384), "tokens_per_s", [299.0, 299.0, 400.0]),
+    "fast-decode-8": decoding(STOCK, "decoding auto", (8, 16384), "tokens_per_s", [273.0, 273.0, 100.0]),
+    "fast-decode-1": decoding(DECODE, "decoding tq", (1, 16384), "busy_ms", 1.81),
+    "fast-decode-short": decoding(STOCK, "decoding auto", (32, 1024), "busy_ms", 1.5),
+    "fast-decode-warm": setting(DECODE, "decoding tq", compiled_while_serving=["split_kernel"]),
+    "fast-answers": gap(DECODE, "hyb tq 128 long", (PATCHED, "hyb tq 128 long"), mean=0.0126),
+    "fast-ngram": repeating(DECODE, "fast ngram", digest="ac"),
+    "fast-ngram-compiled": repeating(DECODE, "fast ngram compiled", right=199),
+    "fast-mtp": differing(DECODE, "fast mtp plain", f"fast mtp eager, {DECODE}", 0.126),
+    "fast-drafts": setting(PATCHED, "4 drafts", answers_per_s=[1326.0, 1326.0]),
     "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
     "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
     "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),
@@ -156,6 +175,25 @@ def test_the_memory_claim_breaks_if_stock_does_not_grow() -> None:
         each["used_mib"] = 16000
 
     assert judged(run)["flat-memory", "0.20.2"] == BROKEN
+
+
+def test_a_batch_that_was_not_measured_breaks_its_claims() -> None:
+    run = deepcopy(GOOD["0.26.0"])
+    found = result_of(run, STOCK, "decoding auto")
+    found["events"] = [e for e in found["events"] if e.get("decode_batch") != 8]
+    (verdict,) = (v for v in verdicts(gather([run])) if v.claim.id == "fast-decode-8")
+
+    assert (verdict.state, verdict.figures) == (BROKEN, "batch 8 at 16,384: not measured by bf16")
+    assert judged(run)["fast-decode-32", "0.26.0"] == HOLDS
+
+
+def test_a_first_chunk_may_differ_as_two_versions_of_flash_attention() -> None:
+    run = deepcopy(GOOD["0.26.0"])
+    for one in run["compared"]:
+        if one["probe"].endswith((" tq 128 long", " tq 128 long 8")):
+            one |= {"part": "first", "mean": 0.07 if one["tree"] == DECODE else 0.0}
+
+    assert judged(run)["fast-answers", "0.26.0"] == HOLDS
 
 
 def test_a_probe_that_was_not_run_breaks_its_claims() -> None:

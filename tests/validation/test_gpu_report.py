@@ -43,6 +43,12 @@ def test_the_report_lists_the_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "NVIDIA H200 of 143,000 MiB, driver 1; 16 x a processor; Python 3.12.3, torch 2.11.0" in text
     assert "**dies**: NotImplementedError: TurboQuant KV cache is not supported" in text
     assert "batch 8 at 16,384: 180 tokens/s" in text
+    assert text.count("\n| 8 | 16,384 | 100 | 300 | 250 | 3.00 | 1.20 | 6.00 | 1.70 | 2.00 |\n") == len(RELEASES)
+    assert "batch 8 at 16,384: GPU busy for 1.70 ms a step; " in text
+    assert "compiled after the start: _tq_full_dequant_kv" in text
+    assert "vLLM 0.20.2, decode steps:" in text
+    assert "vLLM 0.20.2, n-gram drafts:" not in text, "drafts take vLLM's kernel there"
+    assert text.count("\n| 4 | 525 | 1,325 | 2.52 | 1.43 | 2.90 |\n") == len(RELEASES) - 1
 
 
 def test_the_report_shows_a_broken_claim() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tests.validation.gpu import checks, draft_checks, planned
+from tests.validation.gpu import checks, decode_checks, draft_checks, planned
 from tests.validation.gpu.checks import FAMILIES
-from tests.validation.gpu.engines import PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
-from tests.validation.gpu.speculation import SPECULATION
+from tests.validation.gpu.speculation import FAST, SPECULATION
 
 ALL, NO_HYBRID, UNRESERVED, AUTO_DTYPE = ">=0.20", "==0.20.*", ">=0.21,<0.24", ">=0.25,<0.27"
 """Every release, and the releases whose TurboQuant refuses hybrids, reserves no workspace, or fails at start."""
@@ -54,6 +54,13 @@ def _planned(name: str, says: str, rows: planned.Rows) -> list[Claim]:
         Claim(f"{scenario}-{name}", says, ALL, scenario, PATCHED, partial(planned.check, scenario=scenario, rows=rows))
         for scenario in WHOLE
     ]
+
+
+def _decode(
+    name: str, says: str, scenario: str, check: Callable[..., Iterator[Figure]], releases: str = ALL, **fixed: Any
+) -> Claim:
+    """Make a claim about `turboquant-decode`."""
+    return Claim(f"fast-{name}", f"turboquant-decode: {says}", releases, scenario, DECODE, partial(check, **fixed))
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -154,6 +161,28 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("unslowed-new-prompts", f"TurboQuant, dense: new prompts alone in their step at least {draft_checks.PRICE} "
           "of stock's speed", ">=0.21", "new-prompts", PATCHED,
           partial(draft_checks.unslowed, probe="new prompts", what="prefill")),
+    *(_decode(f"decode-{batch}", f"batch {batch} at 16K: at least {decode_checks.OVER_STOCK} times the tokens/s of "
+              f"stock TurboQuant, and {times} times those of a bf16 cache", "fast-decode", decode_checks.faster,
+              batch=batch, context=16384)
+      for batch, times in decode_checks.OVER_BF16.items()),
+    _decode("decode-1", f"batch 1 at 16K: the GPU is busy for at most {decode_checks.BUSY_STOCK} of stock TurboQuant's "
+            f"time, and {decode_checks.BUSY_BF16} of a bf16 cache's", "fast-decode", decode_checks.busy_alone,
+            context=16384),
+    _decode("decode-short", "batch 1 and 32 at 1K: the GPU is busy for less than stock TurboQuant's time, and for at "
+            f"most {decode_checks.SHORT_BF16:.2f} of a bf16 cache's", "fast-decode", decode_checks.busy_short,
+            batches=(1, 32), context=1024),
+    _decode("decode-warm", "none of its kernels is compiled after the start", "fast-decode", decode_checks.warm),
+    _decode("answers", f"prompts in chunks of 128: mean difference to vLLM's kernel at most {checks.ABOUT} times what "
+            f"another order of sums makes (first chunk: of {checks.NOISE})", "fast-decode-quality", decode_checks.near),
+    _decode("ngram", "n-gram drafts: all tokens as constructed, and those without drafts", "fast-drafts",
+            decode_checks.answered, FAST, probe="fast ngram"),
+    _decode("ngram-compiled", "the same with torch.compile", "fast-drafts", decode_checks.answered, FAST,
+            probe="fast ngram compiled"),
+    _decode("mtp", f"MTP: mean difference to no speculation at most {checks.ABOUT} times the noise of chunks",
+            "fast-drafts-mtp", draft_checks.drafted, FAST, tree=DECODE, on=DECODE, plain="fast mtp plain",
+            probes=("fast mtp", "fast mtp eager"), wrong=False),
+    _decode("drafts", "2, 4 and 8 n-gram drafts: more tokens/s than by the slow form of turboquant-mtp, and than "
+            "without speculation", "draft-speed", decode_checks.drafts, FAST),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",

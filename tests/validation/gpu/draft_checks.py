@@ -37,17 +37,19 @@ def continued(here: Evidence, _: Runs, tree: str, *, wrong: bool) -> Iterator[Fi
         yield _judged(gap, noise, wrong=wrong and part == "second", text=f"{part} turn")
 
 
-def repeated(here: Evidence, _: Runs, tree: str, probe: str, *, wrong: bool) -> Iterator[Figure]:
+def repeated(
+    here: Evidence, _: Runs, tree: str, probe: str, *, wrong: bool, plain: str = "ngram plain"
+) -> Iterator[Figure]:
     """The tokens with n-gram drafts are those of the same engine without."""
-    plain, drafts = (
-        {event["repetition"]: event for event in here.events(tree, name, "repetition")}
-        for name in ("ngram plain", probe)
+    without, drafts = (
+        {event["repetition"]: event for event in here.events(tree, name, "repetition")} for name in (plain, probe)
     )
-    if drafts.keys() != plain.keys():
+    if drafts.keys() != without.keys():
         raise Unfit(f"{probe}: {here.result(tree, probe)['error'] or 'not the same prompts'}")
-    different = [part for part, event in drafts.items() if event["digest"] != plain[part]["digest"]]
+    different = [part for part, event in drafts.items() if event["digest"] != without[part]["digest"]]
     right = ", ".join(f"{event['right']} of {event['ids']}" for event in drafts.values())
-    yield Figure(bool(different) == wrong, f"{probe}: {len(different)} of {len(plain)} differ; as constructed: {right}")
+    text = f"{probe}: {len(different)} of {len(without)} differ; as constructed: {right}"
+    yield Figure(bool(different) == wrong, text)
 
 
 def constructed(here: Evidence, _: Runs, tree: str, probe: str) -> Iterator[Figure]:
@@ -64,13 +66,25 @@ def compiled(here: Evidence, _: Runs) -> Iterator[Figure]:
     yield _judged(gap, noise, wrong=False, text="difference")
 
 
-def drafted(here: Evidence, _: Runs, tree: str, probes: tuple[str, ...], *, wrong: bool) -> Iterator[Figure]:
-    """Log-probabilities with MTP are those of the same tokens without speculation."""
-    noise = _noise(here, PATCHED, "mtp plain", f"mtp synchronous, {PATCHED}")
+def drafted(
+    here: Evidence,
+    _: Runs,
+    tree: str,
+    probes: tuple[str, ...],
+    *,
+    wrong: bool,
+    on: str = PATCHED,
+    plain: str = "mtp plain",
+) -> Iterator[Figure]:
+    """Log-probabilities with MTP are those of the same tokens without speculation, decoded by `plain` on the tree `on`.
+
+    Its noise includes that of synchronous MTP, if `plain` has decoded its answers, too.
+    """
+    noise = _noise(here, on, plain, f"mtp synchronous, {on}")
     yield Figure(holds=None, text=f"noise {noise:.3f}")
     for probe in probes:
         here.events(tree, probe, "answers")
-        gap = _replayed(here, PATCHED, "mtp plain", f"{probe}, {tree}", "answer")
+        gap = _replayed(here, on, plain, f"{probe}, {tree}", "answer")
         yield _judged(gap, noise, wrong=wrong, text=probe)
 
 

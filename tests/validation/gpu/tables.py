@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.validation.gpu.evidence import Verdict, middle
+from tests.validation.gpu import decode_checks
+from tests.validation.gpu.engines import DECODE, PATCHED
+from tests.validation.gpu.evidence import Evidence, Verdict, middle
 
 
 def claims(verdicts: Iterable[Verdict]) -> list[str]:
@@ -21,6 +23,41 @@ def probes(run: Mapping[str, Any]) -> list[str]:
         for one in run["results"]
     )
     return _table(("probe", "tree", "found", "took"), rows)
+
+
+def decoding(here: Evidence) -> list[str]:
+    """Render the speeds of decode steps.
+
+    Raises:
+        Missing, Unfit: `fast-decode` was not run, or not to its end.
+    """
+    speeds, busy = decode_checks.speeds(here), decode_checks.busy(here)
+    rows = []
+    for shape in speeds["decode"]:
+        rates, times = ([found[name][shape] for name in ("stock", "decode", "bf16")] for found in (speeds, busy))
+        stock, ours, bf16 = rates
+        rows.append((f"{shape[0]}", f"{shape[1]:,}", *(f"{rate:,.0f}" for rate in rates), f"{ours / stock:.2f}",
+                     f"{ours / bf16:.2f}", *(f"{time:.2f}" for time in times)))  # fmt: skip
+    head = ("batch", "context", "stock tokens/s", "decode tokens/s", "bf16 tokens/s", "to stock", "to bf16",
+            "stock busy ms", "decode busy ms", "bf16 busy ms")  # fmt: skip
+    return _table(head, rows)
+
+
+def drafts(here: Evidence) -> list[str]:
+    """Render the speeds of answers with drafts.
+
+    Raises:
+        Missing, Unfit: `draft-speed` was not run, or not to its end.
+    """
+    slow, fast = (decode_checks.draft_speeds(here, tree) for tree in (PATCHED, DECODE))
+    rows = []
+    for count in fast:
+        (found,) = here.events(DECODE, f"{count} drafts", "answers_per_s")
+        rows.append((f"{count}", f"{slow[count]:,.0f}", f"{fast[count]:,.0f}", f"{fast[count] / slow[count]:.2f}",
+                     f"{fast[count] / fast[0]:.2f}", f"{middle(found['tokens_in_a_step']):.2f}"))  # fmt: skip
+    head = ("drafts", "slow form tokens/s", "fast form tokens/s", "to slow form", "to 0 drafts",
+            "tokens of a request in a step")  # fmt: skip
+    return _table(head, rows)
 
 
 def _found(result: Mapping[str, Any]) -> Iterator[str]:
@@ -52,6 +89,12 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         yield f"prefill of {event['prefill']:,} at {middle(event['tokens_per_s']):,.0f} tokens/s"
     elif "batch" in event and "tokens_per_s" in event:
         yield f"batch {event['batch']} at {event['context']:,}: {middle(event['tokens_per_s']):,.0f} tokens/s"
+    elif "decode_batch" in event:
+        speed = f"{middle(event['tokens_per_s']):,.0f} tokens/s" if "tokens_per_s" in event else ""
+        busy = f"GPU busy for {event['busy_ms']:.2f} ms a step" if "busy_ms" in event else ""
+        yield f"batch {event['decode_batch']} at {event['context']:,}: {speed or busy}"
+    elif "compiled_while_serving" in event:
+        yield f"compiled after the start: {', '.join(event['compiled_while_serving']) or 'nothing'}"
     elif "requested" in event:
         names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
         counted = (f"{name.replace('_', ' ')} {event[name] / (1 << 30):.2f}" for name in names)
@@ -78,6 +121,11 @@ def _drafting(event: Mapping[str, Any]) -> Iterator[str]:
         )
     elif "soak_s" in event:
         yield f"{event['answers']:,} of {event['asked']:,} answers, {event['tokens']:,} tokens in {event['soak_s']} s"
+    elif "answers_per_s" in event:
+        yield (
+            f"{middle(event['answers_per_s']):,.0f} tokens/s, {middle(event['tokens_in_a_step']):.2f} tokens of a "
+            "request in a step"
+        )
     elif "turns" in event:
         yield f"prefill {middle(event['prefill_per_s']):,.0f}, decode {middle(event['decode_per_s']):,.0f} tokens/s"
 

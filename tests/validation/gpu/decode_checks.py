@@ -1,0 +1,133 @@
+"""Checks of claims about `turboquant-decode`: the speed of decode steps and of drafts, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.validation.gpu import draft_checks
+from tests.validation.gpu.checks import ABOUT, FAMILIES, NOISE
+from tests.validation.gpu.engines import DECODE, PATCHED, STOCK
+from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle
+
+OVER_STOCK = 2.8
+"""Lower bound on tokens/s at 16K, as a multiple of stock TurboQuant's. It stays below what an H200 reached: 3.0."""
+OVER_BF16 = {32: 1.2, 8: 1.1}
+"""Lower bound on tokens/s at 16K, as a multiple of a bf16 cache's, by batch."""
+BUSY_STOCK, BUSY_BF16 = 0.3, 1.1
+"""Upper bounds on the GPU's time in a step at batch 1 and 16K, as multiples of stock TurboQuant's and of bf16's.
+
+Such a step takes 2 ms. The host's time in it is not steady, so tokens/s say little.
+"""
+SHORT_BF16 = 1 / 0.9
+"""Upper bound on the GPU's time in a step at 1K, as a multiple of a bf16 cache's."""
+OWN_KERNELS = {"split_kernel", "combine_kernel", "rotate_kernel"}
+"""Triton kernels of the overlay."""
+DRAFTS = (2, 4, 8)
+
+TREES = {"stock": (STOCK, "decoding tq"), "decode": (DECODE, "decoding tq"), "bf16": (STOCK, "decoding auto")}
+"""The engines that decode in turn: trees and probes of the scenario `fast-decode`."""
+
+Shape = tuple[int, int]
+"""A batch and its context, in tokens."""
+
+
+def speeds(here: Evidence) -> dict[str, dict[Shape, float]]:
+    """Return the tokens/s of each engine of `TREES`, by shape: the median of its windows."""
+    return {
+        name: {(e["decode_batch"], e["context"]): middle(e["tokens_per_s"]) for e in here.events(*one, "tokens_per_s")}
+        for name, one in TREES.items()
+    }
+
+
+def busy(here: Evidence) -> dict[str, dict[Shape, float]]:
+    """Return the GPU's time in a step of each engine of `TREES`, in milliseconds, by shape."""
+    return {
+        name: {(e["decode_batch"], e["context"]): e["busy_ms"] for e in here.events(*one, "busy_ms")}
+        for name, one in TREES.items()
+    }
+
+
+def draft_speeds(here: Evidence, tree: str) -> dict[int, float]:
+    """Return the tokens/s of a tree's answers by the number of drafts, 0 for no speculation: medians of its turns."""
+    return {
+        drafts: middle(here.events(tree, f"{drafts} drafts", "answers_per_s")[0]["answers_per_s"])
+        for drafts in (0, *DRAFTS)
+    }
+
+
+def faster(here: Evidence, _: Runs, batch: int, context: int) -> Iterator[Figure]:
+    """Decoding reaches these multiples of the speed of stock TurboQuant and of a bf16 cache."""
+    ours, stock, bf16 = _of_shape(speeds(here), (batch, context))
+    yield Figure(holds=None, text=f"{ours:,.0f} tokens/s")
+    yield Figure(ours >= OVER_STOCK * stock, f"stock {stock:,.0f} ({ours / stock:.2f} x)")
+    yield Figure(ours >= OVER_BF16[batch] * bf16, f"bf16 {bf16:,.0f} ({ours / bf16:.2f} x)")
+
+
+def busy_alone(here: Evidence, _: Runs, context: int) -> Iterator[Figure]:
+    """The GPU's time in a step of one request is at most these multiples of stock TurboQuant's and of bf16's."""
+    ours, stock, bf16 = _of_shape(busy(here), (1, context))
+    yield Figure(holds=None, text=f"{ours:.2f} ms")
+    yield Figure(ours <= BUSY_STOCK * stock, f"stock {stock:.2f} ({ours / stock:.2f} x)")
+    yield Figure(ours <= BUSY_BF16 * bf16, f"bf16 {bf16:.2f} ({ours / bf16:.2f} x)")
+
+
+def busy_short(here: Evidence, _: Runs, batches: tuple[int, ...], context: int) -> Iterator[Figure]:
+    """At a short context, the GPU's time in a step is below stock TurboQuant's, and close to a bf16 cache's."""
+    for batch in batches:
+        ours, stock, bf16 = _of_shape(busy(here), (batch, context))
+        yield Figure(ours < stock, f"batch {batch}: {ours:.2f} ms, stock {stock:.2f} ({ours / stock:.2f} x)")
+        yield Figure(ours <= SHORT_BF16 * bf16, f"bf16 {bf16:.2f} ({ours / bf16:.2f} x)")
+
+
+def warm(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """No kernel of the overlay is compiled once the engine is ready."""
+    (found,) = here.events(DECODE, "decoding tq", "compiled_while_serving")
+    compiled = found["compiled_while_serving"]
+    own = sorted(OWN_KERNELS.intersection(compiled))
+    yield Figure(not own, f"vpatch's: {', '.join(own) or 'none'}")
+    yield Figure(holds=None, text=f"vLLM's: {', '.join(sorted({*compiled} - OWN_KERNELS)) or 'none'}")
+
+
+def answered(here: Evidence, runs: Runs, probe: str) -> Iterator[Figure]:
+    """The tokens with n-gram drafts are those that the checkpoint was made to answer, and those without drafts."""
+    yield from draft_checks.repeated(here, runs, DECODE, probe, wrong=False, plain="fast ngram plain")
+    right = all(figure.holds for figure in draft_checks.constructed(here, runs, DECODE, probe))
+    yield Figure(right, "all right" if right else "not all right")
+
+
+def drafts(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Answers with drafts are faster than by the slow form, and than without speculation on either tree."""
+    slow, fast = (draft_speeds(here, tree) for tree in (PATCHED, DECODE))
+    without = max(slow[0], fast[0])
+    yield Figure(holds=None, text=f"no speculation {without:,.0f} tokens/s")
+    for count in DRAFTS:
+        text = f"{count} drafts: {fast[count]:,.0f} tokens/s ({fast[count] / without:.2f} x), slow form"
+        yield Figure(fast[count] > max(slow[count], without),
+                     f"{text} {slow[count]:,.0f} ({fast[count] / slow[count]:.2f} x)")  # fmt: skip
+
+
+def near(here: Evidence, _: Runs) -> Iterator[Figure]:
+    """Log-probabilities differ from those of vLLM's kernel by about as much as another order of sums makes.
+
+    The first chunk reads no cache, so another order makes no difference there. The overlay also changes the version of
+    FlashAttention, whose noise is the measure for that chunk.
+    """
+    for family in FAMILIES:
+        name = f"{family} tq 128 long"
+        (reference,) = PROBES[name].references
+        others, ours = (
+            {(gap["length"], gap["part"]): gap for gap in here.gaps(tree, probe, *reference)}
+            for tree, probe in ((reference[0], f"{name} 8"), (DECODE, name))
+        )
+        if others.keys() != ours.keys():
+            raise Unfit(f"{name}: not the same prompts")
+        for (length, part), gap in ours.items():
+            noise = NOISE if part == "first" else others[length, part]["mean"]
+            text = f"{family}, {length:,} tokens, {part}: {gap['mean']:.4f} (noise {noise:.4f})"
+            yield Figure(gap["mean"] <= ABOUT * noise, text)
+
+
+def _of_shape(found: dict[str, dict[Shape, float]], shape: Shape) -> tuple[float, float, float]:
+    if missing := [name for name, by_shape in found.items() if shape not in by_shape]:
+        raise Unfit(f"batch {shape[0]} at {shape[1]:,}: not measured by {', '.join(missing)}")
+    return found["decode"][shape], found["stock"][shape], found["bf16"][shape]
