@@ -4,8 +4,9 @@
 
 Run it in a checkout of vpatch, with the Python of a vLLM to which the overlay is applied. It compares the kernels with
 float64, with vLLM's own TurboQuant kernel, and with flash attention on a bf16 cache, and writes `decode.json` and a
-report to paste, `decode.md`. The exit status is 1 if a numerical comparison fails, if the deadline left something out,
-or, on the GPU that the speed thresholds are for, if one is missed.
+report to paste, `decode.md`. `--part tune` also writes `launches.json`, the fastest launches on this GPU: name the file
+in `VPATCH_TQ_DECODE_LAUNCHES`. The exit status is 1 if a numerical comparison fails, if the deadline left something
+out, or, on the GPU that the speed thresholds are for, if one is missed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.decode.verdicts import numeric_failure, outcome, ratio
 from benchmarks.decode.workers import Clock, Workers, default_workers
 
 PARTS = ("numerics", "speed", "tune")
+LAUNCHES = "launches.json"
 
 
 def tell(text: str) -> None:
@@ -53,9 +55,12 @@ class Run:
         """Write the record and its report; a reader never sees half of a file."""
         files = {"decode.json": json.dumps(self.record, indent=1) + "\n", "decode.md": report(self.record)}
         for name, text in files.items():
-            part = self._folder / f"{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(self._folder / name)
+            self._write(name, text)
+
+    def _write(self, name: str, text: str) -> None:
+        part = self._folder / f"{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(self._folder / name)
 
     def keep(self, part: str, label: str, found: dict[str, Any] | None) -> None:
         """Add a measurement, or the label of a case that was not run."""
@@ -65,6 +70,14 @@ class Run:
             self.record[part].append(found)
         tell(f"{self.clock.elapsed:6.0f} s  {part}: {label}: {_short(part, found)}")
         self.save()
+
+    def keep_launches(self, found: dict[str, Any]) -> None:
+        """Write the tuned launches to a file of their own, as the kernels read it; no file without any launch."""
+        self.record["launches"] = found
+        if found["launches"]:
+            self._write(LAUNCHES, json.dumps(found, indent=1) + "\n")
+            tell(f"wrote {self._folder / LAUNCHES}: name it in VPATCH_TQ_DECODE_LAUNCHES when you start vLLM.")
+        print(json.dumps(found))
 
     def end(self, part: str) -> None:
         """Note when a part ended."""
@@ -135,9 +148,8 @@ def timed(run: Run, cases: Sequence[Speed], tunes: Sequence[Speed]) -> None:
                 run.keep("tune", f"{case.label}: the remaining launches", None)
 
         tune.measure(tunes, run.clock, keep)
-        run.record["launches"] = tune.launches(run.record["machine"]["gpu"], found)
+        run.keep_launches(tune.launches(run.record["machine"]["gpu"], found))
         run.end("tune")
-        print(json.dumps(run.record["launches"]))
 
 
 def shape(text: str) -> tuple[int, int, int]:

@@ -19,7 +19,9 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
 - `flash-attention`: with TurboQuant, vLLM gives version 2 of flash attention to all layers that it does not quantize,
   and to prompts. On Hopper they keep version 3.
 
-`VPATCH_TQ_DECODE=0` in the environment of vLLM turns all of it off.
+`VPATCH_TQ_DECODE=0` in the environment of vLLM turns all of it off. Launch parameters were measured on an H200 only:
+`python -m benchmarks.decode --part tune` in a checkout of vpatch writes a file for your GPU, which
+`VPATCH_TQ_DECODE_LAUNCHES` names.
 """
 
 from vpatch import All, AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
@@ -148,11 +150,22 @@ on_device_by_base = shared.builder_base & backend.sets("AttentionMetadataBuilder
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
 
 
+HOPPER, OLDEST = 9, (8, 0)  # compute capabilities: the one that was measured, and the least that the kernels take
+MEASURED = (
+    "opt-in: 1 to 32 requests of 16,384 tokens decoded 2.9 to 3.9 times as fast (H200, vLLM 0.26.0, a small dense "
+    "model); results differ by rounding"
+)
+
+
 def needed(use: Use) -> Need:
     """Return what the overlay is for; vLLM starts without it."""
-    return shared.not_turboquant(use) or Need(
-        needed=False, because="opt-in: without it, decoding takes several times as long"
-    )
+    if other := shared.not_turboquant(use):
+        return other
+    if use.capability and use.capability < OLDEST:
+        return Need(needed=False, because="opt-in: its kernels need compute capability 8.0")
+    measured = use.capability is not None and use.capability[0] == HOPPER
+    because = MEASURED if measured else f"{MEASURED}; measured on Hopper only"
+    return Need(needed=False, because=because, recommended=True)
 
 
 overlay = Overlay(

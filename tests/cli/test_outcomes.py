@@ -67,14 +67,18 @@ def test_a_repair_of_the_list_of_files_wants_no_restart(vpatch: Program, tree: P
 
 def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) -> None:
     """Only what could be applied here, and what the user did not choose."""
-    offer = f"1 opt-in overlay: {TILES} (`vpatch show {TILES}`, `vpatch apply --with {TILES} site-packages`)"
+    decode = "turboquant-decode"
+    both = f"2 opt-in overlays: {decode} and {TILES}"
+    offer = f"{both} (`vpatch show {decode}`, `vpatch apply --with {decode} site-packages`)"
 
     assert vpatch("status", "site-packages").err.splitlines()[1] == offer
     assert vpatch("status", "-q", "site-packages").err == vpatch("status", "--json", "site-packages").err == ""
-    for chosen in (("--overlay", HYBRID), ("--with", TILES)):
+    one = f"1 opt-in overlay: {decode} ("
+    assert vpatch("status", "site-packages", "--with", TILES).err.splitlines()[1].startswith(one)
+    for chosen in (("--overlay", HYBRID), ("--with", TILES, "--with", decode)):
         assert "opt-in" not in vpatch("status", "site-packages", *chosen).err
     assert "opt-in" not in vpatch("status", slim("0.18.0")).err, "it has no TurboQuant"
-    vpatch("apply", tree, "--overlay", TILES)
+    vpatch("apply", tree, "--overlay", TILES, "--overlay", decode)
     assert "opt-in" not in vpatch("status", tree).err
 
 

@@ -80,6 +80,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
             "vpatch apply --check": "vpatch apply; vpatch apply --check",
         },
     ),
+    "docs/decode-speed.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}"),
     "docs/doctor.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n"),
     "docs/faq.md": Recipe(ENVIRONMENT + VLLM),
     "docs/getting-started.md": Recipe(

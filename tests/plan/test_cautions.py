@@ -32,6 +32,7 @@ def test_cautions() -> None:
     found = plan(hybrid(), deployment(**turboquant, speculative_tokens=2), discover()).cautions
     (speculation,) = (caution.because for caution in found if caution.name == "turboquant-speculation")
     assert "apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling" in speculation
+    assert speculation.endswith("turboquant-decode puts it into them, for up to eight drafts")
     assert names(hybrid(), deployment("0.19.1")) == {"graphs-uncounted"}
     assert names(hybrid(), deployment("0.18.1")) == {"graphs-uncounted"}
     large, long = hybrid(gib=24.0), 262_144

@@ -30,7 +30,16 @@ SHAPE = {
     "model": {"name": str, "revision": (str, type(None)), "architecture": str, "hybrid": bool, "unknown": [str]},
     "gpu": {"name": str, "gib": float},
     "fits": bool,
-    "overlays": [{"id": str, "needed": (bool, type(None)), "because": str, "state": STATES, "opt_in": bool}],
+    "overlays": [
+        {
+            "id": str,
+            "needed": (bool, type(None)),
+            "recommended": bool,
+            "because": str,
+            "state": STATES,
+            "opt_in": bool,
+        }
+    ],
     "kv_cache": {
         "dtype": str,
         **BOUNDED,
@@ -102,6 +111,18 @@ def test_lines_in_a_pipe(vpatch: Program) -> None:
     assert any(line.startswith("overlay: turboquant-hybrid: needed: ") for line in rest)
     assert any(line.startswith("memory: weights: 21.88 GiB: ") for line in rest)
     assert "vllm serve inferRouter/Qwen3.6-35B-A3B-NVFP4 \\" in rest
+
+
+def test_a_recommended_overlay_is_advised(vpatch: Program) -> None:
+    ran = vpatch("plan", "--preset", PRESET)
+    (row,) = [line for line in ran.out.splitlines() if line.startswith("overlay: turboquant-decode: ")]
+
+    assert row.startswith("overlay: turboquant-decode: recommended: opt-in: 1 to 32 requests ")
+    assert (
+        "advice: `vpatch apply --with turboquant-decode` adds an opt-in overlay that is recommended for this deployment"
+        in ran.out.splitlines()
+    )
+    assert "turboquant-decode" not in ran.out.partition("# apply")[2], "it is the user's choice"
 
 
 def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:

@@ -63,6 +63,56 @@ def test_newer_releases_need_what_is_not_merged_yet(revision: str, dtype: str, v
         assert found[name].state == fact(name, vllm)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "card", "because"),
+    [
+        (TURBOQUANT, "H200", "by rounding"),
+        (TURBOQUANT, "5090", "by rounding; measured on Hopper only"),
+        (FP8, "H200", None),
+    ],
+)
+def test_fast_decoding_is_recommended_for_turboquant(dtype: str, card: str, because: str | None) -> None:
+    model = load("inferRouter/Qwen3.6-35B-A3B-NVFP4", "main")
+    found = needs(model, Deployment(Version("0.26.0"), gpu(card), 32_768, dtype), discover())
+    (item,) = (item for item in found if item.id == "turboquant-decode")
+
+    assert not item.needed
+    assert item.recommended is (because is not None)
+    assert not because or item.because.endswith(because)
+    assert [one.id for one in found if one.recommended] == [item.id] * item.recommended
+
+
+def test_fast_decoding_needs_an_ampere() -> None:
+    use = Use(hybrid=False, kv_cache_dtype=TURBOQUANT, longest=1024, chunk=1024)
+    ask = next(item.overlay.needed for item in discover() if item.id == "turboquant-decode")
+    assert ask
+
+    recommended = {one: ask(replace(use, capability=one)).recommended for one in (None, (7, 5), (8, 0), (12, 0))}
+    assert recommended == {None: True, (7, 5): False, (8, 0): True, (12, 0): True}
+
+
+@pytest.mark.parametrize(
+    ("state", "opt_in", "recommended", "because"),
+    [
+        ("pending", True, True, "faster"),
+        ("pending", False, False, "faster"),
+        ("merged", True, False, "merged in vLLM 0.20.2: so"),
+        ("not_applicable", True, False, "not_applicable in vLLM 0.20.2: so"),
+    ],
+)
+def test_what_is_recommended_is_opt_in_and_pending(
+    state: str, because: str, *, opt_in: bool, recommended: bool
+) -> None:
+    gains = mine(
+        needed=lambda use: Need(needed=False, because="faster", recommended=True),
+        releases={">=0.18": f"{state}: so"},
+        opt_in=opt_in,
+    )
+    item = asked("main", FP8, "0.20.2", gains)["mine"]
+
+    assert (item.needed, item.recommended, item.because) == (False, recommended, because)
+
+
 def test_each_need_has_a_reason() -> None:
     before, after = asked("fp8-head", TURBOQUANT, "0.20.2"), asked("fp8-head", FP8, "0.24.0")
 

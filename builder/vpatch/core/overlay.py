@@ -198,12 +198,14 @@ class Use:
 class Need:
     """Whether a use needs an overlay's change, from the overlay or from upstream, and why.
 
-    `uncovered` says why a vLLM with the overlay does not serve this use either; "" if it does.
+    `uncovered` says why a vLLM with the overlay does not serve this use either; "" if it does. `recommended`: the use
+    does not need the overlay, which is opt-in, and gains by it.
     """
 
     needed: bool
     because: str
     uncovered: str = ""
+    recommended: bool = False
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Needed:
     state: State | None = None
     opt_in: bool = False
     uncovered: str = ""  # why the overlay does not make the deployment work
+    recommended: bool = False  # opt-in, not needed, and an improvement
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,16 @@ def needs(model: Model, deployment: Deployment, installed: Sequence[Catalogued])
 def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
     state, why = _declared(item.overlay, vllm)
     needed: bool | None = None
-    uncovered = ""
+    uncovered, recommended = "", False
     if item.overlay.needed is None:
         because = f"it does not say what it is for: see `vpatch show {item.id}`"
     elif not isinstance(need := item.overlay.needed(use), Need):
         raise TypeError(f"`needed` gave {type(need).__name__}, not vpatch.Need")
     elif not need.needed:
+        recommended = need.recommended and item.overlay.opt_in and state is State.PENDING
         needed, because = False, need.because
+        if need.recommended and state in (State.MERGED, State.NOT_APPLICABLE):
+            because = f"{state.value} in vLLM {vllm}: {why}"
     elif need.uncovered:
         needed, because, uncovered = False, f"{need.because}, but {need.uncovered}", need.uncovered
     elif state is None:
@@ -126,7 +130,7 @@ def _needed(item: Catalogued, use: Use, vllm: Version) -> Needed:
         needed, because = True, f"{need.because}; vLLM {vllm}: {why}"
     else:
         needed, because = False, f"{state.value} in vLLM {vllm}: {why}"
-    return Needed(item.id, needed, because, state, item.overlay.opt_in, uncovered)
+    return Needed(item.id, needed, because, state, item.overlay.opt_in, uncovered, recommended)
 
 
 def _declared(overlay: Overlay, vllm: Version) -> tuple[State | None, str]:
@@ -246,7 +250,8 @@ def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
             "turboquant-speculation",
             "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least;"
             " apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay,"
-            " attention to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache",
+            " attention to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache;"
+            " from vLLM 0.21 on the opt-in overlay turboquant-decode puts it into them, for up to eight drafts",
             "vllm-project/vllm#40807, #40880, #53180, #53410",
         )
 

@@ -17,7 +17,7 @@ from vpatch.installation import how_to_add
 from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, arithmetic_of, image
 from vpatch.plan.memory import Estimate
-from vpatch.plan.planner import Plan
+from vpatch.plan.planner import Needed, Plan
 from vpatch.wrapping import wrapped
 
 PORT = "127.0.0.1:8000:8000"
@@ -220,11 +220,15 @@ def _title(plan: Plan) -> str:
 
 def _facts(plan: Plan) -> dict[str, Rows]:
     return {
-        "overlays": [(need.id, _NEEDED[need.needed], need.because) for need in plan.needs],
+        "overlays": [(need.id, _word(need), need.because) for need in plan.needs],
         "memory": list(_sizes(plan)),
         "KV cache": list(_cache(plan)),
         "advice": [(advice,) for advice in _advice(plan)],
     }
+
+
+def _word(need: Needed) -> str:
+    return "recommended" if need.recommended else _NEEDED[need.needed]
 
 
 def _bar(plan: Plan, width: int) -> Iterator[str]:
@@ -281,6 +285,9 @@ def _advice(plan: Plan) -> Iterator[str]:
     if share := advice.gpu_memory_utilization:
         served = f"{advice.requests} requests" if advice.requests > 1 else "a request"
         yield f"--gpu-memory-utilization {share} is the least that serves {served} of full length"
+    for need in plan.needs:
+        if need.recommended:
+            yield f"`vpatch apply --with {need.id}` adds an opt-in overlay that is recommended for this deployment"
 
 
 def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
@@ -292,7 +299,7 @@ def as_object(plan: Plan, commands: Mapping[str, str]) -> dict[str, Any]:
         "model": _only(plan.model, "name", "revision", "architecture", "hybrid", "unknown"),
         "gpu": {"name": deployment.gpu.name, "gib": _gib(deployment.gpu.memory)},
         "fits": fit.fits,
-        "overlays": [_only(need, "id", "needed", "because", "state", "opt_in") for need in plan.needs],
+        "overlays": [_only(need, "id", "needed", "recommended", "because", "state", "opt_in") for need in plan.needs],
         "kv_cache": {
             "dtype": deployment.kv_cache_dtype,
             **_bounded(memory.kv_cache),
