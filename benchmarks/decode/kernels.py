@@ -179,7 +179,7 @@ def unsupported(query: Any, cache: Any, table: Any, lengths: Any, preset: Preset
 
 
 def flash_versions() -> tuple[list[int], str]:
-    """Return the versions of flash attention that can be tried, the best one first, or why there is none."""
+    """Return the versions of flash attention to try, the best one first; without any, the second item says why."""
     import torch
 
     try:

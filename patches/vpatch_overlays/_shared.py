@@ -13,7 +13,18 @@ PROBES = "vpatch_overlays.probes"
 runner = File("vllm/v1/worker/gpu_model_runner.py")
 
 attention = File("vllm/v1/attention/backends/turboquant_attn.py")
+builder = attention.class_("TurboQuantMetadataBuilder")
 builder_init = attention.function("TurboQuantMetadataBuilder.__init__")
+build = attention.function("TurboQuantMetadataBuilder.build")
+reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
+# What `turboquant-workspace` adds reserves in its companion, which asks other overlays for sizes.
+reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
+metadata = attention.class_("TurboQuantMetadata")
+impl_init = attention.function("TurboQuantAttentionImpl.__init__")
+forward = attention.function("TurboQuantAttentionImpl.forward")
+prefill = attention.function("TurboQuantAttentionImpl._prefill_attention")
+continuation = attention.function("TurboQuantAttentionImpl._continuation_prefill")
+decode = attention.function("TurboQuantAttentionImpl._decode_attention")
 
 arg_utils = File("vllm/engine/arg_utils.py")
 create_engine_config = arg_utils.function("EngineArgs.create_engine_config")

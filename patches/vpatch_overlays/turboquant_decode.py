@@ -27,7 +27,20 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
 from vpatch import All, AnyOf, Companion, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import arg_utils, attention, backend, create_engine_config
+from vpatch_overlays._shared import (
+    arg_utils,
+    attention,
+    backend,
+    build,
+    builder,
+    create_engine_config,
+    decode,
+    forward,
+    impl_init,
+    metadata,
+    reserve_workspace,
+    reserved_by_upstream,
+)
 
 launcher = File("vllm/v1/attention/ops/triton_turboquant_decode.py")
 launch = launcher.function("triton_turboquant_decode_attention")
@@ -35,16 +48,9 @@ storing = File("vllm/v1/attention/ops/triton_turboquant_store.py")
 store = storing.function("triton_turboquant_store")
 warmup = File("vllm/model_executor/warmup/kernel_warmup.py")
 kernel_warmup = warmup.function("kernel_warmup")
-init = attention.function("TurboQuantAttentionImpl.__init__")
-build = attention.function("TurboQuantMetadataBuilder.build")
 threshold = backend.function("AttentionMetadataBuilder._init_reorder_batch_threshold")
-forward = attention.function("TurboQuantAttentionImpl.forward")
-decode = attention.function("TurboQuantAttentionImpl._decode_attention")
 on_device = attention.function("TurboQuantAttentionImpl._ensure_on_device")
-builder = attention.class_("TurboQuantMetadataBuilder")
-reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
 planned = File("vllm/v1/attention/backends/flash_attn.py").function("_get_sliding_window_configs")
-metadata = attention.class_("TurboQuantMetadata")
 
 NAMES = ("", "_codes", "_kernels", "_launch", "_queries", "_store", "_supported", "_switch")
 KERNELS = tuple(f"turboquant_decode{name}" for name in NAMES)
@@ -107,7 +113,7 @@ TO_RESERVE = "max_num_splits = self.vllm_config.attention_config.tq_max_kv_split
 TOO_NEW = "attention_config.flash_attn_version is None or attention_config.flash_attn_version >= 3"
 
 sized = (
-    init.insert_before(
+    impl_init.insert_before(
         "cfg = self.tq_config",
         "self._decode_need = need_of_layer(self)",
         uses=("self.head_size", "self.num_heads", "self.num_kv_heads", "self.tq_config"),
@@ -146,8 +152,6 @@ own_buffers = (~decode.contains("current_workspace_manager()")).means(
     "this vLLM lets each layer have buffers of its own"
 )
 on_device_by_base = shared.builder_base & backend.sets("AttentionMetadataBuilder", "device")
-# The companion of `turboquant-workspace` asks for the size by itself.
-reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
 
 
 HOPPER, OLDEST = 9, (8, 0)  # compute capabilities: the one that was measured, and the least that the kernels take

@@ -32,13 +32,8 @@ would be wrong. With this overlay they refuse nothing.
 from vpatch import Companion, Edits, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention, backend, runner
+from vpatch_overlays._shared import attention, backend, build, builder, forward, metadata, prefill, runner
 
-builder = attention.class_("TurboQuantMetadataBuilder")
-build = attention.function("TurboQuantMetadataBuilder.build")
-metadata = attention.class_("TurboQuantMetadata")
-forward = attention.function("TurboQuantAttentionImpl.forward")
-prefill = attention.function("TurboQuantAttentionImpl._prefill_attention")
 base_support = backend.function("AttentionMetadataBuilder.get_cudagraph_support")
 common = backend.class_("CommonAttentionMetadata")
 compilation = File("vllm/config/compilation.py")

@@ -19,13 +19,16 @@ that vLLM stored before (`VLLM_ENABLE_STARTUP_PLAN`, from 0.26 on) does not coun
 from vpatch import All, Companion, File, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention, builder_init
+from vpatch_overlays._shared import (
+    attention,
+    builder_init,
+    continuation,
+    forward,
+    impl_init,
+    reserve_workspace,
+    reserved_by_upstream,
+)
 
-builder = attention.class_("TurboQuantMetadataBuilder")
-reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
-init = attention.function("TurboQuantAttentionImpl.__init__")
-forward = attention.function("TurboQuantAttentionImpl.forward")
-continuation = attention.function("TurboQuantAttentionImpl._continuation_prefill")
 dequantize = File("vllm/v1/attention/ops/triton_turboquant_decode.py").function("_tq_full_dequant_kv")
 merge = File("vllm/v1/attention/ops/merge_attn_states.py").function("merge_attn_states")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_tiles")
@@ -56,7 +59,7 @@ if in_tiles():
 """
 
 tiles = (
-    init.insert_after(SPLITS, "self._limits = Limits.of(vllm_config)"),
+    impl_init.insert_after(SPLITS, "self._limits = Limits.of(vllm_config)"),
     forward.insert_before(
         "if attn_metadata is None:\n    return output.fill_(0)",
         COUNTED,
@@ -73,7 +76,6 @@ tiles = (
     helper.import_into(attention, "Limits, continue_in_tiles, in_tiles, rehearse"),
 )
 
-reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
 # The method that `turboquant-workspace` adds checks by itself whether there are tiles.
 not_reserved = ~builder_init.contains("self._reserve_workspace()") | reserve_workspace.contains(
     "reserve_workspace(self, current_workspace_manager(), ...)"

@@ -23,11 +23,8 @@ else starts, eager ngram speculation among it.
 from vpatch import Companion, Need, Overlay, Part, Shape, Use, probe
 
 from vpatch_overlays import _shared as shared
-from vpatch_overlays._shared import attention, builder_init
+from vpatch_overlays._shared import attention, builder, builder_init, continuation, decode
 
-builder = attention.class_("TurboQuantMetadataBuilder")
-continuation = attention.function("TurboQuantAttentionImpl._continuation_prefill")
-decode = attention.function("TurboQuantAttentionImpl._decode_attention")
 helper = Companion(f"{shared.COMPANIONS}.turboquant_workspace")
 
 RESERVE_WORKSPACE = '''

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from vllm._vpatch.turboquant_decode_drafts import covered, draft_window
+from vllm._vpatch.turboquant_decode_drafts import draft_window
 from vllm._vpatch.turboquant_decode_launch import choose, most_parts, multiprocessors, split_count
-from vllm._vpatch.turboquant_decode_supported import bits_of, layers_of
+from vllm._vpatch.turboquant_decode_supported import bits_of, covered, layers_of
 
 if TYPE_CHECKING:
     import torch

@@ -118,14 +118,14 @@ def warm_up(worker: Worker) -> None:
     if why_off() or no_gpu():
         return
     config = worker.vllm_config
+    dtype, requests_at_most = config.model_config.dtype, config.scheduler_config.max_num_seqs
     try:
         with torch.inference_mode():
             for layer in _different(config):
-                for requests, length, decoded in _batches(layer.impl, config.scheduler_config.max_num_seqs):
-                    dtype = config.model_config.dtype
+                for requests, length, decoded in _batches(layer.impl, requests_at_most):
                     # `cpu` waits, so that errors of the kernels come up here.
                     _attend(layer, requests, length, decoded=decoded, dtype=dtype).cpu()
-                _rotate(layer, config.model_config.dtype)
+                _rotate(layer, dtype)
     except Exception as error:
         turn_off(f"its warm-up failed: {type(error).__name__}: {error}")
         logger.warning("TurboQuant decodes by vLLM's own kernels. Those of vpatch failed on this GPU.", exc_info=error)

@@ -11,19 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm._vpatch.turboquant_decode_supported import GROUPS, HEAD_SIZES, WINDOWS, layers_of, no_gpu, supported
+from vllm._vpatch.turboquant_decode_supported import WINDOWS, layers_of, supported
 from vllm._vpatch.turboquant_decode_switch import why_off
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl, TurboQuantMetadata
-
-
-def covered(heads: int, kv_heads: int, head_size: int) -> bool:
-    """Return whether the kernels take layers of this shape, here and now."""
-    grouped = heads % kv_heads == 0 and heads // kv_heads in GROUPS
-    return head_size in HEAD_SIZES and grouped and why_off() is None and no_gpu() is None
 
 
 def draft_window(config: VllmConfig) -> int:

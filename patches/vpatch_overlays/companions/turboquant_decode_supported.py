@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vllm._vpatch.turboquant_decode_launch import interpreted
+from vllm._vpatch.turboquant_decode_switch import why_off
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +36,12 @@ def layers_of(config: VllmConfig) -> Iterator[Any]:
 def bits_of(config: TurboQuantConfig) -> tuple[int, int]:
     """Return the bits of a key's and of a value's code; 8 is fp8."""
     return 8 if config.key_fp8 else config.key_mse_bits, config.effective_value_quant_bits
+
+
+def covered(heads: int, kv_heads: int, head_size: int) -> bool:
+    """Return whether the kernels take layers of this shape, here and now."""
+    grouped = heads % kv_heads == 0 and heads // kv_heads in GROUPS
+    return head_size in HEAD_SIZES and grouped and why_off() is None and no_gpu() is None
 
 
 def supported(

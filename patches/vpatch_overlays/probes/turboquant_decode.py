@@ -1,6 +1,7 @@
 """A decode step of TurboQuant: which kernels attend to the KV cache. They compute nothing here."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from vpatch_overlays.probes.bare import expect, settle
 
@@ -31,11 +32,9 @@ def main() -> None:
     vars(ops).update({name: Recorder(name, launched) for name in stock}, _use_fp8_e4b15=lambda _device=0: 0)
     vars(triton).setdefault("next_power_of_2", lambda number: 1 << (number - 1).bit_length())  # absent without GPU
     names = ("split_kernel", "combine_kernel")
-    try:
+    with suppress(ImportError):  # unless the overlay is applied
         from vllm._vpatch import turboquant_decode, turboquant_decode_supported
-    except ImportError:
-        launched.clear()  # the overlay is not applied
-    else:
+
         vars(turboquant_decode).update({name: Recorder(name, launched) for name in names})
         vars(turboquant_decode).update(multiprocessors=lambda _device: 1)
         vars(turboquant_decode_supported).update(no_gpu=lambda: None)

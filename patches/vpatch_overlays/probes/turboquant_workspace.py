@@ -1,5 +1,7 @@
 """TurboQuant's workspace after it is locked: the longest continuation of a prompt and a decode fit into it."""
 
+from contextlib import suppress
+
 from vpatch_overlays.probes.bare import DENSE, expect, settle
 from vpatch_overlays.probes.turboquant_layer import Layer, check_refusal, workspace
 
@@ -17,11 +19,9 @@ def main() -> None:
     manager.lock()
     limits = layer.config.scheduler_config
     splits = layer.config.attention_config.tq_max_kv_splits_for_cuda_graph
-    try:
+    with suppress(ModuleNotFoundError):  # unless an overlay has decode take less
         from vllm._vpatch.turboquant_decode_buffers import splits_to_reserve
-    except ModuleNotFoundError:
-        pass  # no overlay has decode take less
-    else:
+
         splits = splits_to_reserve(builder, splits)
     rows = (limits.max_num_seqs, DENSE["num_attention_heads"])
     held: list[str] = []
