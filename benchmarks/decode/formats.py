@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from benchmarks.decode.cases import PRESETS, Numeric, Preset
+from tests.validation.cpu.decode_cases import codes, from_fp8
 
 
 @cache
@@ -88,34 +89,13 @@ def filled(case: Numeric, device: str) -> tuple[Any, Any]:
     return cache, table
 
 
-def codes(stored: Any, bits: int, count: int) -> Any:
-    """Unpack `count` codes of little-endian bits."""
-    import torch
-
-    bit = torch.arange(count * bits, device=stored.device)
-    flat = stored.long()[..., bit // 8] >> bit % 8 & 1
-    return (flat.unflatten(-1, (count, bits)) << torch.arange(bits, device=stored.device)).sum(-1)
-
-
-def from_fp8(stored: Any, *, with_bias_15: bool) -> Any:
-    """Return what bytes in e4m3, or in e4b15, stand for, in float64."""
-    import torch
-
-    if not with_bias_15:
-        return stored.contiguous().view(torch.float8_e4m3fn).double()
-    byte = stored.long()
-    exponent, mantissa = byte >> 3 & 15, (byte & 7).double() / 8
-    size = torch.where(exponent == 0, mantissa * 2.0**-14, (1 + mantissa) * 2.0 ** (exponent - 15).double())
-    return torch.where(byte >= 128, -size, size)
-
-
 def numbers_of(slots: Any, preset: Preset, size: int) -> tuple[Any, Any]:
     """Return keys, rotated back, and values of tokens, (tokens, KV heads, head size), in float64."""
     import torch
 
     device, data, key_bytes = slots.device.type, size * preset.key_bits // 8, preset.key_bytes(size)
     if preset.fp8:
-        keys = from_fp8(slots[..., :size], with_bias_15=e4b15(device))
+        keys = from_fp8(slots[..., :size], e4b15=e4b15(device))
     else:
         keys = codebook(size, preset.key_bits, device).double()[codes(slots[..., :data], preset.key_bits, size)]
         keys = keys / (keys.square().sum(-1, keepdim=True) + 1e-16).sqrt()

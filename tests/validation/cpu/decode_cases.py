@@ -148,9 +148,9 @@ def codes(stored: Any, bits: int, count: int) -> Any:
     """Unpack `count` codes of little-endian bits."""
     import torch
 
-    bit = torch.arange(count * bits)
+    bit = torch.arange(count * bits, device=stored.device)
     flat = stored.long()[..., bit // 8] >> bit % 8 & 1
-    return (flat.unflatten(-1, (count, bits)) << torch.arange(bits)).sum(-1)
+    return (flat.unflatten(-1, (count, bits)) << torch.arange(bits, device=stored.device)).sum(-1)
 
 
 def numbers_of(case: Case, slots: Any) -> tuple[Any, Any]:

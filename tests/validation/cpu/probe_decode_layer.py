@@ -23,7 +23,7 @@ from packaging.version import Version
 from tests.validation.cpu import decode_cases
 from tests.validation.cpu.platform import pretend_capability
 from tests.validation.cpu.probe_decode import mend_bfloat16
-from tests.validation.cpu.probe_workspace import attention, builder, config, random_cache, size, workspace
+from tests.validation.cpu.probe_workspace import attention, batch_of, builder, config, random_cache, size, workspace
 from tests.validation.cpu.probing import logged, report
 
 SPLITS = 2  # vLLM's are 32; the interpreter is slow for each
@@ -174,24 +174,9 @@ class Layer:
     def metadata(self, starts: Any, tables: Any, slots: Any) -> Any:
         """Build TurboQuant's metadata by its own builder."""
         import torch
-        from vllm.v1.attention.backend import CommonAttentionMetadata
 
         lengths = torch.tensor([sum(row) for row in self.step.rows], dtype=torch.int32)
-        return self.builder.build(
-            0,
-            CommonAttentionMetadata(
-                query_start_loc=starts,
-                query_start_loc_cpu=starts,
-                seq_lens=lengths,
-                seq_lens_cpu_upper_bound=lengths,
-                num_reqs=len(lengths),
-                num_actual_tokens=int(starts[-1]),
-                max_query_len=max(new for _, new in self.step.rows),
-                max_seq_len=int(lengths.max()),
-                block_table_tensor=tables,
-                slot_mapping=slots,
-            ),
-        )
+        return self.builder.build(0, batch_of(starts, lengths, lengths, tables, slots))
 
     def distance(self, row: Row, table: Any, piece: Any) -> float:
         """Return the relative distance of a row from attention in float64; 0 for new prompts, which read no cache."""

@@ -29,7 +29,7 @@ from tests.validation.cpu.probe_speculation import (
     started_on_v2,
 )
 from tests.validation.cpu.probe_tiles import flash_attention
-from tests.validation.cpu.probe_workspace import attention, builder, config, random_cache, workspace
+from tests.validation.cpu.probe_workspace import attention, batch_of, builder, config, random_cache, workspace
 from tests.validation.cpu.probing import attempt, one_rank, report
 
 FIRST_TOKENS, K = 5, 3
@@ -114,25 +114,10 @@ class Layer:
     def metadata(self, rows: tuple[Row, ...], starts: Any, tables: Any, slots: Any) -> Any:
         """Build TurboQuant's metadata by its own builder."""
         import torch
-        from vllm.v1.attention.backend import CommonAttentionMetadata
 
         lengths = torch.tensor([row.cached + row.new for row in rows], dtype=torch.int32)
         believed = lengths + torch.tensor([row.rejected for row in rows], dtype=torch.int32)
-        return self.builder.build(
-            0,
-            CommonAttentionMetadata(
-                query_start_loc=starts,
-                query_start_loc_cpu=starts,
-                seq_lens=lengths,
-                seq_lens_cpu_upper_bound=believed,
-                num_reqs=len(rows),
-                num_actual_tokens=int(starts[-1]),
-                max_query_len=max(row.new for row in rows),
-                max_seq_len=int(believed.max()),
-                block_table_tensor=tables,
-                slot_mapping=slots,
-            ),
-        )
+        return self.builder.build(0, batch_of(starts, lengths, believed, tables, slots))
 
     def distance(self, row: Row, table: Any, piece: Any) -> float:
         """Return the largest difference from attention to all tokens of a request, as they are in the cache.

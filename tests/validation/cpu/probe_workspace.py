@@ -100,6 +100,24 @@ def attention(heads: tuple[int, int], size: int, scale: float, dtype: str) -> tu
     return made, layer
 
 
+def batch_of(starts: Any, lengths: Any, believed: Any, tables: Any, slots: Any) -> Any:
+    """Return what the model runner tells a metadata builder of a batch; the CPU may believe in longer requests."""
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+
+    return CommonAttentionMetadata(
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=lengths,
+        seq_lens_cpu_upper_bound=believed,
+        num_reqs=len(lengths),
+        num_actual_tokens=int(starts[-1]),
+        max_query_len=int(starts.diff().max()),
+        max_seq_len=int(believed.max()),
+        block_table_tensor=tables,
+        slot_mapping=slots,
+    )
+
+
 def random_cache(*shape: int) -> Any:
     """Return a KV cache of bytes of small numbers: storing real keys and values would take the interpreter long."""
     import torch

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.pacing import ours
-from tests.validation.gpu.probe import prompt, say
+from tests.validation.gpu.probe import decoding, say
 
 SETTLING, STEPS, WINDOWS, TRACED = 32, 64, 3, 8
 """Decode steps before the first window, in each window, and in a trace."""
@@ -29,9 +29,9 @@ def decode_speeds(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> 
         turns = ours(Path(spec["save"]), [Path(one) for one in spec["turns"]], 2 * len(shapes))
         for number in turns:
             batch, context = shapes[number % len(shapes)]
-            with _decoding(llm, batch, context, number) as step:
+            with decoding(llm, context, batch, SETTLING) as step:
                 if number < len(shapes):
-                    say(decode_batch=batch, context=context, tokens_per_s=_windows(step, batch))
+                    say(decode_batch=batch, context=context, tokens_per_s=_windows(step))
                 else:
                     say(decode_batch=batch, context=context, **_trace(step))
     say(compiled_while_serving=compiled)
@@ -84,28 +84,7 @@ def compilations() -> Iterator[list[str]]:
         knobs.runtime.jit_post_compile_hook = before
 
 
-@contextmanager
-def _decoding(llm: Any, batch: int, context: int, seed: int) -> Iterator[Callable[[], Any]]:
-    """Start requests, and yield what makes one decode step of all of them."""
-    from vllm import SamplingParams
-
-    engine = llm.llm_engine
-    params = SamplingParams(max_tokens=4096, temperature=0, ignore_eos=True, detokenize=False)
-    names = [f"d{seed}x{i}" for i in range(batch)]
-    for i, name in enumerate(names):
-        engine.add_request(name, prompt(context, seed=i), params)
-    decoding: set[str] = set()
-    while len(decoding) < batch:
-        decoding |= {out.request_id for out in engine.step()}
-    for _ in range(SETTLING):
-        engine.step()
-    yield engine.step
-    engine.abort_request(names)
-    while engine.has_unfinished_requests():
-        engine.step()
-
-
-def _windows(step: Callable[[], Any], batch: int) -> list[float]:
+def _windows(step: Callable[[], Any]) -> list[float]:
     import torch
 
     found = []

@@ -174,30 +174,37 @@ def prefill(llm: Any, lengths: list[int]) -> None:
         say(prefill=length, tokens_per_s=rates[1:], **memory())
 
 
-def decode(llm: Any, lengths: list[int]) -> None:
-    """Time decode steps only, in windows, once every request of a batch has had its first few tokens."""
+@contextmanager
+def decoding(llm: Any, length: int, batch: int, steps: int) -> Iterator[Callable[[], Any]]:
+    """Start requests, make some decode steps of all of them, and yield what makes one more; end them afterwards."""
     from vllm import SamplingParams
 
     engine = llm.llm_engine
     params = SamplingParams(max_tokens=4096, temperature=0, ignore_eos=True, detokenize=False)
+    ids = [f"{time.time_ns()}-{i}" for i in range(batch)]
+    for i, request in enumerate(ids):
+        engine.add_request(request, prompt(length, seed=i), params)
+    begun: set[str] = set()
+    while len(begun) < batch:
+        begun |= {out.request_id for out in engine.step()}
+    for _ in range(steps):
+        engine.step()
+    yield engine.step
+    engine.abort_request(ids)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def decode(llm: Any, lengths: list[int]) -> None:
+    """Time decode steps only, in windows, once every request of a batch has had its first few tokens."""
 
     def rates(length: int, batch: int) -> list[float]:
-        ids = [f"{time.time_ns()}-{i}" for i in range(batch)]
-        for i, request in enumerate(ids):
-            engine.add_request(request, prompt(length, seed=i), params)
-        decoding: set[str] = set()
-        while len(decoding) < batch:
-            decoding |= {out.request_id for out in engine.step()}
-        for _ in range(STEPS // 2):
-            engine.step()
         found = []
-        for _ in range(WINDOWS):
-            began = time.perf_counter()
-            tokens = sum(len(engine.step()) for _ in range(STEPS))
-            found.append(round(tokens / (time.perf_counter() - began), 1))
-        engine.abort_request(ids)
-        while engine.has_unfinished_requests():
-            engine.step()
+        with decoding(llm, length, batch, STEPS // 2) as step:
+            for _ in range(WINDOWS):
+                began = time.perf_counter()
+                tokens = sum(len(step()) for _ in range(STEPS))
+                found.append(round(tokens / (time.perf_counter() - began), 1))
         return found
 
     for batch in (1, *BATCHES):  # kernels still compile and clocks still rise: not printed
