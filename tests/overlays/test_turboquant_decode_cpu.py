@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ from packaging.version import Version
 
 from tests.releases import tree_of
 from tests.tiers import deep
+from tests.validation.cpu import upstream
 from tests.validation.cpu.comparison import ran
 from tests.validation.cpu.decode_cases import BITS, Case
 from tests.validation.cpu.decode_record import RELEASE, compiled, kernels
+from tests.validation.cpu.environment import interpreter
+from tests.validation.cpu.trees import patched_tree
 
 SIZES, GROUPS, WINDOWS = (64, 128, 256), range(1, 17), range(1, 10)
 
@@ -180,3 +184,17 @@ def test_the_kernels_compile_for_every_gpu() -> None:
     shape = (128, 8, 4, 1, 32)
     for found in compiled([*kernels(BITS, [shape]), *kernels(["4bit_nc"], [shape], ptx=False)]):
         assert max(kernel["shared"] for kernel in found) <= 99 * 1024
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("release", ["0.20.2", "0.21.0", "0.26.0"])
+def test_upstreams_own_tests_pass(release: str, tmp_path: Path) -> None:
+    """Those that need a GPU are skipped here, and run in the GPU scenario `fast-upstream`."""
+    file = upstream.fetch(release, "tests/quantization/test_turboquant.py")
+    trees = (tree_of(release), patched_tree(release, "turboquant-decode"))
+
+    before, after = upstream.beside(interpreter(release), file, trees, tmp_path)
+
+    assert before == after
+    assert before[0]["passed"] >= 100
+    assert not before[1]

@@ -135,6 +135,7 @@ BREAKS: dict[str, Break] = {
     "fast-decode-short": decoding(STOCK, "decoding auto", (32, 1024), "busy_ms", 1.5),
     "fast-decode-warm": setting(DECODE, "decoding tq", compiled_while_serving=["split_kernel"]),
     "fast-answers": gap(DECODE, "hyb tq 128 long", (PATCHED, "hyb tq 128 long"), mean=0.0126),
+    "fast-upstream": setting(DECODE, "fast upstream", failed=1),
     "fast-ngram": repeating(DECODE, "fast ngram", digest="ac"),
     "fast-ngram-compiled": repeating(DECODE, "fast ngram compiled", right=199),
     "fast-mtp": differing(DECODE, "fast mtp plain", f"fast mtp eager, {DECODE}", 0.126),

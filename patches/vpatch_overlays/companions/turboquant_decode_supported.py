@@ -25,10 +25,16 @@ MOST_WINDOWS = 65_535  # of a CUDA grid's third dimension
 
 
 def layers_of(config: VllmConfig) -> Iterator[Any]:
-    """Yield the engine's TurboQuant attention layers, once they are made."""
+    """Yield the engine's TurboQuant attention layers, once they are made.
+
+    vLLM's own tests of the metadata builder give it a configuration without any.
+    """
     from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionImpl
 
-    for layer in config.compilation_config.static_forward_context.values():
+    compilation = getattr(config, "compilation_config", None)
+    if compilation is None:
+        return
+    for layer in compilation.static_forward_context.values():
         if isinstance(getattr(layer, "impl", None), TurboQuantAttentionImpl):
             yield layer
 

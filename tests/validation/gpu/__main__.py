@@ -23,8 +23,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--upstream", type=Path, metavar="DIR", help="upstream's test files, for that scenario")
     parser.add_argument("--commit", default="", help="where this is no git checkout: the commit it was made from")
     asked = parser.parse_args(arguments)
-    if "upstream" in asked.scenario and not asked.upstream:
-        parser.error("upstream: --upstream DIR is missing")
+    if not asked.upstream and (lacking := [name for name in asked.scenario if session.runs_upstream(name)]):
+        parser.error(f"{', '.join(lacking)}: --upstream DIR is missing")
     names = asked.scenario or session.default_scenarios(asked.upstream)
     try:
         file = session.execute(

@@ -175,10 +175,10 @@ def decode(here: Evidence, runs: Runs, series: str, share: float) -> Iterator[Fi
         yield Figure(ours >= share * theirs, f"{text} ({ours / theirs:.3f})")
 
 
-def upstream(here: Evidence, _: Runs, tree: str) -> Iterator[Figure]:
+def upstream(here: Evidence, _: Runs, tree: str, probe: str = "upstream") -> Iterator[Figure]:
     """All of upstream's tests pass."""
     for one in (tree, STOCK):
-        (found,) = here.events(one, "upstream", "tests")
+        (found,) = here.events(one, probe, "tests")
         passed = found["tests"] - found["failed"] - found["skipped"]
         holds = (passed == found["tests"] >= UPSTREAM_TESTS) if one == tree else None
         yield Figure(holds, f"{one} {passed} of {found['tests']} pass")

@@ -174,6 +174,8 @@ CLAIMS: tuple[Claim, ...] = (
     _decode("decode-warm", "none of its kernels is compiled after the start", "fast-decode", decode_checks.warm),
     _decode("answers", f"prompts in chunks of 128: mean difference to vLLM's kernel at most {checks.ABOUT} times what "
             f"another order of sums makes (first chunk: of {checks.NOISE})", "fast-decode-quality", decode_checks.near),
+    _decode("upstream", "upstream's TurboQuant tests pass", "fast-upstream", checks.upstream, tree=DECODE,
+            probe="fast upstream"),
     _decode("ngram", "n-gram drafts: all tokens as constructed, and those without drafts", "fast-drafts",
             decode_checks.answered, FAST, probe="fast ngram"),
     _decode("ngram-compiled", "the same with torch.compile", "fast-drafts", decode_checks.answered, FAST,

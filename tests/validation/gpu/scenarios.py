@@ -135,7 +135,10 @@ BF16_BYTES, TQ_BYTES = 24 * 8 * 512, 20 * 8 * 144 + 4 * 8 * 512
 
 MOE, DENSE = FULL_SIZE
 WHOLE = ("plan", "plan-27b")
-FAST = ("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-drafts", "fast-drafts-mtp", "draft-speed")
+FAST = (
+    *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream"),
+    *("fast-drafts", "fast-drafts-mtp", "draft-speed"),
+)
 BY_NAME = (*WHOLE, *FAST, "soak")
 """Scenarios that need a GPU of 100 GiB, five minutes, or an overlay that is opt-in, so they run by name only."""
 
@@ -190,6 +193,7 @@ SCENARIOS: Mapping[str, list[Probe]] = {
         *paced("decoding small", ((8, 4096), (1, 16384), (8, 1024), (1, 1024)), requests=8),
     ],
     "fast-decode-quality": [*requantized("dense"), *requantized("hyb")],
+    "fast-upstream": [Probe("fast upstream", trees=(STOCK, DECODE))],
     **SPECULATION,
 }  # fmt: skip
 """By name, the most important first."""

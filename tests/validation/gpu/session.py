@@ -26,7 +26,12 @@ MODELS = Path(__file__).with_name("models.py")
 def default_scenarios(upstream: Path | None) -> list[str]:
     """Return the scenarios that run by default; `upstream` needs a folder of upstream's tests."""
     usual = [name for name in SCENARIOS if name not in BY_NAME]
-    return [name for name in usual if upstream or any(probe.steps for probe in SCENARIOS[name])]
+    return [name for name in usual if upstream or not runs_upstream(name)]
+
+
+def runs_upstream(name: str) -> bool:
+    """Return whether a scenario runs upstream's test files, and nothing else."""
+    return not any(probe.steps for probe in SCENARIOS[name])
 
 
 def extra_trees(names: Sequence[str], release: str) -> set[str]:
