@@ -105,7 +105,7 @@ def paced(name: str, shapes: Sequence[tuple[int, int]], *, requests: int, longes
     """
     tokens = max(longest + 1024, *(batch * (context + 1024) for batch, context in shapes))
     steps = (("decode speeds", tuple(number for shape in shapes for number in shape)),)
-    engine = {"max_num_seqs": requests, "max_model_len": longest, **LARGE_CHUNKS}
+    engine = {"max_num_seqs": requests, **whole_prompts(longest)}  # stock 0.21 fails on a continued one
     return [
         Probe(f"{name} {kv}", "dense24", cache, steps, {**engine, "kv_cache_memory_bytes": tokens * size}, trees,
               takes_turns=True, limit_s=300)
