@@ -181,12 +181,16 @@ def options(launch: Launch) -> dict[str, int]:
 
 @cache
 def texts(key_bits: int, value_bits: int, size: int, *, inline_ptx: bool) -> dict[str, tuple[str, ...] | None]:
-    """Return the inline PTX of a preset and head size, for vLLM's codebook, which this computes as vLLM does."""
-    from vllm.model_executor.layers.quantization.turboquant.centroids import get_centroids
+    """Return the inline PTX of a preset and head size, for vLLM's codebook.
+
+    It is computed anew: the tensor that `get_centroids` keeps is a buffer of the layers in vLLM 0.20, and random numbers
+    after `--load-format dummy`.
+    """
+    from vllm.model_executor.layers.quantization.turboquant.centroids import solve_lloyd_max
 
     if not inline_ptx:
         return {"KEY_TEXTS": None, "VALUE_TEXTS": None}
-    codebook = () if key_bits == 8 else get_centroids(size, key_bits).tolist()
+    codebook = () if key_bits == 8 else solve_lloyd_max(size, key_bits)[0].tolist()
     return {"KEY_TEXTS": key_texts(key_bits, codebook) or None, "VALUE_TEXTS": value_texts(value_bits)}
 
 
