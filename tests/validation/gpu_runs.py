@@ -207,7 +207,7 @@ def _gaps(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
         if dies_of(release, tree, probe) or dies_of(release, to_tree, other):
             continue
         lengths = {n for p in (probe, other) for action, ns in p.steps if action == "logprobs" for n in ns}
-        for n in sorted(n for n in lengths if all(n in ns for p in (probe, other) for _, ns in p.steps)):
+        for n in sorted(n for n in lengths if all(any(n in ns for _, ns in p.steps) for p in (probe, other))):
             mean = 3.5 if "shifted" in probe.name else 0.0 if probe.name == to_probe and tree == "patched" else 0.01
             found.append({"tree": tree, "probe": probe.name, "to_tree": to_tree, "to_probe": to_probe, "length": n,
                           "part": "later", "tokens": n, "mean": mean, "max": 4 * mean, "same_top": 1.0})  # fmt: skip

@@ -91,6 +91,7 @@ RULES = (
     Rule(Launch(16, tile=64, warps=4, programs=2), rows=16, heads=16),
     # fp8 keys take fewer registers to decode: with 128, two more programs share a multiprocessor.
     Rule(Launch(16, tile=64, warps=4, prefetch=False, registers=128), rows=16, key_bits=8),
+    Rule(Launch(16, tile=32, warps=2, programs=4), rows=16, heads=64),
     Rule(Launch(16, tile=32, warps=2), rows=16),
     Rule(Launch(32, tile=64, warps=4, programs=1), heads=4),
     Rule(Launch(32, tile=64, warps=4, programs=2), heads=32),

@@ -161,10 +161,14 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("unslowed-new-prompts", f"TurboQuant, dense: new prompts alone in their step at least {draft_checks.PRICE} "
           "of stock's speed", ">=0.21", "new-prompts", PATCHED,
           partial(draft_checks.unslowed, probe="new prompts", what="prefill")),
-    *(_decode(f"decode-{batch}", f"batch {batch} at 16K: at least {decode_checks.OVER_STOCK} times the tokens/s of "
-              f"stock TurboQuant, and {times} times those of a bf16 cache", "fast-decode", decode_checks.faster,
-              batch=batch, context=16384)
-      for batch, times in decode_checks.OVER_BF16.items()),
+    *(_decode(name, f"batch {batch} at 16K: at least {decode_checks.OVER_STOCK} times the tokens/s of stock TurboQuant, "
+              f"and {times} times those of a bf16 cache", "fast-decode", decode_checks.faster, releases,
+              batch=batch, context=16384, over_bf16=times)
+      for name, batch, releases, times in (
+          ("decode-32", 32, ALL, decode_checks.OVER_BF16),
+          ("decode-32-large", 32, ">=0.26", decode_checks.OVER_BF16_LARGE),
+          ("decode-8", 8, ALL, decode_checks.OVER_BF16),
+      )),
     _decode("decode-1", f"batch 1 at 16K: the GPU is busy for at most {decode_checks.BUSY_STOCK} of stock TurboQuant's "
             f"time, and {decode_checks.BUSY_BF16} of a bf16 cache's", "fast-decode", decode_checks.busy_alone,
             context=16384),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def decode_speeds(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> 
                 else:
                     say(decode_batch=batch, context=context, **_trace(step))
     say(compiled_while_serving=compiled)
+
+
+def resplit(_llm: Any, splits: Sequence[int], _spec: Mapping[str, Any]) -> None:
+    """Let vLLM's kernel split continued pieces of prompts otherwise, so that it sums in another order.
+
+    No argument of the engine reaches that call.
+    """
+    from vllm.v1.attention.backends import turboquant_attn
+
+    (count,) = splits
+    launcher = turboquant_attn.triton_turboquant_decode_attention
+    turboquant_attn.triton_turboquant_decode_attention = partial(launcher, max_num_kv_splits=count)
+    say(splits=count)
 
 
 def draft_speed(llm: Any, lengths: Sequence[int], spec: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.validation.gpu import traffic
 from tests.validation.gpu.counting import Counts
-from tests.validation.gpu.decoding import decode_speeds, draft_speed
+from tests.validation.gpu.decoding import decode_speeds, draft_speed, resplit
 from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.pacing import turns
 from tests.validation.gpu.probe import prompt, say, worker_of
@@ -206,5 +206,5 @@ def _file(spec: Spec) -> Path:
 STEPS: dict[str, Callable[[Any, Sequence[int], Spec], None]] = {
     "engine": engine, "counts": counts, "counts early": counts_early, "converse": converse, "answer": answer,
     "soak": soak, "repeat": repeat, "replay": replay, "turns": turns, "decode speeds": decode_speeds,
-    "draft speed": draft_speed,
+    "draft speed": draft_speed, "splits": resplit,
 }  # fmt: skip

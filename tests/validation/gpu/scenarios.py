@@ -121,10 +121,10 @@ def requantized(family: str) -> list[Probe]:
     """
     name, plain = f"{family} tq 128 long", STOCK if family == "dense" else PATCHED
     steps = (("logprobs", (64, 3072, 65000)),)
-    other = {**SMALL_CHUNKS, "attention_config": {"tq_max_kv_splits_for_cuda_graph": 8}}
+    other = (("splits", (8,)), *steps)
     return [
         Probe(name, family, TQ, steps, SMALL_CHUNKS, (plain, DECODE), references=((plain, name),), limit_s=300),
-        Probe(f"{name} 8", family, TQ, steps, other, (plain,), references=((plain, name),), limit_s=300),
+        Probe(f"{name} 8", family, TQ, other, SMALL_CHUNKS, (plain,), references=((plain, name),), limit_s=300),
         Probe(f"{family} auto 128 long", family, "auto", steps, SMALL_CHUNKS, (STOCK,), references=((plain, name),),
               limit_s=300),
     ]  # fmt: skip
