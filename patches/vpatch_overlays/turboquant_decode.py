@@ -156,8 +156,8 @@ on_device_by_base = shared.builder_base & backend.sets("AttentionMetadataBuilder
 
 HOPPER, OLDEST = 9, (8, 0)  # compute capabilities: the one that was measured, and the least that the kernels take
 MEASURED = (
-    "opt-in: 1 to 32 requests of 16,384 tokens decoded 2.9 to 3.9 times as fast (H200, vLLM 0.26.0, a small dense "
-    "model); results differ by rounding"
+    "opt-in: 1 to 32 requests of 16,384 tokens decoded 2.5 to 3.8 times as fast (H200, vLLM 0.20.2 to 0.26.0, a small "
+    "dense model); results differ by rounding"
 )
 
 

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tests.validation.gpu import draft_checks
 from tests.validation.gpu.checks import ABOUT, FAMILIES, NOISE
 from tests.validation.gpu.engines import DECODE, PATCHED, STOCK
 from tests.validation.gpu.evidence import PROBES, Evidence, Figure, Runs, Unfit, middle
 
-OVER_STOCK = 2.8
-"""Lower bound on tokens/s at 16K, as a multiple of stock TurboQuant's. It stays below what an H200 reached: 3.0."""
-OVER_BF16 = 1.1
-"""Lower bound on tokens/s at 16K, as a multiple of a bf16 cache's."""
-OVER_BF16_LARGE = 1.2
-"""The same for 32 requests from 0.26 on, whose pages have 32 tokens: half as many to look up as with 16."""
-BUSY_STOCK, BUSY_BF16 = 0.3, 1.1
-"""Upper bounds on the GPU's time in a step at batch 1 and 16K, as multiples of stock TurboQuant's and of bf16's.
 
-Such a step takes 2 ms. The host's time in it is not steady, so tokens/s say little.
-"""
+@dataclass(frozen=True)
+class Bounds:
+    """What decoding at 16K has to reach on some releases.
+
+    Attributes:
+        stock: tokens/s, as a multiple of stock TurboQuant's; it stays below what an H200 reached.
+        bf16: the same of a bf16 cache's.
+        busy_stock: the most GPU time of a step of one request, as a multiple of stock TurboQuant's. Such a step takes 2
+            ms. The host's time in it is not steady, so tokens/s say little.
+    """
+
+    stock: float
+    bf16: float
+    busy_stock: float
+
+
+USUAL = Bounds(stock=2.8, bf16=1.1, busy_stock=0.3)
+SLOW = Bounds(stock=2.4, bf16=1.1, busy_stock=0.4)
+"""Of 0.20, whose steps take 1.2 ms for a copy, with a bf16 cache as well."""
+LARGE_BF16 = 1.2
+"""The multiple of a bf16 cache's tokens/s for 32 requests from 0.26 on, where pages have 32 tokens, and not 16."""
+BUSY_BF16 = 1.1
+"""Upper bound on the GPU's time in a step of one request at 16K, as a multiple of a bf16 cache's."""
 SHORT_BF16 = 1 / 0.9
 """Upper bound on the GPU's time in a step at 1K, as a multiple of a bf16 cache's."""
 OWN_KERNELS = {"split_kernel", "combine_kernel", "rotate_kernel"}
@@ -57,19 +71,19 @@ def draft_speeds(here: Evidence, tree: str) -> dict[int, float]:
     }
 
 
-def faster(here: Evidence, _: Runs, batch: int, context: int, over_bf16: float) -> Iterator[Figure]:
+def faster(here: Evidence, _: Runs, batch: int, context: int, over_stock: float, over_bf16: float) -> Iterator[Figure]:
     """Decoding reaches these multiples of the speed of stock TurboQuant and of a bf16 cache."""
     ours, stock, bf16 = _of_shape(speeds(here), (batch, context))
     yield Figure(holds=None, text=f"{ours:,.0f} tokens/s")
-    yield Figure(ours >= OVER_STOCK * stock, f"stock {stock:,.0f} ({ours / stock:.2f} x)")
+    yield Figure(ours >= over_stock * stock, f"stock {stock:,.0f} ({ours / stock:.2f} x)")
     yield Figure(ours >= over_bf16 * bf16, f"bf16 {bf16:,.0f} ({ours / bf16:.2f} x)")
 
 
-def busy_alone(here: Evidence, _: Runs, context: int) -> Iterator[Figure]:
+def busy_alone(here: Evidence, _: Runs, context: int, over_stock: float) -> Iterator[Figure]:
     """The GPU's time in a step of one request is at most these multiples of stock TurboQuant's and of bf16's."""
     ours, stock, bf16 = _of_shape(busy(here), (1, context))
     yield Figure(holds=None, text=f"{ours:.2f} ms")
-    yield Figure(ours <= BUSY_STOCK * stock, f"stock {stock:.2f} ({ours / stock:.2f} x)")
+    yield Figure(ours <= over_stock * stock, f"stock {stock:.2f} ({ours / stock:.2f} x)")
     yield Figure(ours <= BUSY_BF16 * bf16, f"bf16 {bf16:.2f} ({ours / bf16:.2f} x)")
 
 
@@ -109,10 +123,10 @@ def drafts(here: Evidence, _: Runs) -> Iterator[Figure]:
 
 
 def near(here: Evidence, _: Runs) -> Iterator[Figure]:
-    """Log-probabilities differ from those of vLLM's kernel by about as much as another order of sums makes.
+    """Log-probabilities differ from those of vLLM's kernels by about as much as rounding makes.
 
-    The first chunk reads no cache, so another order makes no difference there. The overlay also changes the version of
-    FlashAttention, whose noise is the measure for that chunk.
+    That is what another order of sums in vLLM's decode kernel makes, or another version of FlashAttention, whichever is
+    more: the overlay changes both. The first chunk reads no cache, so another order of sums changes nothing there.
     """
     for family in FAMILIES:
         name = f"{family} tq 128 long"
@@ -124,9 +138,9 @@ def near(here: Evidence, _: Runs) -> Iterator[Figure]:
         if others.keys() != ours.keys():
             raise Unfit(f"{name}: not the same prompts")
         for (length, part), gap in ours.items():
-            noise = NOISE if part == "first" else others[length, part]["mean"]
-            text = f"{family}, {length:,} tokens, {part}: {gap['mean']:.4f} (noise {noise:.4f})"
-            yield Figure(gap["mean"] <= ABOUT * noise, text)
+            sums = others[length, part]["mean"]
+            text = f"{family}, {length:,} tokens, {part}: {gap['mean']:.4f} (other sums {sums:.4f})"
+            yield Figure(gap["mean"] <= ABOUT * max(NOISE, sums), text)
 
 
 def _of_shape(found: dict[str, dict[Shape, float]], shape: Shape) -> tuple[float, float, float]:
