@@ -101,8 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"error: {error}")
         return 1
     run = json.loads(file.read_text())
+    measured = out / "decode.md"
+    measured.unlink(missing_ok=True)  # of an earlier run
     status = kernels(out, options.deadline - (time.time() - began))
-    (out / "proof.md").write_text((out / "decode.md").read_text() + "\n" + engine_report(run), encoding="utf-8")
+    text = measured.read_text() if measured.exists() else "The kernels were not measured.\n"
+    (out / "proof.md").write_text(f"{text}\n{engine_report(run)}", encoding="utf-8")
     tell(f"wrote {out / 'proof.md'}, {file.name} and decode.json")
     return 1 if status or not all(result["ok"] for result in run["results"]) else 0
 
