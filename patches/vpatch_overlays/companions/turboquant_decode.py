@@ -183,8 +183,8 @@ def options(launch: Launch) -> dict[str, int]:
 def texts(key_bits: int, value_bits: int, size: int, *, inline_ptx: bool) -> dict[str, tuple[str, ...] | None]:
     """Return the inline PTX of a preset and head size, for vLLM's codebook.
 
-    It is computed anew: the tensor that `get_centroids` keeps is a buffer of the layers in vLLM 0.20, and random numbers
-    after `--load-format dummy`.
+    It is computed anew: in vLLM 0.20, the tensor that `get_centroids` keeps is also a buffer of the layers, which
+    `--load-format dummy` fills with random numbers.
     """
     from vllm.model_executor.layers.quantization.turboquant.centroids import solve_lloyd_max
 
