@@ -167,7 +167,7 @@ def test_no_launch_has_64_rows_and_4_warps() -> None:
         assert 1 <= splits <= 256
         assert row_blocks <= 5
     assert found["parts"] == found["most"]
-    assert found["batches"] == [1, 3, 9]  # up to 4 and to 16 heads, and more
+    assert found["batches"] == [1, 3, 9, 33]  # up to 4, to 16 and to 64 heads, and more
 
 
 def test_a_file_of_launches_precedes_the_table() -> None:
