@@ -31,6 +31,9 @@ MINORS = tuple(
 FIRST = ("0.18.0", "0.20.2", "0.21.0", "0.26.0", "0.31.0", "0.33.0")
 """The releases of the first tier: together they have every shape and state of every part of every overlay."""
 
+SAME_TURBOQUANT: Mapping[str, str] = {"0.20.1": "0.20.2", "0.22.1": "0.22.0", "0.25.1": "0.25.0", "0.27.1": "0.27.0"}
+"""Patch releases, each with the one whose files are the same, as far as overlays of TurboQuant read or change them."""
+
 FACTS: Mapping[str, Mapping[str, str]] = {
     item.id: {span: what.partition(":")[0] for span, what in item.overlay.releases.items()}
     for item in discover()
@@ -89,6 +92,11 @@ def cases(table: Iterable[Case]) -> list[ParameterSet]:
         pytest.param(one, marks=() if one.release in FIRST else pytest.mark.deep, id=f"{number}-{one}")
         for number, one in enumerate(table)
     ]
+
+
+def with_own_turboquant(releases: Iterable[str]) -> tuple[str, ...]:
+    """Return the releases without those in `SAME_TURBOQUANT`, for tests that run vLLM's attention."""
+    return tuple(release for release in releases if release not in SAME_TURBOQUANT)
 
 
 def pending(overlay: str) -> tuple[str, ...]:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from vpatch.core.catalogue import discover
+
+from tests.engines import engine_of
 from tests.readme import RECORD
-from tests.releases import FIRST, RELEASES
+from tests.releases import FACTS, FIRST, RELEASES, SAME_TURBOQUANT, tree_of
 
 DEEP = ("hybrid-mtp-states", "overlap-fused")
 """An overlay and a part whose five shapes differ in the place of a loop; the deep tier has them all."""
@@ -29,3 +33,16 @@ def test_the_first_tier_has_every_shape() -> None:
 
     assert found.keys() == set(RELEASES)
     assert set().union(*found.values()) - set().union(*(found[release] for release in FIRST)) <= LISTED
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("one", "other"), SAME_TURBOQUANT.items())
+def test_releases_with_the_same_turboquant(one: str, other: str) -> None:
+    items = [item for item in discover() if item.id in FACTS and item.id.startswith("turboquant-")]
+    files = [file for file in engine_of(items).files if not file.endswith("/")]
+    found = [
+        [path.read_bytes() for file in files if (path := tree_of(release) / file).is_file()] for release in (one, other)
+    ]
+
+    assert found[0] == found[1]
+    assert len(found[0]) > 10

@@ -168,12 +168,13 @@ def test_the_interpreter_imports_exactly_these_files(vpatch: Program, applied: P
 @pytest.mark.deep
 def test_functions_are_compared_where_they_can_be_imported(process: Process, tmp_path: Path, first: Path) -> None:
     """The interpreter imports the real vLLM here, except `arg_utils`, whose dependencies its environment lacks."""
-    from tests.validation.cpu.environment import interpreter
+    from tests.validation.cpu.environment import BYTECODE, interpreter
 
     python = interpreter("0.20.2")
     complete = shutil.copytree(CACHE / "trees/0.20.2", tmp_path / "complete")
     assert process("apply", complete, "--overlay", HYBRID).code == 0
-    env = {"PYTHONPATH": f"{complete}:{first}", "CUDA_VISIBLE_DEVICES": ""}
+    compiled = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "PYTHONDONTWRITEBYTECODE": "1"}  # of torch and others
+    env = {"PYTHONPATH": f"{complete}:{first}", "CUDA_VISIBLE_DEVICES": "", **compiled}
 
     ran = process("verify", complete, "--python", python, env=env)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import create_autospec
+
 import pytest
 from vpatch import All, AnyOf, Contains, Defines, Folder, HasFile, HasFolder, Imports, Lists, Not, Sets, Takes, Unclear
 from vpatch.core.engine import Engine, _reach  # the code that a predicate reads
@@ -170,3 +172,22 @@ def test_sets(source: str | None, attributes: tuple[str, ...], holds: bool | Non
 
     assert answer.holds is holds
     assert message in answer.because
+
+
+def test_a_module_is_asked_once_for_equal_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, cache, predicate = create_autospec(Defines._answer, side_effect=Defines._answer), Cache(), Defines(FILE, "C")
+    monkeypatch.setattr(Defines, "_answer", asked)
+    codes = [CODE, CODE, "", "", CODE]
+
+    found = [predicate.ask(Workspace({FILE: code.encode()}.get, cache)).holds for code in codes]
+
+    assert found == [True, True, False, False, True]
+    assert asked.call_count == 2
+
+
+def test_what_an_edit_changed_is_asked_again() -> None:
+    files = Workspace({FILE: CODE.encode()}.get)
+
+    assert Defines(FILE, "C").ask(files).holds
+    files.put(FILE, b"")
+    assert Defines(FILE, "C").ask(files).holds is False

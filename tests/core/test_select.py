@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 from unittest.mock import Mock
 
 import libcst as cst
 import pytest
 from vpatch.core.parse import Lost, Source
-from vpatch.core.select import block, definitions, expression, expressions, headline, names, nearest, runs, scopes
+from vpatch.core.select import (
+    _all_names,
+    block,
+    definitions,
+    expression,
+    expressions,
+    headline,
+    names,
+    nearest,
+    runs,
+    scopes,
+)
 from vpatch.core.syntax import Spot
 
 CODE = """
@@ -99,14 +111,58 @@ def test_a_missing_name(scope: str, message: str) -> None:
 
 def test_missing_names_parse_a_module_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that upstream changed is asked for by many edits and predicates, in modules that parse in a second."""
-    found, parse = source(CODE), Mock(wraps=cst.parse_module)
-    monkeypatch.setattr("vpatch.core.select.cst.parse_module", parse)
+    found, parse = source(CODE), Mock(wraps=ast.parse)
+    monkeypatch.setattr("vpatch.core.select.ast.parse", parse)
 
     for scope in ("B.pp", "B.oo", "B.pp"):
         with pytest.raises(Lost, match="no ") as lost:
             scopes(found, scope)
         assert "nearest: 'B." in str(lost.value)
     assert parse.call_count == 1
+
+
+NAMED = """
+@overload
+def f(): ...
+async def f():
+    if x:
+        class A:
+            @property
+            def p(self): ...
+            @p.setter
+            def p(self, value): ...
+            @typing.overload
+            def q(self): ...
+            @q.setter
+            def r(self): ...
+    elif y:
+        def g(): ...
+    else:
+        def h(): ...
+try:
+    def a(): ...
+except E:
+    def b(): ...
+else:
+    def c(): ...
+finally:
+    def d(): ...
+match x:
+    case 1:
+        def e(): ...
+with x as y:
+    for z in y:
+        while z:
+            def i(): lambda: 0
+"""
+
+
+def test_names_are_alike_in_both_syntax_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = sorted(_all_names(NAMED.encode()))
+    monkeypatch.setattr("vpatch.core.select.ast.parse", Mock(side_effect=SyntaxError))  # as for a newer Python's code
+
+    assert found == sorted(_all_names(NAMED.encode()))
+    assert {"f.A.p", "f.A.p.setter", "f.A.r", "f.g", "f.h", "a", "b", "c", "d", "e", "i"} < {*found}
 
 
 def test_a_header_may_have_a_hole() -> None:

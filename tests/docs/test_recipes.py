@@ -14,7 +14,7 @@ from tests.docs.recipe import run
 from tests.docs.registry import ON_A_MACHINE, WITH_TORCH
 from tests.needs import need
 from tests.tiers import deep
-from tests.validation.cpu.environment import CHOSEN, interpreter
+from tests.validation.cpu.environment import BYTECODE, CHOSEN, interpreter
 
 __all__ = ["machine"]
 
@@ -34,7 +34,8 @@ def with_torch(pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Ite
         pytest.skip(f"{CHOSEN} has them, which may be another Python")
     (packages,) = interpreter("0.20.2").parents[1].glob("lib/python*/site-packages")
     with machine_in(tmp_path_factory.mktemp("torch"), pristine) as made:
-        yield {**made, "PACKAGES": str(packages), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        compiled = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "PYTHONDONTWRITEBYTECODE": "1"}  # of torch and others
+        yield {**made, **compiled, "PACKAGES": str(packages), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.mark.deep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ import docker
 import pytest
 
 from tests.conftest import Program, Trees
-from tests.image.standin import SITE, archive, imported, python_root
+from tests.image.standin import SITE, archive, imported, layered, python_root
+from tests.paths import link
+from tests.validation.cpu.environment import BYTECODE
 from tests.validation.cpu.environment import interpreter as cpu_interpreter
 
 LIBRARIES = ("libpthread.so.0", "librt.so.1", "libdl.so.2", "libutil.so.1", "libstdc++.so.6", "libgcc_s.so.1")
@@ -23,23 +26,53 @@ for name in ("_meta_registrations", "_autograd_registrations"):
 """
 
 
+def bytecode_of(packages: Path, folder: Path) -> Path:
+    """Lay out what is compiled of packages below `folder`, as beside them: compiling takes longer than the probes."""
+    kept = BYTECODE.joinpath(*packages.parts[1:])
+    for file in kept.rglob("*.pyc"):
+        target = folder / file.relative_to(kept).parent / "__pycache__" / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        link(str(file), str(target))
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+SOME = ("ct-fp8-lm-head", "turboquant-decode", "turboquant-hybrid")
+CASES = (("0.20.2", SOME), ("0.26.0", ("turboquant-auto-dtype",)))
+
+
+@pytest.fixture(scope="module")
+def packages(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with the packages of the CPU environment, which is the same for all releases in `CASES`."""
+    (python,) = {cpu_interpreter(release) for release, _ in CASES}
+    folder = tmp_path_factory.mktemp("packages")
+    place = python_root(folder / "root", *LIBRARIES)
+    own = Path(sysconfig.get_path("purelib", "venv", {"base": str(python.parents[1])}))
+    shared = Path(os.path.normpath(own / (own / "shared.pth").read_text().strip()))
+    (folder / "custom").mkdir()
+    # Debian's Python has a sitecustomize of its own, which comes first.
+    (folder / "custom/custom.py").write_text(CUSTOM)
+    (folder / "custom/custom.pth").write_text("import custom\n")
+    compiled = [bytecode_of(part, folder / part.parents[2].name) for part in (shared, own)]
+    parts = ((part, place) for part in (shared.resolve(), own, folder / "custom", *compiled))
+    tar = archive(folder / "packages.tar", (folder / "root", ""), *parts)
+    imported(client, tar, "try:packages")
+    tar.unlink()
+    yield "try:packages"
+    client.api.remove_image("try:packages", force=True)
+
+
 @pytest.fixture
-def complete(engine: docker.DockerClient, pristine: Trees, tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """`complete("0.20.2")`: an image of that release with the packages of its CPU environment."""
+def complete(
+    engine: docker.DockerClient, packages: str, pristine: Trees, tmp_path: Path
+) -> Iterator[Callable[[str], str]]:
+    """`complete("0.20.2")`: an image of that release with all packages that it needs."""
     made: list[str] = []
 
     def make(release: str) -> str:
-        place = python_root(tmp_path / "root", *LIBRARIES)
-        own = Path(sysconfig.get_path("purelib", "venv", {"base": str(cpu_interpreter(release).parents[1])}))
-        shared = own / (own / "shared.pth").read_text().strip()
-        (tmp_path / "custom").mkdir()
-        # Debian's Python has a sitecustomize of its own, which comes first.
-        (tmp_path / "custom/custom.py").write_text(CUSTOM)
-        (tmp_path / "custom/custom.pth").write_text("import custom\n")
-        packages = ((folder, place) for folder in (shared.resolve(), own, tmp_path / "custom"))
-        tar = archive(tmp_path / "complete.tar", (tmp_path / "root", ""), *packages, (pristine(release), SITE))
         made.append(f"try:complete-{release}")
-        imported(engine, tar, made[-1])
+        tar = archive(tmp_path / "complete.tar", (pristine(release), SITE))
+        layered(engine, tar, packages, made[-1])
         tar.unlink()
         return made[-1]
 
@@ -48,11 +81,8 @@ def complete(engine: docker.DockerClient, pristine: Trees, tmp_path: Path) -> It
         engine.api.remove_image(name, force=True)
 
 
-SOME = ("ct-fp8-lm-head", "turboquant-decode", "turboquant-hybrid")
-
-
 @pytest.mark.deep
-@pytest.mark.parametrize(("release", "chosen"), [("0.20.2", SOME), ("0.26.0", ("turboquant-auto-dtype",))])
+@pytest.mark.parametrize(("release", "chosen"), CASES)
 def test_every_probe_holds_in_a_patched_image(
     vpatch: Program, engine: docker.DockerClient, complete: Callable[[str], str], release: str, chosen: tuple[str, ...]
 ) -> None:

@@ -92,7 +92,7 @@ class File:
     @cached_property
     def overrides(self) -> list[Override]:
         """Every override of what the edits change, read and import."""
-        tree = ast.parse(self.text)
+        tree = overrides.parsed(self.text)
         made: list[Override] = []
         for scope in self.scopes:
             steps = scope.split(".")
@@ -122,7 +122,7 @@ class File:
             return False
         if override.harmful or not whole:
             return True
-        old, new = ast.parse(self.text), ast.parse(override.text)
+        old, new = overrides.parsed(self.text), ast.parse(override.text)
         return all(_same(overrides.chain(old, name)[-1], overrides.chain(new, name)[-1]) for name in whole)
 
     @cached_property
@@ -184,8 +184,10 @@ class Release:
     @cached_property
     def files(self) -> list[File]:
         """The modules that pending overlays change."""
-        overlays, workspace = discover(), Workspace(self.read)
-        made = Engine(overlays).plan(self.read)
+        overlays = discover()
+        engine = Engine(overlays)
+        workspace = Workspace(self.read, engine._cache)  # parses what the plan does, once
+        made = engine.plan(self.read)
         assert not made.problems
         found: dict[str, list[tuple[Catalogued, Edit, Finding]]] = {}
         matched: set[tuple[Edit, ...]] = set()

@@ -183,15 +183,15 @@ class Mutator:
     def __init__(self, source: Source, patched: str, found: Sequence[tuple[Edit, Finding]]) -> None:
         self.file, self.pristine, self.patched = source.file, source.module.code, patched
         old, new = ast.parse(self.pristine), ast.parse(patched)
+        self.lines = self.pristine.splitlines()
         self.regions = list(regions(found, source, old))
         self.twins = {id(a): b for a, b in pairs(old.body, new.body)}
         self.new = {id(place.node): place for place in places(new.body)}
         self.old = [place for place in places(old.body) if self._movable(place)]
 
     def _movable(self, place: Place) -> bool:
-        lines = self.pristine.splitlines()
         first, last = span(place.node)
-        alone = not lines[place.node.lineno - 1].encode()[: place.node.col_offset].strip(b" @")
+        alone = not self.lines[place.node.lineno - 1].encode()[: place.node.col_offset].strip(b" @")
         return alone and all(
             span(other)[0] >= last or span(other)[1] <= first for other in place.block if other is not place.node
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tests.overlays.mutations import indented, span
 
@@ -23,6 +24,12 @@ class Override:
     what: str
     text: str
     harmful: bool
+
+
+@lru_cache(maxsize=32)
+def parsed(text: str) -> ast.Module:
+    """Parse a module, of which many overrides are made. Do not modify it."""
+    return ast.parse(text)
 
 
 def chain(tree: ast.Module, name: str) -> list[ast.stmt]:
@@ -40,7 +47,7 @@ def chain(tree: ast.Module, name: str) -> list[ast.stmt]:
 
 def of_definition(text: str, name: str) -> Iterator[Override]:
     """Yield every override of the function or class with this qualified name."""
-    *owners, node = chain(ast.parse(text), name)
+    *owners, node = chain(parsed(text), name)
     assert isinstance(node, Function | ast.ClassDef)
     last, owner = name.rpartition(".")[2], owners[-1] if owners else None
 
@@ -88,7 +95,7 @@ def of_definition(text: str, name: str) -> Iterator[Override]:
                 break
     if isinstance(node, Function):
         yield made("decorated", _before(text, node, "@vp_wrapper"))
-        first = next(stmt for stmt in ast.parse(text).body if isinstance(stmt, ast.Import | ast.ImportFrom))
+        first = next(stmt for stmt in parsed(text).body if isinstance(stmt, ast.Import | ast.ImportFrom))
         kept = _before(_before(text, node, "@functools.cache"), first, "import functools")
         yield made("decorated-and-kept", kept, harmful=False)
 
@@ -102,7 +109,7 @@ def of_anchor(text: str, name: str, anchor: ast.stmt) -> Iterator[Override]:
 
 def of_import(text: str, function: str, imported: str) -> Iterator[Override]:
     """Hide a name that the overlay imports: in the whole module, or in one function that uses it."""
-    *_, node = chain(ast.parse(text), function)
+    *_, node = chain(parsed(text), function)
     assert isinstance(node, Function)
     first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
     yield Override("import-rebound", imported, f"{text}\n{imported} = vp_other\n", harmful=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import (
     Assignment,
+    BaseAssignment,
     ClassScope,
     FunctionScope,
     GlobalScope,
@@ -51,8 +52,11 @@ def variables(text: str) -> Mapping[Variable, list[Span]]:
         kind = {GlobalScope: "module", FunctionScope: "local", ClassScope: "class"}.get(type(scope))
         if kind is None:
             continue
-        for name in {assignment.name for assignment in scope.assignments} - barred:
-            spans = _spans(scope, name, span)
+        by_name: dict[str, list[BaseAssignment]] = {}
+        for assignment in scope.assignments:
+            by_name.setdefault(assignment.name, []).append(assignment)
+        for name in by_name.keys() - barred:
+            spans = _spans(by_name[name], name, span)
             if spans and not name.startswith("__") and "." not in name:
                 found[Variable(kind, _qualified(scope), name)] = spans
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
@@ -66,9 +70,9 @@ def variables(text: str) -> Mapping[Variable, list[Span]]:
     return {v: spans for v, spans in found.items() if v.kind != "class"}
 
 
-def _spans(scope: Scope, name: str, span: object) -> list[Span]:
+def _spans(assignments: list[BaseAssignment], name: str, span: object) -> list[Span]:
     spans: list[Span] = []
-    for assignment in (a for a in scope.assignments if a.name == name):
+    for assignment in assignments:
         if not isinstance(assignment, Assignment):
             return []
         target = _target(assignment, name)

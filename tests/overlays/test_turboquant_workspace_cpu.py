@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases import pending, tree_of
+from tests.releases import pending, tree_of, with_own_turboquant
 from tests.tiers import deep
 from tests.validation.cpu import upstream
 from tests.validation.cpu.comparison import Comparison, compared, each, one_first, ran
@@ -56,7 +56,7 @@ RESERVATION = {
 }
 
 
-release = each(one_first("0.20.2", pending("turboquant-workspace")))
+release = each(one_first("0.20.2", with_own_turboquant(pending("turboquant-workspace"))))
 
 
 @pytest.fixture(scope="module")

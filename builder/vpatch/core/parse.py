@@ -16,7 +16,7 @@ from functools import cached_property
 from vpatch.core import cst, nesting
 from vpatch.core.landing.definitions import Module, analyzed
 from vpatch.core.syntax import Path, Spot, along, evaluated_steps, kind_of, splice, walk
-from vpatch.core.verdict import Finding
+from vpatch.core.verdict import Answer, Finding
 
 _LABEL = "vpatch:elided:"
 # A number, and the number of statements that it replaces.
@@ -91,12 +91,13 @@ class Source:
 
 @dataclass
 class Parsed:
-    """A module's bytes, parsed lazily, with the findings of edits in them."""
+    """A module's bytes, parsed lazily, with the findings of edits in them and the answers of predicates."""
 
     file: str
     data: bytes
     reach: Scopes
     findings: dict[tuple[object, str], Finding] = field(default_factory=dict)
+    answers: dict[object, Answer] = field(default_factory=dict)
     _tree: ast.Module | Exception | None = None
     _source: Source | Lost | None = None
 

@@ -6,13 +6,14 @@ import ast
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from vpatch.core import cst
 from vpatch.core.overlay import Predicate
 from vpatch.core.parse import Lost
 from vpatch.core.select import block, expression, expressions, headline, lines, names, scopes
-from vpatch.core.syntax import Spot, matches, statements, walk
+from vpatch.core.syntax import BLOCKS, Spot, matches, statements, steps, walk
 from vpatch.core.verdict import Answer
 
 if TYPE_CHECKING:
@@ -48,11 +49,16 @@ class _OfModule(_Combinable, ABC):
         return ((self.file, self._reads()),)
 
     def ask(self, files: Workspace) -> Answer:
-        """Answer from the module's code; unknown if the module or its scope cannot be read."""
-        try:
-            return self._answer(files)
-        except Lost as lost:
-            return Answer(None, f"{self.file}: {lost}")
+        """Answer from the module's code, once for equal bytes; unknown if the module or its scope cannot be read."""
+        known = files.answers(self.file)
+        answer = known.get(self)
+        if answer is None:
+            try:
+                answer = self._answer(files)
+            except Lost as lost:
+                answer = Answer(None, f"{self.file}: {lost}")
+            known[self] = answer
+        return answer
 
     def _reads(self) -> str | None:
         return None  # the code outside functions
@@ -156,7 +162,8 @@ class Contains(_OfModule):
     def _has_statements(self, owners: list[Spot]) -> bool:
         gap, kinds = cst.Expr(cst.Ellipsis()), (cst.Module, cst.BaseSuite)
         wanted = [gap, *statements(cst.IndentedBlock(block(self.code))), gap]
-        owning = (s.node for o in owners for s in walk(o))
+        below = partial(steps, names=BLOCKS)  # no expression holds statements
+        owning = (s.node for o in owners for s in walk(o, below))
         bodies = (node if isinstance(node, cst.Module) else getattr(node, "body", None) for node in owning)
         return any(matches(wanted, statements(body)) for body in bodies if isinstance(body, kinds))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TypeAlias
@@ -135,10 +136,44 @@ def _nearest_name(source: Source, scope: str) -> str:
     import difflib
 
     if not source.names:  # each edit and predicate that looks for the name would parse the whole module again
-        whole = cst.parse_module(source.bytes)  # without placeholders
-        source.names.extend(name for name, _ in names(Spot((), whole)))
+        source.names.extend(_all_names(source.bytes))
     near = difflib.get_close_matches(scope, source.names, 1, 0.6)
     return f"; nearest: {near[0]!r}" if near else ""
+
+
+def _all_names(data: bytes) -> Iterator[str]:
+    """Yield every definition of a module, which has no placeholders, by its qualified name."""
+    try:
+        tree = ast.parse(data)  # takes a seventh of the time that libcst takes
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        yield from (name for name, _ in names(Spot((), cst.parse_module(data))))
+    else:
+        yield from _names_below(tree)
+
+
+def _names_below(owner: ast.AST, prefix: str = "") -> Iterator[str]:
+    """Yield what `names` does, of Python's own syntax tree."""
+    for child in ast.iter_child_nodes(owner):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if bound := _bound_in(child):
+                name = prefix + ".".join(bound)
+                yield name
+                yield from _names_below(child, f"{name}.")
+        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _names_below(child, prefix)
+
+
+def _bound_in(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[str]:
+    """Return what `_bound_name` does, of Python's own syntax tree."""
+    for decorator in node.decorator_list:
+        match decorator:
+            case ast.Name("overload") | ast.Attribute(attr="overload"):
+                return []
+            case ast.Attribute(value=ast.Name(owner), attr="getter" | "setter" | "deleter" as role) if (
+                owner == node.name
+            ):
+                return [node.name, role]
+    return [node.name]
 
 
 def lines(owner: Spot) -> list[Spot]:

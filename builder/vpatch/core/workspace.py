@@ -11,7 +11,7 @@ from vpatch.core.parse import Cache, Lost, Source
 from vpatch.errors import Failure, Problem
 
 if TYPE_CHECKING:
-    from vpatch.core.verdict import Finding
+    from vpatch.core.verdict import Answer, Finding
 
 
 class Workspace:
@@ -97,6 +97,11 @@ class Workspace:
         """Return the mutable cache of findings in a file; it lasts only while the file is unmodified."""
         data = None if file in self._changed else self.read(file)
         return {} if data is None else self._cache.module(file, data).findings
+
+    def answers(self, file: str) -> dict[object, Answer]:
+        """Return the mutable cache of the answers of predicates on a file; it lasts as `findings` does."""
+        data = None if file in self._changed else self.read(file)
+        return {} if data is None else self._cache.module(file, data).answers
 
     def put(self, file: str, new: Source | bytes) -> None:
         """Replace a file's contents."""

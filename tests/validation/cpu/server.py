@@ -18,13 +18,19 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.validation.cpu import platform
 
 LEASE, MOST = b"lease", 1 << 20
 TREES = 4
-"""Trees whose processes are kept; the one that was asked for longest ago goes first."""
+"""Changed trees whose processes are kept; the one that was asked for longest ago goes first."""
+
+PRISTINE, ROOM = "trees", 6 << 30
+"""The folder of releases as published: files of tests ask for the same ones again, so that their processes, of some
+130 MB each, are kept as long as this much memory is available."""
 
 LIBRARIES = (
     *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.pattern_matcher", "torch.distributed"),
@@ -49,6 +55,8 @@ def main(listener: int, lease: int) -> NoReturn:
     for name in LIBRARIES:
         with suppress(Exception):  # a probe that needs it gets the error
             importlib.import_module(name)
+    with suppress(ImportError):  # as above
+        spare_unused_checks()
     door, leases = socket.socket(fileno=listener), {socket.socket(fileno=lease)}
     trees: dict[tuple[str, ...], socket.socket] = {}
     with selectors.DefaultSelector() as ready:
@@ -76,6 +84,14 @@ def main(listener: int, lease: int) -> NoReturn:
     raise AssertionError
 
 
+def spare_unused_checks() -> None:
+    """Let Triton's interpreter not compute whether integers overflow: it drops the answers unless it debugs."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    if not interpreter_builder.options.debug:
+        interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
+
+
 def _hand_over(trees: dict[tuple[str, ...], socket.socket], message: bytes, client: socket.socket, files: Any) -> None:
     """Pass a request to the process of its tree, which is started if necessary."""
     if not message:
@@ -91,9 +107,21 @@ def _hand_over(trees: dict[tuple[str, ...], socket.socket], message: bytes, clie
             _serve_tree(theirs, request)
         theirs.close()
         trees[key] = ours
-        if len(trees) > TREES:
-            trees.pop(next(iter(trees))).close()
+        for old in _superfluous(list(trees)):
+            trees.pop(old).close()
     socket.send_fds(trees[key], [message], [client.fileno(), *files])
+
+
+def _superfluous(keys: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the trees whose processes are to end, given all of them, the one that was asked for last at the end."""
+    changed = [key for key in keys if Path(key[0]).parent.name != PRISTINE]
+    return changed[:-TREES] if _available() >= ROOM else keys[:-TREES]
+
+
+def _available() -> int:
+    """Return the bytes of memory that are available."""
+    (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) << 10
 
 
 def _serve_tree(parent: socket.socket, first: Request) -> NoReturn:
