@@ -151,19 +151,29 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
         Refused: an overlay is drifted, in conflict, or was named and is not applicable.
         Failure: as `status`.
     """
-    found = _tree(tree)
-    seen = Reads(found)
-    selection = Selection.of(overlays, also)
+    seen = Reads(_tree(tree))
+    would = difference(seen, Selection.of(overlays, also))
+    obstacle = _obstacle(seen, would.overlays)
+    problems = (*would.problems, *([obstacle] if obstacle else ()))
+    return checked(replace(would, problems=problems, obstacle=obstacle))
+
+
+def difference(seen: Reads, selection: Selection) -> Diff:
+    """Return what `diff` returns, problems included, for a tree that need not be one that can be written to.
+
+    Raises:
+        UnknownName: there is no such overlay.
+        Failure: a file cannot be read.
+    """
+    found = seen.tree
     chosen = selection.in_tree(discover(), seen.read)
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
-    problems = [*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root)]
-    problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
+    problems = (*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root))
     notes = _notes(chosen, changeset.before)
     fitting = engine.fitting(seen.read, changeset.before)
-    about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
-    return _checked(Diff(*about, files))
+    return Diff(found.root, found.version, changeset.before, problems, notes, fitting, files=files)
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -190,7 +200,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     affected = tuple(after.id for before, after in states if before.state is not after.state)
     about = (root, writable.tree.version, changeset.after, problems, notes)
     fitting = engine.fitting(writable.tree.read, changeset.before)
-    return _checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
+    return checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
@@ -259,7 +269,7 @@ def verify(
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))
     about = (found.root, found.version, seen.verdicts, tuple(problems), seen.notes)
-    return _checked(Result(*about, not_installed=gone))
+    return checked(Result(*about, not_installed=gone))
 
 
 def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
@@ -328,7 +338,12 @@ def _edited(writes: Writes, tree: Tree) -> Iterator[str]:
         yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"
 
 
-def _checked(result: R) -> R:
+def checked(result: R) -> R:
+    """Return a result without problems.
+
+    Raises:
+        Refused: it has some.
+    """
     if result.problems:
         raise Refused(result)
     return result
