@@ -127,7 +127,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     engine = Engine([*chosen, *others])
     verdicts = engine.status(seen.read, chosen)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
-    problems += _inapplicable(verdicts, selection.named, found.root)
+    problems += inapplicable(verdicts, selection.named, found.root)
     problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
     fitting = engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
@@ -151,29 +151,19 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
         Refused: an overlay is drifted, in conflict, or was named and is not applicable.
         Failure: as `status`.
     """
-    seen = Reads(_tree(tree))
-    would = difference(seen, Selection.of(overlays, also))
-    obstacle = _obstacle(seen, would.overlays)
-    problems = (*would.problems, *([obstacle] if obstacle else ()))
-    return checked(replace(would, problems=problems, obstacle=obstacle))
-
-
-def difference(seen: Reads, selection: Selection) -> Diff:
-    """Return what `diff` returns, problems included, for a tree that need not be one that can be written to.
-
-    Raises:
-        UnknownName: there is no such overlay.
-        Failure: a file cannot be read.
-    """
-    found = seen.tree
+    found = _tree(tree)
+    seen = Reads(found)
+    selection = Selection.of(overlays, also)
     chosen = selection.in_tree(discover(), seen.read)
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
-    problems = (*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root))
+    problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
+    problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
     notes = _notes(chosen, changeset.before)
     fitting = engine.fitting(seen.read, changeset.before)
-    return Diff(found.root, found.version, changeset.before, problems, notes, fitting, files=files)
+    about = (found.root, found.version, changeset.before, tuple(problems), notes, fitting, obstacle)
+    return _checked(Diff(*about, files))
 
 
 def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) -> Changed:
@@ -193,14 +183,14 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     engine = Engine(chosen)
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
-    problems = (*changeset.problems, *_inapplicable(changeset.after, selection.named, root))
+    problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
     notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree))
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
     affected = tuple(after.id for before, after in states if before.state is not after.state)
     about = (root, writable.tree.version, changeset.after, problems, notes)
     fitting = engine.fitting(writable.tree.read, changeset.before)
-    return checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
+    return _checked(Changed(*about, fitting, changed=changed, added=added, affected=affected))
 
 
 def revert(tree: TreeLike = None, overlays: Ids = None) -> Changed:
@@ -269,7 +259,7 @@ def verify(
         if not is_checkout(found):
             problems += changing.unknown_marks(found.read, installed, backup.originals(found))
     about = (found.root, found.version, seen.verdicts, tuple(problems), seen.notes)
-    return checked(Result(*about, not_installed=gone))
+    return _checked(Result(*about, not_installed=gone))
 
 
 def open_tree(tree: TreeLike = None) -> SitePackages | Checkout:
@@ -311,7 +301,7 @@ def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
     return None
 
 
-def _inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
+def inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
     """Yield the overlays that are not applicable, if they were asked for by name."""
     for verdict in verdicts:
         if verdict.id in named and verdict.state is State.NOT_APPLICABLE:
@@ -338,12 +328,7 @@ def _edited(writes: Writes, tree: Tree) -> Iterator[str]:
         yield f"{file}: edited after vpatch: {stays}; `vpatch revert` refuses this file until it is undone"
 
 
-def checked(result: R) -> R:
-    """Return a result without problems.
-
-    Raises:
-        Refused: it has some.
-    """
+def _checked(result: R) -> R:
     if result.problems:
         raise Refused(result)
     return result

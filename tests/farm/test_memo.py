@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import vpatch.farm.launch
-from vpatch.api import difference
+from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 
 from tests.farm.conftest import Installed
@@ -24,11 +25,11 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The plans that were made."""
     made: list[str] = []
 
-    def counting(*arguments: object) -> object:
+    def counting(*arguments: Any) -> Engine:
         made.append("plan")
-        return difference(*arguments)  # type: ignore[arg-type]
+        return Engine(*arguments)
 
-    monkeypatch.setattr(vpatch.farm.launch, "difference", counting)
+    monkeypatch.setattr(vpatch.farm.launch, "Engine", counting)
     return made
 
 

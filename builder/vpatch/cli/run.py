@@ -45,7 +45,7 @@ def run_command(
     cache: Path | None,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND with the selected overlays, and write nothing to vLLM's files.
+    """Run COMMAND with overlays, and write nothing to vLLM's files.
 
     vpatch makes a folder that holds the changed files, and links to all others, and puts it first on PYTHONPATH; every
     process that COMMAND starts imports from it, too. If an overlay does not fit, nothing is started. The exit code and

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpatch.api import Diff, checked, difference
-from vpatch.core.catalogue import Selection
+from vpatch.api import inapplicable
+from vpatch.core.catalogue import Selection, discover
+from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
 from vpatch.core.verdict import State
 from vpatch.errors import Failure, Problem
@@ -65,8 +66,8 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
 
     Raises:
         UnknownName: there is no such overlay.
-        Refused: an overlay does not fit; as `vpatch.api.apply`.
-        Failure: the farm cannot be made or is not safe, has another digest, or another vLLM would be imported.
+        Failure: an overlay does not fit; the farm cannot be made or is not safe; the overlays have another digest; or
+            another vLLM would be imported.
     """
     cache, others = cache.absolute(), stock_path()
     _refuse_hidden(command)
@@ -84,7 +85,7 @@ def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
     """Return what a farm has to hold.
 
     Raises:
-        UnknownName, Refused, Failure: as `prepare`.
+        UnknownName, Failure: as `prepare`.
     """
     memo = Memo.of(cache, tree, selection)
     known = memo.recall(tree)
@@ -92,19 +93,21 @@ def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
         return known
     watched = Watched(tree.root, tree.dist_info, tree.version)
     seen = Reads(watched)
-    found = checked(difference(seen, selection))
-    ids = tuple(one.id for one in found.overlays if one.state in {State.PENDING, State.APPLIED})
-    content = Content(
-        tree.root, ids, digest_of(_whole(found, seen)), {file: new for file, (_, new) in found.files.items()}
-    )
+    chosen = selection.in_tree(discover(), seen.read)
+    found = Engine(chosen).plan(seen.read)
+    problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
+    if problems:
+        raise Failure(*problems)
+    ids = tuple(verdict.id for verdict in found.after if verdict.state is State.APPLIED)
+    content = Content(tree.root, ids, digest_of({**_applied(seen), **found.files}), found.files)
     memo.keep(content, watched.seen)
     return content
 
 
-def _whole(found: Diff, seen: Reads) -> dict[str, bytes]:
-    """Return all files that the overlays change or add: those of the diff, and those that `apply` wrote before."""
-    applied = {file: data for file in seen.loaded if (data := seen.read(file)) is not None and any(marks_in(data))}
-    return {**applied, **{file: new for file, (_, new) in found.files.items()}}
+def _applied(seen: Reads) -> dict[str, bytes]:
+    """Return the files that `vpatch apply` changed or added before."""
+    read = ((file, seen.read(file)) for file in seen.loaded)
+    return {file: data for file, data in read if data is not None and any(marks_in(data))}
 
 
 def stock_path() -> list[str]:

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import vpatch
 from vpatch.core.catalogue import GROUP, Selection
 from vpatch.farm.content import Content, sha256
 from vpatch.tree.locate import Loaded, Tree
@@ -100,9 +99,10 @@ def _stamp(path: str) -> Stamp:
 def _code() -> Iterator[str]:
     """Yield what a plan follows from beside the vLLM: where packages are installed, vpatch, and those with overlays."""
     yield from filter(None, sys.path)
-    packages = {vpatch.__name__, *(point.value.partition(".")[0] for point in entry_points(group=GROUP))}
-    for spec in filter(None, map(find_spec, sorted(packages))):
-        for top in spec.submodule_search_locations or ():
-            for folder, _, names in os.walk(top):
-                yield folder
-                yield from (f"{folder}/{name}" for name in names if name.endswith(".py"))
+    packages = {point.value.partition(".")[0] for point in entry_points(group=GROUP)}
+    specs = filter(None, map(find_spec, sorted(packages)))
+    others = [top for spec in specs for top in spec.submodule_search_locations or ()]
+    for top in (str(Path(__file__).parents[1]), *others):
+        for folder, _, names in os.walk(top):
+            yield folder
+            yield from (f"{folder}/{name}" for name in names if name.endswith(".py"))
