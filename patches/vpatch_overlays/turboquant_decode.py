@@ -14,6 +14,7 @@ Results differ from vLLM's by rounding, as between any two attention kernels; so
   norms and are rotated by one kernel, where vLLM has four, one of which takes 52 us for a single token.
 - `buffers`: decode's part of the shared workspace shrinks to what the kernels need (541 MB to 17 MB for 1,024 requests
   of 32 heads of size 128), and is taken before vLLM sizes the KV cache.
+- `reservation`: so does what vLLM reserves for decode, from 0.24 on.
 - `drafts`: with `turboquant-mtp`, steps that verify up to eight drafts are decode steps, and CUDA graphs of whole steps
   (`FULL`) hold them. From vLLM 0.21 on.
 - `flash-attention`: with TurboQuant, vLLM gives version 2 of flash attention to all layers that it does not quantize,
@@ -38,6 +39,7 @@ from vpatch_overlays._shared import (
     forward,
     impl_init,
     metadata,
+    not_reserved_by_upstream,
     reserve_workspace,
     reserved_by_upstream,
 )
@@ -209,17 +211,21 @@ overlay = Overlay(
         Part(
             "buffers",
             absent=shared.no_turboquant | own_buffers,
+            shapes={"0.21": Shape(when=has_splits, edits=sized)},
+        ),
+        # A shape of `buffers` with this edit more would, without its edit, pass for the other, applied.
+        Part(
+            "reservation",
+            absent=shared.no_turboquant
+            | own_buffers
+            | not_reserved_by_upstream.means("this vLLM reserves no workspace for decode steps"),
             shapes={
                 "0.24": Shape(
-                    when=has_splits & reserved_by_upstream & on_device_by_base,
-                    edits=[
-                        sized,
-                        reserve_workspace.insert_after(
-                            TO_RESERVE, "max_num_splits = splits_to_reserve(self, max_num_splits)"
-                        ),
-                    ],
-                ),
-                "0.21": Shape(when=has_splits & ~reserved_by_upstream, edits=sized),
+                    when=reserved_by_upstream & on_device_by_base,
+                    edits=reserve_workspace.insert_after(
+                        TO_RESERVE, "max_num_splits = splits_to_reserve(self, max_num_splits)"
+                    ),
+                )
             },
         ),
         Part(

@@ -21,10 +21,10 @@ from vpatch import All, Companion, File, Need, Overlay, Part, Shape, Use, probe
 from vpatch_overlays import _shared as shared
 from vpatch_overlays._shared import (
     attention,
-    builder_init,
     continuation,
     forward,
     impl_init,
+    not_reserved_by_upstream,
     reserve_workspace,
     reserved_by_upstream,
 )
@@ -76,11 +76,6 @@ tiles = (
     helper.import_into(attention, "Limits, continue_in_tiles, in_tiles, rehearse"),
 )
 
-# The method that `turboquant-workspace` adds checks by itself whether there are tiles.
-not_reserved = ~builder_init.contains("self._reserve_workspace()") | reserve_workspace.contains(
-    "reserve_workspace(self, current_workspace_manager(), ...)"
-)
-
 # Parameters that the companion module passes by name.
 calls = All(
     (
@@ -120,8 +115,7 @@ overlay = Overlay(
         ),
         Part(
             "reservation",
-            absent=shared.no_turboquant
-            | (~reserved_by_upstream & not_reserved).means("this vLLM reserves no workspace for prompts"),
+            absent=shared.no_turboquant | not_reserved_by_upstream.means("this vLLM reserves no workspace for prompts"),
             shapes={
                 "0.24": Shape(
                     when=reserved_by_upstream,

@@ -27,6 +27,7 @@ from tests.overlays.mutations import (
     definitions,
     follow,
     header,
+    holes,
     mutated,
     pairs,
     places,
@@ -42,7 +43,8 @@ class Mutant:
 
     `fate`: "drifted"; "equal": applying the overlay yields `twin`; "moved": an anchor statement swapped places with its
     neighbor, so that `twin` has the same statements in another order; "leaned": the mutation is in an import that an
-    edit found present, so that the edit adds it again.
+    edit found present, so that the edit adds it again; "free": the mutation is in code that `...` of an anchor stands
+    for, so that applying the overlay yields `twin` byte for byte.
     """
 
     kind: str
@@ -61,8 +63,8 @@ class Mutant:
 class Region:
     """What one edit matches in a pristine file: a statement, an expression in one, or only its scope.
 
-    `chain` holds the definitions that the scope names, `headers` the blocks nested below them, `free` is true if the
-    pattern allows any arguments of calls, and `leaned` holds the names that are imported already.
+    `chain` holds the definitions that the scope names, `headers` the blocks nested below them, `free` the nodes that
+    `...` of the pattern stands for, with all below them, and `leaned` the names that are imported already.
     """
 
     stmt: ast.stmt | None
@@ -71,12 +73,15 @@ class Region:
     chain: tuple[ast.stmt, ...]
     headers: tuple[ast.stmt, ...]
     alone: bool
-    free: bool
+    free: frozenset[ast.AST]
     leaned: frozenset[str]
 
     def fate(self, kind: str, place: Place, path: Steps) -> str:
         """Return the expected outcome of a mutation, as far as this region is concerned."""
         node, below = place.node, self.expr is None and self.stmt in place.around
+        changed = place.block[place.index : place.index + 2] if kind == "reorder" else [follow(node, path)]
+        if all(one in self.free for one in changed):
+            return "free"
         if isinstance(node, ast.Import | ast.ImportFrom) and self.leaned & {a.asname or a.name for a in node.names}:
             return "leaned"
         if kind in {"rename", "literal"}:
@@ -98,7 +103,7 @@ class Region:
             return path[0][0] in {"test", "target", "iter", "items"}
         if node in self.chain and node is not self.stmt:
             return not path
-        if node is not self.stmt or (self.free and any(name in {"args", "keywords"} for name, _ in path)):
+        if node is not self.stmt:
             return False
         at = follow(node, path)
         return self.expr is None or (at is not None and any(inner is at for inner in ast.walk(self.expr)))
@@ -119,10 +124,10 @@ def regions(found: Sequence[tuple[Edit, Finding]], source: Source, tree: ast.Mod
             if finding.found is finding.found.AFTER
             else frozenset()
         )
-        code = str(getattr(edit, "anchor", getattr(edit, "call", "")))
+        patterns = ast.parse(str(getattr(edit, "anchor", getattr(edit, "call", "")))).body
         for path in finding.regions or (None,):
             if path is None:
-                yield Region(None, None, chain[:-1], chain, (), alone=True, free=False, leaned=lean)
+                yield Region(None, None, chain[:-1], chain, (), alone=True, free=frozenset(), leaned=lean)
                 continue
             node = along(source.module, path)[-1]
             start, end = where[node].start, where[node].end
@@ -145,6 +150,9 @@ def regions(found: Sequence[tuple[Edit, Finding]], source: Source, tree: ast.Mod
                     p for p in known.values() if (p.node.lineno, p.node.col_offset) == (start.line, start.column)
                 )
             inner = [n for n in stmt.around if n not in chain and not definitions(n)]
+            upstream = _without(expr, str(getattr(edit, "keyword", ""))) if expr else stmt.node
+            parts = (holes(getattr(one, "value", one) if expr else one, upstream) for one in patterns)
+            free = next((part for part in parts if part is not None), [])
             yield Region(
                 stmt.node,
                 expr,
@@ -152,9 +160,17 @@ def regions(found: Sequence[tuple[Edit, Finding]], source: Source, tree: ast.Mod
                 chain,
                 tuple(inner[: len(within)]),
                 alone=len(finding.regions) == 1,
-                free="..." in code,
+                free=frozenset(node for part in free for node in ast.walk(part)),
                 leaned=frozenset(),
             )
+
+
+def _without(expr: ast.expr, keyword: str) -> ast.expr:
+    """Return a call without the keyword argument, written `name=value`, that an edit adds; any other as it is."""
+    if not isinstance(expr, ast.Call) or not keyword:
+        return expr
+    left = [one for one in expr.keywords if one.arg != keyword.partition("=")[0]]
+    return ast.Call(expr.func, expr.args, left)
 
 
 def _chain(place: Place) -> tuple[ast.stmt, ...]:
@@ -208,7 +224,7 @@ class Mutator:
         if fate != "drifted":
             twin = self._twin(kind, place)
             counterpart = mutated(self.patched, kind, twin, path, how) if twin else None
-            if counterpart is None and fate == "equal":
+            if counterpart is None and fate in {"equal", "free"}:
                 return None
             other = counterpart or self.patched
         return Mutant(kind, self.file, place.node.lineno, self.near(place), text, other, fate)
@@ -224,7 +240,7 @@ class Mutator:
     def fate(self, kind: str, place: Place, path: Steps) -> str:
         """Return the expected outcome of a mutation."""
         fates = {region.fate(kind, place, path) for region in self.regions}
-        return next((fate for fate in ("undefined", "drifted", "moved", "leaned") if fate in fates), "equal")
+        return next((fate for fate in ("undefined", "drifted", "moved", "leaned", "free") if fate in fates), "equal")
 
 
 def mutants(mutator: Mutator, count: int, each: int, seed: int) -> list[Mutant]:
@@ -249,7 +265,8 @@ def mutants(mutator: Mutator, count: int, each: int, seed: int) -> list[Mutant]:
     for kind in KINDS:
         rng.shuffle(todo[kind])
         for region in mutator.regions:
-            take(kind, each, lambda p, path, r=region, kind=kind: r.fate(kind, p, path) == "drifted")  # type: ignore[misc]
+            for fate in ("drifted", "free"):
+                take(kind, each, lambda p, path, r=region, kind=kind, fate=fate: r.fate(kind, p, path) == fate)  # type: ignore[misc]
     share = max(count - len(made), 0) // (2 * len(KINDS))
     for kind in KINDS:
         take(kind, share, lambda p, _: mutator.near(p))

@@ -68,6 +68,49 @@ def follow(node: ast.AST, path: Steps) -> ast.AST | None:
     return node
 
 
+def holes(pattern: object, found: object) -> list[ast.AST] | None:
+    """Return the parts of `found` that `...` stands for in `pattern`; None if `pattern` does not match.
+
+    In a list, `...` stands for any number of statements, arguments or elements; a list may have it once.
+    """
+    free: list[ast.AST] = []
+    if isinstance(pattern, list) and isinstance(found, list):
+        if at := [index for index, one in enumerate(pattern) if _is_hole(one)]:
+            (start,) = at
+            end = start + len(found) - len(pattern) + 1
+            free = found[start:end]
+            pattern, found = [*pattern[:start], *pattern[start + 1 :]], [*found[:start], *found[max(start, end) :]]
+        if len(pattern) != len(found):
+            return None
+        inner = zip(pattern, found, strict=True)
+    elif _is_hole(pattern) and isinstance(found, ast.expr):
+        return [found]
+    elif isinstance(pattern, ast.AST):
+        if type(pattern) is not type(found):
+            return None
+        inner = zip(_fields(pattern), _fields(found), strict=True)
+    else:
+        return [] if pattern == found else None
+    for one, other in inner:
+        below = holes(one, other)
+        if below is None:
+            return None
+        free += below
+    return free
+
+
+def _is_hole(node: object) -> bool:
+    node = node.value if isinstance(node, ast.Expr) else node
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def _fields(node: ast.AST) -> list[object]:
+    """List what a node's fields hold; a call's arguments are one list, whether they have keywords or not."""
+    if isinstance(node, ast.Call):
+        return [node.func, [*node.args, *node.keywords]]
+    return [value for _, value in ast.iter_fields(node)]
+
+
 def pairs(old: list[ast.stmt], new: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
     """Yield the pairs of corresponding statements of two versions of a block, inner blocks included."""
     matcher = SequenceMatcher(a=[ast.dump(n) for n in old], b=[ast.dump(n) for n in new], autojunk=False)

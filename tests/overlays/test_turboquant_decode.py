@@ -11,7 +11,7 @@ from vpatch.core.catalogue import discover, select
 from vpatch.testing import Case, State, check
 from vpatch.tree.locate import locate
 
-from tests.engines import together
+from tests.engines import over, together
 from tests.overlays.tables import BROKEN, WITHOUT_TURBOQUANT, drifted
 from tests.releases import cases, fact
 from tests.tiers import deep
@@ -31,6 +31,7 @@ BUILT = "            H = _build_hadamard("
 HADAMARD = "            layer._tq_Pi = H\n"
 LENGTHS = "    seq_lens: torch.Tensor  # (num_reqs,)"
 SPLITS = "        S = self.max_num_kv_splits\n"
+BATCH = "        self._init_reorder_batch_threshold(1, supports_spec_as_decode=False)\n"
 SIZES = "        max_num_splits = (\n"
 SKIPS = "        if not isinstance(layer.impl, FlashAttentionImpl):\n            continue\n"
 ASSERTS = "        assert isinstance(layer.impl, FlashAttentionImpl)\n"
@@ -38,16 +39,16 @@ VARIANT = "            if isinstance(impl, FlashAttentionImpl):\n"
 TOO_NEW = "attention_config.flash_attn_version >= 3"
 
 BUFFERS = {
-    **dict.fromkeys(("0.21.0", "0.22.0", "0.22.1", "0.23.0"), "0.21"),
+    **dict.fromkeys(("0.21.0", "0.22.0", "0.22.1", "0.23.0"), "buffers: matches the 0.21 layout; "),
     **dict.fromkeys(
         (
             *("0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
             *("0.32.0", "0.33.0"),
         ),
-        "0.24",
+        "reservation: matches the 0.24 layout; ",
     ),
 }
-"""By release, which layout the part `buffers` matches."""
+"""By release, what the last part for the buffers that has something to do says."""
 
 CASES = (
     *WITHOUT_TURBOQUANT,
@@ -57,10 +58,7 @@ CASES = (
         Case(release, State.PENDING, says="flash-attention: matches the 0.20 layout; 3 changes")
         for release in ("0.20.0", "0.20.1", "0.20.2")
     ),
-    *(
-        Case(release, State.PENDING, says=f"buffers: matches the {layout} layout; ")
-        for release, layout in BUFFERS.items()
-    ),
+    *(Case(release, State.PENDING, says=says) for release, says in BUFFERS.items()),
     *drifted(
         "0.26.0",
         LAUNCHER,
@@ -88,10 +86,16 @@ CASES = (
         (BUILT, BUILT.replace("hadamard", "rotation"), "_ensure_on_device has no `H = _build_hadamard(D, str(device))"),
         (LENGTHS, LENGTHS.replace("torch.Tensor", "list[int]"), "TurboQuantMetadata has no `seq_lens: torch.Tensor`"),
         # Buffers would stay as large as upstream's.
-        (SIZES, SIZES.replace("max_num_splits", "splits"), "TurboQuantMetadataBuilder has `current_workspace_manager("),
+        (SIZES, SIZES.replace("max_num_splits", "splits"), "`max_num_splits = self.vllm_config.attention_config"),
         (SPLITS, SPLITS.replace("self.max", "self._max"), "_decode_attention has no `S = self.max_num_kv_splits`"),
     ),
-    *drifted("0.21.0", ATTENTION, ("        cfg = self.tq_config\n", "        c = self.tq_config\n", "`cfg = ")),
+    *drifted(
+        "0.21.0",
+        ATTENTION,
+        ("        cfg = self.tq_config\n", "        c = self.tq_config\n", "`cfg = "),
+        # A method of the base class, say: its buffers would stay as large, too.
+        (BATCH, f"{BATCH}        self._reserve_workspace()\n", "no 'TurboQuantMetadataBuilder._reserve_workspace'"),
+    ),
     # Flash attention 3 would stop on a layer that is not its own.
     *drifted("0.26.0", FLASH, (SKIPS, ASSERTS, "_get_sliding_window_configs")),
     *drifted("0.33.0", FLASH, (VARIANT, VARIANT.replace("if ", "if True or "), "_get_sliding_window_configs")),
@@ -131,6 +135,19 @@ def test_0_20_has_no_buffers_to_share_and_verifies_no_drafts(slim: Callable[[str
 
     assert ATTENTION not in made
     assert not [file for file in made if file.endswith(("_buffers.py", "_drafts.py"))]
+
+
+def test_a_reservation_without_its_change_is_not_applied(slim: Callable[[str], Path]) -> None:
+    """Without it, vLLM's reservation is back, and the rest of the overlay is what 0.21 to 0.23 get."""
+    read = cache(locate(slim("0.26.0")).read)
+    made = dict(together(read, ("turboquant-decode",)))
+    before, change, after = made[ATTENTION].partition(
+        b"        max_num_splits = splits_to_reserve(self, max_num_splits)  # vpatch: turboquant-decode\n"
+    )
+    assert change
+    again = together(over({**made, ATTENTION: before + after}, read), ("turboquant-decode",))
+
+    assert again == {ATTENTION: made[ATTENTION]}
 
 
 def test_the_kernels_come_without_turboquant_workspace_too(slim: Callable[[str], Path]) -> None:
