@@ -76,7 +76,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
             f"uv tool install {ADDRESS}": f'uv tool install "vpatch[matrix,plan] @ {ADDRESS}"',
             "vpatch build --base": ": ",  # there is no engine
             "--vllm 0.24.0 --vllm 0.33.0 ": "--vllm 0.26.0 ",  # the index has no others
-            "vpatch doctor --run": "! vpatch doctor --run",  # stock has the defects
+            "vllm serve MODEL  ": "python -c 'import vllm._vpatch'",
             "vpatch apply --check": "vpatch apply; vpatch apply --check",
         },
     ),
@@ -101,6 +101,13 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
     "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
     "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}, deep=False),
+    "docs/run.md": Recipe(
+        f"{ENVIRONMENT}{EXTRAS}{VLLM}",
+        {
+            "-- vllm serve MODEL": "-- python -c 'import importlib.util as u; u.find_spec(\"vllm._vpatch\").origin'",
+            "-m vllm.entrypoints.cli.main serve MODEL": "-c pass",
+        },
+    ),
     "docs/speculation.md": Recipe(
         f"{ENVIRONMENT}{EXTRAS}{VLLM}",
         {"vpatch doctor --run": "! vpatch doctor --run"},  # stock has the defects

@@ -88,12 +88,17 @@ def add(farm: Path) -> str:
     return "torch.py"
 
 
+def say_otherwise(farm: Path) -> str:
+    (farm / MANIFEST).write_bytes(b"{}")
+    return MANIFEST
+
+
 def remove(farm: Path) -> str:
     (farm / FILE).unlink()
     return FILE
 
 
-@pytest.mark.parametrize("change", [rewrite, replace_by_link, retarget, add, remove])
+@pytest.mark.parametrize("change", [rewrite, replace_by_link, retarget, add, say_otherwise, remove])
 def test_a_changed_farm_is_refused(change: Callable[[Path], str], installed: Installed) -> None:
     content = installed.content()
     farm = farm_of(content, installed.cache, installed.python)
