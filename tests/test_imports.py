@@ -24,7 +24,7 @@ LEVELS = (
     ("core", "net"),
     ("tree", "release"),
     ("api", "image"),
-    ("matrix", "plan", "testing", "doctor"),
+    ("matrix", "plan", "testing", "doctor", "farm"),
     ("cli", "vpatch"),
     ("__main__",),
 )

@@ -127,7 +127,7 @@ def status(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()
     engine = Engine([*chosen, *others])
     verdicts = engine.status(seen.read, chosen)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
-    problems += _inapplicable(verdicts, selection.named, found.root)
+    problems += inapplicable(verdicts, selection.named, found.root)
     problems += [obstacle] if (obstacle := _obstacle(seen, verdicts)) else []
     fitting = engine.fitting(seen.read, verdicts)
     opt_in = tuple(item.id for item in others if _pending(engine, seen.read, item))
@@ -158,7 +158,7 @@ def diff(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ()) 
     engine = Engine(chosen)
     changeset = engine.plan(seen.read)
     files = {file: (seen.read(file), new) for file, new in changeset.files.items()}
-    problems = [*changeset.problems, *_inapplicable(changeset.before, selection.named, found.root)]
+    problems = [*changeset.problems, *inapplicable(changeset.before, selection.named, found.root)]
     problems += [obstacle] if (obstacle := _obstacle(seen, changeset.before)) else []
     notes = _notes(chosen, changeset.before)
     fitting = engine.fitting(seen.read, changeset.before)
@@ -183,7 +183,7 @@ def apply(tree: TreeLike = None, overlays: Ids = None, also: Iterable[str] = ())
     engine = Engine(chosen)
     changeset, writes = changing.apply(writable, chosen, engine, installed)
     changed = writes.changed
-    problems = (*changeset.problems, *_inapplicable(changeset.after, selection.named, root))
+    problems = (*changeset.problems, *inapplicable(changeset.after, selection.named, root))
     notes = (*_notes(chosen, changeset.after), *_edited(writes, writable.tree))
     added = tuple(file for file in changed if file.startswith(COMPANIONS) and file not in there)
     states = zip(changeset.before, changeset.after, strict=True)
@@ -301,7 +301,7 @@ def _obstacle(seen: Reads, verdicts: Sequence[Verdict]) -> Problem | None:
     return None
 
 
-def _inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
+def inapplicable(verdicts: Sequence[Verdict], named: Collection[str], root: Path) -> Iterator[Problem]:
     """Yield the overlays that are not applicable, if they were asked for by name."""
     for verdict in verdicts:
         if verdict.id in named and verdict.state is State.NOT_APPLICABLE:

@@ -28,6 +28,7 @@ from tests.releases import FACTS, fact
 
 COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "doctor", "list", "show", "new", "matrix", "cache")
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
+RUN = "run"  # its output is that of another command, so it has no --json: see test_run.py
 
 STATES = {str(state) for state in State}
 PART = {"name": str, "state": STATES, "because": str, "shape": (str, NoneType), "files": [str]}
@@ -201,6 +202,7 @@ def test_help_of_the_program(vpatch: Program, asked: str) -> None:
     assert {line.split()[0] for line in ran.out.splitlines() if line.startswith("  ") and line.strip()} > {
         *COMMANDS,
         *OTHERS,
+        RUN,
     }
     assert "..." not in ran.out.partition("Options:")[2], "each fits its line"
 

@@ -66,6 +66,8 @@ export GIT_COMMITTER_EMAIL=test@example.org GIT_CONFIG_COUNT=2
 export GIT_CONFIG_KEY_1="url.file://$PWD/my-model-fix.insteadOf" GIT_CONFIG_VALUE_1=https://github.com/YOU/my-model-fix
 """
 
+# Of vLLM's sources, for want of the packages that it imports, only the path.
+IMPORTED = """python -c 'import importlib.util as u, os; assert "vpatch/run/" in u.find_spec("vllm").origin'"""
 PYTHON = {"python3.12": f"python{VERSION}"}  # the one that runs the tests
 LIKE_THE_BASE = "try:recipes"  # the stand-in for vllm/vllm-openai:v0.20.2, with pip
 
@@ -76,7 +78,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
             f"uv tool install {ADDRESS}": f'uv tool install "vpatch[matrix,plan] @ {ADDRESS}"',
             "vpatch build --base": ": ",  # there is no engine
             "--vllm 0.24.0 --vllm 0.33.0 ": "--vllm 0.26.0 ",  # the index has no others
-            "vpatch doctor --run": "! vpatch doctor --run",  # stock has the defects
+            "vllm serve MODEL  ": f"{IMPORTED}  ",
             "vpatch apply --check": "vpatch apply; vpatch apply --check",
         },
     ),
@@ -101,6 +103,13 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
     "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
     "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}, deep=False),
+    "docs/run.md": Recipe(
+        f"{ENVIRONMENT}{EXTRAS}{VLLM}",
+        {
+            "-- vllm serve MODEL": f"-- {IMPORTED}",
+            "-m vllm.entrypoints.cli.main serve MODEL": "-c pass",
+        },
+    ),
     "docs/speculation.md": Recipe(
         f"{ENVIRONMENT}{EXTRAS}{VLLM}",
         {"vpatch doctor --run": "! vpatch doctor --run"},  # stock has the defects

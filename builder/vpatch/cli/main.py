@@ -23,6 +23,7 @@ from vpatch.errors import closest
 _GROUPS = {
     "Patch a vLLM": {
         **dict.fromkeys(("status", "diff", "apply", "revert", "verify"), "tree"),
+        "run": "run",
         "doctor": "doctor",
     },
     "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "releases"},

@@ -32,15 +32,19 @@ _OUR_FOLDERS = re.compile(r"objects(/[0-9a-f]{2})?|wheels|listings|new|\.")
 _ADVICE = "; use --no-cache to do without"
 
 
-def folder() -> Path:
-    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches."""
+def folder(otherwise: str = "or use --no-cache") -> Path:
+    """Return the folder of the cache, which may not exist: `vpatch` in the user's folder for caches.
+
+    Raises:
+        Failure: the user has no home folder; it says what to do `otherwise`.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if Path(base).is_absolute():  # the specification ignores relative ones
         return Path(base, "vpatch")
     try:
         return Path.home() / ".cache" / "vpatch"
     except RuntimeError as error:
-        cause = "no home folder; set XDG_CACHE_HOME, or use --no-cache"
+        cause = f"no home folder; set XDG_CACHE_HOME, {otherwise}"
         raise Failure(Problem("no cache", "~/.cache", cause)) from error
 
 

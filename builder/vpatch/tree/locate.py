@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -159,7 +160,13 @@ def interpreter(python: Path) -> Path:
     return Path(found)
 
 
-def ask(python: Path, script: str, *arguments: str, patience: float | None = None) -> Any:
+def ask(
+    python: Path,
+    script: str,
+    *arguments: str,
+    patience: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Any:
     """Run a script, without bytecode, for at most `patience` seconds (default: 60); parse its last line as JSON."""
     import json
     import subprocess
@@ -167,7 +174,13 @@ def ask(python: Path, script: str, *arguments: str, patience: float | None = Non
     patience, command = patience or _PATIENCE, [str(python), "-B", "-c", script, *arguments]
     try:
         ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=patience, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            errors="replace",
+            timeout=patience,
+            env=environment,
+            check=False,
         )
         if ran.returncode == 0:
             return json.loads(ran.stdout.splitlines()[-1])

@@ -1,0 +1,90 @@
+"""The command that runs another one with overlays, without a write to vLLM's files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from vpatch.cli.options import PathType, examples, overlay_option, quiet_option, selected, with_option
+from vpatch.cli.output import Report, frame, show
+from vpatch.cli.wording import counted, listed
+from vpatch.core.catalogue import Selection
+from vpatch.errors import Failure, Problem, UnknownName
+from vpatch.farm.command import Missing, understood
+from vpatch.farm.launch import Launch, prepare
+from vpatch.matrix.cache import folder
+from vpatch.tree.locate import interpreter
+
+_NO_COMMAND = 127  # a shell's exit status for a command that does not exist
+
+
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples("run -- vllm serve MODEL", "run --with turboquant-decode -- python serve.py"),
+)
+@quiet_option
+@overlay_option()
+@with_option
+@click.option("--python", type=PathType(), metavar="PY", help="The interpreter that COMMAND runs. Default: found out.")
+@click.option("--expect", metavar="DIGEST", default="", help="Start only if the overlays have this digest.")
+@click.option("--cache", type=PathType(), metavar="DIR", help="The folder for farms. Default: in your cache.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+def run_command(
+    *,
+    ids: tuple[str, ...],
+    more: tuple[str, ...],
+    python: Path | None,
+    expect: str,
+    cache: Path | None,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND with overlays, and write nothing to vLLM's files.
+
+    vpatch makes a folder that holds the changed files, and links to all others, and puts it first on PYTHONPATH; every
+    process that COMMAND starts imports from it, too. If an overlay does not fit, nothing is started. The exit code and
+    the signals are COMMAND's.
+    """
+    try:
+        launch = _prepared(command, selected(ids, more), python, expect, cache)
+    except Failure as failure:
+        misused = isinstance(failure, UnknownName)
+        said = "" if misused else "Nothing was started."
+        code = show(Report("run", problems=failure.problems, misused=misused, outcome=said), as_object=False)
+        return _NO_COMMAND if isinstance(failure, Missing) else code
+    _tell(launch)
+    return _become(command, launch)
+
+
+def _tell(launch: Launch) -> None:
+    overlays = launch.content.overlays
+    frame(f"vLLM {launch.tree.version or 'of unknown version'} in {launch.tree.root}")
+    what = f"{counted(len(overlays), 'overlay')}: {listed(overlays)}" if overlays else "no overlay, since none applies"
+    frame(f"Running with {what} (digest {launch.content.digest[:12]}).")
+
+
+def _prepared(
+    words: Sequence[str], selection: Selection, python: Path | None, expected: str, cache: Path | None
+) -> Launch:
+    command = understood(words)
+    runner = interpreter(python) if python else command.python
+    if runner is None:
+        cause = "it is no Python program; name the interpreter that it starts with --python"
+        raise Failure(Problem("which Python?", str(command.program), cause))
+    store = cache or folder("or name a folder with --cache") / "run"
+    return prepare(command, selection, runner, store, expected)
+
+
+def _become(words: Sequence[str], launch: Launch) -> NoReturn:
+    """Replace this process by the command."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()
+    os.execvpe(words[0], list(words), dict(launch.environment))  # noqa: S606 - this is what it is for

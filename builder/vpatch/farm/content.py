@@ -1,0 +1,102 @@
+"""What a farm holds: the files that overlays change or add, and links to everything else of a vLLM."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vpatch.errors import naming
+
+FORM = 1  # of a farm; another one gives farms of other names
+MANIFEST = "vpatch.json"
+BYTECODE = "__pycache__"
+
+
+def sha256(data: bytes) -> str:
+    """Return the hexadecimal sha256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a farm holds.
+
+    Attributes:
+        root: the folder that holds the installed vLLM.
+        overlays: the ids of those that its files have.
+        digest: of the files that overlays change or add, those that `vpatch apply` wrote to `root` included. So it is
+            the same on every machine that runs the same overlays on the same vLLM.
+        files: by path below `root`, the bytes of each file that is not in `root` as it has to be.
+    """
+
+    root: Path
+    overlays: tuple[str, ...]
+    digest: str
+    files: Mapping[str, bytes]
+
+    @cached_property
+    def links(self) -> Mapping[str, str]:
+        """What every other entry links to, by its path below `root`.
+
+        Folders on the way to a file of the overlays are real, and so is the folder of their bytecode: the farm gets
+        its own for the modules that differ.
+
+        Raises:
+            Failure: a folder cannot be read.
+        """
+        found: dict[str, str] = {}
+        for folder in sorted(self._real):
+            path = self.root / folder
+            with naming("cannot read", str(path)):
+                entries = sorted(os.scandir(path), key=lambda entry: entry.name) if path.is_dir() else []
+            for entry in entries:
+                below = f"{folder}/{entry.name}"
+                if entry.name == BYTECODE:
+                    found.update(self._bytecode(folder, Path(entry.path)))
+                elif below not in self._real and below not in self.files:
+                    found[below] = entry.path
+        # Where a repaired wheel keeps the libraries that its extensions name by $ORIGIN/../vllm.libs.
+        found.update({libraries.name: str(libraries) for libraries in self.root.glob("vllm*.libs")})
+        return found
+
+    def _bytecode(self, folder: str, cache: Path) -> Iterator[tuple[str, str]]:
+        """Yield links to the bytecode of the modules of a folder that overlays leave alone."""
+        ours = {Path(file).stem for file in self.files if str(Path(file).parent) == folder}
+        with naming("cannot read", str(cache)):
+            for compiled in sorted(cache.glob("*.pyc")):
+                if compiled.name.partition(".")[0] not in ours:
+                    yield f"{folder}/{BYTECODE}/{compiled.name}", str(compiled)
+
+    @cached_property
+    def _real(self) -> frozenset[str]:
+        """The folders that the farm makes instead of linking to them."""
+        above = {str(parent) for file in self.files for parent in Path(file).parents}
+        return frozenset({"vllm"} | above - {"."})
+
+    @cached_property
+    def key(self) -> str:
+        """The name of the farm's folder. Bytecode does not count: it is what Python makes of the rest."""
+        links = {path: target for path, target in self.links.items() if f"/{BYTECODE}/" not in path}
+        named = [FORM, str(self.root), self.digest, sorted(self.hashes.items()), sorted(links.items())]
+        return sha256(json.dumps(named).encode())[:16]
+
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """The sha256 of each file."""
+        return {file: sha256(data) for file, data in sorted(self.files.items())}
+
+    @property
+    def manifest(self) -> bytes:
+        """What the farm says of itself, as JSON."""
+        about = {"schema": FORM, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
+        return json.dumps({**about, "files": self.hashes}, indent=1).encode() + b"\n"
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Return the digest of the files that overlays change or add."""
+    return sha256("".join(f"{file}\0{sha256(data)}\n" for file, data in sorted(files.items())).encode())

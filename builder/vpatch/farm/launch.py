@@ -1,0 +1,137 @@
+"""From a command to the environment in which it runs with overlays; nothing is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vpatch.api import inapplicable
+from vpatch.core.catalogue import Selection, discover
+from vpatch.core.engine import Engine
+from vpatch.core.marks import marks_in
+from vpatch.core.verdict import State
+from vpatch.errors import Failure, Problem
+from vpatch.farm import store
+from vpatch.farm.command import Command
+from vpatch.farm.content import MANIFEST, Content, digest_of
+from vpatch.farm.memo import Memo, Watched
+from vpatch.tree.locate import Reads, Tree, ask, tree_at
+
+DIGEST = "VPATCH_RUN"  # the variable in which a command finds the digest of what it runs
+
+_WITNESS = Path(__file__).with_name("witness")
+
+# Once with a package `vllm` that is first on PYTHONPATH, as a farm will be, and once without.
+_ASK = """
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import importlib.util, json
+def found():
+    spec = importlib.util.find_spec("vllm")
+    return list(spec.submodule_search_locations or []) if spec else []
+first = found()
+sys.path[:] = [p for p in sys.path if p != sys.argv[1]]
+print(json.dumps([first, found()]))
+"""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command that is ready to be run.
+
+    Attributes:
+        tree: the vLLM whose files it takes.
+        content: what its farm holds.
+        farm: the folder of the farm.
+        environment: the variables of its environment.
+    """
+
+    tree: Tree
+    content: Content
+    farm: Path
+    environment: Mapping[str, str]
+
+
+def prepare(command: Command, selection: Selection, python: Path, cache: Path, expected: str = "") -> Launch:
+    """Make the farm of a command, or find it, and check that the command's Python would import it.
+
+    Args:
+        command: what is to be run.
+        selection: the overlays.
+        python: the interpreter that it runs.
+        cache: the folder of the farms.
+        expected: the digest that the overlays must have, or its beginning; "" for any.
+
+    Raises:
+        UnknownName: there is no such overlay.
+        Failure: an overlay does not fit; the farm cannot be made or is not safe; the overlays have another digest; or
+            another vLLM would be imported.
+    """
+    cache, others = cache.absolute(), stock_path()
+    _refuse_hidden(command)
+    store.refuse_open(cache)  # what it remembers of earlier runs is read first
+    tree = _vllm(python, others)
+    content = planned(tree, selection, cache)
+    if not content.digest.startswith(expected):
+        cause = f"they have the digest {content.digest}, not {expected}"
+        raise Failure(Problem("unexpected overlays", str(tree.root), cause))
+    farm = store.farm_of(content, cache, python)
+    return Launch(tree, content, farm, {**os.environ, "PYTHONPATH": _path(farm, others), DIGEST: content.digest})
+
+
+def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
+    """Return what a farm has to hold.
+
+    Raises:
+        UnknownName, Failure: as `prepare`.
+    """
+    memo = Memo.of(cache, tree, selection)
+    known = memo.recall(tree)
+    if known:
+        return known
+    watched = Watched(tree.root, tree.dist_info, tree.version)
+    seen = Reads(watched)
+    chosen = selection.in_tree(discover(), seen.read)
+    found = Engine(chosen).plan(seen.read)
+    problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
+    if problems:
+        raise Failure(*problems)
+    ids = tuple(verdict.id for verdict in found.after if verdict.state is State.APPLIED)
+    content = Content(tree.root, ids, digest_of({**_applied(seen), **found.files}), found.files)
+    memo.keep(content, watched.seen)
+    return content
+
+
+def _applied(seen: Reads) -> dict[str, bytes]:
+    """Return the files that `vpatch apply` changed or added before."""
+    read = ((file, seen.read(file)) for file in seen.loaded)
+    return {file: data for file, data in read if data is not None and any(marks_in(data))}
+
+
+def stock_path() -> list[str]:
+    """Return the folders of PYTHONPATH without farms, so that a run within a run begins at the installed vLLM again."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [entry for entry in entries if entry and not Path(entry, MANIFEST).is_file()]
+
+
+def _path(first: Path, others: Sequence[str]) -> str:
+    return os.pathsep.join((str(first), *others))
+
+
+def _vllm(python: Path, others: Sequence[str]) -> Tree:
+    """Return the vLLM that an interpreter imports without a farm."""
+    environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, others)}
+    witness, stock = ask(python, _ASK, str(_WITNESS), environment=environment)
+    if not stock:
+        raise Failure(Problem("no vllm", str(python), "this interpreter has no vllm to import"))
+    if witness != [str(_WITNESS / "vllm")]:
+        raise Failure(Problem("out of reach", str(python), f"it imports vllm from {witness[0]}, before PYTHONPATH"))
+    return tree_at(Path(stock[0]).parent)
+
+
+def _refuse_hidden(command: Command) -> None:
+    if command.first and (command.first / "vllm").is_dir():
+        cause = "Python would import the vllm of this folder, which stands before PYTHONPATH; start in another folder"
+        raise Failure(Problem("out of reach", str(command.first), cause))

@@ -1,0 +1,108 @@
+"""What a plan came to, remembered by what it read, so that a second start neither parses nor imports overlays."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vpatch.core.catalogue import GROUP, Selection
+from vpatch.farm.content import Content, sha256
+from vpatch.tree.locate import Loaded, Tree
+
+_MEMOS = "memos"
+
+Stamp = list[int]
+"""Size in bytes, 0 of a folder, and time of the last change, in nanoseconds; [] of what does not exist."""
+
+
+@dataclass(frozen=True)
+class Watched(Tree):
+    """A tree that notes the hash of whatever is read of it; None for what does not exist."""
+
+    seen: dict[str, str | None] = field(default_factory=dict, compare=False)
+
+    def load(self, path: str) -> Loaded | None:
+        """Read `path` as any tree does."""
+        loaded = super().load(path)
+        self.seen[path] = None if loaded is None else sha256(loaded.content)
+        return loaded
+
+
+@dataclass(frozen=True)
+class Memo:
+    """A file of the farms' folder that remembers one plan.
+
+    Attributes:
+        file: its path; its name follows from the vLLM and the selection.
+    """
+
+    file: Path
+
+    @classmethod
+    def of(cls, store: Path, tree: Tree, selection: Selection) -> Memo:
+        """Return the memo of a plan."""
+        only = None if selection.only is None else sorted(selection.only)
+        asked = json.dumps([str(tree.root), only, sorted(selection.also), sys.executable])
+        return cls(store / _MEMOS / f"{sha256(asked.encode())[:32]}.json")
+
+    def recall(self, tree: Tree) -> Content | None:
+        """Return what the plan came to, if vpatch, its overlays and every file that it read are as they were."""
+        try:
+            told = json.loads(self.file.read_text("utf-8"))
+            same = all(_stamp(path) == was for path, was in told["code"].items())
+            same = same and all(_hash(tree, path) == was for path, was in told["read"].items())
+            return _content(tree, told) if same else None
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def keep(self, content: Content, read: Mapping[str, str | None]) -> None:
+        """Remember a plan. A folder that cannot be written to is no failure: the next start plans again."""
+        files = {file: data.hex() for file, data in content.files.items()}
+        code = {path: _stamp(path) for path in _code()}
+        about = {"overlays": content.overlays, "digest": content.digest, "files": files}
+        part = self.file.with_suffix(f".{os.getpid()}")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            part.write_text(json.dumps({"code": code, "read": read, **about}))
+            part.replace(self.file)
+        except OSError:
+            with suppress(OSError):
+                part.unlink()
+
+
+def _content(tree: Tree, told: Mapping[str, Any]) -> Content:
+    files = {file: bytes.fromhex(data) for file, data in told["files"].items()}
+    return Content(tree.root, tuple(told["overlays"]), told["digest"], files)
+
+
+def _hash(tree: Tree, path: str) -> str | None:
+    loaded = tree.load(path)
+    return None if loaded is None else sha256(loaded.content)
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        of = os.stat(path)  # noqa: PTH116 - of hundreds: a Path takes longer than the call
+    except OSError:
+        return []
+    return [0 if os.path.isdir(path) else of.st_size, of.st_mtime_ns]  # noqa: PTH112
+
+
+def _code() -> Iterator[str]:
+    """Yield what a plan follows from beside the vLLM: where packages are installed, vpatch, and those with overlays."""
+    yield from filter(None, sys.path)
+    packages = {point.value.partition(".")[0] for point in entry_points(group=GROUP)}
+    specs = filter(None, map(find_spec, sorted(packages)))
+    others = [top for spec in specs for top in spec.submodule_search_locations or ()]
+    for top in (str(Path(__file__).parents[1]), *others):
+        for folder, _, names in os.walk(top):
+            yield folder
+            yield from (f"{folder}/{name}" for name in names if name.endswith(".py"))

@@ -1,0 +1,153 @@
+"""The folder of the farms: made once each, compared before each use, and closed to everybody else.
+
+Who can write to a farm, or rename a folder above it, runs code as the user of the server. So foreign folders, and those
+that others may write to, are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vpatch.errors import Failure, Problem, naming
+from vpatch.farm.content import BYTECODE, MANIFEST, Content
+
+STAGING = ".new-"
+LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
+
+# The names in the bytecode are those of the finished farm. Without write access Python compiles at each start instead.
+_COMPILE = """
+import py_compile, sys
+for source, final in zip(sys.argv[1::2], sys.argv[2::2]):
+    py_compile.compile(source, dfile=final, doraise=True)
+"""
+
+
+def farm_of(content: Content, store: Path, python: Path) -> Path:
+    """Return the folder of a farm, and make it if it is not there. Of several runs that make one at once, one succeeds.
+
+    Args:
+        content: what the farm holds.
+        store: the folder of the farms, absolute.
+        python: the interpreter that will import from it, which compiles its files.
+
+    Raises:
+        Failure: others can write to the folder or above it, it cannot be made, or the farm was changed since.
+    """
+    farm = store / content.key
+    refuse_open(farm)
+    if not farm.is_dir():
+        _make(content, farm, python)
+    differences = list(changes(content, farm))
+    if differences:
+        cause = f"it is not what vpatch made of it; remove {farm}, and find out who changed it"
+        raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause) for path in differences[:5]))
+    return farm
+
+
+def changes(content: Content, farm: Path) -> Iterator[str]:
+    """Yield the paths at which a farm is not as it was made. Bytecode of its own files is Python's.
+
+    Raises:
+        Failure: it cannot be read.
+    """
+    files = {**content.files, MANIFEST: content.manifest}
+    expected = {*content.links, *files}
+    with naming("cannot read", str(farm)):
+        for path, link in _entries(str(farm)):
+            if path in files:
+                if link or (farm / path).read_bytes() != files[path]:
+                    yield path
+            elif f"/{BYTECODE}/" not in path and (path not in expected or link != content.links.get(path, "")):
+                yield path
+            expected.discard(path)
+    yield from (path for path in sorted(expected) if f"/{BYTECODE}/" not in path)
+
+
+def _entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what is in a farm, without its own folders: each path, and what it links to, "" if it is no link."""
+    for entry in os.scandir(f"{folder}/{below}"):
+        path = f"{below}{entry.name}"
+        if entry.is_symlink():
+            yield path, os.readlink(entry.path)  # noqa: PTH115 - of hundreds: a Path takes longer than the call
+        elif entry.is_dir():
+            yield from _entries(folder, f"{path}/")
+        else:
+            yield path, ""
+
+
+def _make(content: Content, farm: Path, python: Path) -> None:
+    store = farm.parent
+    with naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache"):
+        store.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(store)
+        staged = Path(tempfile.mkdtemp(prefix=STAGING, dir=store))
+        try:
+            _fill(content, staged)
+            _compile(content, staged, farm, python)
+            try:
+                staged.rename(farm)
+            except OSError:
+                if not farm.is_dir():  # else another run made it meanwhile
+                    raise
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _fill(content: Content, farm: Path) -> None:
+    made: set[Path] = set()
+    for path in (*content.links, *content.files):
+        place = farm / path
+        if place.parent not in made:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made.add(place.parent)
+        if path in content.files:
+            place.write_bytes(content.files[path])
+        else:
+            place.symlink_to(content.links[path])
+    (farm / MANIFEST).write_bytes(content.manifest)
+
+
+def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
+    sources = [path for path in content.files if path.endswith(".py")]
+    names = [str(folder / path) for path in sources for folder in (staged, farm)]
+    ran = subprocess.run([python, "-B", "-c", _COMPILE, *names], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        told = (ran.stderr.strip() or f"exit status {ran.returncode}").splitlines()[-1]
+        raise Failure(Problem("cannot compile", str(python), told))
+
+
+def _sweep(store: Path) -> None:
+    """Remove what killed runs have left."""
+    for left in store.glob(f"{STAGING}*"):
+        if left.lstat().st_mtime < time.time() - LEFT_OVER_S:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def refuse_open(folder: Path) -> None:
+    """Refuse a folder that somebody else can write to, or in whose place they can put another one.
+
+    Raises:
+        Failure: they can.
+    """
+    with naming("cannot read", str(folder)):
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        for place in (there.resolve(), *there.resolve().parents):
+            of = place.stat()
+            if of.st_uid not in (0, os.geteuid()):
+                raise _open(place, f"it belongs to user {of.st_uid}")
+            # Below a sticky folder, as /tmp is, nobody can replace what is another's.
+            shared = stat.S_IMODE(of.st_mode) & 0o022
+            if shared and not (of.st_mode & stat.S_ISVTX and place != folder.resolve()):
+                raise _open(place, f"others may write to it (mode {stat.S_IMODE(of.st_mode):o})")
+
+
+def _open(place: Path, cause: str) -> Failure:
+    remedy = "who can write there could run code as you; name another folder with --cache"
+    return Failure(Problem("not a safe folder for farms", str(place), f"{cause}: {remedy}"))

@@ -1,0 +1,271 @@
+"""`vpatch run`: a command with overlays, which starts only if all is well, and is then the command alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import rewrite
+from tests.conftest import Process, Program, Trees, environment, untouched
+from tests.farm.conftest import Installed
+from tests.forks import start
+from tests.needs import need, root_only
+from tests.paths import link
+
+FILE = "vllm/engine/arg_utils.py"
+WHERE = "import importlib.util as u, os; print(u.find_spec('vllm').origin, os.environ['VPATCH_RUN'], os.getpid())"
+SPAWNED = """
+import multiprocessing, importlib.util
+def where(_):
+    return importlib.util.find_spec("vllm").origin
+if __name__ == "__main__":
+    for method in ("spawn", "fork", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(pool.map(where, [0])[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """A slim 0.20.2 in an environment, and a cache that has its farm after the first run. Do not modify it."""
+    top = tmp_path_factory.mktemp("run")
+    root = environment(top / "env")
+    shutil.copytree(slim("0.20.2"), root, copy_function=link, dirs_exist_ok=True)
+    return Installed(root, top / "env/bin/python", top / "cache")
+
+
+@pytest.fixture
+def own(installed: Installed, tmp_path: Path) -> Installed:
+    """The same for one test, whose files may be replaced."""
+    shutil.copytree(installed.python.parents[1], tmp_path / "env", copy_function=link, symlinks=True)
+    root = tmp_path / installed.root.relative_to(installed.python.parents[2])
+    return Installed(root, tmp_path / "env/bin/python", tmp_path / "cache")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_command_imports_the_farm_and_is_this_process(installed: Installed, child: Process) -> None:
+    with tempfile.TemporaryFile() as out, untouched(installed.root):
+        program = start(
+            "run", "--cache", installed.cache, "--", installed.python, "-c", WHERE, streams=(0, out.fileno(), 2)
+        )
+        assert os.waitpid(program, 0)[1] == 0
+        out.seek(0)
+        origin, digest, process = out.read().decode().split()
+
+    assert int(process) == program
+    assert Path(origin) == installed.cache / origin.split("/")[-3] / "vllm/__init__.py"
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    again = child("run", "--cache", installed.cache, "--expect", digest[:12], "--", installed.python, "-c", "print(1)")
+    assert (again.code, again.out) == (0, "1\n")
+    assert re.search(rf"vLLM 0\.20\.2 in {installed.root}\n.*Running with 9 overlays: ct-fp8-lm-head,", again.err)
+    assert f"(digest {digest[:12]})" in " ".join(again.err.split())
+
+
+def test_so_do_the_processes_that_it_starts(installed: Installed, child: Process, tmp_path: Path) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    ran = child("run", "-q", "--cache", installed.cache, "--", installed.python, tmp_path / "spawned.py")
+
+    (origin,) = {*ran.out.split()}
+    assert origin.startswith(str(installed.cache))
+    assert (len(ran.out.split()), ran.err) == (3, "")
+
+
+@pytest.mark.parametrize(("code", "status"), [("import sys; sys.exit(7)", 7), ("1/0", 1)])
+def test_the_exit_code_is_the_commands(code: str, status: int, installed: Installed, child: Process) -> None:
+    assert child("run", "--cache", installed.cache, "--", installed.python, "-c", code).code == status
+
+
+def test_a_signal_ends_the_command(installed: Installed) -> None:
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as said:
+        code = "import signal; print('up', flush=True); signal.pause()"
+        command = ("run", "--cache", installed.cache, "--", installed.python, "-c", code)
+        program = start(*command, streams=(0, writing, said.fileno()))
+        assert os.read(reading, 2) == b"up"
+        os.kill(program, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == -signal.SIGTERM
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:
+    def path(before: str) -> list[str]:
+        words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
+        ran = child("run", "-q", "--cache", installed.cache, *words, env={"PYTHONPATH": before})
+        return ran.out.strip().split(":")
+
+    farm, *others = path("/elsewhere:")
+
+    assert others == ["/elsewhere"]
+    assert path(f"{farm}:/elsewhere") == [farm, "/elsewhere"]
+
+
+def test_drift_starts_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+    source = (own.root / FILE).read_bytes()
+    rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))
+    ran = vpatch("run", "--cache", own.cache, "--python", own.python, "--", "touch", tmp_path / "started")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert f"drifted: {FILE} (EngineArgs.create_engine_config)" in ran.err
+    assert ran.err.endswith("Nothing was started.\n")
+    assert not (tmp_path / "started").exists()
+    assert not own.cache.exists()
+
+
+def refused(program: Program, cache: Path, *words: str | Path) -> str:
+    """Run a command that must not start; return what is said."""
+    ran = program("run", "--cache", cache, *words)
+    assert (ran.code, ran.out) == (1, "")
+    *said, end = ran.err.splitlines()
+    assert end == "Nothing was started."
+    return " ".join(said)
+
+
+def test_another_digest_than_expected_is_refused(installed: Installed, vpatch: Program) -> None:
+    said = refused(vpatch, installed.cache, "--expect", "0123", "--", installed.python, "-c", "")
+
+    assert re.search(f"unexpected overlays: {installed.root}: they have the digest [0-9a-f]{{64}}, not 0123", said)
+
+
+def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) -> None:
+    assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
+
+
+@pytest.mark.parametrize("words", [("-m", "vllm"), ("-c", ""), ("serve.py",)])
+def test_a_vllm_before_the_farm_is_refused(words: tuple[str, ...], installed: Installed, vpatch: Program) -> None:
+    Path("vllm").mkdir()
+    Path("serve.py").touch()
+    said = refused(vpatch, installed.cache, "--", installed.python, *words)
+
+    assert f"out of reach: {Path.cwd()}: Python would import the vllm of this folder" in said
+    assert vpatch("run", "--cache", installed.cache, "--", "nowhere").code == 127
+
+
+def test_start_up_code_that_puts_another_vllm_first_is_refused(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+    (tmp_path / "fork/vllm").mkdir(parents=True)
+    (tmp_path / "fork/vllm/__init__.py").touch()
+    (own.root / "fork.pth").write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'fork')!r})\n")
+    said = refused(vpatch, own.cache, "--", own.python, "-c", "")
+
+    assert f"out of reach: {own.python}: it imports vllm from {tmp_path}/fork/vllm, before PYTHONPATH" in said
+
+
+def test_an_interpreter_without_vllm_is_refused(vpatch: Program, tmp_path: Path) -> None:
+    said = refused(vpatch, tmp_path / "cache", "--", sys.executable, "-c", "")
+
+    assert f"no vllm: {Path(sys.executable)}: this interpreter has no vllm to import" in said
+
+
+def test_what_is_no_python_needs_one_by_name(installed: Installed, vpatch: Program, child: Process) -> None:
+    said = refused(vpatch, installed.cache, "--", "sh", "-c", "echo $PYTHONPATH")
+    assert "which Python?: " in said
+    assert "name the interpreter that it starts with --python" in said
+
+    ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", "sh", "-c", "echo $PYTHONPATH")
+    assert ran.out.startswith(str(installed.cache))
+
+
+def test_a_command_that_does_not_exist_is_127(installed: Installed, vpatch: Program) -> None:
+    ran = vpatch("run", "--cache", installed.cache, "--", "vllm-of-nowhere", "serve")
+
+    assert ran.code == 127
+    assert ran.err.startswith("no such command: vllm-of-nowhere: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--overlay", "turboquant-hybird", "--", "PYTHON"), "no such overlay: turboquant-hybird: did you mean"),
+        (("--overlay", "turboquant-mtp", "--with", "turboquant-tiles", "--", "PYTHON"), "leave out --with"),
+        ((), "Missing argument 'COMMAND...'"),
+        (("--python", "nowhere", "--", "PYTHON"), "not an interpreter: nowhere: no such file"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vpatch: Program) -> None:
+    named = [str(installed.python) if word == "PYTHON" else word for word in words]
+    ran = vpatch("run", "--cache", installed.cache, *named)
+
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_options_behind_the_command_are_its_own(installed: Installed, child: Process) -> None:
+    ran = child(
+        "run", "-q", "--cache", installed.cache, installed.python, "-c", "import sys; print(sys.argv)", "--with", "-q"
+    )
+
+    assert ran.out == "['-c', '--with', '-q']\n"
+
+
+def test_the_selection_is_that_of_apply(installed: Installed, child: Process) -> None:
+    ran = child("run", "--cache", installed.cache, "--overlay", "turboquant-hybrid", "--", installed.python, "-c", "")
+
+    assert "Running with 1 overlay: turboquant-hybrid (digest " in ran.err
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
+def test_farms_are_in_the_users_cache(
+    variable: str, installed: Installed, child: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    ran = child("run", "-q", "--", installed.python, "-c", WHERE, env={variable: str(tmp_path)})
+
+    assert ran.out.startswith(f"{tmp_path}/{'.cache/' if variable == 'HOME' else ''}vpatch/run/")
+
+
+def test_the_command_does_not_inherit_ignored_signals(installed: Installed, child: Process) -> None:
+    ran = child(
+        "run",
+        "-q",
+        "--cache",
+        installed.cache,
+        "--python",
+        installed.python,
+        "--",
+        "grep",
+        "SigIgn",
+        "/proc/self/status",
+    )
+
+    assert int(ran.out.split()[1], 16) & 1 << signal.SIGPIPE - 1 == 0
+
+
+@pytest.mark.deep
+@root_only
+@pytest.mark.parametrize("cache", ["warm", "cold", "noexec"])
+def test_read_only_files_and_no_capabilities(cache: str, own: Installed, process: Process, tmp_path: Path) -> None:
+    """vLLM's files are mounted read-only; so is a cache that has the farm, or none can be made in it."""
+    need("unshare", "setpriv")
+    options = ("run", "-q", "--cache")
+    code = ("--", own.python, "-c", "import importlib.util; print(importlib.util.find_spec('vllm').origin)")
+    if cache == "warm":
+        assert process(*options, own.cache, *code).code == 0
+    memory = tmp_path / "memory"
+    folder = {"warm": own.cache, "cold": own.root / "cache", "noexec": memory / "cache"}[cache]
+    mounts = [f"mkdir {memory}", f"mount -t tmpfs -o noexec,nosuid,nodev none {memory}", f"chmod 700 {memory}"]
+    for place in (own.root, *([own.cache] if cache == "warm" else [])):
+        mounts += [f"mount --bind {place} {place}", f"mount -o remount,ro,bind {place}"]
+    shell = " && ".join((*mounts, 'exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'))
+    command = ("unshare", "-m", "sh", "-c", shell, "sh", sys.executable, "-m", "vpatch", *options, folder, *code)
+    ran = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+
+    if cache == "cold":
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert f"cannot make the farm: {folder}: read-only file system; name a folder" in ran.stderr
+    else:
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.startswith(str(folder))

@@ -1,0 +1,41 @@
+"""A vLLM in an environment of its own, which tests may change."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from vpatch.core.catalogue import Selection
+from vpatch.farm.content import Content
+from vpatch.farm.launch import planned
+from vpatch.tree.locate import locate
+
+from tests.conftest import Trees, environment
+from tests.paths import link
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A slim 0.20.2 in a virtual environment. Replace its files; never write into them.
+
+    root: its site-packages.
+    python: its interpreter.
+    cache: a folder for farms, which does not exist yet.
+    """
+
+    root: Path
+    python: Path
+    cache: Path
+
+    def content(self, *also: str) -> Content:
+        """Plan what a farm with the default overlays has to hold."""
+        return planned(locate(self.root), Selection(also=also), self.cache)
+
+
+@pytest.fixture
+def installed(slim: Trees, tmp_path: Path) -> Installed:
+    root = environment(tmp_path / "env")
+    shutil.copytree(slim("0.20.2"), root, copy_function=link, dirs_exist_ok=True)
+    return Installed(root, tmp_path / "env/bin/python", tmp_path / "cache")

@@ -1,0 +1,97 @@
+"""What a farm holds: exactly the files of `vpatch apply`, and links to everything else."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import shutil
+from pathlib import Path
+
+import pytest
+from vpatch.core.catalogue import Selection, discover
+from vpatch.errors import Failure
+from vpatch.farm.content import Content, digest_of
+from vpatch.farm.launch import planned
+from vpatch.farm.store import farm_of
+from vpatch.tree.apply import apply
+from vpatch.tree.locate import locate
+from vpatch.tree.write_plan import SitePackages
+
+from tests.conftest import Trees, contents_of, untouched
+from tests.farm.conftest import Installed
+from tests.paths import link
+from tests.releases import RELEASES, tiered
+
+OTHER = "vllm/engine/other.py"
+
+
+@pytest.mark.parametrize("release", tiered(RELEASES))
+def test_a_farm_is_what_apply_makes_of_the_tree(
+    release: str, pristine: Trees, installed: Installed, tmp_path: Path
+) -> None:
+    """The real folders of the farm, its links followed."""
+    applied = shutil.copytree(pristine(release), tmp_path / "applied", copy_function=link)
+    apply(SitePackages(locate(applied)), Selection().among(discover()))
+
+    with untouched(pristine(release)):
+        content = planned(locate(pristine(release)), Selection(), installed.cache)
+        farm = farm_of(content, installed.cache, installed.python)
+
+    made = {path: data for path, data in contents_of(farm / "vllm").items() if "__pycache__" not in path}
+    below = (path for path in applied.rglob("*") if not path.is_dir() and "__pycache__" not in path.parts)
+    linked = {str(path.relative_to(applied / "vllm")) for path in below if path.is_relative_to(applied / "vllm")}
+    for path in linked:
+        assert (farm / "vllm" / path).read_bytes() == (applied / "vllm" / path).read_bytes()
+    assert {path for path, data in made.items() if data is not None} <= linked
+
+
+def test_the_digest_is_the_same_after_apply(installed: Installed) -> None:
+    before = installed.content()
+    apply(SitePackages(locate(installed.root)), Selection().among(discover()))
+    after = installed.content()
+
+    assert (after.digest, after.overlays) == (before.digest, before.overlays)
+    assert (after.files, len(before.files) > 10) == ({}, True)
+
+
+def test_other_overlays_have_another_digest(installed: Installed) -> None:
+    assert installed.content().digest != installed.content("turboquant-tiles").digest
+    assert digest_of({"a": b"b"}) != digest_of({"a": b"c"}) != digest_of({"b": b"c"})
+
+
+def test_a_new_file_in_a_real_folder_gives_another_farm(installed: Installed) -> None:
+    before = installed.content().key
+    (installed.root / OTHER).write_text("")
+
+    assert OTHER in installed.content().links
+    assert installed.content().key != before
+
+
+def test_bytecode_is_linked_but_for_the_changed_modules(installed: Installed) -> None:
+    before = installed.content().key
+    (installed.root / OTHER).write_text("")
+    for file in (OTHER, "vllm/engine/arg_utils.py"):
+        py_compile.compile(str(installed.root / file))
+    content = installed.content()
+
+    linked = [path for path in content.links if path.startswith("vllm/engine/__pycache__/")]
+    assert [path.rpartition("/")[2].partition(".")[0] for path in linked] == ["other"]
+    (installed.root / OTHER).unlink()
+    assert installed.content().key == before  # bytecode does not count
+
+
+def test_libraries_of_a_repaired_wheel_are_beside_the_package(installed: Installed) -> None:
+    (installed.root / "vllm.libs").mkdir()
+
+    assert installed.content().links["vllm.libs"] == str(installed.root / "vllm.libs")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vllm").mkdir()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(Failure, match=f"cannot read: {tmp_path}/vllm: permission denied"):
+        _ = Content(tmp_path, (), "", {}).links

@@ -1,0 +1,106 @@
+"""A second start plans nothing, unless something that the plan follows from has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vpatch.farm.launch
+from vpatch.core.engine import Engine
+from vpatch.errors import Failure
+
+from tests.farm.conftest import Installed
+
+FILE = "vllm/engine/arg_utils.py"
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The plans that were made."""
+    made: list[str] = []
+
+    def counting(*arguments: Any) -> Engine:
+        made.append("plan")
+        return Engine(*arguments)
+
+    monkeypatch.setattr(vpatch.farm.launch, "Engine", counting)
+    return made
+
+
+def test_a_second_start_plans_nothing(installed: Installed, plans: list[str]) -> None:
+    first, second = installed.content(), installed.content()
+
+    assert (first, plans) == (second, ["plan"])
+    assert first.files
+
+
+def edit(installed: Installed) -> None:
+    data = (installed.root / FILE).read_bytes()
+    (installed.root / FILE).unlink()
+    (installed.root / FILE).write_bytes(data + b"\nx = 1\n")
+
+
+def add_a_file_that_was_missing(installed: Installed) -> None:
+    (installed.root / "vllm/_vpatch").mkdir()
+    (installed.root / "vllm/_vpatch/turboquant_hybrid.py").write_bytes(b"# vpatch: turboquant-hybrid\n")
+
+
+def spoil_the_memo(installed: Installed) -> None:
+    (memo,) = (installed.cache / "memos").iterdir()
+    memo.write_text("{")
+
+
+def touch_vpatch(installed: Installed) -> None:
+    (memo,) = (installed.cache / "memos").iterdir()
+    told = json.loads(memo.read_text())
+    own = next(path for path in told["code"] if path.endswith("/vpatch_overlays/turboquant_hybrid.py"))
+    told["code"][own][1] -= 1  # as if it had been another file then
+    memo.write_text(json.dumps(told))
+
+
+def install_a_package(installed: Installed) -> None:
+    (memo,) = (installed.cache / "memos").iterdir()
+    told = json.loads(memo.read_text())
+    site = next(path for path in told["code"] if path.endswith("site-packages"))
+    told["code"][site][1] -= 1
+    memo.write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize("change", [edit, add_a_file_that_was_missing, spoil_the_memo, touch_vpatch, install_a_package])
+def test_a_change_is_planned_anew(change: Callable[[Installed], None], installed: Installed, plans: list[str]) -> None:
+    installed.content()
+    change(installed)
+    with suppress(Failure):  # an overlay that is half applied
+        installed.content()
+
+    assert plans == ["plan", "plan"]
+
+
+def test_another_selection_is_planned_by_itself(installed: Installed, plans: list[str]) -> None:
+    assert installed.content() != installed.content("turboquant-tiles")
+    assert plans == ["plan", "plan"]
+
+
+def test_a_cache_that_cannot_be_written_to_is_no_failure(installed: Installed, plans: list[str]) -> None:
+    installed.cache.write_bytes(b"")
+
+    assert installed.content() == installed.content()
+    assert plans == ["plan", "plan"]
+
+
+def test_the_memo_is_replaced_as_a_whole(installed: Installed) -> None:
+    installed.content()
+    (memo,) = (installed.cache / "memos").iterdir()
+    old = time.time() - 9
+    os.utime(memo, (old, old))
+    edit(installed)
+    installed.content()
+
+    assert [memo] == list((installed.cache / "memos").iterdir())
+    assert Path(memo).stat().st_mtime > old

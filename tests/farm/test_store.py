@@ -1,0 +1,190 @@
+"""Farms are made once and whole, compared before each use, and refused where others can write."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.farm import store
+from vpatch.farm.content import MANIFEST, Content
+from vpatch.farm.store import LEFT_OVER_S, STAGING, changes, farm_of, refuse_open
+
+from tests.farm.conftest import Installed
+from tests.needs import root_only
+
+FORK = multiprocessing.get_context("fork")
+FILE, LINK = "vllm/engine/arg_utils.py", "vllm/__init__.py"
+
+
+def test_ten_at_once_make_one_farm(installed: Installed) -> None:
+    content = installed.content()
+    with FORK.Pool(10) as pool:
+        farms = pool.starmap(farm_of, [(content, installed.cache, installed.python)] * 10)
+
+    assert {*farms} == {installed.cache / content.key}
+    assert not list(installed.cache.glob(f"{STAGING}*"))
+
+
+@pytest.mark.parametrize("at", range(0, 30, 6))
+def test_a_killed_run_leaves_no_half_farm(at: int, installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, steps = installed.content(), iter(range(100_000))
+    place = Path.symlink_to
+
+    def link(self: Path, target: str) -> None:
+        if next(steps) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        place(self, target)
+
+    monkeypatch.setattr(Path, "symlink_to", link)
+    run = FORK.Process(target=farm_of, args=(content, installed.cache, installed.python))
+    run.start()
+    run.join()
+
+    assert run.exitcode == -signal.SIGKILL
+    (left,) = installed.cache.glob(f"{STAGING}*")
+    assert not (installed.cache / content.key).exists()
+    monkeypatch.undo()
+    old = time.time() - LEFT_OVER_S - 1
+    os.utime(left, (old, old))
+    assert not list(changes(content, farm_of(content, installed.cache, installed.python)))
+    assert not left.exists()
+
+
+def test_what_a_run_of_now_stages_stays(installed: Installed) -> None:
+    staged = installed.cache / f"{STAGING}other"
+    staged.mkdir(parents=True)
+
+    farm_of(installed.content(), installed.cache, installed.python)
+
+    assert staged.exists()
+
+
+def rewrite(farm: Path) -> str:
+    (farm / FILE).write_bytes(b"x = 1\n")
+    return FILE
+
+
+def replace_by_link(farm: Path) -> str:
+    (farm / FILE).rename(farm / "vllm/engine/moved.py")
+    (farm / FILE).symlink_to("moved.py")
+    return FILE
+
+
+def retarget(farm: Path) -> str:
+    (farm / LINK).unlink()
+    (farm / LINK).symlink_to("/dev/null")
+    return LINK
+
+
+def add(farm: Path) -> str:
+    (farm / "torch.py").write_bytes(b"")
+    return "torch.py"
+
+
+def say_otherwise(farm: Path) -> str:
+    (farm / MANIFEST).write_bytes(b"{}")
+    return MANIFEST
+
+
+def remove(farm: Path) -> str:
+    (farm / FILE).unlink()
+    return FILE
+
+
+@pytest.mark.parametrize("change", [rewrite, replace_by_link, retarget, add, say_otherwise, remove])
+def test_a_changed_farm_is_refused(change: Callable[[Path], str], installed: Installed) -> None:
+    content = installed.content()
+    farm = farm_of(content, installed.cache, installed.python)
+    assert farm_of(content, installed.cache, installed.python) == farm
+    path = change(farm)
+
+    with pytest.raises(Failure, match=f"farm changed: {farm}/{path}: .*; remove {farm}"):
+        farm_of(content, installed.cache, installed.python)
+
+
+def test_bytecode_that_python_writes_is_no_change(installed: Installed) -> None:
+    content = installed.content()
+    farm = farm_of(content, installed.cache, installed.python)
+    (farm / "vllm/engine/__pycache__/arg_utils.cpython-399.pyc").write_bytes(b"")
+
+    assert list(changes(content, farm)) == []
+
+
+def test_the_files_are_compiled_under_their_final_names(installed: Installed) -> None:
+    farm = farm_of(installed.content(), installed.cache, installed.python)
+    (compiled,) = (farm / "vllm/engine/__pycache__").glob("arg_utils.*.pyc")
+
+    assert str(farm / FILE).encode() in compiled.read_bytes()
+    assert STAGING.encode() not in compiled.read_bytes()
+
+
+def test_a_folder_that_cannot_be_made_is_named(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(Failure, match=f"{tmp_path}/file/cache: not a directory; name a folder"):
+        farm_of(installed.content(), tmp_path / "file/cache", installed.python)
+
+
+def test_files_that_do_not_compile_are_no_farm(installed: Installed) -> None:
+    content = Content(installed.root, (), "", {FILE: b"x = ("})
+
+    with pytest.raises(Failure, match="cannot compile"):
+        farm_of(content, installed.cache, installed.python)
+    assert list(installed.cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o770, True), (0o1777, True), (0o755, False)])
+def test_a_cache_that_others_may_write_to_is_refused(mode: int, refused: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+
+    if not refused:
+        refuse_open(cache / "farm")
+        return
+    with pytest.raises(Failure, match=rf"not a safe folder for farms: {cache}: others may write .*{mode:o}"):
+        refuse_open(cache)
+
+
+def test_so_is_one_below_such_a_folder_unless_it_is_sticky(tmp_path: Path) -> None:
+    (tmp_path / "shared/mine").mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(Failure, match=f"{tmp_path}/shared: others"):
+        refuse_open(tmp_path / "shared/mine")
+
+    (tmp_path / "shared").chmod(0o1777)
+    refuse_open(tmp_path / "shared/mine")
+
+
+@root_only
+def test_a_foreign_cache_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs/cache").mkdir(parents=True)
+    os.chown(tmp_path / "theirs", 12345, -1)
+
+    with pytest.raises(Failure, match=f"{tmp_path}/theirs: it belongs to user 12345: who can write there"):
+        refuse_open(tmp_path / "theirs/cache")
+
+
+def test_a_link_to_an_open_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o700)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "cache").symlink_to("open")
+
+    with pytest.raises(Failure, match=f"{tmp_path}/open: others"):
+        refuse_open(tmp_path / "cache")
+
+
+def test_the_manifest_names_the_vllm_and_the_files(installed: Installed) -> None:
+    content = installed.content()
+    farm = farm_of(content, installed.cache, installed.python)
+
+    assert (farm / MANIFEST).read_bytes() == content.manifest
+    shutil.rmtree(farm)
+    assert store.farm_of(content, installed.cache, installed.python) == farm
