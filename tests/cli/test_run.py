@@ -110,7 +110,7 @@ def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child
 
     farm, *others = path("/elsewhere:")
 
-    assert others == ["/elsewhere"]
+    assert others == ["/elsewhere", ""]  # the current folder
     assert path(f"{farm}:/elsewhere") == [farm, "/elsewhere"]
 
 
@@ -177,6 +177,15 @@ def test_what_is_no_python_needs_one_by_name(installed: Installed, vpatch: Progr
 
     ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", "sh", "-c", "echo $PYTHONPATH")
     assert ran.out.startswith(str(installed.cache))
+
+
+def test_a_program_that_the_system_cannot_run(installed: Installed, child: Process, tmp_path: Path) -> None:
+    (tmp_path / "start").write_text("exec vllm serve\n")  # a shell would run it
+    (tmp_path / "start").chmod(0o755)
+    ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", tmp_path / "start")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.endswith(f"cannot run: {tmp_path}/start: exec format error\n")
 
 
 def test_a_command_that_does_not_exist_is_127(installed: Installed, vpatch: Program) -> None:

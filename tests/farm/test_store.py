@@ -57,6 +57,15 @@ def test_a_killed_run_leaves_no_half_farm(at: int, installed: Installed, monkeyp
     assert not left.exists()
 
 
+def test_a_staging_folder_may_vanish_while_it_is_looked_at(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.cache.mkdir()
+    monkeypatch.setattr(Path, "glob", lambda _self, _pattern: [installed.cache / f"{STAGING}gone"])
+
+    assert farm_of(Content(installed.root, (), "", {}), installed.cache, installed.python).is_dir()
+
+
 def test_what_a_run_of_now_stages_stays(installed: Installed) -> None:
     staged = installed.cache / f"{STAGING}other"
     staged.mkdir(parents=True)

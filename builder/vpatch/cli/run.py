@@ -15,7 +15,7 @@ from vpatch.cli.options import PathType, examples, overlay_option, quiet_option,
 from vpatch.cli.output import Report, frame, show
 from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
-from vpatch.errors import Failure, Problem, UnknownName
+from vpatch.errors import Failure, Problem, UnknownName, cause
 from vpatch.farm.command import Missing, understood
 from vpatch.farm.launch import Launch, prepare
 from vpatch.matrix.cache import folder
@@ -59,7 +59,10 @@ def run_command(
         code = show(Report("run", problems=failure.problems, misused=misused, outcome=said), as_object=False)
         return _NO_COMMAND if isinstance(failure, Missing) else code
     _tell(launch)
-    return _become(command, launch)
+    try:
+        _become(command, launch)
+    except OSError as error:  # such as a script without a first line
+        return show(Report("run", problems=[Problem("cannot run", command[0], cause(error))]), as_object=False)
 
 
 def _tell(launch: Launch) -> None:
@@ -75,8 +78,8 @@ def _prepared(
     command = understood(words)
     runner = interpreter(python) if python else command.python
     if runner is None:
-        cause = "it is no Python program; name the interpreter that it starts with --python"
-        raise Failure(Problem("which Python?", str(command.program), cause))
+        why = "it is no Python program; name the interpreter that it starts with --python"
+        raise Failure(Problem("which Python?", str(command.program), why))
     store = cache or folder("or name a folder with --cache") / "run"
     return prepare(command, selection, runner, store, expected)
 

@@ -112,8 +112,9 @@ def _applied(seen: Reads) -> dict[str, bytes]:
 
 def stock_path() -> list[str]:
     """Return the folders of PYTHONPATH without farms, so that a run within a run begins at the installed vLLM again."""
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [entry for entry in entries if entry and not Path(entry, MANIFEST).is_file()]
+    path = os.environ.get("PYTHONPATH", "")
+    entries = path.split(os.pathsep) if path else []  # an empty entry is the current folder
+    return [entry for entry in entries if not entry or not Path(entry, MANIFEST).is_file()]
 
 
 def _path(first: Path, others: Sequence[str]) -> str:

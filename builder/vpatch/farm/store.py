@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
@@ -126,8 +127,9 @@ def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
 def _sweep(store: Path) -> None:
     """Remove what killed runs have left."""
     for left in store.glob(f"{STAGING}*"):
-        if left.lstat().st_mtime < time.time() - LEFT_OVER_S:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another run has finished with it meanwhile
+            if left.lstat().st_mtime < time.time() - LEFT_OVER_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def refuse_open(folder: Path) -> None:
