@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,13 @@ def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         monkeypatch.delenv(name, raising=False)
+    tests, become = os.getpid(), os.execvpe
+
+    def only_in_a_fork(*arguments: Any) -> None:
+        assert os.getpid() != tests, "a command that must not start"
+        become(*arguments)
+
+    monkeypatch.setattr(os, "execvpe", only_in_a_fork)
 
 
 def test_the_command_imports_the_farm_and_is_this_process(installed: Installed, child: Process) -> None:
@@ -145,14 +153,67 @@ def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) ->
     assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
 
 
-@pytest.mark.parametrize("words", [("-m", "vllm"), ("-c", ""), ("serve.py",)])
-def test_a_vllm_before_the_farm_is_refused(words: tuple[str, ...], installed: Installed, vpatch: Program) -> None:
-    Path("vllm").mkdir()
-    Path("serve.py").touch()
+@pytest.mark.parametrize("words", [("-m", "vllm"), ("-c", ""), ("serve.py",), ("app",), ("/elsewhere.py",)])
+@pytest.mark.parametrize("name", ["vllm/__init__.py", "vllm.py"])
+def test_a_vllm_before_the_farm_is_refused(
+    name: str, words: tuple[str, ...], installed: Installed, vpatch: Program
+) -> None:
+    """In the folder of the script, or in the current one, where processes that vLLM starts look first."""
+    place = Path("app" if words == ("app",) else ".").absolute()
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    (place / name).touch()
     said = refused(vpatch, installed.cache, "--", installed.python, *words)
 
-    assert f"out of reach: {Path.cwd()}: Python would import the vllm of this folder" in said
-    assert vpatch("run", "--cache", installed.cache, "--", "nowhere").code == 127
+    assert f"out of reach: {place}: Python would import {place / name}, which stands before PYTHONPATH" in said
+
+
+def test_a_folder_vllm_that_is_no_package_hides_nothing(installed: Installed, child: Process) -> None:
+    Path("vllm").mkdir()  # the clone of its repository, for example
+
+    assert child("run", "--cache", installed.cache, "--", installed.python, "-c", "").code == 0
+
+
+def test_a_cache_that_pythonpath_cannot_name_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
+    said = refused(vpatch, tmp_path / "a:b", "--", installed.python, "-c", "")
+
+    assert f"not a folder for farms: {tmp_path}/a:b: PYTHONPATH ends a name at ':'" in said
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o000])
+def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        for _ in range(2):
+            assert child("run", "--cache", tmp_path / "new/run", "--", installed.python, "-c", "").code == 0
+    finally:
+        os.umask(before)
+
+
+def test_the_path_of_a_farm_has_no_links(installed: Installed, child: Process, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    ran = child("run", "-q", "--cache", tmp_path / "link/run", "--", installed.python, "-c", WHERE)
+
+    assert ran.out.startswith(f"{tmp_path}/real/run/")
+
+
+def test_files_of_the_current_folder_are_not_run(own: Installed, child: Process, tmp_path: Path) -> None:
+    for name in ("py_compile.py", "traceback.py", "enum.py"):
+        Path(name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "empty.py").touch()
+
+    assert child("run", "--cache", own.cache, "--", own.python, tmp_path / "empty.py").code == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_apply_did_before_is_in_the_digest(own: Installed, child: Process) -> None:
+    words = ("run", "--cache", own.cache, "--overlay", "turboquant-hybrid")
+    code = ("--", own.python, "-c", "import os; print(os.environ['VPATCH_RUN'])")
+    before = child(*words, *code).out
+    assert child("apply", "--overlay", "ct-fp8-lm-head", own.root).code == 0
+    after = child(*words, *code)
+
+    assert after.out != before
+    assert "Running with 2 overlays: ct-fp8-lm-head and turboquant-hybrid" in after.err
 
 
 def test_start_up_code_that_puts_another_vllm_first_is_refused(own: Installed, vpatch: Program, tmp_path: Path) -> None:

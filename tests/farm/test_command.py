@@ -41,6 +41,7 @@ def script(first: str, name: str = "serve", second: str = "") -> str:
         ("", "."),
         ("scripts/serve.py -I -m vllm", "scripts"),
         ("-u -X dev -W ignore scripts/serve.py", "scripts"),
+        ("scripts", "scripts"),
         ("-Xdev -Wignore scripts/serve.py", "scripts"),
         ("-Bum vllm -I", "."),
         ("--check-hash-based-pycs never scripts/serve.py", "scripts"),
@@ -80,6 +81,7 @@ def test_an_isolated_python_is_refused(words: str) -> None:
         (f"#!/usr/bin/env -S A=b {PYTHON.name}", ""),
         ("#!/bin/sh", f"'''exec' {PYTHON} \"$0\" \"$@\""),
         ("#!/bin/sh", f'\'\'\'exec\' "{PYTHON}" "$0" "$@"'),
+        ("#!/bin/sh", f"'''exec' '{PYTHON}' \"$0\" \"$@\""),
     ],
 )
 def test_a_script_of_python(line: str, second: str, here: Path) -> None:
@@ -103,7 +105,7 @@ def test_an_isolated_script_is_refused(here: Path) -> None:
         understood([script(f"#!{PYTHON} -I")])
 
 
-@pytest.mark.parametrize("line", ["#!/bin/sh", "#!", "\x7fELF", "", "#!/bin/sh -e"])
+@pytest.mark.parametrize("line", ["#!/bin/sh", "#!", "\x7fELF", "", "#!/bin/sh -e", "#!/usr/bin/awk -f 'x"])
 def test_what_is_no_python_has_no_interpreter(line: str) -> None:
     found = understood([script(line, second="exec something")])
 

@@ -60,7 +60,7 @@ def touch_vpatch(installed: Installed) -> None:
     (memo,) = (installed.cache / "memos").iterdir()
     told = json.loads(memo.read_text())
     own = next(path for path in told["code"] if path.endswith("/vpatch_overlays/turboquant_hybrid.py"))
-    told["code"][own][1] -= 1  # as if it had been another file then
+    told["code"][own][2] -= 1  # as if it had been another file then
     memo.write_text(json.dumps(told))
 
 
@@ -68,7 +68,7 @@ def install_a_package(installed: Installed) -> None:
     (memo,) = (installed.cache / "memos").iterdir()
     told = json.loads(memo.read_text())
     site = next(path for path in told["code"] if path.endswith("site-packages"))
-    told["code"][site][1] -= 1
+    told["code"][site][2] -= 1
     memo.write_text(json.dumps(told))
 
 
@@ -104,3 +104,13 @@ def test_the_memo_is_replaced_as_a_whole(installed: Installed) -> None:
 
     assert [memo] == list((installed.cache / "memos").iterdir())
     assert Path(memo).stat().st_mtime > old
+
+
+def test_another_search_path_has_other_overlays(
+    installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed.content()
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.content()
+
+    assert plans == ["plan", "plan"]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
 
-_PYTHON = re.compile(r"(python|pypy)[\d.]*")
-_LONG_PATH = re.compile(rb"""'''exec' ("[^"]+"|\S+) "\$0" "\$@"\n""")  # how pip writes a first line that is too long
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+# How pip and uv write a first line that is too long or has spaces.
+_LONG_PATH = re.compile(rb"""'''exec' ("[^"]+"|'[^']+'|\S+) "\$0" "\$@"\n""")
 _VALUE = re.compile("[cmWX]")  # of a word of Python's flags, the one that takes what follows
 _ISOLATED = "it runs Python with {}, which ignores PYTHONPATH; run it without"
 
@@ -78,8 +79,10 @@ def _interpreter(words: tuple[str, ...], program: Path) -> Command:
     _refuse_isolated(program, options)
     if _is_safe(options):
         return Command(words, program, program, None)
-    here = Path.cwd() if script in (None, "-") else Path(str(script)).resolve().parent
-    return Command(words, program, program, here)
+    if script in (None, "-"):
+        return Command(words, program, program, Path.cwd())
+    place = Path(str(script)).resolve()
+    return Command(words, program, program, place if place.is_dir() else place.parent)
 
 
 def _first_line(program: Path) -> tuple[Path | None, list[str]]:
@@ -90,7 +93,11 @@ def _first_line(program: Path) -> tuple[Path | None, list[str]]:
         line = b"#!" + long[1]
     if not line.startswith(b"#!"):
         return None, []
-    words = shlex.split(line[2:].decode(errors="replace"))
+    text = line[2:].decode(errors="replace")
+    try:
+        words = shlex.split(text)
+    except ValueError:  # the system knows no quotes there
+        words = text.split()
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if word != "-S" and "=" not in word]
     if not words or not _PYTHON.fullmatch(Path(words[0]).name):

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from vpatch.api import inapplicable
 from vpatch.core.catalogue import Selection, discover
 from vpatch.core.engine import Engine
 from vpatch.core.marks import marks_in
-from vpatch.core.verdict import State
+from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.farm import store
 from vpatch.farm.command import Command
 from vpatch.farm.content import MANIFEST, Content, digest_of
-from vpatch.farm.memo import Memo, Watched
+from vpatch.farm.memo import Memo, Watched, code_stamps
 from vpatch.tree.locate import Reads, Tree, ask, tree_at
 
 DIGEST = "VPATCH_RUN"  # the variable in which a command finds the digest of what it runs
@@ -69,7 +70,9 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
         Failure: an overlay does not fit; the farm cannot be made or is not safe; the overlays have another digest; or
             another vLLM would be imported.
     """
-    cache, others = cache.absolute(), stock_path()
+    cache, others = cache.resolve(), stock_path()  # a link in the path could lead elsewhere later
+    if os.pathsep in str(cache):
+        raise Failure(Problem("not a folder for farms", str(cache), f"PYTHONPATH ends a name at {os.pathsep!r}"))
     _refuse_hidden(command)
     store.refuse_open(cache)  # what it remembers of earlier runs is read first
     tree = _vllm(python, others)
@@ -91,22 +94,23 @@ def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
     known = memo.recall(tree)
     if known:
         return known
-    watched = Watched(tree.root, tree.dist_info, tree.version)
-    seen = Reads(watched)
-    chosen = selection.in_tree(discover(), seen.read)
+    code, watched = code_stamps(), Watched(tree.root, tree.dist_info, tree.version)
+    seen, installed = Reads(watched), discover()
+    chosen = selection.in_tree(installed, seen.read)
     found = Engine(chosen).plan(seen.read)
     problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
     if problems:
         raise Failure(*problems)
-    ids = tuple(verdict.id for verdict in found.after if verdict.state is State.APPLIED)
-    content = Content(tree.root, ids, digest_of({**_applied(seen), **found.files}), found.files)
-    memo.keep(content, watched.seen)
+    files = {**_applied(seen, installed), **found.files}
+    overlays = sorted({name for data in files.values() for name in marks_in(data)})
+    content = Content(tree.root, tuple(overlays), digest_of(files), found.files)
+    memo.keep(content, watched.seen, code)
     return content
 
 
-def _applied(seen: Reads) -> dict[str, bytes]:
-    """Return the files that `vpatch apply` changed or added before."""
-    read = ((file, seen.read(file)) for file in seen.loaded)
+def _applied(seen: Reads, installed: Sequence[Catalogued]) -> dict[str, bytes]:
+    """Return the files that `vpatch apply` changed or added before, by any overlay."""
+    read = ((file, seen.read(file)) for file in sorted({file for item in installed for file in item.overlay.files}))
     return {file: data for file, data in read if data is not None and any(marks_in(data))}
 
 
@@ -133,6 +137,13 @@ def _vllm(python: Path, others: Sequence[str]) -> Tree:
 
 
 def _refuse_hidden(command: Command) -> None:
-    if command.first and (command.first / "vllm").is_dir():
-        cause = "Python would import the vllm of this folder, which stands before PYTHONPATH; start in another folder"
-        raise Failure(Problem("out of reach", str(command.first), cause))
+    """Refuse a vLLM that Python would find before PYTHONPATH.
+
+    The current folder counts, too: vLLM starts processes by `python -m`.
+    """
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [Path.cwd()]
+    for folder in (*filter(None, [command.first]), *here):
+        found = PathFinder.find_spec("vllm", [str(folder)])
+        if found and found.loader:  # a folder without __init__.py gives way to a package
+            cause = f"Python would import {found.origin}, which stands before PYTHONPATH; start in another folder"
+            raise Failure(Problem("out of reach", str(folder), cause))

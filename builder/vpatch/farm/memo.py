@@ -15,12 +15,14 @@ from typing import Any
 
 from vpatch.core.catalogue import GROUP, Selection
 from vpatch.farm.content import Content, sha256
+from vpatch.farm.store import make_private
 from vpatch.tree.locate import Loaded, Tree
 
 _MEMOS = "memos"
+_OWN = Path(__file__).parents[1]
 
 Stamp = list[int]
-"""Size in bytes, 0 of a folder, and time of the last change, in nanoseconds; [] of what does not exist."""
+"""Inode, size in bytes (0 of a folder), and times of the last changes, in nanoseconds; [] of what does not exist."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Memo:
     """A file of the farms' folder that remembers one plan.
 
     Attributes:
-        file: its path; its name follows from the vLLM and the selection.
+        file: its path; its name follows from the vLLM, the selection, and where this vpatch finds itself and overlays.
     """
 
     file: Path
@@ -50,7 +52,7 @@ class Memo:
     def of(cls, store: Path, tree: Tree, selection: Selection) -> Memo:
         """Return the memo of a plan."""
         only = None if selection.only is None else sorted(selection.only)
-        asked = json.dumps([str(tree.root), only, sorted(selection.also), sys.executable])
+        asked = json.dumps([str(tree.root), only, sorted(selection.also), sys.executable, str(_OWN), sys.path])
         return cls(store / _MEMOS / f"{sha256(asked.encode())[:32]}.json")
 
     def recall(self, tree: Tree) -> Content | None:
@@ -63,14 +65,19 @@ class Memo:
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
-    def keep(self, content: Content, read: Mapping[str, str | None]) -> None:
-        """Remember a plan. A folder that cannot be written to is no failure: the next start plans again."""
+    def keep(self, content: Content, read: Mapping[str, str | None], code: Mapping[str, Stamp]) -> None:
+        """Remember a plan. A folder that cannot be written to is no failure: the next start plans again.
+
+        Args:
+            content: what it came to.
+            read: the hashes of what it read of the tree.
+            code: `code_stamps` from before the plan.
+        """
         files = {file: data.hex() for file, data in content.files.items()}
-        code = {path: _stamp(path) for path in _code()}
         about = {"overlays": content.overlays, "digest": content.digest, "files": files}
         part = self.file.with_suffix(f".{os.getpid()}")
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self.file.parent)
             part.write_text(json.dumps({"code": code, "read": read, **about}))
             part.replace(self.file)
         except OSError:
@@ -93,16 +100,21 @@ def _stamp(path: str) -> Stamp:
         of = os.stat(path)  # noqa: PTH116 - of hundreds: a Path takes longer than the call
     except OSError:
         return []
-    return [0 if os.path.isdir(path) else of.st_size, of.st_mtime_ns]  # noqa: PTH112
+    return [of.st_ino, 0 if os.path.isdir(path) else of.st_size, of.st_mtime_ns, of.st_ctime_ns]  # noqa: PTH112
+
+
+def code_stamps() -> dict[str, Stamp]:
+    """Return the stamps of what a plan follows from beside the vLLM."""
+    return {path: _stamp(path) for path in _code()}
 
 
 def _code() -> Iterator[str]:
-    """Yield what a plan follows from beside the vLLM: where packages are installed, vpatch, and those with overlays."""
+    """Yield the folders of packages, and the code of vpatch and of those that have overlays."""
     yield from filter(None, sys.path)
     packages = {point.value.partition(".")[0] for point in entry_points(group=GROUP)}
     specs = filter(None, map(find_spec, sorted(packages)))
     others = [top for spec in specs for top in spec.submodule_search_locations or ()]
-    for top in (str(Path(__file__).parents[1]), *others):
+    for top in (str(_OWN), *others):
         for folder, _, names in os.walk(top):
             yield folder
             yield from (f"{folder}/{name}" for name in names if name.endswith(".py"))

@@ -24,9 +24,9 @@ LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken 
 
 # The names in the bytecode are those of the finished farm. Without write access Python compiles at each start instead.
 _COMPILE = """
-import py_compile, sys
+import importlib.util, py_compile, sys
 for source, final in zip(sys.argv[1::2], sys.argv[2::2]):
-    py_compile.compile(source, dfile=final, doraise=True)
+    py_compile.compile(source, cfile=importlib.util.cache_from_source(source), dfile=final, doraise=True)
 """
 
 
@@ -83,10 +83,17 @@ def _entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
             yield path, ""
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone, whatever the umask."""
+    for place in reversed((folder, *folder.parents)):
+        if not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
+
+
 def _make(content: Content, farm: Path, python: Path) -> None:
     store = farm.parent
     with naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache"):
-        store.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(store)
         _sweep(store)
         staged = Path(tempfile.mkdtemp(prefix=STAGING, dir=store))
         try:
@@ -118,7 +125,9 @@ def _fill(content: Content, farm: Path) -> None:
 def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
     sources = [path for path in content.files if path.endswith(".py")]
     names = [str(folder / path) for path in sources for folder in (staged, farm)]
-    ran = subprocess.run([python, "-B", "-c", _COMPILE, *names], capture_output=True, text=True, check=False)
+    # Isolated: else a file of the current folder could take the place of a module that it imports.
+    command = [str(python), "-I", "-B", "-c", _COMPILE, *names]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         told = (ran.stderr.strip() or f"exit status {ran.returncode}").splitlines()[-1]
         raise Failure(Problem("cannot compile", str(python), told))
