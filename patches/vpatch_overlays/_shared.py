@@ -19,7 +19,7 @@ build = attention.function("TurboQuantMetadataBuilder.build")
 reserve_workspace = attention.function("TurboQuantMetadataBuilder._reserve_workspace")
 # What `turboquant-workspace` adds reserves in its companion, which asks other overlays for sizes.
 reserved_by_upstream = builder.contains("current_workspace_manager().get_simultaneous(...)")
-# A method of upstream's may reserve from elsewhere, such as a base class; that of `turboquant-workspace` is told apart.
+# Upstream may reserve elsewhere, such as in a base class. The last line excludes the method of `turboquant-workspace`.
 not_reserved_by_upstream = ~reserved_by_upstream & (
     ~builder_init.contains("self._reserve_workspace()")
     | reserve_workspace.contains("reserve_workspace(self, current_workspace_manager(), ...)")

@@ -213,7 +213,7 @@ overlay = Overlay(
             absent=shared.no_turboquant | own_buffers,
             shapes={"0.21": Shape(when=has_splits, edits=sized)},
         ),
-        # A shape of `buffers` with this edit more would, without its edit, pass for the other, applied.
+        # Not a second shape of `buffers`: a tree that lacks only this edit would match the first one, as applied.
         Part(
             "reservation",
             absent=shared.no_turboquant
