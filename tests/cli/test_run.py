@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Process, Program, Trees, environment, untouched
-from tests.farm.conftest import Installed
+from tests.conftest import Process, Program, Trees, untouched
+from tests.farm.conftest import Installed, install
 from tests.forks import start
 from tests.needs import need, root_only
-from tests.paths import link
 
 FILE = "vllm/engine/arg_utils.py"
 WHERE = "import importlib.util as u, os; print(u.find_spec('vllm').origin, os.environ['VPATCH_RUN'], os.getpid())"
@@ -37,18 +35,13 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def installed(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """A slim 0.20.2 in an environment, and a cache that has its farm after the first run. Do not modify it."""
-    top = tmp_path_factory.mktemp("run")
-    root = environment(top / "env")
-    shutil.copytree(slim("0.20.2"), root, copy_function=link, dirs_exist_ok=True)
-    return Installed(root, top / "env/bin/python", top / "cache")
+    return install(tmp_path_factory.mktemp("run"), slim("0.20.2"))
 
 
 @pytest.fixture
-def own(installed: Installed, tmp_path: Path) -> Installed:
+def own(slim: Trees, tmp_path: Path) -> Installed:
     """The same for one test, whose files may be replaced."""
-    shutil.copytree(installed.python.parents[1], tmp_path / "env", copy_function=link, symlinks=True)
-    root = tmp_path / installed.root.relative_to(installed.python.parents[2])
-    return Installed(root, tmp_path / "env/bin/python", tmp_path / "cache")
+    return install(tmp_path, slim("0.20.2"))
 
 
 @pytest.fixture(autouse=True)

@@ -34,8 +34,13 @@ class Installed:
         return planned(locate(self.root), Selection(also=also), self.cache)
 
 
+def install(top: Path, release: Path) -> Installed:
+    """Link a release's files into an environment below a folder."""
+    root = environment(top / "env")
+    shutil.copytree(release, root, copy_function=link, dirs_exist_ok=True)
+    return Installed(root, top / "env/bin/python", top / "cache")
+
+
 @pytest.fixture
 def installed(slim: Trees, tmp_path: Path) -> Installed:
-    root = environment(tmp_path / "env")
-    shutil.copytree(slim("0.20.2"), root, copy_function=link, dirs_exist_ok=True)
-    return Installed(root, tmp_path / "env/bin/python", tmp_path / "cache")
+    return install(tmp_path, slim("0.20.2"))

@@ -47,9 +47,9 @@ def run_command(
 ) -> int:
     """Run COMMAND with overlays, and write nothing to vLLM's files.
 
-    vpatch makes a folder that holds the changed files, and links to all others, and puts it first on PYTHONPATH; every
-    process that COMMAND starts imports from it, too. If an overlay does not fit, nothing is started. The exit code and
-    the signals are COMMAND's.
+    vpatch makes a folder that holds the changed files, and links to all others, and puts it first on PYTHONPATH.
+    Processes that inherit COMMAND's environment import from it, too. If an overlay does not fit, nothing is started.
+    The exit code and the signals are COMMAND's.
     """
     try:
         launch = _prepared(command, selected(ids, more), python, expect, cache)

@@ -28,13 +28,11 @@ class Command:
     """A command, and the Python that it runs.
 
     Attributes:
-        words: the command.
         program: its file.
         python: the interpreter; None if it is not known.
         first: the folder that Python puts before those of PYTHONPATH; None if it puts none there.
     """
 
-    words: tuple[str, ...]
     program: Path
     python: Path | None
     first: Path | None
@@ -52,14 +50,14 @@ def understood(words: Sequence[str]) -> Command:
         raise Missing(Problem("no such command", words[0], "neither a program on PATH nor an executable file"))
     program = Path(found).absolute()
     if _PYTHON.fullmatch(program.name):
-        return _interpreter(tuple(words), program)
+        return _interpreter(words, program)
     python, options = _first_line(program)
     _refuse_isolated(program, options)
     safe = _is_safe(options)
-    return Command(tuple(words), program, python, None if python is None or safe else program.resolve().parent)
+    return Command(program, python, None if python is None or safe else program.resolve().parent)
 
 
-def _interpreter(words: tuple[str, ...], program: Path) -> Command:
+def _interpreter(words: Sequence[str], program: Path) -> Command:
     """Read Python's own options: those before the script, or up to -c or -m."""
     options: list[str] = []
     rest = iter(words[1:])
@@ -78,11 +76,11 @@ def _interpreter(words: tuple[str, ...], program: Path) -> Command:
             next(rest, None)
     _refuse_isolated(program, options)
     if _is_safe(options):
-        return Command(words, program, program, None)
+        return Command(program, program, None)
     if script in (None, "-"):
-        return Command(words, program, program, Path.cwd())
+        return Command(program, program, Path.cwd())
     place = Path(str(script)).resolve()
-    return Command(words, program, program, place if place.is_dir() else place.parent)
+    return Command(program, program, place if place.is_dir() else place.parent)
 
 
 def _first_line(program: Path) -> tuple[Path | None, list[str]]:

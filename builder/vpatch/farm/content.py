@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -11,15 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
+from vpatch.tree.backup import sha256
 
 FORM = 1  # of a farm; another one gives farms of other names
 MANIFEST = "vpatch.json"
 BYTECODE = "__pycache__"
-
-
-def sha256(data: bytes) -> str:
-    """Return the hexadecimal sha256."""
-    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -95,6 +90,11 @@ class Content:
         """What the farm says of itself, as JSON."""
         about = {"schema": FORM, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
         return json.dumps({**about, "files": self.hashes}, indent=1).encode() + b"\n"
+
+    @property
+    def written(self) -> Mapping[str, bytes]:
+        """The bytes of each file that the farm has itself: those of overlays, and the manifest."""
+        return {**self.files, MANIFEST: self.manifest}
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.core.catalogue import GROUP, Selection
-from vpatch.farm.content import Content, sha256
+from vpatch.farm.content import Content
 from vpatch.farm.store import make_private
+from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Loaded, Tree
 
 _MEMOS = "memos"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.farm.content import BYTECODE, MANIFEST, Content
+from vpatch.farm.content import BYTECODE, Content
 
 STAGING = ".new-"
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
@@ -58,7 +58,7 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     Raises:
         Failure: it cannot be read.
     """
-    files = {**content.files, MANIFEST: content.manifest}
+    files = content.written
     expected = {*content.links, *files}
     with naming("cannot read", str(farm)):
         for path, link in _entries(str(farm)):
@@ -109,17 +109,14 @@ def _make(content: Content, farm: Path, python: Path) -> None:
 
 
 def _fill(content: Content, farm: Path) -> None:
-    made: set[Path] = set()
-    for path in (*content.links, *content.files):
+    written = content.written
+    for path in (*content.links, *written):
         place = farm / path
-        if place.parent not in made:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            made.add(place.parent)
-        if path in content.files:
-            place.write_bytes(content.files[path])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path in written:
+            place.write_bytes(written[path])
         else:
             place.symlink_to(content.links[path])
-    (farm / MANIFEST).write_bytes(content.manifest)
 
 
 def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
@@ -142,10 +139,10 @@ def _sweep(store: Path) -> None:
 
 
 def refuse_open(folder: Path) -> None:
-    """Refuse a folder that somebody else can write to, or in whose place they can put another one.
+    """Refuse a folder that another user can write to or replace.
 
     Raises:
-        Failure: they can.
+        Failure: another user can.
     """
     with naming("cannot read", str(folder)):
         there = next(place for place in (folder, *folder.parents) if place.exists())
