@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.core.catalogue import GROUP, Selection
-from vpatch.farm.content import Content
+from vpatch.farm.content import BYTECODE, Content
 from vpatch.farm.store import make_private
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Loaded, Tree
@@ -22,8 +22,8 @@ from vpatch.tree.locate import Loaded, Tree
 _MEMOS = "memos"
 _OWN = Path(__file__).parents[1]
 
-Stamp = list[int]
-"""Inode, size in bytes (0 of a folder), and times of the last changes, in nanoseconds; [] of what does not exist."""
+Stamp = list[list[str | int]]
+"""What tells one state of a file or folder from another, without a read of its files; [] of what does not exist."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,26 @@ def _hash(tree: Tree, path: str) -> str | None:
 
 
 def _stamp(path: str) -> Stamp:
+    """Return the stamp of a file, or the names in a folder, with the stamps of its packages' dist-info.
+
+    A folder's own times do not count: tests, coverage and Python's bytecode write to folders of code all the time.
+    """
     try:
-        of = os.stat(path)  # noqa: PTH116 - of hundreds: a Path takes longer than the call
+        with os.scandir(path) as entries:
+            names = sorted((entry for entry in entries if _counts(entry.name)), key=lambda entry: entry.name)
+            return [_state(entry.name, entry.stat() if entry.name.endswith("-info") else None) for entry in names]
+    except NotADirectoryError:
+        return [_state("", os.stat(path))]  # noqa: PTH116 - of hundreds: a Path takes longer than the call
     except OSError:
         return []
-    return [of.st_ino, 0 if os.path.isdir(path) else of.st_size, of.st_mtime_ns, of.st_ctime_ns]  # noqa: PTH112
+
+
+def _counts(name: str) -> bool:
+    return name != BYTECODE and not name.startswith(".")
+
+
+def _state(name: str, of: os.stat_result | None) -> list[str | int]:
+    return [name, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns] if of else [name]
 
 
 def code_stamps() -> dict[str, Stamp]:
@@ -116,6 +131,6 @@ def _code() -> Iterator[str]:
     specs = filter(None, map(find_spec, sorted(packages)))
     others = [top for spec in specs for top in spec.submodule_search_locations or ()]
     for top in (str(_OWN), *others):
-        for folder, _, names in os.walk(top):
-            yield folder
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if _counts(name)]
             yield from (f"{folder}/{name}" for name in names if name.endswith(".py"))
