@@ -112,15 +112,15 @@ def test_what_is_no_code_may_come_and_go(
     assert plans == ["plan"]
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("which", ["new", "another version"])
 def test_an_installed_package_may_have_overlays(
-    again: bool, installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    which: str, installed: Installed, plans: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     about = tmp_path / "path/more-1.dist-info"
     monkeypatch.syspath_prepend(tmp_path / "path")
-    (about if again else about.parent).mkdir(parents=True)
+    (about.parent if which == "new" else about).mkdir(parents=True)
     installed.content()
-    if again:
+    if which != "new":
         about.rename(tmp_path / "gone")
     about.mkdir()
     (about / "entry_points.txt").touch()

@@ -6,15 +6,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
 from vpatch.tree.backup import sha256
 
-FORM = 1  # of a farm; another one gives farms of other names
+FORM = 2  # of a farm; another one gives farms of other names
 MANIFEST = "vpatch.json"
 BYTECODE = "__pycache__"
+
+_GUEST = Path(__file__).with_name("guest")
+_DIST_INFO = "vpatch_receipt-1.dist-info"
+_ENTRY_POINTS = "[vllm.general_plugins]\nvpatch_receipt = vpatch_receipt:register\n"
+_METADATA = "Metadata-Version: 2.1\nName: vpatch-receipt\nVersion: 1\nSummary: Proves which overlays vLLM runs.\n"
 
 
 @dataclass(frozen=True)
@@ -76,25 +81,49 @@ class Content:
     @cached_property
     def key(self) -> str:
         """The name of the farm's folder. Bytecode does not count: it is what Python makes of the rest."""
-        links = {path: target for path, target in self.links.items() if f"/{BYTECODE}/" not in path}
-        named = [FORM, str(self.root), self.digest, sorted(self.hashes.items()), sorted(links.items())]
-        return sha256(json.dumps(named).encode())[:16]
+        links = {path: target for path, target in self.links.items() if not is_bytecode(path)}
+        own = {path: sha256(data) for path, data in self.written.items()}
+        return sha256(json.dumps([sorted(own.items()), sorted(links.items())]).encode())[:16]
 
     @cached_property
     def hashes(self) -> Mapping[str, str]:
         """The sha256 of each file."""
         return {file: sha256(data) for file, data in sorted(self.files.items())}
 
+    @cached_property
+    def replaced(self) -> Mapping[str, str]:
+        """The sha256 of each file of `root` that the farm has another version of.
+
+        Raises:
+            Failure: a file cannot be read.
+        """
+        with naming("cannot read", str(self.root)):
+            there = [file for file in sorted(self.files) if (self.root / file).is_file()]
+            return {file: sha256((self.root / file).read_bytes()) for file in there}
+
     @property
     def manifest(self) -> bytes:
         """What the farm says of itself, as JSON."""
         about = {"schema": FORM, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
-        return json.dumps({**about, "files": self.hashes}, indent=1).encode() + b"\n"
+        return json.dumps({**about, "files": self.hashes, "replaced": self.replaced}, indent=1).encode() + b"\n"
 
     @property
     def written(self) -> Mapping[str, bytes]:
-        """The bytes of each file that the farm has itself: those of overlays, and the manifest."""
-        return {**self.files, MANIFEST: self.manifest}
+        """The bytes of each file that the farm has itself: those of overlays, the manifest, and the receipt."""
+        return {**self.files, MANIFEST: self.manifest, **_receipt()}
+
+
+@cache
+def _receipt() -> Mapping[str, bytes]:
+    """Return the files that make vLLM prove in each of its processes that it runs the farm."""
+    modules = {path.name: path.read_bytes() for path in sorted(_GUEST.glob("*.py"))}
+    about = {"METADATA": _METADATA, "entry_points.txt": _ENTRY_POINTS}
+    return {**modules, **{f"{_DIST_INFO}/{name}": text.encode() for name, text in about.items()}}
+
+
+def is_bytecode(path: str) -> bool:
+    """Whether a path of a farm is bytecode, which Python makes of the rest."""
+    return Path(path).parent.name == BYTECODE
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.farm.content import BYTECODE, Content
+from vpatch.farm.content import Content, is_bytecode
 
 STAGING = ".new-"
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
@@ -65,10 +65,10 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
             if path in files:
                 if link or (farm / path).read_bytes() != files[path]:
                     yield path
-            elif f"/{BYTECODE}/" not in path and (path not in expected or link != content.links.get(path, "")):
+            elif not is_bytecode(path) and (path not in expected or link != content.links.get(path, "")):
                 yield path
             expected.discard(path)
-    yield from (path for path in sorted(expected) if f"/{BYTECODE}/" not in path)
+    yield from (path for path in sorted(expected) if not is_bytecode(path))
 
 
 def _entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
@@ -120,7 +120,7 @@ def _fill(content: Content, farm: Path) -> None:
 
 
 def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
-    sources = [path for path in content.files if path.endswith(".py")]
+    sources = [path for path in content.written if path.endswith(".py")]
     names = [str(folder / path) for path in sources for folder in (staged, farm)]
     # Isolated: else a file of the current folder could take the place of a module that it imports.
     command = [str(python), "-I", "-B", "-c", _COMPILE, *names]
