@@ -15,6 +15,7 @@ import vpatch.farm.launch
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
 
+from tests.engines import engine_of
 from tests.farm.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
@@ -27,7 +28,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counting(*arguments: Any) -> Engine:
         made.append("plan")
-        return Engine(*arguments)
+        return engine_of(*arguments)
 
     monkeypatch.setattr(vpatch.farm.launch, "Engine", counting)
     return made
