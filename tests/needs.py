@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +30,19 @@ def need(*names: str) -> None:
     """Skip the test, or fail it under `CI`, if one of these is not here. `.ci/run` installs the programs."""
     if lacks := lacking(*names):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacks}")
+
+
+def python(version: str) -> Path:
+    """Return the interpreter of a version ("3.13"), by default that of the tests; skip the test if it is not here.
+
+    `.ci/run` installs no other Python: the jobs of the workflow run on one each.
+    """
+    if not version or version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+        return Path(sys.executable)
+    of_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob(f"{version}.*/bin/python")
+    on_path = shutil.which(f"python{version}")
+    for candidate in (*([Path(on_path)] if on_path else []), *of_pyenv):
+        # One of pyenv's stand-ins fails if its Python is not the chosen one.
+        if not subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode:
+            return candidate
+    pytest.skip(f"needs Python {version}")
