@@ -13,7 +13,7 @@ from pathlib import Path
 PROC = Path("/proc")
 
 _LONGEST = 60  # characters of a command line that are shown
-_EXTENSION = re.compile(r" /\S.*/vllm/\S*\.so\b")
+_EXTENSION = re.compile(r" /.*/vllm/(\w+/)?\w+\.(abi3|cpython-[\w-]+)\.so\b")  # not those of an environment named vllm
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,17 @@ class Process:
         pairs = (self.folder / "environ").read_bytes().split(b"\0")
         values = [pair.partition(b"=")[2] for pair in pairs if pair.startswith(f"{name}=".encode())]
         return values[0].decode("utf-8", "replace") if values else None
+
+    @property
+    def top(self) -> str:
+        """What precedes a path of this process where this one reads it: "" if both see the same files.
+
+        Raises:
+            OSError: it ended, or it belongs to another user.
+        """
+        names = ("ns/mnt", "root")
+        same = all((self.folder / name).readlink() == (PROC / "self" / name).readlink() for name in names)
+        return "" if same else f"{self.folder}/root"
 
 
 def there_is_proc() -> bool:

@@ -31,7 +31,8 @@ def register() -> None:
     if _held is not None:
         return
     told = _told()
-    if wrong := [*differences(told, FARM), *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
+    changed = [": ".join(one) for one in differences(told, FARM)]
+    if wrong := [*changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
         raise RuntimeError(f"vpatch: this process does not run what was asked for: {'; '.join(wrong[:5])}")
     _held = os.open(MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
     _log(told)
@@ -77,8 +78,8 @@ def parsed(manifest: bytes) -> Mapping[str, Any]:
     return told
 
 
-def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[str]:
-    """Yield the files that are not as a manifest says: of the farm, and of the vLLM that it was made for.
+def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the files that are not as a manifest says, each with the cause: of the farm, and of its vLLM.
 
     Args:
         told: the manifest.
@@ -90,9 +91,9 @@ def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[
         for file, known in expected.items():
             try:
                 if _sha256((folder / file).read_bytes()) != known:
-                    yield f"{folder / file} has changed"
+                    yield str(folder / file), "it has changed"
             except OSError as error:
-                yield f"{folder / file}: {error.strerror}"
+                yield str(folder / file), (error.strerror or str(error)).lower()
 
 
 def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:
