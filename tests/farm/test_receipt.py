@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from vpatch.farm.content import MANIFEST, Content, digest_of
-from vpatch.farm.store import farm_of
-from vpatch.tree.backup import sha256
+from vpatch.farm.content import MANIFEST
 
-from tests.paths import link
-from tests.processes import UNWATCHED
-from tests.releases import tree_of
+from tests.farm.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
 
-CHANGED, ADDED, APPLIED = "vllm/engine/core.py", "vllm/_vpatch/own.py", "vllm/applied.py"
-OWN = ("vllm/plugins/__init__.py", "vllm/envs.py", "vllm/logger.py")  # import no torch; and logging_utils
-
-LOAD = "from vllm.plugins import load_general_plugins as load\nload()\n"
 HELD = """
 import os
 def held():
@@ -38,60 +26,6 @@ m.MultiProcessCollector(registry)
 print(p.generate_latest(registry).decode())
 """
 CONFIGURED = "import vllm.logger as l\nl._configure_vllm_root_logger()\n"  # as vLLM does
-
-
-@dataclass(frozen=True)
-class Farm:
-    """A farm of a vLLM that has what loads plugins and logs, and nothing that needs torch."""
-
-    root: Path
-    content: Content
-    path: Path
-
-    def run(self, code: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run code as a process that was started with the farm."""
-        told = {"PYTHONPATH": f"{self.path}:{self.root}", "VPATCH_RUN": self.content.digest}
-        environment = {**os.environ, **UNWATCHED, **told, **variables}
-        command = [sys.executable, *options, "-c", code]
-        return subprocess.run(
-            command, env=environment, cwd=self.root.parent, capture_output=True, text=True, check=False
-        )
-
-    @property
-    def metric(self) -> str:
-        return f'vpatch_info{{digest="{self.content.digest}",overlays="one,two"}} 1.0\n'
-
-    @property
-    def line(self) -> str:
-        return f"runs one, two (digest {self.content.digest[:12]})"
-
-
-def standing_in(root: Path, release: str) -> Path:
-    """Make a vLLM of a release's own files that import no torch, and of three that overlays change."""
-    for file in (
-        *OWN,
-        *(f"vllm/logging_utils/{path.name}" for path in (tree_of(release) / "vllm/logging_utils").iterdir()),
-    ):
-        if file.endswith(".py"):
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            link(str(tree_of(release) / file), str(root / file))
-    for file, code in {"vllm/__init__.py": "", CHANGED: "old = 1\n", APPLIED: "applied = 1\n"}.items():
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_text(code)
-    return root
-
-
-def farm_for(root: Path, cache: Path) -> Farm:
-    files = {CHANGED: b"new = 1\n", ADDED: b"", "vllm/engine/__init__.py": b""}
-    applied = {APPLIED: (root / APPLIED).read_bytes()}
-    hashes = {file: sha256(data) for file, data in applied.items()}
-    content = Content(root, ("one", "two"), digest_of({**files, **applied}), files, hashes)
-    return Farm(root, content, farm_of(content, cache, Path(sys.executable)))
-
-
-@pytest.fixture
-def farm(tmp_path: Path) -> Farm:
-    return farm_for(standing_in(tmp_path / "site", "0.33.0"), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("release", ["0.20.2", "0.33.0"])
