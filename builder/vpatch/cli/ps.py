@@ -17,10 +17,10 @@ _SHORT = 12  # digits of a digest that people see
 @click.command("ps", epilog=examples("ps", "ps --json | jq '.processes[] | select(.digest == null)'"))
 @reported
 def ps_command() -> Report:
-    """List the vLLM processes of this machine, and the overlays that each proves that it runs.
+    """List running vLLM processes, with the overlays that each proves.
 
-    A process that was started by `vpatch run` holds a receipt. Of one without, vpatch shows what it was started for, if
-    its environment still tells. Linux only.
+    A process that was started by `vpatch run` holds a receipt. For one without, vpatch shows the digest that its
+    environment asks for, if there is one. Linux only.
     """
     found = servers()
     lines = [_line(one) for one in found.seen]
