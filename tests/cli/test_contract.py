@@ -26,7 +26,9 @@ from tests.forks import CLOSED, ended, start
 from tests.hybrid import CHANGED, COMPANION, HYBRID, ONLY, UPSTREAMS, WRITTEN
 from tests.releases import FACTS, fact
 
-COMMANDS = ("fetch", "status", "diff", "apply", "revert", "verify", "doctor", "list", "show", "new", "matrix", "cache")
+COMMANDS = (
+    *("fetch", "status", "diff", "apply", "revert", "verify", "ps", "doctor", "list", "show", "new", "matrix", "cache"),
+)
 OTHERS = ("plan", "build", "test", "inspect", "tag")  # see tests/plan and tests/image
 RUN = "run"  # its output is that of another command, so it has no --json: see test_run.py
 
@@ -60,12 +62,14 @@ ROW = {
 }
 FINDING = {"name": str, "level": {str(level) for level in Level}, "what": str, "where": str, "do": str}
 PROBED = {"overlay": str, "name": str, "ok": (bool, NoneType), "because": str}
+SERVER = {"pid": int, "digest": (str, NoneType), "overlays": [str], "asked": (str, NoneType), "command": str}
 GONE = {"not_installed": [{"id": str, "files": [str]}]}
 SHAPES: dict[str, dict[str, Any]] = {
     "status": SHAPE | GONE,
     "apply": SHAPE | {"added": [str], "removed": [str]},
     "revert": SHAPE | GONE | {"added": [str], "removed": [str]},
     "verify": SHAPE | GONE,
+    "ps": SHAPE | {"processes": [SERVER]},
     "doctor": SHAPE | {"findings": [FINDING], "probes": [PROBED]},
     "diff": SHAPE | {"diff": str, "files": [str]},
     "fetch": SHAPE | {"wheel": str, "files": int, "bytes_read": int, "wheel_bytes": int},
@@ -107,6 +111,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         "diff": (tree, *ONLY),
         "apply": (tree, *ONLY),
         "verify": (tree, *ONLY),
+        "ps": (),
         "doctor": (tree, *ONLY),
         "revert": (tree, *ONLY),
         "list": (),
@@ -124,7 +129,7 @@ def test_json_of_every_command(vpatch: Program, tree: Path, tmp_path: Path) -> N
         assert ran.out.count("\n") == 1, "one object on one line"
         fits(ran.json, SHAPES[command], command)
         assert ran.json["command"] == command
-        nowhere = dict.fromkeys(("list", "show", "new", "matrix", "cache"))
+        nowhere = dict.fromkeys(("ps", "list", "show", "new", "matrix", "cache"))
         where = {**nowhere, "fetch": str(tmp_path / "fetched")}.get(command, str(tree))
         assert (ran.json["tree"], ran.json["vllm"]) == (where, where and "0.20.2")
         assert ran.json["problems"] == []

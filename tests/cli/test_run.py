@@ -209,6 +209,27 @@ def test_what_apply_did_before_is_in_the_digest(own: Installed, child: Process) 
     assert "Running with 2 overlays: ct-fp8-lm-head and turboquant-hybrid" in after.err
 
 
+@pytest.mark.parametrize(
+    ("named", "all_"),
+    [
+        (None, None),
+        ("", "vpatch_receipt"),
+        ("mine", "mine,vpatch_receipt"),
+        ("mine, vpatch_receipt", "mine, vpatch_receipt,vpatch_receipt"),  # vLLM strips nothing
+        ("vpatch_receipt,mine", "vpatch_receipt,mine"),
+    ],
+)
+def test_the_receipt_is_among_the_plugins_that_are_loaded(
+    named: str | None, all_: str | None, installed: Installed, child: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    code = "import os; print(os.environ.get('VLLM_PLUGINS'))"
+    env = None if named is None else {"VLLM_PLUGINS": named}
+    ran = child("run", "-q", "--cache", installed.cache, "--", installed.python, "-c", code, env=env)
+
+    assert ran.out == f"{all_}\n"
+
+
 def test_start_up_code_that_puts_another_vllm_first_is_refused(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     (tmp_path / "fork/vllm").mkdir(parents=True)
     (tmp_path / "fork/vllm/__init__.py").touch()

@@ -13,6 +13,7 @@ from vpatch.farm.launch import planned
 from vpatch.tree.locate import locate
 
 from tests.conftest import Trees, environment
+from tests.farm.standin import Farm, farm_for, standing_in
 from tests.paths import link
 
 
@@ -44,3 +45,9 @@ def install(top: Path, release: Path) -> Installed:
 @pytest.fixture
 def installed(slim: Trees, tmp_path: Path) -> Installed:
     return install(tmp_path, slim("0.20.2"))
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Farm:
+    """A farm that real processes can run, without torch."""
+    return farm_for(standing_in(tmp_path / "site", "0.33.0"), tmp_path / "cache")

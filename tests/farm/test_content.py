@@ -52,6 +52,8 @@ def test_the_digest_is_the_same_after_apply(installed: Installed) -> None:
 
     assert (after.digest, after.overlays) == (before.digest, before.overlays)
     assert (after.files, len(before.files) > 10) == ({}, True)
+    assert (after.applied, before.applied) == (before.hashes, {})  # each receipt compares all files that count
+    assert installed.content() == after
 
 
 def test_other_overlays_have_another_digest(installed: Installed) -> None:

@@ -24,6 +24,7 @@ _GROUPS = {
     "Patch a vLLM": {
         **dict.fromkeys(("status", "diff", "apply", "revert", "verify"), "tree"),
         "run": "run",
+        "ps": "ps",
         "doctor": "doctor",
     },
     "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "releases"},

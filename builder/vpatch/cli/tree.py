@@ -11,6 +11,7 @@ from vpatch import api
 from vpatch.cli import outcome
 from vpatch.cli.options import examples, reported
 from vpatch.cli.output import Report
+from vpatch.cli.ps import proof
 from vpatch.cli.target import Target, on_tree
 from vpatch.core.verdict import State
 
@@ -82,16 +83,24 @@ def revert_command(target: Target) -> Report:
     return _report("revert", target, done, outcome.of_revert(done, target))
 
 
-@click.command("verify", epilog=examples("verify", 'verify --python "$(command -v python)"', "verify .venv"))
+@click.command("verify", epilog=examples("verify", 'verify --python "$(command -v python)"', "verify --pid 4242"))
 @reported
 @on_tree(both=True)
-def verify_command(target: Target) -> Report:
+@click.option("--pid", type=click.IntRange(1), metavar="PID", help="Check what this running process proves, instead.")
+def verify_command(target: Target, *, pid: int | None) -> Report:
     """Check that what is applied is complete.
 
     Postconditions hold, the names in inserted code are bound, nothing overrides it, files compile, RECORD is true, no
     bytecode is stale. With --python, that interpreter must import exactly these files and, where it can import them,
     run the changed functions.
+
+    With --pid, vpatch checks a running process instead: it holds a receipt of `vpatch run`, it was started for these
+    overlays, and its files are still the same.
     """
+    if pid is not None:
+        if target.path or target.python or target.selection.named:
+            raise click.UsageError("--pid names a process: leave out TREE, --python and overlays")
+        return proof(pid)
     tree, selection = target.find(), target.selection
     found = _found(lambda: api.verify(tree, selection.only, selection.also, python=target.python))
     # Unless the user chose overlays, those that are not installed are among the problems.

@@ -6,35 +6,33 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from vpatch.doctor.findings import Finding, Level
 from vpatch.doctor.subject import Subject
+from vpatch.processes import Process, names_vllm, running, there_is_proc
 
-_PROC = Path("/proc")
 _UNSURE = "a process of another user runs this vLLM or another one"
 
 
 @dataclass(frozen=True)
-class _Process:
-    id: int
+class _Found:
+    process: Process
     started: float  # in seconds since the epoch
-    shown: str  # its command line, shortened
     sure: bool  # whether it surely runs this vLLM, and not another one
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
     """Yield the processes that run this vLLM, and whether they run the code from before a change."""
-    if subject.changed_at is None or not (_PROC / "self/stat").exists():
+    if subject.changed_at is None or not there_is_proc():
         return
     found = list(_processes(subject))
-    for process in found:
-        where = (f"process {process.id}: {process.shown}",)
-        if process.started >= subject.changed_at:
-            what = "a process runs this vLLM with the overlays" if process.sure else _UNSURE
-            yield Finding("process", Level.OK if process.sure else Level.NOTE, what, where)
-        elif process.sure:
+    for one in found:
+        where = (f"process {one.process.id}: {one.process.shown}",)
+        if one.started >= subject.changed_at:
+            what = "a process runs this vLLM with the overlays" if one.sure else _UNSURE
+            yield Finding("process", Level.OK if one.sure else Level.NOTE, what, where)
+        elif one.sure:
             what = "a process runs this vLLM since before the overlays were applied: it has the old code"
             yield Finding("process", Level.PROBLEM, what, where, "restart it")
         else:
@@ -45,34 +43,32 @@ def findings(subject: Subject) -> Iterator[Finding]:
         yield Finding("process", Level.OK, f"no process runs this vLLM{others}")
 
 
-def _processes(subject: Subject) -> Iterator[_Process]:
+def _processes(subject: Subject) -> Iterator[_Found]:
     started = _boot()
-    for folder in sorted(_PROC.glob("[0-9]*"), key=lambda path: int(path.name)):
+    for process in running():
         try:
-            words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0 ").split("\0")
-            fields = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-            sure = _runs(subject, words, folder)
+            fields = (process.folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+            sure = _runs(subject, process)
         except OSError:  # it ended
             continue
-        if sure is not False and int(folder.name) != os.getpid():
+        if sure is not False:
             at = started + int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of the line, see proc(5)
-            shown = " ".join([*(Path(word).name for word in words[:2]), *words[2:]])
-            yield _Process(int(folder.name), at, f"{shown[:60]}..." if len(shown) > 60 else shown, bool(sure))
+            yield _Found(process, at, bool(sure))
 
 
 def _boot() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _runs(subject: Subject, words: list[str], folder: Path) -> bool | None:
+def _runs(subject: Subject, process: Process) -> bool | None:
     """Whether a process runs this vLLM; None if it runs one, and the system does not show which.
 
     Compiled extensions of vLLM are among the files that a process has mapped. A vLLM without them shows only in the
     command line, together with a program or a mapped file of the environment.
     """
-    root, named = subject.tree.root, _names_vllm(words)
+    root, named = subject.tree.root, names_vllm(process.words)
     try:
-        maps = (folder / "maps").read_text("utf-8", "surrogateescape")
+        maps = process.maps
     except PermissionError:
         return None if named else False
     if f" {root}/vllm/" in maps:
@@ -81,20 +77,6 @@ def _runs(subject: Subject, words: list[str], folder: Path) -> bool | None:
     if any(f" {prefix}/" in maps for prefix in prefixes):
         return named
     # The interpreter of a virtual environment is a link to one outside of it: only its folder is resolved.
-    called = [(folder / "cwd").readlink().joinpath(word).parent.resolve() for word in words[:2]] if named else []
+    words = process.words[:2] if named else ()
+    called = [(process.folder / "cwd").readlink().joinpath(word).parent.resolve() for word in words]
     return any(path.is_relative_to(prefix) for path in called for prefix in prefixes)
-
-
-def _names_vllm(words: list[str]) -> bool:
-    """Whether a command line is that of vLLM: `vllm serve`, `python -m vllm...`, or a worker's `VLLM::EngineCore`."""
-    first = Path(words[0]).name
-    if first == "vllm" or first.startswith("VLLM::"):
-        return True
-    if not first.startswith("python"):
-        return False
-    for before, word in pairwise(words[:5]):
-        if before == "-m":
-            return word == "vllm" or word.startswith("vllm.")
-        if not word.startswith("-"):
-            return Path(word).name == "vllm"
-    return False

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
 from vpatch.tree.backup import sha256
 
-FORM = 2  # of a farm; another one gives farms of other names
+FORM = 3  # of a farm; another one gives farms of other names
 MANIFEST = "vpatch.json"
 BYTECODE = "__pycache__"
+PLUGIN = "vpatch_receipt"  # as vLLM names what proves, in each of its processes, that it runs the farm
 
 _GUEST = Path(__file__).with_name("guest")
 _DIST_INFO = "vpatch_receipt-1.dist-info"
-_ENTRY_POINTS = "[vllm.general_plugins]\nvpatch_receipt = vpatch_receipt:register\n"
+_ENTRY_POINTS = f"[vllm.general_plugins]\n{PLUGIN} = vpatch_receipt:register\n"
 _METADATA = "Metadata-Version: 2.1\nName: vpatch-receipt\nVersion: 1\nSummary: Proves which overlays vLLM runs.\n"
 
 
@@ -32,12 +33,14 @@ class Content:
         digest: of the files that overlays change or add, those that `vpatch apply` wrote to `root` included. So it is
             the same on every machine that runs the same overlays on the same vLLM.
         files: by path below `root`, the bytes of each file that is not in `root` as it has to be.
+        applied: the sha256 of each other file that the digest counts: what `vpatch apply` wrote to `root`.
     """
 
     root: Path
     overlays: tuple[str, ...]
     digest: str
     files: Mapping[str, bytes]
+    applied: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def links(self) -> Mapping[str, str]:
@@ -105,7 +108,8 @@ class Content:
     def manifest(self) -> bytes:
         """What the farm says of itself, as JSON."""
         about = {"schema": FORM, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
-        return json.dumps({**about, "files": self.hashes, "replaced": self.replaced}, indent=1).encode() + b"\n"
+        hashes = {"files": self.hashes, "replaced": self.replaced, "applied": self.applied}
+        return json.dumps({**about, **hashes}, indent=1).encode() + b"\n"
 
     @property
     def written(self) -> Mapping[str, bytes]:

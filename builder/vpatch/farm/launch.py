@@ -16,12 +16,14 @@ from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.farm import store
 from vpatch.farm.command import Command
-from vpatch.farm.content import MANIFEST, Content, digest_of
+from vpatch.farm.content import MANIFEST, PLUGIN, Content, digest_of
 from vpatch.farm.memo import Memo, Watched, code_stamps
+from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Reads, Tree, ask, tree_at
 
 DIGEST = "VPATCH_RUN"  # the variable in which a command finds the digest of what it runs
 
+_PLUGINS = "VLLM_PLUGINS"
 _WITNESS = Path(__file__).with_name("witness")
 
 # Once with a package `vllm` that is first on PYTHONPATH, as a farm will be, and once without.
@@ -81,7 +83,8 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
         cause = f"they have the digest {content.digest}, not {expected}"
         raise Failure(Problem("unexpected overlays", str(tree.root), cause))
     farm = store.farm_of(content, cache, python)
-    return Launch(tree, content, farm, {**os.environ, "PYTHONPATH": _path(farm, others), DIGEST: content.digest})
+    own = {"PYTHONPATH": _path(farm, others), DIGEST: content.digest, **_plugins()}
+    return Launch(tree, content, farm, {**os.environ, **own})
 
 
 def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
@@ -101,9 +104,11 @@ def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
     problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
     if problems:
         raise Failure(*problems)
-    files = {**_applied(seen, installed), **found.files}
+    applied = _applied(seen, installed)
+    files = {**applied, **found.files}
     overlays = sorted({name for data in files.values() for name in marks_in(data)})
-    content = Content(tree.root, tuple(overlays), digest_of(files), found.files)
+    kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
+    content = Content(tree.root, tuple(overlays), digest_of(files), found.files, kept)
     memo.keep(content, watched.seen, code)
     return content
 
@@ -123,6 +128,17 @@ def stock_path() -> list[str]:
 
 def _path(first: Path, others: Sequence[str]) -> str:
     return os.pathsep.join((str(first), *others))
+
+
+def _plugins() -> dict[str, str]:
+    """Let the receipt be among the plugins, if only those that the user names are loaded.
+
+    vLLM splits the variable at each comma and strips nothing. If it is set and empty, vLLM loads no plugin.
+    """
+    named = os.environ.get(_PLUGINS)
+    if named is None or PLUGIN in named.split(","):
+        return {}
+    return {_PLUGINS: f"{named},{PLUGIN}" if named else PLUGIN}
 
 
 def _vllm(python: Path, others: Sequence[str]) -> Tree:

@@ -75,7 +75,7 @@ class Memo:
             code: `code_stamps` from before the plan.
         """
         files = {file: data.hex() for file, data in content.files.items()}
-        about = {"overlays": content.overlays, "digest": content.digest, "files": files}
+        about = {"overlays": content.overlays, "digest": content.digest, "files": files, "applied": content.applied}
         part = self.file.with_suffix(f".{os.getpid()}")
         try:
             make_private(self.file.parent)
@@ -88,7 +88,7 @@ class Memo:
 
 def _content(tree: Tree, told: Mapping[str, Any]) -> Content:
     files = {file: bytes.fromhex(data) for file, data in told["files"].items()}
-    return Content(tree.root, tuple(told["overlays"]), told["digest"], files)
+    return Content(tree.root, tuple(told["overlays"]), told["digest"], files, dict(told["applied"]))
 
 
 def _hash(tree: Tree, path: str) -> str | None:

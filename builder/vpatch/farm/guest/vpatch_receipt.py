@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-FARM = Path(__file__).parent
+FARM = Path(__file__).absolute().parent.resolve()
 MANIFEST = FARM / "vpatch.json"
 DIGEST = "VPATCH_RUN"  # the variable that names the digest that a process was started for
 
@@ -24,20 +25,18 @@ def register() -> None:
     """Compare this process with what it was started for, log the result, and hold the receipt until it ends.
 
     Raises:
-        RuntimeError: it runs other code. vLLM then ends the process.
+        RuntimeError: it runs other code, or nobody can know. vLLM then ends the process.
     """
     global _held  # noqa: PLW0603 - vLLM may call it again
     if _held is not None:
         return
-    told = json.loads(MANIFEST.read_bytes())
-    asked = os.environ.get(DIGEST, "")
-    wrong = [*_differences(told)]
-    if not told["digest"].startswith(asked):
-        wrong.append(f"started for {asked[:12]}, and finds {told['digest'][:12]}")
-    if wrong:
+    told = _told()
+    changed = [": ".join(one) for one in differences(told, FARM)]
+    if wrong := [*changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
         raise RuntimeError(f"vpatch: this process does not run what was asked for: {'; '.join(wrong[:5])}")
     _held = os.open(MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
-    _tell(told)
+    _log(told)
+    _export(told)
 
 
 def digest() -> str:
@@ -47,7 +46,7 @@ def digest() -> str:
         RuntimeError: as `register`.
     """
     register()
-    return str(json.loads(MANIFEST.read_bytes())["digest"])
+    return str(_told()["digest"])
 
 
 class Proof:
@@ -61,33 +60,101 @@ class Proof:
         return digest()
 
 
-def _differences(told: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is not as the manifest says: files of the farm, those of vLLM that they replace, loaded modules."""
-    for root, expected in ((FARM, told["files"]), (Path(told["root"]), told["replaced"])):
+def parsed(manifest: bytes) -> Mapping[str, Any]:
+    """Return what a farm says of itself.
+
+    Raises:
+        ValueError: it is not a manifest of this form, or its digest is not that of the files that it names.
+    """
+    told: dict[str, Any] = json.loads(manifest)
+    hashes = (told.get(key) for key in ("files", "replaced", "applied")) if isinstance(told, dict) else [None]  # type: ignore[redundant-expr]
+    if not all(isinstance(one, dict) and all(isinstance(known, str) for known in one.values()) for one in hashes):
+        raise ValueError("not a manifest of this version of vpatch")
+    if not isinstance(told.get("root"), str) or not _are_names(told.get("overlays")):
+        raise ValueError("not a manifest of this version of vpatch")
+    ours = sorted({**told["applied"], **told["files"]}.items())
+    if told.get("digest") != _sha256("".join(f"{file}\0{known}\n" for file, known in ours).encode()):
+        raise ValueError("its digest is not that of the files that it names")
+    return told
+
+
+def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the files that are not as a manifest says, each with the cause: of the farm, and of its vLLM.
+
+    Args:
+        told: the manifest.
+        farm: the folder of the farm.
+        top: where the process that runs it has its root folder.
+    """
+    installed = Path(f"{top}{told['root']}")
+    for folder, expected in ((farm, told["files"]), (installed, {**told["replaced"], **told["applied"]})):
         for file, known in expected.items():
             try:
-                if hashlib.sha256((root / file).read_bytes()).hexdigest() != known:
-                    yield f"{root / file} has changed"
+                if _sha256((folder / file).read_bytes()) != known:
+                    yield str(folder / file), "it has changed"
             except OSError as error:
-                yield f"{root / file}: {error.strerror}"
-    for file in ("vllm/__init__.py", *told["files"]):
-        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        loaded = getattr(sys.modules.get(name), "__file__", None)
-        if loaded and loaded != str(FARM / file):
-            yield f"{name} comes from {loaded}"
+                yield str(folder / file), (error.strerror or str(error)).lower()
 
 
-def _tell(told: Mapping[str, Any]) -> None:
-    """Write a line to vLLM's log, and export the digest with vLLM's metrics."""
-    from vllm.logger import init_logger
+def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:
+    """Yield a line if a process was started for another digest; "" if its environment names none."""
+    if not told["digest"].startswith(asked):
+        yield f"started for {asked[:12]}, and finds {told['digest'][:12]}"
 
-    overlays = ", ".join(told["overlays"]) or "no overlay"
-    init_logger("vllm.vpatch").info("vpatch: this process runs %s (digest %s)", overlays, told["digest"][:12])
+
+def _told() -> Mapping[str, Any]:
     try:
-        from prometheus_client import Gauge  # type: ignore[import-not-found,unused-ignore]
+        return parsed(MANIFEST.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"vpatch: this process cannot prove what it runs: {MANIFEST}: {error}") from error
+
+
+def _elsewhere(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the modules that this process has loaded from other files than the farm's."""
+    for file in ("vllm/__init__.py", *told["files"], *told["applied"]):
+        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if (module := sys.modules.get(name)) is not None:
+            loaded = getattr(module, "__file__", None)
+            if not loaded or _place(loaded) != _place(FARM / file):
+                yield f"{name} comes from {loaded or 'no file'}"
+
+
+def _place(file: str | Path) -> str:
+    """Return a path without links on the way to the file, which may be a link itself: the farm has some."""
+    return os.path.join(os.path.realpath(os.path.dirname(file)), os.path.basename(file))  # noqa: PTH118, PTH119, PTH120
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _log(told: Mapping[str, Any]) -> None:
+    """Write a line to vLLM's log; to stderr if vLLM has not configured it yet, as in its API server since 0.31."""
+    what = ", ".join(told["overlays"]) or "no overlay"
+    line = f"vpatch: process {os.getpid()} runs {what} (digest {told['digest'][:12]})"
+    log = logging.getLogger("vllm.vpatch")
+    if logging.getLogger("vllm").level or (log.isEnabledFor(logging.INFO) and log.hasHandlers()):
+        log.info("%s", line)
+    elif sys.stderr:
+        sys.stderr.write(f"{line}\n")
+
+
+def _export(told: Mapping[str, Any]) -> None:
+    """Export the digest with vLLM's metrics."""
+    try:
+        from prometheus_client import Gauge
     except ImportError:  # a vLLM without metrics
         return
     # A gauge, since an Info metric is lost where several API servers share their metrics.
     about = {"digest": told["digest"], "overlays": ",".join(told["overlays"])}
-    gauge = Gauge("vpatch_info", "Overlays that this server runs.", [*about], multiprocess_mode="max")
-    gauge.labels(**about).set(1)
+    try:
+        gauge = Gauge("vpatch_info", "Overlays that this server runs.", [*about], multiprocess_mode="max")
+        gauge.labels(**about).set(1)
+    except ValueError:  # this module was loaded anew, and its metric is still registered
+        return
+    except OSError as error:  # the folder that API servers share; the server runs the right code all the same
+        logging.getLogger("vllm.vpatch").warning("vpatch: no metric vpatch_info: %s", error)

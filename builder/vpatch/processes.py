@@ -1,0 +1,120 @@
+"""Processes of this machine, and which of them are vLLM's. Linux's /proc only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+PROC = Path("/proc")
+
+_LONGEST = 60  # characters of a command line that are shown
+_EXTENSION = re.compile(r" /.*/vllm/(\w+/)?\w+\.(abi3|cpython-[\w-]+)\.so\b")  # not those of an environment named vllm
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as /proc shows it.
+
+    Attributes:
+        id: its number.
+        words: its command line, as the process may have changed it; empty for threads of the kernel.
+    """
+
+    id: int
+    words: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Its folder in /proc."""
+        return PROC / str(self.id)
+
+    @property
+    def shown(self) -> str:
+        """Its command line, shortened."""
+        line = " ".join([*(Path(word).name for word in self.words[:2]), *self.words[2:]])
+        return f"{line[:_LONGEST]}..." if len(line) > _LONGEST else line
+
+    @property
+    def maps(self) -> str:
+        """The files that it has mapped, a line each.
+
+        Raises:
+            OSError: it ended, or it belongs to another user.
+        """
+        return (self.folder / "maps").read_text("utf-8", "surrogateescape")
+
+    @property
+    def has_extension(self) -> bool:
+        """Whether it has mapped a compiled extension of a vLLM; raises as `maps`."""
+        return any(_EXTENSION.search(line) for line in self.maps.splitlines())
+
+    @property
+    def user(self) -> int:
+        """The number of its user; raises OSError if it ended."""
+        return self.folder.stat().st_uid
+
+    def variable(self, name: str) -> str | None:
+        """Return a variable of the environment that it was started with.
+
+        None if it has none, or if nobody can know: a process that sets its title overwrites its environment.
+
+        Raises:
+            OSError: it ended, or it belongs to another user.
+        """
+        pairs = (self.folder / "environ").read_bytes().split(b"\0")
+        values = [pair.partition(b"=")[2] for pair in pairs if pair.startswith(f"{name}=".encode())]
+        return values[0].decode("utf-8", "replace") if values else None
+
+    @property
+    def top(self) -> str:
+        """What precedes a path of this process where this one reads it: "" if both see the same files.
+
+        Raises:
+            OSError: it ended, or it belongs to another user.
+        """
+        names = ("ns/mnt", "root")
+        same = all((self.folder / name).readlink() == (PROC / "self" / name).readlink() for name in names)
+        return "" if same else f"{self.folder}/root"
+
+
+def there_is_proc() -> bool:
+    """Whether this system shows its processes as Linux does."""
+    return (PROC / "self/stat").exists()
+
+
+def process(number: int) -> Process:
+    """Return a process by its number.
+
+    Raises:
+        OSError: there is none.
+    """
+    line = (PROC / str(number) / "cmdline").read_bytes().decode("utf-8", "replace")
+    return Process(number, tuple(line.rstrip("\0 ").split("\0")))
+
+
+def running() -> Iterator[Process]:
+    """Yield all other processes that this one sees, by their numbers."""
+    for number in sorted(int(path.name) for path in PROC.glob("[0-9]*")):
+        if number != os.getpid():
+            with suppress(OSError):  # it ended
+                yield process(number)
+
+
+def names_vllm(words: Sequence[str]) -> bool:
+    """Whether a command line is that of vLLM: `vllm serve`, `python -m vllm...`, or a worker's `VLLM::EngineCore`."""
+    first = Path(words[0]).name
+    if first == "vllm" or first.startswith("VLLM::"):
+        return True
+    if not first.startswith("python"):
+        return False
+    for before, word in pairwise(words[:5]):
+        if before == "-m":
+            return word == "vllm" or word.startswith("vllm.")
+        if not word.startswith("-"):
+            return Path(word).name == "vllm"
+    return False

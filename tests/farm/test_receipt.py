@@ -1,0 +1,240 @@
+"""What vLLM's processes prove of a farm: real processes, with vLLM's own loader of plugins and its own logger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from vpatch.farm.content import MANIFEST
+
+from tests.farm.standin import ADDED, APPLIED, CHANGED, LOAD, Farm, farm_for, standing_in
+
+HELD = """
+import os
+def held():
+    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return [os.readlink(link) for link in links if os.path.lexists(link) and os.readlink(link).endswith("vpatch.json")]
+print(*held())
+"""
+METRIC = "import prometheus_client as p\nprint(p.generate_latest().decode())\n"
+ADDED_UP = """
+import prometheus_client as p, prometheus_client.multiprocess as m
+registry = p.CollectorRegistry()
+m.MultiProcessCollector(registry)
+print(p.generate_latest(registry).decode())
+"""
+CONFIGURED = "import vllm.logger as l\nl._configure_vllm_root_logger()\n"  # as vLLM does
+
+
+@pytest.mark.parametrize("release", ["0.20.2", "0.33.0"])
+def test_a_process_that_runs_the_farm_says_so_once(release: str, tmp_path: Path) -> None:
+    """Up to 0.30 vLLM's logger is configured when it is imported; from 0.31 on, after the first process's plugins."""
+    farm = farm_for(standing_in(tmp_path / "site", release), tmp_path / "cache")
+    early = farm.run(f"{LOAD}import vllm.engine.core\n{HELD}{METRIC}")
+    late = farm.run(f"{CONFIGURED}{LOAD}", VLLM_LOGGING_STREAM="ext://sys.stdout")
+
+    assert early.returncode == late.returncode == 0, early.stderr + late.stderr
+    assert early.stdout.startswith(f"{farm.path}/{MANIFEST}\n")
+    assert farm.metric in early.stdout
+    assert early.stderr.startswith("vpatch: process ")
+    assert early.stderr.endswith(f"{farm.line}\n")
+    assert early.stderr.count("\n") == 1
+    assert late.stderr == ""
+    assert "INFO" in late.stdout
+    assert late.stdout.endswith(f"{farm.line}\n")
+
+
+def test_a_server_that_logs_warnings_only_logs_no_receipt(farm: Farm) -> None:
+    ran = farm.run(f"{CONFIGURED}{LOAD}{HELD}", VLLM_LOGGING_LEVEL="WARNING")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == f"{farm.path}/{MANIFEST}\n"
+
+
+def test_a_closed_standard_error_is_no_failure(farm: Farm) -> None:
+    ran = farm.run(f"import sys\nsys.stderr = None\n{LOAD}{HELD}")
+
+    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n")
+
+
+def replace(path: Path, data: bytes = b"x = 1\n") -> None:
+    path.unlink()
+    path.write_bytes(data)
+
+
+def other_digest(farm: Farm) -> dict[str, str]:
+    return {"VPATCH_RUN": "0" * 64}
+
+
+def changed_farm(farm: Farm) -> dict[str, str]:
+    replace(farm.path / CHANGED)
+    return {}
+
+
+def file_gone(farm: Farm) -> dict[str, str]:
+    (farm.path / ADDED).unlink()
+    return {}
+
+
+def upgraded(farm: Farm) -> dict[str, str]:
+    replace(farm.root / CHANGED)
+    return {}
+
+
+def reverted(farm: Farm) -> dict[str, str]:
+    replace(farm.root / APPLIED)
+    return {}
+
+
+def no_manifest(farm: Farm) -> dict[str, str]:
+    (farm.path / MANIFEST).unlink()
+    return {}
+
+
+def half_a_manifest(farm: Farm) -> dict[str, str]:
+    replace(farm.path / MANIFEST, b'{"schema": 3')
+    return {}
+
+
+def other_manifest(farm: Farm) -> dict[str, str]:
+    replace(farm.path / MANIFEST, b'{"schema": 99, "digest": "0"}')
+    return {}
+
+
+def claimed_digest(farm: Farm) -> dict[str, str]:
+    """A manifest whose digest is not that of its files."""
+    told = json.loads((farm.path / MANIFEST).read_bytes())
+    replace(farm.path / MANIFEST, json.dumps({**told, "digest": "0" * 64}).encode())
+    return other_digest(farm)
+
+
+def stock_first(farm: Farm) -> dict[str, str]:
+    """Another vLLM stands before the farm, which comes later on the path."""
+    return {"PYTHONPATH": f"{farm.root}:{farm.path}"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (other_digest, "started for 000000000000, and finds "),
+        (changed_farm, f"CACHE/{CHANGED}: it has changed"),
+        (file_gone, f"CACHE/{ADDED}: no such file or directory"),
+        (upgraded, f"SITE/{CHANGED}: it has changed"),
+        (reverted, f"SITE/{APPLIED}: it has changed"),
+        (no_manifest, f"cannot prove what it runs: CACHE/{MANIFEST}: [Errno 2]"),
+        (half_a_manifest, f"cannot prove what it runs: CACHE/{MANIFEST}: Expecting"),
+        (other_manifest, f"CACHE/{MANIFEST}: not a manifest of this version"),
+        (claimed_digest, f"CACHE/{MANIFEST}: its digest is not that of the files"),
+        (stock_first, "vllm comes from SITE/vllm/__init__.py"),
+    ],
+)
+def test_a_process_that_runs_something_else_ends(
+    change: Callable[[Farm], Mapping[str, str]], said: str, farm: Farm
+) -> None:
+    ran = farm.run(f"{LOAD}print('serves')", **change(farm))
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: vpatch: this process ")
+    assert said.replace("CACHE", str(farm.path)).replace("SITE", str(farm.root)) in last
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("m.__file__ = '/elsewhere/core.py'", "vllm.engine.core comes from /elsewhere/core.py"),
+        ("m.__file__ = None", "vllm.engine.core comes from no file"),
+        ("del m.__file__", "vllm.engine.core comes from no file"),
+    ],
+)
+def test_a_module_that_was_loaded_from_elsewhere_ends_it(before: str, said: str, farm: Farm) -> None:
+    ran = farm.run(f"import vllm.engine.core as m\n{before}\n{LOAD}")
+
+    assert ran.returncode == 1
+    assert said in ran.stderr.splitlines()[-1]
+
+
+def test_a_module_that_may_not_be_imported_is_no_other_module(farm: Farm) -> None:
+    assert farm.run(f"import sys\nsys.modules['vllm.engine.core'] = None\n{LOAD}").returncode == 0
+
+
+@pytest.mark.parametrize("way", ["relative", "dotted", "linked"])
+def test_the_farm_may_be_named_otherwise(way: str, farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(farm.path)
+    first = {
+        "relative": f"cache/{farm.path.name}",
+        "dotted": f"{tmp_path}/site/../cache/{farm.path.name}",
+        "linked": "link",
+    }
+    code = f"import os, vllm.engine.core\nos.chdir('/')\n{LOAD}{HELD}"
+    ran = farm.run(code, PYTHONPATH=f"{first[way]}:{farm.root}")
+
+    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n"), ran.stderr
+
+
+def test_an_environment_without_the_digest_is_that_of_an_exported_farm(farm: Farm) -> None:
+    assert farm.run(f"{LOAD}{HELD}", VPATCH_RUN="").stdout == f"{farm.path}/{MANIFEST}\n"
+
+
+def test_an_editable_vllm(farm: Farm, tmp_path: Path) -> None:
+    """Its folder stands on the path behind the farm; start-up code adds it."""
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup/sitecustomize.py").write_text(f"import sys\nsys.path.append({str(farm.root)!r})\n")
+    ran = farm.run(f"{LOAD}{HELD}", PYTHONPATH=f"{farm.path}:{tmp_path}/startup")
+
+    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n"), ran.stderr
+
+
+def test_registered_twice(farm: Farm) -> None:
+    """vLLM may load its plugins again; a module that is loaded anew registers its metric again."""
+    again = "import vllm.plugins, vpatch_receipt, importlib\nvllm.plugins.plugins_loaded = False\nload()\n"
+    anew = "importlib.reload(vpatch_receipt).register()\n"
+    ran = farm.run(LOAD + again + anew + METRIC)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count(farm.metric) == 1
+
+
+def test_a_fork_inherits_the_receipt_and_a_new_program_does_not(farm: Farm) -> None:
+    fork = "import sys\nsys.stdout.flush()\nif os.fork() == 0:\n    print(*held())\nelse:\n    os.wait()\n"
+    new = f"import subprocess\nsubprocess.run([sys.executable, '-c', {HELD!r}], close_fds=False)\n"
+    ran = farm.run(f"{LOAD}{HELD}{fork}    sys.stdout.flush()\n    {new.replace(chr(10), chr(10) + '    ')}")
+
+    assert ran.stdout.splitlines() == [f"{farm.path}/{MANIFEST}"] * 2 + [""], ran.stderr
+
+
+def test_a_worker_proves_the_digest(farm: Farm) -> None:
+    ran = farm.run(f"import vllm, vpatch_receipt\nprint(vpatch_receipt.Proof().vpatch_digest())\n{HELD}")
+
+    assert ran.stdout == f"{farm.content.digest}\n{farm.path}/{MANIFEST}\n"
+
+
+def test_a_vllm_without_metrics(farm: Farm) -> None:
+    ran = farm.run(f"import sys\nsys.modules['prometheus_client'] = None\n{LOAD}{HELD}")
+
+    assert (ran.returncode, ran.stdout) == (0, f"{farm.path}/{MANIFEST}\n"), ran.stderr
+
+
+def test_several_api_servers_share_one_metric(farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "shared")}
+    for _ in range(2):
+        assert farm.run(LOAD, **shared).returncode == 0
+
+    assert farm.run(ADDED_UP, **shared).stdout.count("vpatch_info{") == 1
+    assert farm.metric in farm.run(ADDED_UP, **shared).stdout
+
+
+def test_a_metric_that_cannot_be_shared_is_a_warning(farm: Farm, tmp_path: Path) -> None:
+    ran = farm.run(f"{CONFIGURED}{LOAD}{HELD}", PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "gone"))
+
+    assert (ran.returncode, ran.stdout.count(MANIFEST)) == (0, 1)
+    assert "vpatch: no metric vpatch_info: [Errno 2]" in ran.stdout
+
+
+def test_the_plugin_is_loaded_only_where_it_is_named(farm: Farm) -> None:
+    """`vpatch run` names it: see tests/cli/test_run.py."""
+    for named, receipts in (("", 0), ("other", 0), ("other,vpatch_receipt", 1), ("vpatch_receipt", 1)):
+        assert farm.run(f"{LOAD}{HELD}", VLLM_PLUGINS=named).stdout.count(MANIFEST) == receipts

@@ -1,0 +1,238 @@
+"""What running processes prove: `vpatch ps` and `vpatch verify --pid`, on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vpatch.processes
+from vpatch.farm.content import MANIFEST
+
+from tests.cli.test_bad_system import humble
+from tests.conftest import Program
+from tests.doctor.test_processes import MAPS, WATCHING
+from tests.farm.standin import ADDED, APPLIED, CHANGED, LOAD, WAITS, Farm, started
+from tests.forks import output
+from tests.needs import need, root_only
+from tests.tree.conftest import NOBODY
+
+SHELL = ("vllm", "-c", "echo ready; read nothing")  # has vLLM's name, and is none
+
+
+def of(number: int, program: Program) -> dict[str, Any] | None:
+    """Return what `vpatch ps` says of a process; other servers may run on this machine."""
+    ran = program("ps", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    return next((one for one in ran.json["processes"] if one["pid"] == number), None)
+
+
+def test_a_process_proves_its_digest(farm: Farm, vpatch: Program) -> None:
+    with farm.serving() as server:
+        found, lines = of(server, vpatch), vpatch("ps")
+        proof = vpatch("verify", "--pid", str(server))
+        as_json = vpatch("verify", "--pid", str(server), "--json").json
+
+    about = {"pid": server, "overlays": ["one", "two"], "asked": farm.content.digest}
+    assert found is not None
+    assert found == {**about, "digest": farm.content.digest, "command": found["command"]}
+    assert found["command"].startswith("python")
+    (line,) = (line for line in lines.out.splitlines() if line.split()[0] == str(server))
+    assert line.split()[1] == farm.content.digest[:12]
+    assert line.endswith("  2 overlays: one and two")
+    said = f"Verified: process {server} runs 2 overlays: one and two (digest {farm.content.digest[:12]}).\n"
+    assert (proof.code, proof.out, proof.err) == (0, "", said)
+    assert as_json["processes"] == [found]
+
+
+def test_a_process_without_a_receipt(vpatch: Program, farm: Farm) -> None:
+    """It is named for what its environment asks for, which proves nothing."""
+    for asked in (None, "0" * 64):
+        env = {**os.environ, "VPATCH_RUN": asked} if asked else None
+        with started(*SHELL, executable="/bin/sh", env=env) as server:
+            found, lines = of(server, vpatch), vpatch("ps")
+            proof = vpatch("verify", "--pid", str(server))
+
+        assert found is not None
+        assert (found["digest"], found["overlays"], found["asked"]) == (None, [], asked)
+        (line,) = (line for line in lines.out.splitlines() if line.split()[0] == str(server))
+        assert ("started for 000000000000" in line, "no receipt" in line) == (bool(asked), True)
+        assert " without a receipt." in lines.err
+        assert proof.code == 1
+        more = "; it was started for 000000000000" if asked else ""
+        told = f"no receipt: process {server}: it proves nothing of what it runs{more}\n"
+        assert proof.err == f"{told}Not verified: 1 problem.\n"
+
+
+def test_a_process_shows_by_an_extension_that_it_has_mapped(vpatch: Program, tmp_path: Path) -> None:
+    """A program may import vLLM under any name. An environment that is named vllm is no vLLM."""
+    for file, shown in (("site-packages/vllm/_C.abi3.so", True), ("vllm/lib/python3.11/torch/_C.abi3.so", False)):
+        extension = tmp_path / file
+        extension.parent.mkdir(parents=True)
+        extension.write_bytes(b"compiled")
+        with started(sys.executable, "-c", MAPS.format(file=str(extension))) as program:
+            assert bool(of(program, vpatch)) == shown
+
+
+def test_a_program_that_is_no_vllm_is_not_listed(vpatch: Program) -> None:
+    with started(sys.executable, "-c", WAITS, "vllm") as program:
+        assert of(program, vpatch) is None
+
+
+def test_an_environment_without_the_digest_is_named(farm: Farm, vpatch: Program) -> None:
+    """As of an exported farm, or of a process that has set its title."""
+    with farm.serving(VPATCH_RUN="") as server:
+        proof = vpatch("verify", "--pid", str(server))
+
+    assert proof.code == 0
+    assert "note: Its environment does not name the digest that it was started for.\n" in proof.err
+
+
+def replace(path: Path) -> None:
+    path.unlink()
+    path.write_bytes(b"x = 1\n")
+
+
+@pytest.mark.parametrize("which", ["of the farm", "that it replaces", "that apply changed", "that is gone"])
+def test_files_that_change_while_it_runs(which: str, farm: Farm, vpatch: Program) -> None:
+    places = {"of the farm": farm.path / CHANGED, "that it replaces": farm.root / CHANGED}
+    file = {**places, "that apply changed": farm.root / APPLIED}.get(which, farm.path / ADDED)
+    with farm.serving() as server:
+        if which == "that is gone":
+            file.unlink()
+        else:
+            replace(file)
+        proof = vpatch("verify", "--pid", str(server))
+
+    assert proof.code == 1
+    why = "no such file or directory" if which == "that is gone" else "it has changed"
+    assert proof.err.startswith(f"changed: {file}: {why}, and process {server} was started with it\n")
+
+
+def test_a_removed_farm_is_still_read(farm: Farm, vpatch: Program) -> None:
+    with farm.serving() as server:
+        shutil.rmtree(farm.path)
+        found = of(server, vpatch)
+        proof = vpatch("verify", "--pid", str(server))
+
+    assert found is not None
+    assert found["digest"] == farm.content.digest
+    assert proof.code == 1
+    assert proof.err.startswith(f"no farm: process {server}: the folder that it runs from was removed\n")
+
+
+def test_a_process_that_was_started_for_another_digest(farm: Farm, vpatch: Program) -> None:
+    before = f"import os\nos.environ['VPATCH_RUN'] = {farm.content.digest!r}\n"
+    with farm.serving(before, VPATCH_RUN="0" * 64) as server:
+        proof = vpatch("verify", "--pid", str(server))
+
+    assert proof.code == 1
+    finds = f"started for 000000000000, and finds {farm.content.digest[:12]}"
+    assert proof.err.startswith(f"another digest: process {server}: {finds}\n")
+
+
+@root_only
+def test_a_process_of_a_container(farm: Farm, vpatch: Program, tmp_path: Path) -> None:
+    """Its farm lies in a file system that only it has mounted."""
+    need("unshare")
+    aside, name = tmp_path / "aside", farm.path.name
+    farm.path.rename(aside)
+    mounts = f"mount -t tmpfs none {farm.path.parent} && cp -a {aside} {farm.path.parent}/{name}"
+    command = ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh", sys.executable, "-c", LOAD + WAITS)
+    with started(*command, env=farm.environment()) as server:
+        assert not farm.path.exists()
+        found = of(server, vpatch)
+        proof = vpatch("verify", "--pid", str(server))
+        replace(Path(f"/proc/{server}/root{farm.path}", CHANGED))
+        spoiled = vpatch("verify", "--pid", str(server))
+
+    assert found is not None
+    assert found["digest"] == farm.content.digest
+    assert (proof.code, spoiled.code) == (0, 1)
+    assert spoiled.err.startswith(f"changed: /proc/{server}/root{farm.path}/{CHANGED}: it has changed")
+
+
+@pytest.mark.parametrize("what", ["pipe", "text", "list", "claim", "large"])
+def test_another_file_of_that_name_is_no_receipt(what: str, farm: Farm, vpatch: Program, tmp_path: Path) -> None:
+    file = tmp_path / MANIFEST
+    claim = {**json.loads(farm.content.manifest), "digest": "0" * 64}
+    if what == "pipe":
+        os.mkfifo(file)
+    else:
+        file.write_bytes({"text": b"{", "list": b"[1]", "claim": json.dumps(claim).encode(), "large": b""}[what])
+    if what == "large":
+        os.truncate(file, 1 << 40)
+    holds = f"import os\nheld = os.open({str(file)!r}, os.O_RDONLY | os.O_NONBLOCK)\n"
+    with started(sys.executable, "-c", holds + WAITS) as program:
+        assert of(program, vpatch) is None
+        assert vpatch("verify", "--pid", str(program)).err.startswith(f"no receipt: process {program}: ")
+
+
+@root_only
+def test_processes_of_other_users_are_named() -> None:
+    with started(*SHELL, executable="/bin/sh", user=NOBODY) as one:
+        alone = output("ps", first=lambda: humble(WATCHING))
+        with started(*SHELL, executable="/bin/sh", user=NOBODY) as two:
+            both = output("ps", first=lambda: humble(WATCHING))
+            proof = output("verify", "--pid", str(two), first=lambda: humble(WATCHING))
+
+    shown = "vllm -c echo ready; read nothing"
+    assert (alone[0], both[0]) == (0, 0)
+    assert f"{one} ({shown})" in alone[2]
+    assert f"{two} ({shown})" in both[2]
+    assert "belong to other users: only that user and root can read what it proves." in both[2]
+    assert proof == (1, "", f"cannot read: process {two}: permission denied; become its user, or root\n")
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /proc without processes, but this one."""
+    monkeypatch.setattr(vpatch.processes, "PROC", tmp_path)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/stat").touch()
+    (tmp_path / str(os.getpid())).mkdir()
+    return tmp_path
+
+
+def test_a_machine_without_vllm(proc: Path, vpatch: Program) -> None:
+    ran = vpatch("ps")
+
+    assert (ran.code, ran.out, ran.err) == (0, "", "No vLLM process runs on this machine.\n")
+
+
+def test_processes_that_end_meanwhile(proc: Path, vpatch: Program) -> None:
+    (proc / "7").mkdir()  # it has no command line any more
+    (proc / "8").mkdir()
+    (proc / "8/cmdline").write_bytes(b"vllm\0serve\0")  # and no descriptors
+
+    assert vpatch("ps").err == "No vLLM process runs on this machine.\n"
+    assert vpatch("verify", "--pid", "8").code == 2
+
+
+def test_another_system(proc: Path, vpatch: Program) -> None:
+    (proc / "self/stat").unlink()
+
+    for words in (("ps",), ("verify", "--pid", "7")):
+        ran = vpatch(*words)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.endswith("processes can be examined on Linux only\n")
+
+
+def test_no_such_process(vpatch: Program) -> None:
+    assert vpatch("verify", "--pid", str(1 << 30)).err == f"no such process: {1 << 30}: none has this id\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("TREE",), ("--python", sys.executable), ("--overlay", "turboquant-mtp"), ("--with", "turboquant-tiles")],
+)
+def test_a_process_and_a_tree_are_two_things(words: tuple[str, ...], vpatch: Program, tmp_path: Path) -> None:
+    given = [str(tmp_path) if word == "TREE" else word for word in words]
+    ran = vpatch("verify", "--pid", str(os.getpid()), *given)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "--pid names a process: leave out TREE, --python and overlays" in ran.err
