@@ -103,6 +103,26 @@ def test_a_signal_ends_the_command(installed: Installed) -> None:
     os.close(writing)
 
 
+def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) -> None:
+    """Here without vLLM, which would load the plugin: see tests/farm/test_receipt.py."""
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as said:
+        code = "import vpatch_receipt, signal; vpatch_receipt.register(); print('up', flush=True); signal.pause()"
+        command = ("run", "-q", "--cache", installed.cache, "--", installed.python, "-c", code)
+        program = start(*command, streams=(0, writing, said.fileno()))
+        assert os.read(reading, 2) == b"up"
+        listed = vpatch("ps", "--json").json["processes"]
+        proof = vpatch("verify", "--pid", str(program))
+        os.kill(program, signal.SIGTERM)
+        os.waitpid(program, 0)
+    os.close(reading)
+    os.close(writing)
+
+    (one,) = (one for one in listed if one["pid"] == program)
+    assert one["digest"] == one["asked"]
+    assert (len(one["overlays"]), proof.code) == (9, 0)
+
+
 def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child: Process) -> None:
     def path(before: str) -> list[str]:
         words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")

@@ -97,19 +97,23 @@ def replace(path: Path) -> None:
     path.write_bytes(b"x = 1\n")
 
 
-@pytest.mark.parametrize("which", ["of the farm", "that it replaces", "that apply changed", "that is gone"])
+@pytest.mark.parametrize(
+    "which", ["of the farm", "that it replaces", "that apply changed", "that is gone", "that is a pipe"]
+)
 def test_files_that_change_while_it_runs(which: str, farm: Farm, vpatch: Program) -> None:
     places = {"of the farm": farm.path / CHANGED, "that it replaces": farm.root / CHANGED}
     file = {**places, "that apply changed": farm.root / APPLIED}.get(which, farm.path / ADDED)
     with farm.serving() as server:
-        if which == "that is gone":
+        replace(file)
+        if which in {"that is gone", "that is a pipe"}:
             file.unlink()
-        else:
-            replace(file)
+        if which == "that is a pipe":
+            os.mkfifo(file)  # nobody writes to it
         proof = vpatch("verify", "--pid", str(server))
 
     assert proof.code == 1
-    why = "no such file or directory" if which == "that is gone" else "it has changed"
+    others = {"that is gone": "no such file or directory", "that is a pipe": "it is no file"}
+    why = others.get(which, "it has changed")
     assert proof.err.startswith(f"changed: {file}: {why}, and process {server} was started with it\n")
 
 
@@ -156,14 +160,15 @@ def test_a_process_of_a_container(farm: Farm, vpatch: Program, tmp_path: Path) -
     assert spoiled.err.startswith(f"changed: /proc/{server}/root{farm.path}/{CHANGED}: it has changed")
 
 
-@pytest.mark.parametrize("what", ["pipe", "text", "list", "claim", "large"])
+@pytest.mark.parametrize("what", ["pipe", "text", "list", "deep", "claim", "large"])
 def test_another_file_of_that_name_is_no_receipt(what: str, farm: Farm, vpatch: Program, tmp_path: Path) -> None:
     file = tmp_path / MANIFEST
     claim = {**json.loads(farm.content.manifest), "digest": "0" * 64}
     if what == "pipe":
         os.mkfifo(file)
     else:
-        file.write_bytes({"text": b"{", "list": b"[1]", "claim": json.dumps(claim).encode(), "large": b""}[what])
+        texts = {"text": b"{", "list": b"[1]", "deep": b"[" * 100_000, "claim": json.dumps(claim).encode()}
+        file.write_bytes(texts.get(what, b""))
     if what == "large":
         os.truncate(file, 1 << 40)
     holds = f"import os\nheld = os.open({str(file)!r}, os.O_RDONLY | os.O_NONBLOCK)\n"

@@ -48,7 +48,7 @@ class Server:
     Attributes:
         process: the process.
         receipt: what it proves; None if it proves nothing.
-        asked: the digest that its environment asks for; None if it does not name one, or shows it no more.
+        asked: the digest that its environment asks for; None if it names none, or if a title has overwritten it.
     """
 
     process: Process
@@ -81,7 +81,7 @@ def servers() -> Servers:
         try:
             receipt = receipt_of(one)
             if receipt or names_vllm(one.words) or one.has_extension:
-                seen.append(Server(one, receipt, one.variable(DIGEST)))
+                seen.append(Server(one, receipt, one.variable(DIGEST) or None))
         except PermissionError:
             if names_vllm(one.words):
                 closed.append(one)
@@ -104,7 +104,7 @@ def proved(number: int) -> tuple[Server, list[Problem]]:
     where = f"process {number}"
     try:
         one = process(number)
-        found = Server(one, receipt_of(one), one.variable(DIGEST))
+        found = Server(one, receipt_of(one), one.variable(DIGEST) or None)
         return found, list(_problems(found, where))
     except (FileNotFoundError, ProcessLookupError) as error:
         raise UnknownName(Problem("no such process", str(number), "none has this id")) from error
@@ -144,7 +144,7 @@ def receipt_of(one: Process) -> Receipt | None:
             manifest = _content(descriptor) if file == MANIFEST else None
             if manifest is not None:
                 return Receipt(parsed(manifest), None if name.endswith(_DELETED) else place)
-        except (FileNotFoundError, ValueError):  # closed meanwhile; another file of this name
+        except (FileNotFoundError, ValueError, RecursionError):  # closed meanwhile; another file of this name
             continue
     return None
 
