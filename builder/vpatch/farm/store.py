@@ -61,7 +61,7 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     files = content.written
     expected = {*content.links, *files}
     with naming("cannot read", str(farm)):
-        for path, link in _entries(str(farm)):
+        for path, link in entries(str(farm)):
             if path in files:
                 if link or (farm / path).read_bytes() != files[path]:
                     yield path
@@ -71,14 +71,14 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     yield from (path for path in sorted(expected) if not is_bytecode(path))
 
 
-def _entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
+def entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
     """Yield what is in a farm, without its own folders: each path, and what it links to, "" if it is no link."""
     for entry in os.scandir(f"{folder}/{below}"):
         path = f"{below}{entry.name}"
         if entry.is_symlink():
             yield path, os.readlink(entry.path)  # noqa: PTH115 - of hundreds: a Path takes longer than the call
         elif entry.is_dir():
-            yield from _entries(folder, f"{path}/")
+            yield from entries(folder, f"{path}/")
         else:
             yield path, ""
 
@@ -97,8 +97,8 @@ def _make(content: Content, farm: Path, python: Path) -> None:
         _sweep(store)
         staged = Path(tempfile.mkdtemp(prefix=STAGING, dir=store))
         try:
-            _fill(content, staged)
-            _compile(content, staged, farm, python)
+            fill(content, staged)
+            compiled(content, staged, farm, python)
             try:
                 staged.rename(farm)
             except OSError:
@@ -108,9 +108,13 @@ def _make(content: Content, farm: Path, python: Path) -> None:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def _fill(content: Content, farm: Path) -> None:
+def fill(content: Content, farm: Path, without: str = "") -> None:
+    """Write a farm's files and links into a folder, its receipt first; `without` one of them."""
     written = content.written
-    for path in (*content.links, *written):
+    own = sorted(written, key=lambda path: path.startswith("vllm/"))
+    for path in (*own, *content.links):
+        if path == without:
+            continue
         place = farm / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if path in written:
@@ -119,7 +123,12 @@ def _fill(content: Content, farm: Path) -> None:
             place.symlink_to(content.links[path])
 
 
-def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
+def compiled(content: Content, staged: Path, farm: Path, python: Path) -> None:
+    """Compile the files in a folder, as those of the farm that it is going to be.
+
+    Raises:
+        Failure: the interpreter cannot.
+    """
     sources = [path for path in content.written if path.endswith(".py")]
     names = [str(folder / path) for path in sources for folder in (staged, farm)]
     # Isolated: else a file of the current folder could take the place of a module that it imports.
