@@ -20,6 +20,7 @@ from vpatch.farm.command import Missing, understood
 from vpatch.farm.content import Content
 from vpatch.farm.export import export as export_farm
 from vpatch.farm.launch import DIGEST, Launch, prepare
+from vpatch.farm.upkeep import FARMS
 from vpatch.matrix.cache import folder
 from vpatch.tree.environment import current
 from vpatch.tree.locate import Tree, interpreter
@@ -120,7 +121,7 @@ def _prepared(
     if runner is None:
         why = "it is no Python program; name the interpreter that it starts with --python"
         raise Failure(Problem("which Python?", str(command.program), why))
-    store = cache or folder("or name a folder with --cache") / "run"
+    store = cache or folder("or name a folder with --cache") / FARMS
     return prepare(command, selection, runner, store, expected)
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.farm.content import Content, is_bytecode
+from vpatch.farm.upkeep import STAGING, prune, touch
 
-STAGING = ".new-"
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
 
 # The names in the bytecode are those of the finished farm. Without write access Python compiles at each start instead.
@@ -43,12 +43,16 @@ def farm_of(content: Content, store: Path, python: Path) -> Path:
     """
     farm = store / content.key
     refuse_open(farm)
-    if not farm.is_dir():
+    made = not farm.is_dir()
+    if made:
         _make(content, farm, python)
     differences = list(changes(content, farm))
     if differences:
         cause = f"it is not what vpatch made of it; remove {farm}, and find out who changed it"
         raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause) for path in differences[:5]))
+    touch(farm)
+    if made:
+        prune(store, farm)
     return farm
 
 
