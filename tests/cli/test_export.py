@@ -13,6 +13,7 @@ from tests.conftest import Program, Trees, untouched
 from tests.farm.conftest import Installed, install
 
 FILE = "vllm/engine/arg_utils.py"
+ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
 
 
 @pytest.fixture
@@ -30,14 +31,14 @@ def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     to = tmp_path / "farm"
     with untouched(own.root):
-        ran = vpatch("run", "--export", to, "--python", own.python)
-        again = vpatch("run", "-q", "--export", to, "--python", own.python, "--expect", ran.out[:9])
+        ran = vpatch("run", "--export", to, "--python", own.python, *ONE)
+        again = vpatch("run", "-q", "--export", to, "--python", own.python, "--expect", ran.out[:9], *ONE)
 
     assert (ran.code, again.code, again.out, again.err) == (0, 0, ran.out, "")
     digest = ran.out.removesuffix("\n")
     assert len(digest) == 64
     _, what, end = ran.err.splitlines()
-    assert what.startswith("Exported with 9 overlays: ct-fp8-lm-head,")
+    assert what.startswith("Exported with 1 overlay: turboquant-skip-list (digest ")
     assert end == f"Set PYTHONPATH={to} and VPATCH_RUN={digest[:12]}, and mount the folder read-only."
     where = "import importlib.util as u; print(u.find_spec('vllm').origin)"
     environment = {"PYTHONPATH": str(to)}
@@ -45,9 +46,17 @@ def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, 
     assert found.stdout == f"{to}/vllm/__init__.py\n"
 
 
-def test_it_has_the_digest_of_a_run(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+def test_it_has_the_digest_of_a_run_and_writes_nothing_elsewhere(
+    own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
     ran = vpatch("run", "-q", "--export", tmp_path / "farm", "--python", own.python)
 
+    assert {path.name: list(path.iterdir()) for path in tmp_path.iterdir() if path.name not in {"env", "farm"}} == {
+        name: [] for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")
+    }
     assert ran.out == f"{own.content().digest}\n"
 
 
@@ -64,14 +73,15 @@ def test_by_default_it_is_the_vllm_of_this_environment(
 def test_a_farm_on_pythonpath_is_not_taken_for_the_vllm(
     own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = vpatch("run", "--export", tmp_path / "farm", "--python", own.python)
+    words = ("run", "--export", tmp_path / "farm", "--python", own.python, *ONE)
+    ran = vpatch(*words)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "farm"))
 
-    assert vpatch("run", "--export", tmp_path / "farm", "--python", own.python) == ran
+    assert vpatch(*words) == ran
 
 
 def test_drift_and_another_digest_export_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
-    words = ("run", "--export", tmp_path / "farm", "--python", own.python)
+    words = ("run", "--export", tmp_path / "farm", "--python", own.python, *ONE)
     other = vpatch(*words, "--expect", "0123")
     source = (own.root / FILE).read_bytes()
     rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))

@@ -90,7 +90,8 @@ def prune(store: Path, keep: Path) -> list[Farm]:
                 removed.append(farm)
     memos = sorted((store / MEMOS).glob("*.json"), key=_used, reverse=True)
     for memo in memos[MOST:]:
-        memo.unlink(missing_ok=True)
+        with suppress(OSError):  # as above
+            memo.unlink()
     return removed
 
 
