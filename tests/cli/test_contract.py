@@ -78,7 +78,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "new": SHAPE | {"files": [str]},
     "matrix": SHAPE | {"rows": [ROW], "bytes_read": int, "wheel_bytes": int, "seconds": float},
     "cache": SHAPE
-    | {"folder": str, "files": int, "bytes": int, "releases": [str], "removed": {"files": int, "bytes": int}},
+    | {
+        "folder": str,
+        "files": int,
+        "bytes": int,
+        "releases": [str],
+        "farms": [{"folder": str, "digest": str, "bytes": int, "used": str, "processes": [int]}],
+        "removed": {"files": int, "bytes": int, "farms": int},
+    },
 }
 
 

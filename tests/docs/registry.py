@@ -90,6 +90,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
         {"vpatch[fetch] @": "vpatch[matrix] @", "--vllm 0.33.0": "--vllm 0.26.0"},  # the index has no 0.33.0
     ),
     "docs/index.md": Recipe(ENVIRONMENT + VLLM),
+    "docs/kubernetes.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}"),
     "docs/matrix.md": Recipe(replace={"--vllm 0.33.0": "--vllm 0.26.0", "--vllm 0.34.0": "--vllm 0.26.0"}),
     "docs/plan.md": Recipe(
         CHECKPOINT,

@@ -14,7 +14,8 @@ import pytest
 from vpatch.errors import Failure
 from vpatch.farm import store
 from vpatch.farm.content import MANIFEST, Content
-from vpatch.farm.store import LEFT_OVER_S, STAGING, changes, farm_of, refuse_open
+from vpatch.farm.store import LEFT_OVER_S, changes, farm_of, refuse_open
+from vpatch.farm.upkeep import STAGING
 
 from tests.farm.conftest import Installed
 from tests.needs import root_only

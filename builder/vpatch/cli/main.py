@@ -27,7 +27,7 @@ _GROUPS = {
         "ps": "ps",
         "doctor": "doctor",
     },
-    "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "releases"},
+    "Look ahead": {"plan": "plan", "matrix": "releases", "fetch": "releases", "cache": "cache"},
     "Build images": {"build": "build", "test": "image", "inspect": "image", "tag": "image"},
     "Overlays": {"list": "overlays", "show": "overlays", "new": "overlays"},
 }

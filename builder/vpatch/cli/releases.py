@@ -1,4 +1,4 @@
-"""The commands that read releases: fetch, matrix, cache."""
+"""The commands that read releases: fetch, matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from packaging.utils import parse_wheel_filename
 
 from vpatch.cli import outfile
 from vpatch.cli.options import PathType, examples, overlay_option, reported, unwinding
@@ -23,8 +22,7 @@ from vpatch.cli.wording import command, counted
 from vpatch.core.catalogue import discover, select
 from vpatch.errors import Failure, Problem
 from vpatch.matrix.baseline import Kind, changes
-from vpatch.matrix.cache import WHEELS, Cache, Usage
-from vpatch.matrix.cache import folder as cache_folder
+from vpatch.matrix.cache import Cache
 from vpatch.matrix.rendering import lines, markdown, markdown_changes, page, page_template, table
 from vpatch.matrix.run import run
 from vpatch.matrix.trees import LocalTree, Revision
@@ -195,37 +193,6 @@ def _compared(
         extra={**extra, "changes": list(map(asdict, found))},
         lines=[*markdown_changes(found), *markdown(matrix)] if as_markdown else [str(change) for change in found],
     )
-
-
-@click.command("cache", epilog=examples("cache", "cache --clear"))
-@click.option("--clear", is_flag=True, help="Remove the cache.")
-@reported
-def cache_command(*, clear: bool) -> Report:
-    """Show or clear the cache of releases that were read.
-
-    vpatch checks each file of the cache when it uses it. The cache is in XDG_CACHE_HOME, by default ~/.cache.
-    """
-    cache = Cache(cache_folder())
-    removed = cache.clear() if clear else Usage()
-    there = cache.usage()
-    # A note is written only for a wheel whose name could be parsed.
-    releases = sorted({parse_wheel_filename(note["file"])[:2] for note in cache.notes(WHEELS)})
-    names = [f"{project} {version}" for project, version in releases]
-    lines = [f"{cache.folder}: {_formatted(there)}", *names]
-    if clear:
-        lines = [f"{cache.folder}: removed {_formatted(removed)}"]
-    extra = {
-        "folder": str(cache.folder),
-        "files": there.files,
-        "bytes": there.bytes,
-        "releases": names,
-        "removed": {"files": removed.files, "bytes": removed.bytes},
-    }
-    return Report("cache", extra=extra, lines=lines)
-
-
-def _formatted(usage: Usage) -> str:
-    return f"{counted(usage.files, 'file')}, {usage.bytes / 1e6:.1f} MB"
 
 
 def _shortened(versions: Sequence[str]) -> list[str]:

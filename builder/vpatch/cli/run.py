@@ -17,9 +17,13 @@ from vpatch.cli.wording import counted, listed
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, UnknownName, cause
 from vpatch.farm.command import Missing, understood
-from vpatch.farm.launch import Launch, prepare
+from vpatch.farm.content import Content
+from vpatch.farm.export import export as export_farm
+from vpatch.farm.launch import DIGEST, Launch, prepare
+from vpatch.farm.upkeep import FARMS
 from vpatch.matrix.cache import folder
-from vpatch.tree.locate import interpreter
+from vpatch.tree.environment import current
+from vpatch.tree.locate import Tree, interpreter
 
 _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 
@@ -27,7 +31,9 @@ _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 @click.command(
     "run",
     context_settings={"allow_interspersed_args": False},
-    epilog=examples("run -- vllm serve MODEL", "run --with turboquant-decode -- python serve.py"),
+    epilog=examples(
+        "run -- vllm serve MODEL", "run --with turboquant-decode -- python serve.py", "run --export /run/vpatch"
+    ),
 )
 @quiet_option
 @overlay_option()
@@ -35,7 +41,8 @@ _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 @click.option("--python", type=PathType(), metavar="PY", help="The interpreter that COMMAND runs. Default: found out.")
 @click.option("--expect", metavar="DIGEST", default="", help="Start only if the overlays have this digest.")
 @click.option("--cache", type=PathType(), metavar="DIR", help="The folder for farms. Default: in your cache.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.option("--export", type=PathType(), metavar="DIR", help="Write the farm into DIR, and start nothing.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 def run_command(
     *,
     ids: tuple[str, ...],
@@ -43,6 +50,7 @@ def run_command(
     python: Path | None,
     expect: str,
     cache: Path | None,
+    export: Path | None,
     command: tuple[str, ...],
 ) -> int:
     """Run COMMAND with overlays, and write nothing to vLLM's files.
@@ -50,26 +58,59 @@ def run_command(
     vpatch makes a folder that holds the changed files, and links to all others, and puts it first on PYTHONPATH.
     Processes that inherit COMMAND's environment import from it, too. If an overlay does not fit, nothing is started.
     The exit code and the signals are COMMAND's.
+
+    With --export DIR instead of COMMAND, vpatch writes that folder to DIR, and prints its digest. Another container
+    of the same image sets PYTHONPATH=DIR.
     """
+    selection = selected(ids, more)
+    if export:
+        if command or cache:
+            raise click.UsageError(
+                f"--export starts nothing and has no cache: leave out {'--cache' if cache else 'COMMAND'}"
+            )
+        return _exported(export, selection, python, expect)
+    if not command:
+        raise click.UsageError("Missing argument 'COMMAND...'")
     try:
-        launch = _prepared(command, selected(ids, more), python, expect, cache)
+        launch = _prepared(command, selection, python, expect, cache)
     except Failure as failure:
-        misused = isinstance(failure, UnknownName)
-        said = "" if misused else "Nothing was started."
-        code = show(Report("run", problems=failure.problems, misused=misused, outcome=said), as_object=False)
+        code = _refused(failure, "Nothing was started.")
         return _NO_COMMAND if isinstance(failure, Missing) else code
-    _tell(launch)
+    _tell("Running", launch.tree, launch.content)
     try:
         _become(command, launch)
     except OSError as error:  # such as a script without a first line
         return show(Report("run", problems=[Problem("cannot run", command[0], cause(error))]), as_object=False)
 
 
-def _tell(launch: Launch) -> None:
-    overlays = launch.content.overlays
-    frame(f"vLLM {launch.tree.version or 'of unknown version'} in {launch.tree.root}")
+def _exported(to: Path, selection: Selection, python: Path | None, expected: str) -> int:
+    try:
+        runner = interpreter(python) if python else _with_vllm()
+        tree, content = export_farm(selection, runner, to, expected)
+    except Failure as failure:
+        return _refused(failure, "Nothing was exported.")
+    _tell("Exported", tree, content)
+    outcome = f"Set PYTHONPATH={to.resolve()} and {DIGEST}={content.digest[:12]}, and mount the folder read-only."
+    return show(Report("run", lines=[content.digest], outcome=outcome), as_object=False)
+
+
+def _with_vllm() -> Path:
+    """Return the interpreter whose vLLM other commands take if the user names no tree."""
+    found = current().environment
+    return found.python if found else Path(sys.executable)
+
+
+def _refused(failure: Failure, outcome: str) -> int:
+    misused = isinstance(failure, UnknownName)
+    report = Report("run", problems=failure.problems, misused=misused, outcome="" if misused else outcome)
+    return show(report, as_object=False)
+
+
+def _tell(done: str, tree: Tree, content: Content) -> None:
+    overlays = content.overlays
+    frame(f"vLLM {tree.version or 'of unknown version'} in {tree.root}")
     what = f"{counted(len(overlays), 'overlay')}: {listed(overlays)}" if overlays else "no overlay, since none applies"
-    frame(f"Running with {what} (digest {launch.content.digest[:12]}).")
+    frame(f"{done} with {what} (digest {content.digest[:12]}).")
 
 
 def _prepared(
@@ -80,7 +121,7 @@ def _prepared(
     if runner is None:
         why = "it is no Python program; name the interpreter that it starts with --python"
         raise Failure(Problem("which Python?", str(command.program), why))
-    store = cache or folder("or name a folder with --cache") / "run"
+    store = cache or folder("or name a folder with --cache") / FARMS
     return prepare(command, selection, runner, store, expected)
 
 

@@ -77,27 +77,36 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
         raise Failure(Problem("not a folder for farms", str(cache), f"PYTHONPATH ends a name at {os.pathsep!r}"))
     _refuse_hidden(command)
     store.refuse_open(cache)  # what it remembers of earlier runs is read first
-    tree = _vllm(python, others)
+    tree = stock_of(python)
     content = planned(tree, selection, cache)
-    if not content.digest.startswith(expected):
-        cause = f"they have the digest {content.digest}, not {expected}"
-        raise Failure(Problem("unexpected overlays", str(tree.root), cause))
+    refuse_other(content, expected)
     farm = store.farm_of(content, cache, python)
     own = {"PYTHONPATH": _path(farm, others), DIGEST: content.digest, **_plugins()}
     return Launch(tree, content, farm, {**os.environ, **own})
 
 
-def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
-    """Return what a farm has to hold.
+def refuse_other(content: Content, expected: str) -> None:
+    """Refuse overlays whose digest does not begin as expected.
+
+    Raises:
+        Failure: it begins otherwise.
+    """
+    if not content.digest.startswith(expected):
+        cause = f"they have the digest {content.digest}, not {expected}"
+        raise Failure(Problem("unexpected overlays", str(content.root), cause))
+
+
+def planned(tree: Tree, selection: Selection, cache: Path | None = None) -> Content:
+    """Return what a farm has to hold; with a folder for farms, it is remembered there.
 
     Raises:
         UnknownName, Failure: as `prepare`.
     """
-    memo = Memo.of(cache, tree, selection)
-    known = memo.recall(tree)
+    memo = Memo.of(cache, tree, selection) if cache else None
+    known = memo.recall(tree) if memo else None
     if known:
         return known
-    code, watched = code_stamps(), Watched(tree.root, tree.dist_info, tree.version)
+    code, watched = code_stamps() if memo else {}, Watched(tree.root, tree.dist_info, tree.version)
     seen, installed = Reads(watched), discover()
     chosen = selection.in_tree(installed, seen.read)
     found = Engine(chosen).plan(seen.read)
@@ -109,7 +118,8 @@ def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
     overlays = sorted({name for data in files.values() for name in marks_in(data)})
     kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
     content = Content(tree.root, tuple(overlays), digest_of(files), found.files, kept)
-    memo.keep(content, watched.seen, code)
+    if memo:
+        memo.keep(content, watched.seen, code)
     return content
 
 
@@ -141,9 +151,13 @@ def _plugins() -> dict[str, str]:
     return {_PLUGINS: f"{named},{PLUGIN}" if named else PLUGIN}
 
 
-def _vllm(python: Path, others: Sequence[str]) -> Tree:
-    """Return the vLLM that an interpreter imports without a farm."""
-    environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, others)}
+def stock_of(python: Path) -> Tree:
+    """Return the vLLM that an interpreter imports without a farm.
+
+    Raises:
+        Failure: it has none, or it would import another one before a farm on PYTHONPATH.
+    """
+    environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, stock_path())}
     witness, stock = ask(python, _ASK, str(_WITNESS), environment=environment)
     if not stock:
         raise Failure(Problem("no vllm", str(python), "this interpreter has no vllm to import"))

@@ -16,10 +16,10 @@ from typing import Any
 from vpatch.core.catalogue import GROUP, Selection
 from vpatch.farm.content import BYTECODE, Content
 from vpatch.farm.store import make_private
+from vpatch.farm.upkeep import MEMOS, touch
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Loaded, Tree
 
-_MEMOS = "memos"
 _OWN = Path(__file__).parents[1]
 
 Stamp = list[list[str | int]]
@@ -54,15 +54,17 @@ class Memo:
         """Return the memo of a plan."""
         only = None if selection.only is None else sorted(selection.only)
         asked = json.dumps([str(tree.root), only, sorted(selection.also), sys.executable, str(_OWN), sys.path])
-        return cls(store / _MEMOS / f"{sha256(asked.encode())[:32]}.json")
+        return cls(store / MEMOS / f"{sha256(asked.encode())[:32]}.json")
 
     def recall(self, tree: Tree) -> Content | None:
         """Return what the plan came to, if vpatch, its overlays and every file that it read are as they were."""
         try:
             told = json.loads(self.file.read_text("utf-8"))
             same = all(_stamp(path) == was for path, was in told["code"].items())
-            same = same and all(_hash(tree, path) == was for path, was in told["read"].items())
-            return _content(tree, told) if same else None
+            if not same or any(_hash(tree, path) != was for path, was in told["read"].items()):
+                return None
+            touch(self.file)
+            return _content(tree, told)
         except (OSError, ValueError, LookupError, TypeError):
             return None
 

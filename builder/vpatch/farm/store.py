@@ -18,8 +18,8 @@ from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.farm.content import Content, is_bytecode
+from vpatch.farm.upkeep import STAGING, prune, touch
 
-STAGING = ".new-"
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
 
 # The names in the bytecode are those of the finished farm. Without write access Python compiles at each start instead.
@@ -43,12 +43,16 @@ def farm_of(content: Content, store: Path, python: Path) -> Path:
     """
     farm = store / content.key
     refuse_open(farm)
-    if not farm.is_dir():
+    made = not farm.is_dir()
+    if made:
         _make(content, farm, python)
     differences = list(changes(content, farm))
     if differences:
         cause = f"it is not what vpatch made of it; remove {farm}, and find out who changed it"
         raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause) for path in differences[:5]))
+    touch(farm)
+    if made:
+        prune(store, farm)
     return farm
 
 
@@ -61,7 +65,7 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     files = content.written
     expected = {*content.links, *files}
     with naming("cannot read", str(farm)):
-        for path, link in _entries(str(farm)):
+        for path, link in entries(str(farm)):
             if path in files:
                 if link or (farm / path).read_bytes() != files[path]:
                     yield path
@@ -71,14 +75,14 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     yield from (path for path in sorted(expected) if not is_bytecode(path))
 
 
-def _entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
+def entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
     """Yield what is in a farm, without its own folders: each path, and what it links to, "" if it is no link."""
     for entry in os.scandir(f"{folder}/{below}"):
         path = f"{below}{entry.name}"
         if entry.is_symlink():
             yield path, os.readlink(entry.path)  # noqa: PTH115 - of hundreds: a Path takes longer than the call
         elif entry.is_dir():
-            yield from _entries(folder, f"{path}/")
+            yield from entries(folder, f"{path}/")
         else:
             yield path, ""
 
@@ -97,8 +101,8 @@ def _make(content: Content, farm: Path, python: Path) -> None:
         _sweep(store)
         staged = Path(tempfile.mkdtemp(prefix=STAGING, dir=store))
         try:
-            _fill(content, staged)
-            _compile(content, staged, farm, python)
+            fill(content, staged)
+            compiled(content, staged, farm, python)
             try:
                 staged.rename(farm)
             except OSError:
@@ -108,9 +112,13 @@ def _make(content: Content, farm: Path, python: Path) -> None:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def _fill(content: Content, farm: Path) -> None:
+def fill(content: Content, farm: Path, without: str = "") -> None:
+    """Write a farm's files and links into a folder, its receipt first; `without` one of them."""
     written = content.written
-    for path in (*content.links, *written):
+    own = sorted(written, key=lambda path: path.startswith("vllm/"))
+    for path in (*own, *content.links):
+        if path == without:
+            continue
         place = farm / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if path in written:
@@ -119,7 +127,12 @@ def _fill(content: Content, farm: Path) -> None:
             place.symlink_to(content.links[path])
 
 
-def _compile(content: Content, staged: Path, farm: Path, python: Path) -> None:
+def compiled(content: Content, staged: Path, farm: Path, python: Path) -> None:
+    """Compile the files in a folder, as those of the farm that it is going to be.
+
+    Raises:
+        Failure: the interpreter cannot.
+    """
     sources = [path for path in content.written if path.endswith(".py")]
     names = [str(folder / path) for path in sources for folder in (staged, farm)]
     # Isolated: else a file of the current folder could take the place of a module that it imports.

@@ -1,0 +1,117 @@
+"""`vpatch run --export`: the farm in a folder, its digest on stdout, and nothing started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import rewrite
+from tests.conftest import Program, Trees, untouched
+from tests.farm.conftest import Installed, install
+
+FILE = "vllm/engine/arg_utils.py"
+ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
+
+
+@pytest.fixture
+def own(slim: Trees, tmp_path: Path) -> Installed:
+    return install(tmp_path, slim("0.20.2"))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+    to = tmp_path / "farm"
+    with untouched(own.root):
+        ran = vpatch("run", "--export", to, "--python", own.python, *ONE)
+        again = vpatch("run", "-q", "--export", to, "--python", own.python, "--expect", ran.out[:9], *ONE)
+
+    assert (ran.code, again.code, again.out, again.err) == (0, 0, ran.out, "")
+    digest = ran.out.removesuffix("\n")
+    assert len(digest) == 64
+    _, what, end = ran.err.splitlines()
+    assert what.startswith("Exported with 1 overlay: turboquant-skip-list (digest ")
+    assert end == f"Set PYTHONPATH={to} and VPATCH_RUN={digest[:12]}, and mount the folder read-only."
+    where = "import importlib.util as u; print(u.find_spec('vllm').origin)"
+    environment = {"PYTHONPATH": str(to)}
+    found = subprocess.run([own.python, "-c", where], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout == f"{to}/vllm/__init__.py\n"
+
+
+def test_it_has_the_digest_of_a_run_and_writes_nothing_elsewhere(
+    own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
+    ran = vpatch("run", "-q", "--export", tmp_path / "farm", "--python", own.python)
+
+    assert {path.name: list(path.iterdir()) for path in tmp_path.iterdir() if path.name not in {"env", "farm"}} == {
+        name: [] for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")
+    }
+    assert ran.out == f"{own.content().digest}\n"
+
+
+def test_by_default_it_is_the_vllm_of_this_environment(
+    own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(own.python.parents[1]))
+    ran = vpatch("run", "--export", tmp_path / "farm", "--overlay", "turboquant-hybrid")
+
+    assert ran.code == 0
+    assert f"vLLM 0.20.2 in {own.root}\nExported with 1 overlay: turboquant-hybrid (" in ran.err
+
+
+def test_a_farm_on_pythonpath_is_not_taken_for_the_vllm(
+    own: Installed, vpatch: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run", "--export", tmp_path / "farm", "--python", own.python, *ONE)
+    ran = vpatch(*words)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "farm"))
+
+    assert vpatch(*words) == ran
+
+
+def test_drift_and_another_digest_export_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+    words = ("run", "--export", tmp_path / "farm", "--python", own.python, *ONE)
+    other = vpatch(*words, "--expect", "0123")
+    source = (own.root / FILE).read_bytes()
+    rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))
+    drifted = vpatch(*words)
+
+    for ran, told in ((other, "unexpected overlays: "), (drifted, f"drifted: {FILE} ")):
+        assert (ran.code, ran.out) == (1, "")
+        assert told in ran.err
+        assert ran.err.endswith("Nothing was exported.\n")
+    assert not (tmp_path / "farm").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--", "vllm", "serve"), 2, "--export starts nothing and has no cache: leave out COMMAND"),
+        (("--cache", "cache"), 2, "leave out --cache"),
+        (("--overlay", "turboquant-hybird"), 2, "no such overlay: turboquant-hybird: did you mean"),
+        (("--python", "nowhere"), 2, "not an interpreter: nowhere: no such file"),
+        ((), 1, "no vllm: the current environment: "),
+    ],
+)
+def test_wrong_usage(
+    words: tuple[str, ...], code: int, said: str, own: Installed, vpatch: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    if "--overlay" in words:
+        words = (*words, "--python", os.fspath(own.python))
+    ran = vpatch("run", "--export", "farm", *words)
+
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+    assert not Path("farm").exists()

@@ -1,0 +1,242 @@
+"""A farm in a named folder: whole or visibly not, replaced if it differs, and never in place of the user's files."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vpatch.errors import Failure
+from vpatch.farm import store
+from vpatch.farm.content import MANIFEST, Content
+from vpatch.farm.export import PART, put
+
+from tests.conftest import contents_of, unchanged, untouched
+
+FORK = multiprocessing.get_context("fork")
+FILE = "vllm/engine/arg_utils.py"
+PYTHON = Path(sys.executable)
+
+
+@dataclass(frozen=True)
+class Farm:
+    """A folder for a farm, and what it has to hold."""
+
+    folder: Path
+    content: Content
+
+    def put(self) -> None:
+        put(self.content, self.folder, PYTHON)
+
+    def other(self) -> Farm:
+        """The same folder, for a farm with other files."""
+        files = {FILE: b"x = 3\n", "vllm/_vpatch/other.py": b""}
+        return replace(self, content=Content(self.content.root, ("two",), "2" * 64, files))
+
+    def is_whole(self) -> bool:
+        return list(store.changes(self.content, self.folder)) == []
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Farm:
+    """Of a vLLM of three files; one is changed, and one is new."""
+    root = tmp_path / "site-packages"
+    for file in ("vllm/__init__.py", FILE, "vllm/v1/core.py"):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_bytes(b"x = 1\n")
+    files = {FILE: b"x = 2\n", "vllm/_vpatch/new.py": b""}
+    return Farm(tmp_path / "farm", Content(root, ("one",), "1" * 64, files))
+
+
+def test_a_missing_folder_is_made_and_an_empty_one_filled(farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "a/b", tmp_path / "empty"):
+        made = replace(farm, folder=folder)
+        made.put()
+        assert made.is_whole()
+        assert (folder / MANIFEST).read_bytes() == farm.content.manifest
+        assert not (folder / PART).exists()
+
+
+def test_a_volume_that_everybody_may_write_to_will_do(farm: Farm) -> None:
+    farm.folder.mkdir()
+    farm.folder.chmod(0o2777)
+    farm.put()
+
+    assert farm.folder.stat().st_mode & 0o7777 == 0o2777
+
+
+def test_another_user_may_read_it_whatever_the_umask(farm: Farm) -> None:
+    before = os.umask(0o077)
+    try:
+        farm.put()
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
+    made = [path for path in farm.folder.rglob("*") if not path.is_symlink()]
+
+    assert {path.stat().st_mode & 0o005 for path in made if path.is_dir()} == {0o005}
+    assert {path.stat().st_mode & 0o004 for path in made} == {0o004}
+
+
+def test_the_same_again_writes_nothing(farm: Farm) -> None:
+    farm.put()
+    with untouched(farm.folder):
+        farm.put()
+
+
+def upgrade(farm: Farm) -> None:
+    (farm.content.root / FILE).write_bytes(b"x = 4\n")
+    vars(farm.content).pop("replaced", None)  # remembered by the object
+
+
+def spoil(farm: Farm) -> None:
+    (farm.folder / FILE).write_bytes(b"x = 1\n")
+
+
+def cut_off(farm: Farm) -> None:
+    shutil.rmtree(farm.folder)
+    farm.folder.mkdir()
+    (farm.folder / PART).write_bytes(b'{"schema"')
+
+
+@pytest.mark.parametrize("change", [upgrade, spoil, cut_off])
+def test_a_farm_that_differs_is_replaced(change: Callable[[Farm], None], farm: Farm) -> None:
+    farm.put()
+    change(farm)
+    assert not farm.is_whole()
+    farm.put()
+
+    assert farm.is_whole()
+
+
+def test_another_selection_replaces_all_of_it(farm: Farm) -> None:
+    farm.put()
+    left = farm.folder / "vllm/engine/__pycache__/left.cpython-399.pyc"
+    left.touch()
+    farm.other().put()
+
+    assert farm.other().is_whole()
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("step", ["write_bytes", "symlink_to", "replace", "unlink", "compiled", "rmtree"])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_a_killed_export_is_visibly_not_whole_and_the_next_one_completes_it(at: int, step: str, farm: Farm) -> None:
+    """Killed at some calls of each function that changes the folder, which has another farm before."""
+    farm.other().put()
+    run = FORK.Process(target=_killed, args=(step, at, farm))
+    run.start()
+    run.join()
+
+    if run.exitcode == 0:  # it has fewer steps
+        assert at > 0
+    else:
+        assert run.exitcode == -signal.SIGKILL
+        assert (farm.folder / MANIFEST).exists() == farm.other().is_whole()
+        assert (farm.folder / MANIFEST).exists() != (farm.folder / PART).exists()
+    farm.put()
+    assert farm.is_whole()
+
+
+def _killed(name: str, at: int, farm: Farm) -> None:
+    owner: Any = {"compiled": store, "rmtree": shutil}.get(name, Path)
+    real, calls = getattr(owner, name), iter(range(10_000))
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **options)
+
+    setattr(owner, name, step)
+    farm.put()
+
+
+def test_a_half_farm_is_refused_by_its_receipt(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM calls `register` of an entry point that is there as soon as any of its modules is."""
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "symlink_to", fail)
+    with pytest.raises(KeyboardInterrupt):
+        farm.put()
+    find = "from importlib.metadata import entry_points as e; e(group='vllm.general_plugins', name='vpatch_receipt')"
+    environment = {"PYTHONPATH": str(farm.folder)}
+    ran = subprocess.run(
+        [PYTHON, "-c", f"{find}['vpatch_receipt'].load()()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 1
+    assert f"{farm.folder / MANIFEST}" in ran.stderr
+
+
+def test_several_at_once_wait_for_each_other(farm: Farm) -> None:
+    runs = [FORK.Process(target=one.put) for one in (farm, farm.other(), farm)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+
+    assert [run.exitcode for run in runs] == [0] * 3
+    assert farm.is_whole() != farm.other().is_whole()
+
+
+@pytest.mark.parametrize(("file", "has"), [("notes.txt", "notes.txt"), ("vllm/__init__.py", "vllm")])
+def test_a_folder_with_other_files_is_refused(file: str, has: str, farm: Farm) -> None:
+    (farm.folder / file).parent.mkdir(parents=True)
+    (farm.folder / file).touch()
+    told = f"not a folder for a farm: {farm.folder}: it has {has}, and is no farm"
+    with unchanged(farm.folder), pytest.raises(Failure, match=told):
+        farm.put()
+
+
+@pytest.mark.parametrize("file", ["notes.txt", "vllm/mine.py", "vllm_notes/a", "a/__pycache__/b.pyc"])
+def test_so_is_a_farm_with_the_users_file_in_it(file: str, farm: Farm) -> None:
+    farm.put()
+    (farm.folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (farm.folder / file).touch()
+    before = contents_of(farm.folder)
+    with pytest.raises(Failure, match=f"not a folder for a farm: {farm.folder}/{file}: vpatch did not write it"):
+        farm.put()
+
+    assert contents_of(farm.folder) == before
+
+
+def test_the_installed_vllm_is_no_place_for_it(farm: Farm) -> None:
+    root = farm.content.root
+    with unchanged(root):
+        with pytest.raises(Failure, match="it is in vLLM's own folder"):
+            replace(farm, folder=root / "vllm/farm").put()
+        with pytest.raises(Failure, match=f"{root}: it has vllm, and is no farm"):
+            replace(farm, folder=root).put()
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Failure, match=f"cannot write the farm: {tmp_path}/file/farm: not a directory"):
+        replace(farm, folder=tmp_path / "file/farm").put()
+    with pytest.raises(Failure, match=f"not a folder for a farm: {tmp_path}/a:b: PYTHONPATH ends a name at ':'"):
+        replace(farm, folder=tmp_path / "a:b").put()
+
+
+def test_a_folder_that_cannot_be_locked_is_named(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(Failure, match=f"cannot lock the folder: {farm.folder}: bad file descriptor"):
+        farm.put()
