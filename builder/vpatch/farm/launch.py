@@ -18,6 +18,7 @@ from vpatch.farm import store
 from vpatch.farm.command import Command
 from vpatch.farm.content import MANIFEST, Content, digest_of
 from vpatch.farm.memo import Memo, Watched, code_stamps
+from vpatch.farm.ray_hook import ray_variables
 from vpatch.tree.locate import Reads, Tree, ask, tree_at
 
 DIGEST = "VPATCH_RUN"  # the variable in which a command finds the digest of what it runs
@@ -81,7 +82,8 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
         cause = f"they have the digest {content.digest}, not {expected}"
         raise Failure(Problem("unexpected overlays", str(tree.root), cause))
     farm = store.farm_of(content, cache, python)
-    return Launch(tree, content, farm, {**os.environ, "PYTHONPATH": _path(farm, others), DIGEST: content.digest})
+    variables = {"PYTHONPATH": _path(farm, others), DIGEST: content.digest, **ray_variables(os.environ)}
+    return Launch(tree, content, farm, {**os.environ, **variables})
 
 
 def planned(tree: Tree, selection: Selection, cache: Path) -> Content:
