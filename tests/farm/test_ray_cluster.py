@@ -59,7 +59,7 @@ class Cluster:
         job: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Run a driver; return what it prints last.
+        """Run a driver; return what it prints.
 
         Args:
             nodes: names of those to start a worker on.
@@ -73,7 +73,8 @@ class Cluster:
             [*map(str, words)], cwd=self.folder, env=environ(env), capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, ran.stderr
-        found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])  # after what Ray says
+        (line,) = (line for line in ran.stdout.splitlines() if line.startswith('{"nodes"'))  # Ray says more
+        found: dict[str, Any] = json.loads(line)
         return found
 
     def worker(self) -> dict[str, str]:
@@ -107,7 +108,8 @@ def cluster(made: Installed, short: Path, before: Sequence[str | Path]) -> Itera
     """Run a cluster of two nodes, "one" and "two", each started by `ray start` with some words in front."""
     code = "import os, pathlib, vllm; print(pathlib.Path(vllm.__file__).parents[1], os.environ['VPATCH_RUN'])"
     shown = [*map(str, under_vpatch(made)), str(made.python), "-c", code]
-    farm, digest = subprocess.run(shown, env=environ(), cwd="/", capture_output=True, check=True).stdout.split()
+    ran = subprocess.run(shown, env=environ(), cwd="/", capture_output=True, text=True, check=True)
+    farm, digest = ran.stdout.split()
     words = [*before, made.python.with_name("ray")]
     with tempfile.TemporaryDirectory(dir=short) as name:
         folder = Path(name)
@@ -116,7 +118,7 @@ def cluster(made: Installed, short: Path, before: Sequence[str | Path]) -> Itera
             node(words, start_words(folder / "1", "one"), environ()) as head,
             node(words, start_words(folder / "2", "two", head.address), environ()),
         ):
-            yield Cluster(head.address, made, folder / "d", Path(farm.decode()), digest.decode())
+            yield Cluster(head.address, made, folder / "d", Path(farm), digest)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +209,7 @@ def ray_of(stock: Cluster) -> Path:
 
 
 def test_a_driver_that_lost_the_farm_does_not_connect(stock: Cluster) -> None:
-    env = ["env", "-u", "PYTHONPATH", stock.machine.python]
+    env: list[str | Path] = ["env", "-u", "PYTHONPATH", stock.machine.python]
     with pytest.raises(AssertionError, match="No module named 'vpatch_ray'"):
         stock.run("one", before=under_vpatch(stock.machine, "--python", stock.machine.python), python=env)
 
