@@ -135,6 +135,16 @@ def test_a_run_in_a_run_begins_at_the_installed_vllm(installed: Installed, child
     assert path(f"{farm}:/elsewhere") == [farm, "/elsewhere"]
 
 
+def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Process) -> None:
+    code = "import os, vpatch_ray as v; h = v.hook({'env_vars': {'A': 'b'}}); "
+    code += "print(os.environ['RAY_RUNTIME_ENV_HOOK'], h['env_vars'])"
+    before = {"RAY_RUNTIME_ENV_HOOK": "builtins.dict", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    words = ("--", installed.python, "-c", code)
+    ran = child("run", "-q", "--cache", installed.cache, *words, env=before)
+
+    assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
+
+
 def test_drift_starts_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
     source = (own.root / FILE).read_bytes()
     rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))

@@ -18,6 +18,7 @@ from vpatch.farm import store
 from vpatch.farm.command import Command
 from vpatch.farm.content import MANIFEST, PLUGIN, Content, digest_of
 from vpatch.farm.memo import Memo, Watched, code_stamps
+from vpatch.farm.ray_hook import ray_variables
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Reads, Tree, ask, tree_at
 
@@ -81,7 +82,7 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
     content = planned(tree, selection, cache)
     refuse_other(content, expected)
     farm = store.farm_of(content, cache, python)
-    own = {"PYTHONPATH": _path(farm, others), DIGEST: content.digest, **_plugins()}
+    own = {"PYTHONPATH": _path(farm, others), DIGEST: content.digest, **_plugins(), **ray_variables(os.environ)}
     return Launch(tree, content, farm, {**os.environ, **own})
 
 

@@ -66,6 +66,16 @@ def interpreter(release: str) -> Path:
     return _build(_own(release), over=_build(*SHARED)) / "bin" / "python"
 
 
+@cache
+def with_ray() -> Path:
+    """Return the site-packages of an environment that has Ray, and no vLLM; build it unless it is complete.
+
+    Raises:
+        RuntimeError: it cannot be built.
+    """
+    return _packages(_build(("requirements-ray.txt",)))
+
+
 def _own(release: str) -> tuple[str]:
     """Return the requirements of a release beside the shared ones."""
     files = GENERATIONS.items()
