@@ -16,8 +16,16 @@ KUBERNETES = ("1.34.0", "1.37.0")
 
 
 def resource(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load((ROOT / "deploy/ray" / name).read_text())
-    return found
+    """The custom resource; before it stands the ConfigMap."""
+    settings, found = YAML(typ="safe").load_all((ROOT / "deploy/ray" / name).read_text())
+    assert settings == deployment_settings()
+    whole: dict[str, Any] = found
+    return whole
+
+
+def deployment_settings() -> Any:
+    """The ConfigMap of the Deployment, whose init container is the same."""
+    return next(iter(YAML(typ="safe").load_all((ROOT / "deploy/kubernetes/deployment.yaml").read_text())))
 
 
 def cluster_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,20 +54,18 @@ def test_the_pods_are_valid(name: str, version: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_pod_exports_the_farm_that_it_runs(name: str) -> None:
-    """Of the same image, to the folder that comes first on PYTHONPATH, which Ray's container cannot write to."""
+    """By the command that the steps of the Deployment run for real; Ray's container cannot write to the folder."""
+    _, deployment = YAML(typ="safe").load_all((ROOT / "deploy/kubernetes/deployment.yaml").read_text())
+    (usual,) = deployment["spec"]["template"]["spec"]["initContainers"]
     for template in pods(name):
-        (ray,), (tool, overlays) = template["spec"]["containers"], template["spec"]["initContainers"]
-        variables = {item["name"]: item["value"] for item in ray["env"]}
-        *vpatch, folder = overlays["command"]
+        (ray,), (vpatch,) = template["spec"]["containers"], template["spec"]["initContainers"]
+        path, digest = ray["env"]
 
-        assert vpatch == ["python3", "-P", "-m", "vpatch", "run", "--export"]
-        assert (overlays["image"], variables["PYTHONPATH"]) == (ray["image"], folder)
-        assert {"name": "PYTHONPATH", "value": tool["command"][-1]} in overlays["env"]
-        assert variables["VPATCH_RUN"] == "0000"  # to be replaced: nothing starts before
-        read = next(mount for mount in ray["volumeMounts"] if mount["name"] == "farm")
-        assert {**read, "readOnly": True} == read
-        assert {key: read[key] for key in ("name", "mountPath")} in overlays["volumeMounts"]
-        mounted = {mount["name"] for each in (ray, tool, overlays) for mount in each["volumeMounts"]}
+        assert (vpatch["image"], vpatch["command"], vpatch["env"]) == (ray["image"], usual["command"], usual["env"])
+        assert path == {"name": "PYTHONPATH", "value": vpatch["volumeMounts"][0]["mountPath"]}
+        assert digest in vpatch["env"]
+        assert {**vpatch["volumeMounts"][0], "readOnly": True} in ray["volumeMounts"]
+        mounted = {mount["name"] for each in (ray, vpatch) for mount in each["volumeMounts"]}
         assert mounted == {volume["name"] for volume in template["spec"]["volumes"]}
 
 
