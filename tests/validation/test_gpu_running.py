@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,11 @@ def test_from_the_command_of_the_drive_to_the_claim(stock: Path, tmp_path: Path)
     assert proof["digest"] == proof["asked"] == results[1]["events"][1]["digest"]
     assert "turboquant-tiles" in proof["overlays"]
     assert {place.name for place in (tmp_path / "farms").iterdir()} == {"shared", "run_start_cold_1"}
+
+    (farm,) = (tmp_path / "farms/run_start_cold_1").glob("*/vpatch.json")
+    launched = json.loads((tmp_path / "logs/farm_run_start_cold_1.json").read_text())["launched"]
+    made_after = farm.stat().st_mtime - (time.time() - time.monotonic() + launched)
+    assert 0 < made_after < results[1]["events"][0]["ready_s"], "making the farm counts"
 
     found = deepcopy(GOOD)
     for one in found["results"]:

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 from tests.validation.gpu.compare import gaps
 from tests.validation.gpu.engines import FARM, Probe, engine_arguments
 from tests.validation.gpu.scenarios import SCENARIOS, WARM_UP
-from tests.validation.gpu.trees import Trees, farms_of, running, search_path
+from tests.validation.gpu.trees import Trees, farms_of, search_path, vpatch_run
 
 NOT_RUN = "not run: "
 KILLED = "killed after "
@@ -169,7 +169,7 @@ def _command(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> list[s
         "launched": launched,
     }  # fmt: skip
     saved.with_suffix(".json").write_text(json.dumps(spec))
-    before = running(farms_of(run.farms, probe.name if probe.cold else "")) if tree == FARM else ()
+    before = vpatch_run(farms_of(run.farms, probe.name if probe.cold else "")) if tree == FARM else ()
     return [*before, sys.executable, "-P", str(PROBE), str(saved.with_suffix(".json"))]
 
 

@@ -102,7 +102,7 @@ def search_path(tree: Path) -> str:
     return os.pathsep.join((str(tree), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
 
 
-def running(cache: Path) -> tuple[str, ...]:
+def vpatch_run(cache: Path) -> tuple[str, ...]:
     """Return what precedes a command that runs from a farm in a folder, with the overlays of the tree `tiles`."""
     return (*VPATCH, "run", "--with", OPT_IN[TILES], "--cache", str(cache), "--")
 
@@ -138,11 +138,11 @@ def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
 
 def _run(stock: Path, cache: Path) -> dict[str, str]:
     """Make the farm, and return the overlays that it says it has."""
-    command = [*running(cache), sys.executable, "-P", "-c", _MANIFEST]
+    command = [*vpatch_run(cache), sys.executable, "-P", "-c", _MANIFEST]
     env = os.environ | {"PYTHONPATH": search_path(stock)}
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise RuntimeError(f"{' '.join(running(cache))}: exit status {ran.returncode}: {ran.stderr.strip()[-2000:]}")
+        raise RuntimeError(f"{' '.join(vpatch_run(cache))}: exit status {ran.returncode}: {ran.stderr.strip()[-2000:]}")
     return dict.fromkeys(json.loads(ran.stdout)["overlays"], "applied")
 
 
