@@ -10,10 +10,11 @@ from vpatch.plan.kv_cache import capacity, layout
 from vpatch.plan.memory import account
 
 from tests.validation.gpu.drive import jobs
-from tests.validation.gpu.engines import DECODE, EXTRA, PATCHED, STOCK, TREES, WORKSPACE, Probe
+from tests.validation.gpu.engines import DECODE, EXTRA, FARM, PATCHED, STOCK, TREES, WORKSPACE, Probe
 from tests.validation.gpu.evidence import Evidence
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
+from tests.validation.gpu.running import LOADED
 from tests.validation.gpu.scenarios import SCENARIOS
 from tests.validation.gpu.speculation import SPECULATION
 from tests.validation.gpu.trees import Trees
@@ -98,7 +99,8 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
         return result | _planned(release, probe)
     if probe.name in DRAFTED:
         return result | {"events": [] if error else drafted(release, tree, probe)}
-    starts = {"start_s": 9.5, "kv_blocks": 900, "block_size": 3072, "used_mib": 16000}
+    ready = 14.0 + 2.8 * probe.cold + 0.2 * (tree == FARM) + 0.5 * probe.name.endswith("2")
+    starts = {"start_s": 9.5, "ready_s": ready, "kv_blocks": 900, "block_size": 3072, "used_mib": 16000}
     dead = error and error != LOCKED
     return result | {"kv_tokens": 1234567, "events": [] if dead else [starts, *_events(tree, probe, bool(error))]}
 
@@ -169,6 +171,8 @@ def _events(tree: str, probe: Probe, dead: bool) -> list[dict[str, Any]]:  # noq
     events: list[dict[str, Any]] = []
     used = 16100
     for action, lengths in probe.steps:
+        if action == LOADED[0]:
+            events.append(_loaded(tree))
         for n in lengths if action in ("serve", "watched", "logprobs") and not dead else ():
             used += n // 10 if tree == STOCK else 0
             buffers = 160 if tree == STOCK else 0
@@ -186,6 +190,16 @@ def _events(tree: str, probe: Probe, dead: bool) -> list[dict[str, Any]]:  # noq
                 {"context": n, "batch": b, "tokens_per_s": [178.0, 180.0, 181.0]} for n in lengths for b in (1, 8)
             ]
     return events
+
+
+def _loaded(tree: str) -> dict[str, Any]:
+    extensions = ["vllm/_C.abi3.so", "vllm/_moe_C.abi3.so"]
+    proof: dict[str, Any] = dict.fromkeys(("overlays", "digest", "asked"))
+    if tree == FARM:
+        digest = "0123456789abcdef" * 4
+        proof = {"overlays": ["turboquant-hybrid", "turboquant-tiles"], "digest": digest, "asked": digest}
+    return {"modules": 700, "elsewhere": [], "extensions": extensions, "linked": 2 * (tree == FARM),
+            "changed": ["vllm/engine/arg_utils.py"] * (tree == FARM), "held": tree == FARM, **proof}  # fmt: skip
 
 
 def _decode_speeds(tree: str, probe: Probe, lengths: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -208,7 +222,9 @@ def _gaps(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
             continue
         lengths = {n for p in (probe, other) for action, ns in p.steps if action == "logprobs" for n in ns}
         for n in sorted(n for n in lengths if all(any(n in ns for _, ns in p.steps) for p in (probe, other))):
-            mean = 3.5 if "shifted" in probe.name else 0.0 if probe.name == to_probe and tree == "patched" else 0.01
+            mean = (
+                3.5 if "shifted" in probe.name else 0.0 if probe.name == to_probe and tree in (PATCHED, FARM) else 0.01
+            )
             found.append({"tree": tree, "probe": probe.name, "to_tree": to_tree, "to_probe": to_probe, "length": n,
                           "part": "later", "tokens": n, "mean": mean, "max": 4 * mean, "same_top": 1.0})  # fmt: skip
     return found

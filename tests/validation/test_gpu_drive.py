@@ -51,7 +51,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
         monkeypatch.setattr(drive, "PROBE", script)
         probe = Probe("one", "dense24", "auto", (("serve", (64,)),), least_s=least_s, limit_s=60)
         where = trees.Trees("0.21.0", {STOCK: tmp_path / "tree"}, {}, {})
-        run = drive.Run(where, tmp_path / "models", tmp_path, 143000, None, time.time() + left_s)
+        run = drive.Run(where, tmp_path / "models", tmp_path, 143000, None, time.time() + left_s, tmp_path)
         (result,) = drive.run_all(run, [(STOCK, probe)], lambda _: None)
         return result
 
@@ -90,7 +90,7 @@ def test_nothing_starts_that_could_outlast_the_deadline(stand: Stand) -> None:
 def test_a_replay_knows_the_answers_that_will_be_there(tmp_path: Path) -> None:
     def of(release: str, name: str) -> dict[str, str]:
         folders = {tree: tmp_path / tree for tree in (STOCK, PATCHED)}
-        run = drive.Run(trees.Trees(release, folders, {}, {}), tmp_path, tmp_path, 1, None, time.time() + 100)
+        run = drive.Run(trees.Trees(release, folders, {}, {}), tmp_path, tmp_path, 1, None, time.time() + 100, tmp_path)
         command = drive._command(run, STOCK, drive.BY_PROBE[name], [])
         spec = json.loads(Path(command[-1]).read_text())
         assert 90 < spec["limit_s"] <= 100
@@ -110,7 +110,7 @@ def test_probes_that_take_turns_know_each_other_and_leave_marks(
     script.write_text("import json, sys\nprint('R', open(sys.argv[1]).read())")
     monkeypatch.setattr(drive, "PROBE", script)
     where = trees.Trees("0.20.2", {tree: tmp_path / tree for tree in (STOCK, PATCHED)}, {}, {})
-    run = drive.Run(where, tmp_path, tmp_path, 1, None, math.inf)
+    run = drive.Run(where, tmp_path, tmp_path, 1, None, math.inf, tmp_path)
     wanted = [(tree, drive.BY_PROBE["speed dense"]) for tree in (STOCK, PATCHED)]
     results = [one for one in drive.run_all(run, wanted, lambda _: None) if one["probe"] != "warm-up"]
 
@@ -124,6 +124,7 @@ def test_the_tree_with_one_overlay_is_made_where_a_probe_asks_for_it() -> None:
     assert session.extra_trees(["counts", "ngram"], "0.24.0") == set()
     assert session.extra_trees(["counts"], "0.21.0") == set()
     assert session.extra_trees(["fast-decode"], "0.26.0") == {"decode"}
+    assert session.extra_trees(["run"], "0.20.2") == {"farm"}
 
 
 def test_upstreams_tests_are_counted(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_upstreams_tests_are_counted(tmp_path: Path) -> None:
     code = "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pytest.skip('no')\n"
     (tests / "test_upstream.py").write_text(code)
     where = trees.Trees("0.20.2", {STOCK: tmp_path / "tree"}, {}, {})
-    run = drive.Run(where, tmp_path, logs, 1, tests, math.inf)
+    run = drive.Run(where, tmp_path, logs, 1, tests, math.inf, tmp_path)
     (result,) = drive.run_all(run, [(STOCK, SCENARIOS["upstream"][0])], lambda _: None)
 
     assert result["events"] == [{"tests": 3, "failed": 1, "skipped": 1, "names": ["test_b"]}]
@@ -181,7 +182,7 @@ def test_jobs_are_limited_to_the_release_and_the_available_trees() -> None:
 
 
 def test_logprobs_are_compared_with_the_references_of_each_probe(tmp_path: Path) -> None:
-    run = drive.Run(trees.Trees("0.21.0", {}, {}, {}), tmp_path, tmp_path, 1, None, math.inf)
+    run = drive.Run(trees.Trees("0.21.0", {}, {}, {}), tmp_path, tmp_path, 1, None, math.inf, tmp_path)
     auto = next(probe for probe in SCENARIOS["quality"] if probe.name == "hyb auto")
     jobs = [(STOCK, auto), (PATCHED, auto)]
     assert drive.compared(run, jobs) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,20 @@ def machine(tmp_path: Path) -> Path:
 
 def facts(machine: Path, *steps: tuple[str, tuple[int, ...]], budget_mib: int = 0) -> tuple[int, list[dict[str, Any]]]:
     """Return the exit status, and the facts that the process printed after it had started."""
-    spec = {"engine": {"model": "m"}, "steps": steps, "save": str(machine / "saved"), "budget_mib": budget_mib}
+    spec: dict[str, Any] = {
+        "engine": {"model": "m"},
+        "steps": steps,
+        "save": str(machine / "saved"),
+        "budget_mib": budget_mib,
+    }
+    spec["launched"] = time.monotonic()
     (machine / "spec.json").write_text(json.dumps(spec))
     env = {"PYTHONPATH": str(machine), "PATH": f"{machine}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-P", str(PROBE), str(machine / "spec.json")]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     first, *rest = [json.loads(line[2:]) for line in ran.stdout.splitlines() if line.startswith("R {")]
     assert (first["kv_blocks"], first["block_size"], first["used_mib"]) == (7, 16, 100), ran.stderr
+    assert first["start_s"] < first["ready_s"] < time.monotonic() - spec["launched"]
     return ran.returncode, rest
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.conftest import Trees
 from tests.validation.gpu import __main__ as command
 from tests.validation.gpu import drive, machine, session, trees
-from tests.validation.gpu.engines import PATCHED, STOCK
+from tests.validation.gpu.claims import CLAIMS
+from tests.validation.gpu.engines import FARM, PATCHED, STOCK
 from tests.validation.gpu_runs import good
 
 pytestmark = pytest.mark.deep  # a minute, for code that any run on a GPU covers
@@ -21,6 +22,11 @@ PROBE = """
 import json, os, sys
 from pathlib import Path
 events = json.loads((Path(__file__).parent / "events" / Path(sys.argv[1]).name).read_text())
+print("GPU KV cache size: 12,345 tokens")
+spec = json.loads(Path(sys.argv[1]).read_text())
+for length in (n for action, lengths in spec["steps"] if action == "logprobs" for n in lengths):
+    values = {"prompt": [-1.0] * (length - 1), "top": [7] * (length - 1)}
+    Path(f"{spec['save']}.{length}").write_text(json.dumps(values))
 for event in events:
     print("R " + json.dumps(event), flush=True)
 os._exit("error" in events[-1])
@@ -63,6 +69,21 @@ def test_from_the_installed_vllm_to_the_verdicts(gpu: Path, capsys: pytest.Captu
     assert {(one["tree"], one["probe"]) for one in found["results"]} >= {(STOCK, "hybrid"), (PATCHED, "prefix")}
     with tarfile.open(gpu / "0.20.2-serves.logs.tgz") as archive:
         assert {"logs/stock_hybrid.log", "logs/patched_hybrid.json"} <= set(archive.getnames())
+
+
+def test_the_farm_is_made_and_its_probes_start_by_vpatch_run(gpu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = command.main(["run", "--out", str(gpu)])
+    told = capsys.readouterr().out
+    found = json.loads((gpu / "0.20.2-run.json").read_text())
+    with tarfile.open(gpu / "0.20.2-run.logs.tgz") as archive:
+        log = archive.extractfile("logs/farm_run_start_2.log")
+        assert log
+        assert b"Running with 10 overlays: " in log.read()
+
+    assert status == 0, told
+    assert found["overlays"][FARM]["turboquant-tiles"] == "applied"
+    assert told.count(" | 0.20.2 | holds | ") == sum(claim.scenario == "run" for claim in CLAIMS)
+    assert "| run-start | vpatch run: the engine is ready at most 1 s or 5% later than that of tiles |" in told
 
 
 def test_a_broken_claim_makes_it_fail(gpu: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tests.validation.gpu import checks, decode_checks, draft_checks, planned
+from tests.validation.gpu import checks, decode_checks, draft_checks, planned, run_checks
 from tests.validation.gpu.checks import FAMILIES
-from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
+from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import Claim, Figure, Runs, Verdict, judge
 from tests.validation.gpu.scenarios import BY_NAME, SCENARIOS, WHOLE
 from tests.validation.gpu.speculation import FAST, SPECULATION
@@ -65,6 +65,11 @@ def _decode(
 ) -> Claim:
     """Make a claim about `turboquant-decode`."""
     return Claim(f"fast-{name}", f"turboquant-decode: {says}", releases, scenario, DECODE, partial(check, **fixed))
+
+
+def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], **fixed: Any) -> Claim:
+    """Make a claim about `vpatch run`."""
+    return Claim(f"run-{name}", f"vpatch run: {says}", ALL, "run", FARM, partial(check, **fixed))
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -195,6 +200,15 @@ CLAIMS: tuple[Claim, ...] = (
             probes=("fast mtp", "fast mtp eager"), wrong=False),
     _decode("drafts", "2, 4 and 8 n-gram drafts: more tokens/s than by the slow form of turboquant-mtp, and than "
             "without speculation", "draft-speed", decode_checks.drafts, FAST),
+    _farm("served", "serves a hybrid model, with CUDA graphs, from a KV cache as that of tiles", run_checks.served),
+    _farm("answers", "TurboQuant, dense: log-probabilities are those of tiles, exactly", run_checks.equal),
+    _farm("answers-hybrid", f"TurboQuant, hybrid: mean difference to tiles at most {checks.NOISE}", run_checks.near),
+    _farm("loaded", "all of vLLM's modules and extensions come from the farm, and the process holds its receipt",
+          run_checks.loaded),
+    _farm("start", f"the engine is ready at most {run_checks.WARM_S:.0f} s or {run_checks.WARM:.0%} later than that of "
+          "tiles", run_checks.started, way="warm"),
+    _farm("start-cold", f"the same and {run_checks.COLD_S:.0f} s, if the farm is made first", run_checks.started,
+          way="cold"),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",

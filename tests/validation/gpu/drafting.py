@@ -19,6 +19,7 @@ from tests.validation.gpu.decoding import decode_speeds, draft_speed, resplit
 from tests.validation.gpu.induction import repeated
 from tests.validation.gpu.pacing import turns
 from tests.validation.gpu.probe import prompt, say, worker_of
+from tests.validation.gpu.running import loaded
 from tests.validation.gpu.traffic import Answer, Ask, Tail
 
 ANSWERED = 96
@@ -206,5 +207,5 @@ def _file(spec: Spec) -> Path:
 STEPS: dict[str, Callable[[Any, Sequence[int], Spec], None]] = {
     "engine": engine, "counts": counts, "counts early": counts_early, "converse": converse, "answer": answer,
     "soak": soak, "repeat": repeat, "replay": replay, "turns": turns, "decode speeds": decode_speeds,
-    "draft speed": draft_speed, "splits": resplit,
+    "draft speed": draft_speed, "splits": resplit, "loaded": loaded,
 }  # fmt: skip

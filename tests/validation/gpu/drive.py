@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tests.paths import ROOT
 from tests.validation.gpu.compare import gaps
-from tests.validation.gpu.engines import Probe, engine_arguments
+from tests.validation.gpu.engines import FARM, Probe, engine_arguments
 from tests.validation.gpu.scenarios import SCENARIOS, WARM_UP
-from tests.validation.gpu.trees import Trees
+from tests.validation.gpu.trees import Trees, farms_of, search_path, vpatch_run
 
 NOT_RUN = "not run: "
 KILLED = "killed after "
@@ -49,6 +48,7 @@ class Run:
 
     upstream: a folder with upstream's test files, if any.
     end: when the run must end, in seconds since the epoch; infinite without a deadline.
+    farms: a folder for the farms of `vpatch run`.
     """
 
     trees: Trees
@@ -57,6 +57,7 @@ class Run:
     device_mib: int
     upstream: Path | None
     end: float
+    farms: Path
 
     @property
     def at_once(self) -> int:
@@ -158,14 +159,18 @@ def _command(run: Run, tree: str, probe: Probe, turns: Sequence[Path]) -> list[s
         where = (str(run.upstream), f"--junitxml={saved}.xml", str(run.upstream))
         return [sys.executable, "-P", "-m", "pytest", *options, *where]
     engine = engine_arguments(probe, str(run.models), run.device_mib)
+    # Not from /proc/self/stat: on some kernels (gVisor) that time begins anew with exec, and would miss vpatch's work.
+    launched = time.monotonic()
     spec = {
         "engine": engine, "steps": probe.steps, "save": str(saved), "budget_mib": probe.budget_gib * 1024,
         "of": {f"{name}, {of}": f"{_saved(run, of, name)}.answers" for of, name in probe.of if _runs(run, of, name)},
         "turns": [str(one) for one in turns],
         "limit_s": min(probe.limit_s, run.end - time.time()),
+        "launched": launched,
     }  # fmt: skip
     saved.with_suffix(".json").write_text(json.dumps(spec))
-    return [sys.executable, "-P", str(PROBE), str(saved.with_suffix(".json"))]
+    before = vpatch_run(farms_of(run.farms, probe.name if probe.cold else "")) if tree == FARM else ()
+    return [*before, sys.executable, "-P", str(PROBE), str(saved.with_suffix(".json"))]
 
 
 def _runs(run: Run, tree: str, name: str) -> bool:
@@ -179,13 +184,9 @@ def _saved(run: Run, tree: str, name: str) -> Path:
 
 
 def environment(run: Run, tree: str) -> dict[str, str]:
-    """Return a probe's environment, in which the tree precedes the vLLM that it was copied from.
-
-    This project's `tests` precede any other package of that name.
-    """
-    path = (str(run.trees.folders[tree]), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]))
+    """Return a probe's environment, in which the tree precedes the vLLM that it was copied from."""
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONPATH": search_path(run.trees.folders[tree]),
         "PYTHONUNBUFFERED": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, so that the probe sees its memory and its errors
         "VLLM_USE_FLASHINFER_SAMPLER": "0",

@@ -13,9 +13,9 @@ from tests.validation.gpu.models import DUMMY
 
 TQ = "turboquant_4bit_nc"
 STOCK, PATCHED, TILES = TREES = ("stock", "patched", "tiles")
-WORKSPACE, DECODE = EXTRA = "workspace", "decode"
-"""Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, and one
-with default overlays and `turboquant-decode`."""
+WORKSPACE, DECODE, FARM = EXTRA = ("workspace", "decode", "farm")
+"""Trees that are made only for the probes that name them: one with the overlay `turboquant-workspace` alone, one with
+default overlays and `turboquant-decode`, and the stock tree, run by `vpatch run` with the overlays of `tiles`."""
 CHUNK = 2048
 
 EAGER: Mapping[str, Any] = {"enforce_eager": True, "compilation_config": None}
@@ -37,6 +37,7 @@ class Probe:
     references: the (tree, probe) pairs to compare its log-probabilities with.
     of: the (tree, probe) pairs whose answers it replays, as far as they run on the release.
     alone: it measures memory or time, so nothing else may run beside it.
+    cold: on the tree `farm`: `vpatch run` makes the farm first.
     takes_turns: its trees' engines are on the device together with those of other such probes, and measure in turn.
     least_s, limit_s: it does not start with less time left, and is stopped after that.
     """
@@ -52,6 +53,7 @@ class Probe:
     references: tuple[tuple[str, str], ...] = ()
     of: tuple[tuple[str, str], ...] = ()
     alone: bool = False
+    cold: bool = False
     takes_turns: bool = False
     least_s: int = 45
     limit_s: int = 150

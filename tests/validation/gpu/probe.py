@@ -2,8 +2,8 @@
 
 The spec has "engine" (the arguments of `LLM`), "steps" (see engines.Probe), "save" (path prefix for what it keeps,
 log-probabilities for example, followed by the length), "budget_mib" (0: none), "limit_s" (when it will be stopped),
-"of" (by name of a probe whose answers it replays, the file with them) and "turns" (the path prefixes of the engines
-that measure in turn).
+"launched" (when it was started, by the monotonic clock, which all processes share), "of" (by name of a probe whose
+answers it replays, the file with them) and "turns" (the path prefixes of the engines that measure in turn).
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def used_by_all() -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def start(engine: dict[str, Any]) -> Any:
-    """Start the engine."""
+def start(engine: dict[str, Any], launched: float) -> Any:
+    """Start the engine, in a process that was launched at this time of the monotonic clock."""
     from vllm import LLM
 
     began = time.time()
     llm = LLM(**engine)
+    took, ready = round(time.time() - began, 1), round(time.monotonic() - launched, 2)
     cache = llm.llm_engine.vllm_config.cache_config
-    say(start_s=round(time.time() - began, 1), kv_blocks=cache.num_gpu_blocks, block_size=cache.block_size, **memory())
+    say(start_s=took, ready_s=ready, kv_blocks=cache.num_gpu_blocks, block_size=cache.block_size, **memory())
     return llm
 
 
@@ -219,7 +220,7 @@ def main(spec: dict[str, Any]) -> None:
     if any(action == "account" for action, _ in spec["steps"]):
         os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"  # the log then shows how the counts came about
     before = used_by_all() if spec["budget_mib"] else 0
-    llm = start(spec["engine"])
+    llm = start(spec["engine"], spec["launched"])
     plain: dict[str, Callable[[Any, list[int]], None]] = {
         "serve": serve, "prefill": prefill, "decode": decode, "account": account,
     }  # fmt: skip

@@ -151,6 +151,18 @@ DECODING_LIMITS = """\
   has none of them.
 """
 
+RUNNING = """\
+### `vpatch run`
+
+The scenario `run` starts stock vLLM by `vpatch run --with turboquant-tiles` ("farm"). Beside it runs "tiles", to whose
+files `vpatch apply` wrote the same overlays.
+
+- `run-loaded`: each process reports the files of its modules. vLLM itself calls the receipt, as a plugin.
+- `run-start`: seconds from the start of the process until the engine is ready. The work of vpatch is in them. Each
+  start is alone on the machine, and the claims compare the faster of two. The model is the small dense one, without
+  CUDA graphs; its kernels were compiled before.
+"""
+
 NOT_RUN = """\
 ### What was not run, and what covers it
 
@@ -178,7 +190,9 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     found = gather(runs)
     claims = tables.claims(verdicts(found))
     told = (line for run in runs for line in _run(run))
-    return "\n".join([ABOUT, "### Claims", "", *claims, "", SPECULATIVE, *_decoding(found), *told, NOT_RUN])
+    return "\n".join(
+        [ABOUT, "### Claims", "", *claims, "", SPECULATIVE, *_decoding(found), *_running(found), *told, NOT_RUN]
+    )
 
 
 def fresh(text: str) -> str:
@@ -201,6 +215,19 @@ def _decoding(runs: Runs) -> Iterator[str]:
                 continue
             yield from (f"vLLM {release}, {title}:", "", *lines, "")
     yield from (SENDING, DECODING_LIMITS)
+
+
+def _running(runs: Runs) -> Iterator[str]:
+    """Render the part about `vpatch run`, if it was run, with a table of the starts on each release."""
+    ran = {release: here for release, here in runs.items() if "run" in here.scenarios}
+    if ran:
+        yield RUNNING
+    for release, here in ran.items():
+        try:
+            lines = tables.starts(here)
+        except (Missing, Unfit):
+            continue
+        yield from (f"vLLM {release}, starts:", "", *lines, "")
 
 
 def _run(run: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from tests.validation.gpu.engines import (
 )
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.models import STRATEGIES
+from tests.validation.gpu.running import RUNNING
 from tests.validation.gpu.speculation import SPECULATION
 
 
@@ -139,7 +140,7 @@ FAST = (
     *("fast-decode", "fast-decode-small", "fast-decode-quality", "fast-upstream"),
     *("fast-drafts", "fast-drafts-mtp", "draft-speed"),
 )
-BY_NAME = (*WHOLE, *FAST, "soak")
+BY_NAME = (*WHOLE, *FAST, *RUNNING, "soak")
 """Scenarios that need a GPU of 100 GiB, five minutes, or an overlay that is opt-in, so they run by name only."""
 
 SCENARIOS: Mapping[str, list[Probe]] = {
@@ -195,6 +196,7 @@ SCENARIOS: Mapping[str, list[Probe]] = {
     "fast-decode-quality": [*requantized("dense"), *requantized("hyb")],
     "fast-upstream": [Probe("fast upstream", trees=(STOCK, DECODE))],
     **SPECULATION,
+    **RUNNING,
 }  # fmt: skip
 """By name, the most important first."""
 

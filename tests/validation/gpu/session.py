@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -78,16 +79,19 @@ def execute(
     path = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
     command = [sys.executable, "-P", str(MODELS), str(WORK / "models")]
     models = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path})
-    made = trees.make(site, WORK / "trees", extra=extra_trees(names, trees.version(site)))
-    if models.wait():
-        raise RuntimeError(f"{MODELS.name}: exit status {models.returncode}")
-    full_size.write(WORK / "models")
-    logs = WORK / f"logs-{time.time_ns()}"
-    logs.mkdir()
-    found = machine.describe()
-    run = drive.Run(made, WORK / "models", logs, found["memory_mib"], upstream, end)
-    wanted = drive.jobs(names, made)
-    results = drive.run_all(run, wanted, tell)
+    # Not below WORK: vpatch refuses farms where others may write to a folder above, as to a checkout.
+    with tempfile.TemporaryDirectory(prefix="vpatch-farms-") as farms:
+        needed = extra_trees(names, trees.version(site))
+        made = trees.make(site, WORK / "trees", extra=needed, farms=Path(farms))
+        if models.wait():
+            raise RuntimeError(f"{MODELS.name}: exit status {models.returncode}")
+        full_size.write(WORK / "models")
+        logs = WORK / f"logs-{time.time_ns()}"
+        logs.mkdir()
+        found = machine.describe()
+        run = drive.Run(made, WORK / "models", logs, found["memory_mib"], upstream, end, Path(farms))
+        wanted = drive.jobs(names, made)
+        results = drive.run_all(run, wanted, tell)
     report = {
         "commit": revision or commit(),
         "command": " ".join(["python", "-m", "tests.validation.gpu", *names]),

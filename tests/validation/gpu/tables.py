@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.validation.gpu import decode_checks
+from tests.validation.gpu import decode_checks, run_checks
 from tests.validation.gpu.engines import DECODE, PATCHED
 from tests.validation.gpu.evidence import Evidence, Verdict, middle
 
@@ -60,6 +60,17 @@ def drafts(here: Evidence) -> list[str]:
     return _table(head, rows)
 
 
+def starts(here: Evidence) -> list[str]:
+    """Render the times of starts by `vpatch run`.
+
+    Raises:
+        Missing, Unfit: `run` was not run, or not to its end.
+    """
+    found = run_checks.starts(here)
+    rows = ((f"{i}", *(f"{time:.2f}" for time in row)) for i, row in enumerate(zip(*found.values(), strict=True), 1))
+    return _table(("round", "tiles, s", "farm, s", "farm made first, s"), rows)
+
+
 def _found(result: Mapping[str, Any]) -> Iterator[str]:
     for event in result["events"]:
         yield from _drafting(event)
@@ -73,7 +84,10 @@ def _found(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _event(event: Mapping[str, Any]) -> Iterator[str]:
     if "start_s" in event:
-        yield f"started in {event['start_s']} s, blocks of {event['block_size']}, {event['used_mib']:,} MiB in use"
+        ready = f" ({event['ready_s']} s after its process)" if "ready_s" in event else ""
+        yield (
+            f"started in {event['start_s']} s{ready}, blocks of {event['block_size']}, {event['used_mib']:,} MiB in use"
+        )
     elif "prompt" in event and "used_mib" in event:
         buffers = f", layers' buffers {event['layer_buffers_mib']:,}" if event["layer_buffers_mib"] else ""
         yield (
@@ -99,6 +113,10 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         names = ("weights", "activations", "non_torch", "graphs", "kv_cache", "requested")
         counted = (f"{name.replace('_', ' ')} {event[name] / (1 << 30):.2f}" for name in names)
         yield f"GiB counted: {', '.join(counted)}"
+    elif "extensions" in event:
+        digest = f", digest {event['digest'][:12]}" if event["digest"] else ""
+        held = ", receipt held" if event["held"] else ""
+        yield f"{event['modules']:,} modules of vLLM, {len(event['elsewhere'])} from elsewhere{digest}{held}"
     elif "tests" in event:
         yield f"{event['tests']} tests, {event['failed']} failed, {event['skipped']} skipped"
 

@@ -6,6 +6,8 @@ Others are made for the probes that ask for them.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,20 +19,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.paths import link
-from tests.validation.gpu.engines import DECODE, PATCHED, STOCK, TILES, WORKSPACE
+from tests.paths import ROOT, link
+from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
 
 OPT_IN = {TILES: "turboquant-tiles", DECODE: "turboquant-decode"}
 """The overlays that trees have beside the default ones."""
 SINGLE = "turboquant-workspace"
 VPATCH = (sys.executable, "-m", "vpatch")
+_MANIFEST = """
+from importlib.util import find_spec
+from pathlib import Path
+print(Path(find_spec("vllm").origin).parents[1].joinpath("vpatch.json").read_text())
+"""
 
 
 @dataclass(frozen=True)
 class Trees:
     """Folders that hold a `vllm` and its dist-info, by the names of `scenarios.TREES`.
 
-    overlays: by tree, the state of each overlay from `vpatch status`.
+    overlays: by tree, the state of each overlay from `vpatch status`; those of a farm, from its own manifest.
     missing: by tree, why it could not be made.
     """
 
@@ -46,13 +53,14 @@ def installed() -> Path | None:
     return Path(spec.origin).parents[1] if spec and spec.origin else None
 
 
-def make(site: Path, where: Path, *, extra: Collection[str] = ()) -> Trees:
+def make(site: Path, where: Path, *, extra: Collection[str] = (), farms: Path | None = None) -> Trees:
     """Make the trees.
 
     Args:
         site: the folder that holds the installed vLLM.
         where: a folder to make them in; those of an earlier run are replaced.
         extra: those of `engines.EXTRA` that are needed.
+        farms: the folder for farms; by default one in `where`.
 
     Raises:
         RuntimeError: vpatch does not run in this interpreter, or refuses.
@@ -80,7 +88,28 @@ def make(site: Path, where: Path, *, extra: Collection[str] = ()) -> Trees:
 
     with ThreadPoolExecutor() as pool:
         states = dict(zip(wanted, pool.map(one, wanted), strict=True))
+    if FARM in extra and TILES in missing:
+        missing[FARM] = missing[TILES]
+    elif FARM in extra:
+        # Here rather than with the first probe: what vpatch refuses must not cost time on a GPU.
+        folders[FARM] = folders[STOCK]
+        states[FARM] = _run(folders[FARM], farms_of(farms or where / "farms"))
     return Trees(version(site), folders, states, missing)
+
+
+def search_path(tree: Path) -> str:
+    """Return a PYTHONPATH that begins with a tree. This project's `tests` precede any other package of that name."""
+    return os.pathsep.join((str(tree), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
+
+
+def vpatch_run(cache: Path) -> tuple[str, ...]:
+    """Return what precedes a command that runs from a farm in a folder, with the overlays of the tree `tiles`."""
+    return (*VPATCH, "run", "--with", OPT_IN[TILES], "--cache", str(cache), "--")
+
+
+def farms_of(farms: Path, cold: str = "") -> Path:
+    """Return the folder for the farm that all processes share; for that of one `cold` probe, a folder of its own."""
+    return farms / (re.sub(r"\W+", "_", cold) or "shared")
 
 
 def copy(site: Path, tree: Path) -> None:
@@ -105,6 +134,16 @@ def _info(site: Path) -> Path:
 def _states(tree: Path, asked: Sequence[str]) -> dict[str, str]:
     options = [word for name in asked for word in ("--overlay", name)]
     return {item["id"]: item["state"] for item in _vpatch("status", str(tree), *options)["overlays"]}
+
+
+def _run(stock: Path, cache: Path) -> dict[str, str]:
+    """Make the farm, and return the overlays that it says it has."""
+    command = [*vpatch_run(cache), sys.executable, "-P", "-c", _MANIFEST]
+    env = os.environ | {"PYTHONPATH": search_path(stock)}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{' '.join(vpatch_run(cache))}: exit status {ran.returncode}: {ran.stderr.strip()[-2000:]}")
+    return dict.fromkeys(json.loads(ran.stdout)["overlays"], "applied")
 
 
 def _vpatch(command: str, *arguments: str) -> dict[str, Any]:
