@@ -16,6 +16,7 @@ import pytest
 
 from tests.farm import odd_mlp
 from tests.farm.served import environ, serving
+from tests.needs import need
 from tests.validation.cpu import environment
 
 pytestmark = pytest.mark.deep
@@ -47,6 +48,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
 
     The first two are started by vLLM's own program, the others by `python -m`.
     """
+    need("g++")  # vLLM compiles the model
     top, python = tmp_path_factory.mktemp("served"), environment.serving()
     shutil.copy(odd_mlp.__file__, top)
     (top / "odd_mlp-1.dist-info").mkdir()
