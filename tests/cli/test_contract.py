@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -22,8 +21,8 @@ from vpatch.tree.guard import lock
 from vpatch.tree.locate import locate
 
 from tests.conftest import Process, Program, Ran, Trees, contents_of, unchanged
-from tests.forks import CLOSED, ended, start
-from tests.hybrid import CHANGED, COMPANION, HYBRID, ONLY, UPSTREAMS, WRITTEN
+from tests.forks import ended, start
+from tests.hybrid import CHANGED, HYBRID, ONLY, UPSTREAMS, WRITTEN
 from tests.releases import FACTS, fact
 
 COMMANDS = (
@@ -307,37 +306,6 @@ def test_an_unknown_overlay(vpatch: Program, pristine: Trees, command: str) -> N
     assert len(ran.err.splitlines()) == len(lines)
     assert all(told.startswith(line) for told, line in zip(ran.err.splitlines(), lines, strict=True))
     assert HYBRID in ran.err
-
-
-def told(*arguments: str | Path, stdout: int) -> tuple[int, str]:
-    """Run the program with this standard output; return its exit code and what it wrote to standard error."""
-    with Path(os.devnull).open("rb") as nothing, tempfile.TemporaryFile() as err:
-        code = ended(start(*arguments, streams=(nothing.fileno(), stdout, err.fileno())))
-        err.seek(0)
-        return code, err.read().decode()
-
-
-def test_a_full_standard_output(tree: Path) -> None:
-    """The work is done; a full standard output is not a bug in vpatch."""
-    with Path("/dev/full").open("wb") as full:
-        ran = told("apply", "-q", tree, *ONLY, stdout=full.fileno())
-
-    assert ran[0] == 1
-    assert ran[1].startswith("cannot write: standard output: no space left on device\n")
-    assert (tree / COMPANION).exists()
-
-
-@pytest.mark.parametrize("arguments", [("list",), ("plan", "--list"), ("plan", "--preset", "qwen3.6-35b-5090-32k")])
-def test_a_closed_standard_output(arguments: tuple[str, ...]) -> None:
-    assert told(*arguments, stdout=CLOSED) == (1, "cannot write: standard output: bad file descriptor\n")
-
-
-def test_a_reader_that_stops_reading(tree: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-
-    assert told("diff", "-q", tree, stdout=write) == (1, "")
-    os.close(write)
 
 
 def test_list_and_show(vpatch: Program) -> None:

@@ -235,6 +235,6 @@ def test_a_metric_that_cannot_be_shared_is_a_warning(farm: Farm, tmp_path: Path)
 
 
 def test_the_plugin_is_loaded_only_where_it_is_named(farm: Farm) -> None:
-    """`vpatch run` names it: see tests/cli/test_run.py."""
+    """`vpatch run` names it: see tests/cli/run/test_run.py."""
     for named, receipts in (("", 0), ("other", 0), ("other,vpatch_receipt", 1), ("vpatch_receipt", 1)):
         assert farm.run(f"{LOAD}{HELD}", VLLM_PLUGINS=named).stdout.count(MANIFEST) == receipts

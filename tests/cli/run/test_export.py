@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import rewrite
-from tests.conftest import Program, Trees, untouched
-from tests.farm.conftest import Installed, install
+from tests.conftest import Program, untouched
+from tests.farm.conftest import Installed
 
 FILE = "vllm/engine/arg_utils.py"
 ONE = ("--overlay", "turboquant-skip-list")  # planned quickly
-
-
-@pytest.fixture
-def own(slim: Trees, tmp_path: Path) -> Installed:
-    return install(tmp_path, slim("0.20.2"))
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
-    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def test_the_digest_is_the_only_line_on_stdout(own: Installed, vpatch: Program, tmp_path: Path) -> None:

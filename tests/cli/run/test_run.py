@@ -9,13 +9,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.conftest import rewrite
-from tests.conftest import Process, Program, Trees, untouched
-from tests.farm.conftest import Installed, install
+from tests.conftest import Process, Program, untouched
+from tests.farm.conftest import Installed
 from tests.forks import start
 from tests.needs import need, root_only
 
@@ -30,32 +28,6 @@ if __name__ == "__main__":
         with multiprocessing.get_context(method).Pool(1) as pool:
             print(pool.map(where, [0])[0])
 """
-
-
-@pytest.fixture(scope="module")
-def installed(slim: Trees, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """A slim 0.20.2 in an environment, and a cache that has its farm after the first run. Do not modify it."""
-    return install(tmp_path_factory.mktemp("run"), slim("0.20.2"))
-
-
-@pytest.fixture
-def own(slim: Trees, tmp_path: Path) -> Installed:
-    """The same for one test, whose files may be replaced."""
-    return install(tmp_path, slim("0.20.2"))
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
-    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
-        monkeypatch.delenv(name, raising=False)
-    tests, become = os.getpid(), os.execvpe
-
-    def only_in_a_fork(*arguments: Any) -> None:
-        assert os.getpid() != tests, "a command that must not start"
-        become(*arguments)
-
-    monkeypatch.setattr(os, "execvpe", only_in_a_fork)
 
 
 def test_the_command_imports_the_farm_and_is_this_process(installed: Installed, child: Process) -> None:
@@ -145,63 +117,6 @@ def test_ray_would_call_the_hook_in_the_farm(installed: Installed, child: Proces
     assert re.match(rf"vpatch_ray\.hook {{'A': 'b', 'PYTHONPATH': '{installed.cache}/\w+:", ran.out), ran.err
 
 
-def test_drift_starts_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
-    source = (own.root / FILE).read_bytes()
-    rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))
-    ran = vpatch("run", "--cache", own.cache, "--python", own.python, "--", "touch", tmp_path / "started")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert f"drifted: {FILE} (EngineArgs.create_engine_config)" in ran.err
-    assert ran.err.endswith("Nothing was started.\n")
-    assert not (tmp_path / "started").exists()
-    assert not own.cache.exists()
-
-
-def refused(program: Program, cache: Path, *words: str | Path) -> str:
-    """Run a command that must not start; return what is said."""
-    ran = program("run", "--cache", cache, *words)
-    assert (ran.code, ran.out) == (1, "")
-    *said, end = ran.err.splitlines()
-    assert end == "Nothing was started."
-    return " ".join(said)
-
-
-def test_another_digest_than_expected_is_refused(installed: Installed, vpatch: Program) -> None:
-    said = refused(vpatch, installed.cache, "--expect", "0123", "--", installed.python, "-c", "")
-
-    assert re.search(f"unexpected overlays: {installed.root}: they have the digest [0-9a-f]{{64}}, not 0123", said)
-
-
-def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) -> None:
-    assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
-
-
-@pytest.mark.parametrize("words", [("-m", "vllm"), ("-c", ""), ("serve.py",), ("app",), ("/elsewhere.py",)])
-@pytest.mark.parametrize("name", ["vllm/__init__.py", "vllm.py"])
-def test_a_vllm_before_the_farm_is_refused(
-    name: str, words: tuple[str, ...], installed: Installed, vpatch: Program
-) -> None:
-    """In the folder of the script, or in the current one, where processes that vLLM starts look first."""
-    place = Path("app" if words == ("app",) else ".").absolute()
-    (place / name).parent.mkdir(parents=True, exist_ok=True)
-    (place / name).touch()
-    said = refused(vpatch, installed.cache, "--", installed.python, *words)
-
-    assert f"out of reach: {place}: Python would import {place / name}, which stands before PYTHONPATH" in said
-
-
-def test_a_folder_vllm_that_is_no_package_hides_nothing(installed: Installed, child: Process) -> None:
-    Path("vllm").mkdir()  # the clone of its repository, for example
-
-    assert child("run", "--cache", installed.cache, "--", installed.python, "-c", "").code == 0
-
-
-def test_a_cache_that_pythonpath_cannot_name_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
-    said = refused(vpatch, tmp_path / "a:b", "--", installed.python, "-c", "")
-
-    assert f"not a folder for farms: {tmp_path}/a:b: PYTHONPATH ends a name at ':'" in said
-
-
 @pytest.mark.parametrize("umask", [0o002, 0o000])
 def test_any_umask_will_do(umask: int, installed: Installed, child: Process, tmp_path: Path) -> None:
     before = os.umask(umask)
@@ -258,63 +173,6 @@ def test_the_receipt_is_among_the_plugins_that_are_loaded(
     ran = child("run", "-q", "--cache", installed.cache, "--", installed.python, "-c", code, env=env)
 
     assert ran.out == f"{all_}\n"
-
-
-def test_start_up_code_that_puts_another_vllm_first_is_refused(own: Installed, vpatch: Program, tmp_path: Path) -> None:
-    (tmp_path / "fork/vllm").mkdir(parents=True)
-    (tmp_path / "fork/vllm/__init__.py").touch()
-    (own.root / "fork.pth").write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'fork')!r})\n")
-    said = refused(vpatch, own.cache, "--", own.python, "-c", "")
-
-    assert f"out of reach: {own.python}: it imports vllm from {tmp_path}/fork/vllm, before PYTHONPATH" in said
-
-
-def test_an_interpreter_without_vllm_is_refused(vpatch: Program, tmp_path: Path) -> None:
-    said = refused(vpatch, tmp_path / "cache", "--", sys.executable, "-c", "")
-
-    assert f"no vllm: {Path(sys.executable)}: this interpreter has no vllm to import" in said
-
-
-def test_what_is_no_python_needs_one_by_name(installed: Installed, vpatch: Program, child: Process) -> None:
-    said = refused(vpatch, installed.cache, "--", "sh", "-c", "echo $PYTHONPATH")
-    assert "which Python?: " in said
-    assert "name the interpreter that it starts with --python" in said
-
-    ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", "sh", "-c", "echo $PYTHONPATH")
-    assert ran.out.startswith(str(installed.cache))
-
-
-def test_a_program_that_the_system_cannot_run(installed: Installed, child: Process, tmp_path: Path) -> None:
-    (tmp_path / "start").write_text("exec vllm serve\n")  # a shell would run it
-    (tmp_path / "start").chmod(0o755)
-    ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", tmp_path / "start")
-
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.endswith(f"cannot run: {tmp_path}/start: exec format error\n")
-
-
-def test_a_command_that_does_not_exist_is_127(installed: Installed, vpatch: Program) -> None:
-    ran = vpatch("run", "--cache", installed.cache, "--", "vllm-of-nowhere", "serve")
-
-    assert ran.code == 127
-    assert ran.err.startswith("no such command: vllm-of-nowhere: ")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--overlay", "turboquant-hybird", "--", "PYTHON"), "no such overlay: turboquant-hybird: did you mean"),
-        (("--overlay", "turboquant-mtp", "--with", "turboquant-tiles", "--", "PYTHON"), "leave out --with"),
-        ((), "Missing argument 'COMMAND...'"),
-        (("--python", "nowhere", "--", "PYTHON"), "not an interpreter: nowhere: no such file"),
-    ],
-)
-def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vpatch: Program) -> None:
-    named = [str(installed.python) if word == "PYTHON" else word for word in words]
-    ran = vpatch("run", "--cache", installed.cache, *named)
-
-    assert ran.code == 2
-    assert said in ran.err
 
 
 def test_options_behind_the_command_are_its_own(installed: Installed, child: Process) -> None:

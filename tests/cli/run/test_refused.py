@@ -1,0 +1,129 @@
+"""`vpatch run` starts nothing, and says why in one line, where the command would not run the overlays."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import rewrite
+from tests.conftest import Process, Program
+from tests.farm.conftest import Installed
+
+FILE = "vllm/engine/arg_utils.py"
+
+
+def test_drift_starts_nothing(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+    source = (own.root / FILE).read_bytes()
+    rewrite(own.root / FILE, source.replace(b"def create_engine_config", b"def create_another_config"))
+    ran = vpatch("run", "--cache", own.cache, "--python", own.python, "--", "touch", tmp_path / "started")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert f"drifted: {FILE} (EngineArgs.create_engine_config)" in ran.err
+    assert ran.err.endswith("Nothing was started.\n")
+    assert not (tmp_path / "started").exists()
+    assert not own.cache.exists()
+
+
+def refused(program: Program, cache: Path, *words: str | Path) -> str:
+    """Run a command that must not start; return what is said."""
+    ran = program("run", "--cache", cache, *words)
+    assert (ran.code, ran.out) == (1, "")
+    *said, end = ran.err.splitlines()
+    assert end == "Nothing was started."
+    return " ".join(said)
+
+
+def test_another_digest_than_expected_is_refused(installed: Installed, vpatch: Program) -> None:
+    said = refused(vpatch, installed.cache, "--expect", "0123", "--", installed.python, "-c", "")
+
+    assert re.search(f"unexpected overlays: {installed.root}: they have the digest [0-9a-f]{{64}}, not 0123", said)
+
+
+def test_an_isolated_python_is_refused(installed: Installed, vpatch: Program) -> None:
+    assert "ignores PYTHONPATH" in refused(vpatch, installed.cache, "--", installed.python, "-I", "-c", "")
+
+
+@pytest.mark.parametrize("words", [("-m", "vllm"), ("-c", ""), ("serve.py",), ("app",), ("/elsewhere.py",)])
+@pytest.mark.parametrize("name", ["vllm/__init__.py", "vllm.py"])
+def test_a_vllm_before_the_farm_is_refused(
+    name: str, words: tuple[str, ...], installed: Installed, vpatch: Program
+) -> None:
+    """In the folder of the script, or in the current one, where processes that vLLM starts look first."""
+    place = Path("app" if words == ("app",) else ".").absolute()
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    (place / name).touch()
+    said = refused(vpatch, installed.cache, "--", installed.python, *words)
+
+    assert f"out of reach: {place}: Python would import {place / name}, which stands before PYTHONPATH" in said
+
+
+def test_a_folder_vllm_that_is_no_package_hides_nothing(installed: Installed, child: Process) -> None:
+    Path("vllm").mkdir()  # the clone of its repository, for example
+
+    assert child("run", "--cache", installed.cache, "--", installed.python, "-c", "").code == 0
+
+
+def test_a_cache_that_pythonpath_cannot_name_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
+    said = refused(vpatch, tmp_path / "a:b", "--", installed.python, "-c", "")
+
+    assert f"not a folder for farms: {tmp_path}/a:b: PYTHONPATH ends a name at ':'" in said
+
+
+def test_start_up_code_that_puts_another_vllm_first_is_refused(own: Installed, vpatch: Program, tmp_path: Path) -> None:
+    (tmp_path / "fork/vllm").mkdir(parents=True)
+    (tmp_path / "fork/vllm/__init__.py").touch()
+    (own.root / "fork.pth").write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'fork')!r})\n")
+    said = refused(vpatch, own.cache, "--", own.python, "-c", "")
+
+    assert f"out of reach: {own.python}: it imports vllm from {tmp_path}/fork/vllm, before PYTHONPATH" in said
+
+
+def test_an_interpreter_without_vllm_is_refused(vpatch: Program, tmp_path: Path) -> None:
+    said = refused(vpatch, tmp_path / "cache", "--", sys.executable, "-c", "")
+
+    assert f"no vllm: {Path(sys.executable)}: this interpreter has no vllm to import" in said
+
+
+def test_what_is_no_python_needs_one_by_name(installed: Installed, vpatch: Program, child: Process) -> None:
+    said = refused(vpatch, installed.cache, "--", "sh", "-c", "echo $PYTHONPATH")
+    assert "which Python?: " in said
+    assert "name the interpreter that it starts with --python" in said
+
+    ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", "sh", "-c", "echo $PYTHONPATH")
+    assert ran.out.startswith(str(installed.cache))
+
+
+def test_a_program_that_the_system_cannot_run(installed: Installed, child: Process, tmp_path: Path) -> None:
+    (tmp_path / "start").write_text("exec vllm serve\n")  # a shell would run it
+    (tmp_path / "start").chmod(0o755)
+    ran = child("run", "--cache", installed.cache, "--python", installed.python, "--", tmp_path / "start")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.endswith(f"cannot run: {tmp_path}/start: exec format error\n")
+
+
+def test_a_command_that_does_not_exist_is_127(installed: Installed, vpatch: Program) -> None:
+    ran = vpatch("run", "--cache", installed.cache, "--", "vllm-of-nowhere", "serve")
+
+    assert ran.code == 127
+    assert ran.err.startswith("no such command: vllm-of-nowhere: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--overlay", "turboquant-hybird", "--", "PYTHON"), "no such overlay: turboquant-hybird: did you mean"),
+        (("--overlay", "turboquant-mtp", "--with", "turboquant-tiles", "--", "PYTHON"), "leave out --with"),
+        ((), "Missing argument 'COMMAND...'"),
+        (("--python", "nowhere", "--", "PYTHON"), "not an interpreter: nowhere: no such file"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vpatch: Program) -> None:
+    named = [str(installed.python) if word == "PYTHON" else word for word in words]
+    ran = vpatch("run", "--cache", installed.cache, *named)
+
+    assert ran.code == 2
+    assert said in ran.err
