@@ -22,9 +22,10 @@ from vpatch.matrix.cache import WHEELS, Cache, Usage, folder
 @click.option("--clear", is_flag=True, help="Remove the cache, except farms that processes run from.")
 @reported
 def cache_command(*, clear: bool) -> Report:
-    """Show or clear the cache: releases that were read, and the farms of `vpatch run`.
+    """Show or clear the cache: releases that were read, and farms.
 
-    vpatch checks each file of the cache when it uses it. The cache is in XDG_CACHE_HOME, by default ~/.cache.
+    The farms are those of `vpatch run`. vpatch checks each file of the cache when it uses it. The cache is in
+    XDG_CACHE_HOME, by default ~/.cache.
     """
     cache = Cache(folder())
     store = cache.folder / FARMS
