@@ -110,6 +110,12 @@ def claimed_digest(farm: Farm) -> dict[str, str]:
     return other_digest(farm)
 
 
+def file_elsewhere(farm: Farm) -> dict[str, str]:
+    told = json.loads((farm.path / MANIFEST).read_bytes())
+    replace(farm.path / MANIFEST, json.dumps({**told, "replaced": {"vllm/../../secret": "0"}}).encode())
+    return {}
+
+
 def stock_first(farm: Farm) -> dict[str, str]:
     """Another vLLM stands before the farm, which comes later on the path."""
     return {"PYTHONPATH": f"{farm.root}:{farm.path}"}
@@ -127,6 +133,7 @@ def stock_first(farm: Farm) -> dict[str, str]:
         (half_a_manifest, f"cannot prove what it runs: CACHE/{MANIFEST}: Expecting"),
         (other_manifest, f"CACHE/{MANIFEST}: not a manifest of this version"),
         (claimed_digest, f"CACHE/{MANIFEST}: its digest is not that of the files"),
+        (file_elsewhere, f"CACHE/{MANIFEST}: it names a file elsewhere"),
         (stock_first, "vllm comes from SITE/vllm/__init__.py"),
     ],
 )
@@ -209,6 +216,14 @@ def test_a_worker_proves_the_digest(farm: Farm) -> None:
     ran = farm.run(f"import vllm, vpatch_receipt\nprint(vpatch_receipt.Proof().vpatch_digest())\n{HELD}")
 
     assert ran.stdout == f"{farm.content.digest}\n{farm.path}/{MANIFEST}\n"
+
+
+def test_the_digest_is_what_was_proved(farm: Farm) -> None:
+    """Also after another farm was exported into the folder."""
+    farm_files = f"open({str(farm.path / MANIFEST)!r}, 'w').write('{{}}')\n"
+    ran = farm.run(f"{LOAD}import vpatch_receipt as r\nd = r.digest()\n{farm_files}print(r.digest() == d, len(d))")
+
+    assert (ran.returncode, ran.stdout) == (0, "True 64\n")
 
 
 def test_a_vllm_without_metrics(farm: Farm) -> None:

@@ -39,7 +39,7 @@ def proof(number: int) -> Report:
     if problems or found.receipt is None:
         said = f"Not verified: {counted(len(problems), 'problem')}."
         return Report("verify", problems=problems, lines=(), extra=extra, outcome=said)
-    notes = [] if found.asked else ["Its environment does not name the digest that it was started for."]
+    notes = [] if found.asked else ["Its environment does not name a digest, or its title has overwritten it."]
     said = (
         f"Verified: process {number} runs {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,13 @@ from vpatch.tree.locate import Tree, interpreter
 _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 
 
+def _digits(_: click.Context, __: click.Parameter, given: str | None) -> str:
+    """Refuse what is no beginning of a digest: an empty one, as of a variable that is not set, would fit any."""
+    if given is not None and not re.fullmatch("[0-9a-f]{1,64}", given):
+        raise click.BadParameter(f"{given!r} is not a digest, or the first digits of one")
+    return given or ""
+
+
 @click.command(
     "run",
     context_settings={"allow_interspersed_args": False},
@@ -39,7 +47,9 @@ _NO_COMMAND = 127  # a shell's exit status for a command that does not exist
 @overlay_option()
 @with_option
 @click.option("--python", type=PathType(), metavar="PY", help="The interpreter that COMMAND runs. Default: found out.")
-@click.option("--expect", metavar="DIGEST", default="", help="Start only if the overlays have this digest.")
+@click.option(
+    "--expect", metavar="DIGEST", callback=_digits, default=None, help="Start only if the overlays have this digest."
+)
 @click.option("--cache", type=PathType(), metavar="DIR", help="The folder for farms. Default: in your cache.")
 @click.option("--export", type=PathType(), metavar="DIR", help="Write the farm into DIR, and start nothing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")

@@ -57,6 +57,16 @@ def understood(words: Sequence[str]) -> Command:
     return Command(program, python, None if python is None or safe else program.resolve().parent)
 
 
+def current_folder() -> Path:
+    """Return the current folder.
+
+    Raises:
+        Failure: it was removed.
+    """
+    with naming("cannot read", "the current folder"):
+        return Path.cwd()
+
+
 def _interpreter(words: Sequence[str], program: Path) -> Command:
     """Read Python's own options: those before the script, or up to -c or -m."""
     options: list[str] = []
@@ -78,7 +88,7 @@ def _interpreter(words: Sequence[str], program: Path) -> Command:
     if _is_safe(options):
         return Command(program, program, None)
     if script in (None, "-"):
-        return Command(program, program, Path.cwd())
+        return Command(program, program, current_folder())
     place = Path(str(script)).resolve()
     return Command(program, program, place if place.is_dir() else place.parent)
 
@@ -97,6 +107,8 @@ def _first_line(program: Path) -> tuple[Path | None, list[str]]:
     except ValueError:  # the system knows no quotes there
         words = text.split()
     if words and Path(words[0]).name == "env":
+        if any(word.startswith("PYTHONPATH=") for word in words):
+            raise Failure(Problem("out of reach", str(program), "its first line sets PYTHONPATH"))
         words = [word for word in words[1:] if word != "-S" and "=" not in word]
     if not words or not _PYTHON.fullmatch(Path(words[0]).name):
         return None, []

@@ -15,7 +15,7 @@ from vpatch.core.marks import marks_in
 from vpatch.core.overlay import Catalogued
 from vpatch.errors import Failure, Problem
 from vpatch.farm import store
-from vpatch.farm.command import Command
+from vpatch.farm.command import Command, current_folder
 from vpatch.farm.content import MANIFEST, PLUGIN, Content, digest_of
 from vpatch.farm.memo import Memo, Watched, code_stamps
 from vpatch.farm.ray_hook import ray_variables
@@ -79,6 +79,7 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
     _refuse_hidden(command)
     store.refuse_open(cache)  # what it remembers of earlier runs is read first
     tree = stock_of(python)
+    _refuse_second(command, tree, python)
     content = planned(tree, selection, cache)
     refuse_other(content, expected)
     farm = store.farm_of(content, cache, python)
@@ -134,7 +135,8 @@ def stock_path() -> list[str]:
     """Return the folders of PYTHONPATH without farms, so that a run within a run begins at the installed vLLM again."""
     path = os.environ.get("PYTHONPATH", "")
     entries = path.split(os.pathsep) if path else []  # an empty entry is the current folder
-    return [entry for entry in entries if not entry or not Path(entry, MANIFEST).is_file()]
+    # Python ignores an entry that it cannot read, and so does `isfile`; a Path raises.
+    return [entry for entry in entries if not entry or not os.path.isfile(f"{entry}/{MANIFEST}")]  # noqa: PTH113
 
 
 def _path(first: Path, others: Sequence[str]) -> str:
@@ -158,8 +160,7 @@ def stock_of(python: Path) -> Tree:
     Raises:
         Failure: it has none, or it would import another one before a farm on PYTHONPATH.
     """
-    environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, stock_path())}
-    witness, stock = ask(python, _ASK, str(_WITNESS), environment=environment)
+    witness, stock = _found(python)
     if not stock:
         raise Failure(Problem("no vllm", str(python), "this interpreter has no vllm to import"))
     if witness != [str(_WITNESS / "vllm")]:
@@ -167,12 +168,30 @@ def stock_of(python: Path) -> Tree:
     return tree_at(Path(stock[0]).parent)
 
 
+def _found(python: Path) -> tuple[list[str], list[str]]:
+    """Return the folders of the `vllm` that an interpreter imports: with another one on PYTHONPATH, and without."""
+    environment = {**os.environ, "PYTHONPATH": _path(_WITNESS, stock_path())}
+    first, stock = ask(python, _ASK, str(_WITNESS), environment=environment)
+    return first, stock
+
+
+def _refuse_second(command: Command, tree: Tree, python: Path) -> None:
+    """Refuse the vLLM of one interpreter for a command that runs another one, which has its own."""
+    runs = command.python
+    if runs is None or runs == python.absolute():
+        return
+    _, own = _found(runs)
+    if own and tree_at(Path(own[0]).parent).root != tree.root:
+        cause = f"the command runs it, and it has another vLLM than {python}: name no other with --python"
+        raise Failure(Problem("two vllms", str(runs), cause))
+
+
 def _refuse_hidden(command: Command) -> None:
     """Refuse a vLLM that Python would find before PYTHONPATH.
 
     The current folder counts, too: vLLM starts processes by `python -m`.
     """
-    here = [] if os.environ.get("PYTHONSAFEPATH") else [Path.cwd()]
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [current_folder()]
     for folder in (*filter(None, [command.first]), *here):
         found = PathFinder.find_spec("vllm", [str(folder)])
         if found and found.loader:  # a folder without __init__.py gives way to a package

@@ -16,7 +16,7 @@ _OF_RAY, _UV_OF_RAY = "RAY_RUNTIME_ENV_HOOK", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 def ray_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to add to a command's environment.
 
-    Below `uv run`, Ray calls uv's hook and no other, unless it is told not to. So it is, and ours calls uv's.
+    Below `uv run`, Ray calls uv's hook and no other, unless a variable says not to. We set it, and our hook calls uv's.
     """
     if environment.get(_OF_RAY) == _OURS:  # a run within a run, which keeps what was set before both
         return {}

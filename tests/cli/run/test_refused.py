@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -119,6 +120,8 @@ def test_a_command_that_does_not_exist_is_127(installed: Installed, vpatch: Prog
         (("--overlay", "turboquant-mtp", "--with", "turboquant-tiles", "--", "PYTHON"), "leave out --with"),
         ((), "Missing argument 'COMMAND...'"),
         (("--python", "nowhere", "--", "PYTHON"), "not an interpreter: nowhere: no such file"),
+        (("--expect", "", "--", "PYTHON"), "'' is not a digest, or the first digits of one"),
+        (("--expect", "DIGEST", "--", "PYTHON"), "'DIGEST' is not a digest, or the first digits of one"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vpatch: Program) -> None:
@@ -127,3 +130,37 @@ def test_wrong_usage(words: tuple[str, ...], said: str, installed: Installed, vp
 
     assert ran.code == 2
     assert said in ran.err
+
+
+def test_the_vllm_of_another_interpreter_than_the_commands_is_refused(
+    installed: Installed, own: Installed, vpatch: Program, child: Process
+) -> None:
+    said = refused(vpatch, own.cache, "--python", installed.python, "--", own.python, "-c", "")
+    assert f"two vllms: {own.python}: the command runs it, and it has another vLLM than {installed.python}" in said
+
+    program = ("--python", installed.python, "--", sys.executable, "-c", "")  # it may start the interpreter
+    assert child("run", "--cache", own.cache, *program).code == 0
+
+
+def test_a_first_line_that_sets_the_path_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
+    (tmp_path / "start").write_text(f"#!/usr/bin/env -S PYTHONPATH=/elsewhere {installed.python}\n")
+    (tmp_path / "start").chmod(0o755)
+
+    assert "its first line sets PYTHONPATH" in refused(vpatch, installed.cache, "--", tmp_path / "start")
+
+
+def test_a_current_folder_that_was_removed_is_refused(installed: Installed, vpatch: Program, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    said = refused(vpatch, installed.cache, "--", installed.python, "-c", "")
+    assert said == "cannot read: the current folder: no such file or directory"
+
+
+def test_entries_of_the_path_that_nobody_can_read_are_left_as_they_are(installed: Installed, child: Process) -> None:
+    words = ("--", installed.python, "-c", "import os; print(os.environ['PYTHONPATH'])")
+    long = "x" * 5000
+    ran = child("run", "-q", "--cache", installed.cache, *words, env={"PYTHONPATH": long})
+
+    assert (ran.code, ran.out.strip().endswith(f":{long}")) == (0, True)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,33 +64,32 @@ def test_the_exit_code_is_the_commands(code: str, status: int, installed: Instal
     assert child("run", "--cache", installed.cache, "--", installed.python, "-c", code).code == status
 
 
-def test_a_signal_ends_the_command(installed: Installed) -> None:
+@contextmanager
+def waiting(installed: Installed, code: str) -> Iterator[int]:
+    """Run a program under `vpatch run` until the block ends, once it has said that it is up."""
     reading, writing = os.pipe()
-    with tempfile.TemporaryFile() as said:
-        code = "import signal; print('up', flush=True); signal.pause()"
-        command = ("run", "--cache", installed.cache, "--", installed.python, "-c", code)
-        program = start(*command, streams=(0, writing, said.fileno()))
-        assert os.read(reading, 2) == b"up"
-        os.kill(program, signal.SIGTERM)
-        assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == -signal.SIGTERM
-    os.close(reading)
-    os.close(writing)
+    with tempfile.TemporaryFile() as said, os.fdopen(reading, "rb") as told:
+        words = (installed.python, "-c", f"{code}\nprint('up', flush=True); import signal; signal.pause()")
+        program = start("run", "-q", "--cache", installed.cache, "--", *words, streams=(0, writing, said.fileno()))
+        os.close(writing)  # or the end of the program would not be the end of the pipe
+        try:
+            assert told.readline() == b"up\n"
+            yield program
+        finally:
+            os.kill(program, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == -signal.SIGTERM
+
+
+def test_a_signal_ends_the_command(installed: Installed) -> None:
+    with waiting(installed, "") as program:
+        assert Path(f"/proc/{program}/exe").resolve() == installed.python.resolve()
 
 
 def test_a_command_proves_what_it_runs(installed: Installed, vpatch: Program) -> None:
     """Here without vLLM, which would load the plugin: see tests/farm/test_receipt.py."""
-    reading, writing = os.pipe()
-    with tempfile.TemporaryFile() as said:
-        code = "import vpatch_receipt, signal; vpatch_receipt.register(); print('up', flush=True); signal.pause()"
-        command = ("run", "-q", "--cache", installed.cache, "--", installed.python, "-c", code)
-        program = start(*command, streams=(0, writing, said.fileno()))
-        assert os.read(reading, 2) == b"up"
+    with waiting(installed, "import vpatch_receipt; vpatch_receipt.register()") as program:
         listed = vpatch("ps", "--json").json["processes"]
         proof = vpatch("verify", "--pid", str(program))
-        os.kill(program, signal.SIGTERM)
-        os.waitpid(program, 0)
-    os.close(reading)
-    os.close(writing)
 
     (one,) = (one for one in listed if one["pid"] == program)
     assert one["digest"] == one["asked"]

@@ -19,23 +19,26 @@ FARM = Path(__file__).absolute().parent.resolve()
 MANIFEST = FARM / "vpatch.json"
 DIGEST = "VPATCH_RUN"  # the variable that names the digest that a process was started for
 
+_HASHES = ("files", "replaced", "applied")  # of a manifest: by file, its sha256
+_MOST = 1 << 24  # bytes of a file of code
 _held: int | None = None  # a descriptor: vpatch finds it in /proc/PID/fd, where titles of processes cannot destroy it
+_proved = ""  # the digest, as it was then: the folder may be another farm's by now
 
 
 def register() -> None:
     """Compare this process with what it was started for, log the result, and hold the receipt until it ends.
 
     Raises:
-        RuntimeError: it runs other code, or nobody can know. vLLM then ends the process.
+        RuntimeError: it runs other code, or the farm cannot be read. vLLM then ends the process.
     """
-    global _held  # noqa: PLW0603 - vLLM may call it again
+    global _held, _proved
     if _held is not None:
         return
     told = _told()
     changed = [": ".join(one) for one in differences(told, FARM)]
     if wrong := [*changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
         raise RuntimeError(f"vpatch: this process does not run what was asked for: {'; '.join(wrong[:5])}")
-    _held = os.open(MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
+    _held, _proved = os.open(MANIFEST, os.O_RDONLY | os.O_CLOEXEC), str(told["digest"])
     _log(told)
     _export(told)
 
@@ -47,7 +50,7 @@ def digest() -> str:
         RuntimeError: as `register`.
     """
     register()
-    return str(_told()["digest"])
+    return _proved
 
 
 class Proof:
@@ -68,9 +71,11 @@ def parsed(manifest: bytes) -> Mapping[str, Any]:
         ValueError: it is not a manifest of this form, or its digest is not that of the files that it names.
     """
     told: dict[str, Any] = json.loads(manifest)
-    hashes = (told.get(key) for key in ("files", "replaced", "applied")) if isinstance(told, dict) else [None]  # type: ignore[redundant-expr]
+    hashes = (told.get(key) for key in _HASHES) if isinstance(told, dict) else [None]  # type: ignore[redundant-expr]
     if not all(isinstance(one, dict) and all(isinstance(known, str) for known in one.values()) for one in hashes):
         raise ValueError("not a manifest of this version of vpatch")
+    if any(Path(file).is_absolute() or ".." in Path(file).parts for key in _HASHES for file in told[key]):
+        raise ValueError("it names a file elsewhere")
     if not isinstance(told.get("root"), str) or not _are_names(told.get("overlays")):
         raise ValueError("not a manifest of this version of vpatch")
     ours = sorted({**told["applied"], **told["files"]}.items())
@@ -92,8 +97,9 @@ def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[
         for file, known in expected.items():
             try:
                 # Who checks another user's process must not wait for a pipe, or read a device that never ends.
-                if not stat.S_ISREG((folder / file).stat().st_mode):
-                    yield str(folder / file), "it is no file"
+                about = (folder / file).stat()
+                if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST:
+                    yield str(folder / file), "it is no file of code"
                 elif _sha256((folder / file).read_bytes()) != known:
                     yield str(folder / file), "it has changed"
             except OSError as error:
