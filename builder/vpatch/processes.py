@@ -61,7 +61,7 @@ class Process:
     def variable(self, name: str) -> str | None:
         """Return a variable of the environment that it was started with.
 
-        None if it has none, or if nobody can know: a process that sets its title overwrites its environment.
+        None if it has none, or has overwritten its environment, as a process does that sets its title.
 
         Raises:
             OSError: it ended, or it belongs to another user.

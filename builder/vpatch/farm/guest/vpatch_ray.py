@@ -1,4 +1,4 @@
-"""The hook that gives a farm to the workers of a Ray cluster that runs already. Ray calls `hook` in the driver, as a runtime env hook.
+"""The hook that gives a farm to the workers of a Ray cluster that runs already. Ray calls it in the driver.
 
 This file is copied into each farm, where nothing else of vpatch may be installed: it needs the standard library and
 Ray. `vpatch run` sets the variables that it reads.
