@@ -18,6 +18,9 @@ from tests.farm.conftest import Installed, install
 from tests.releases import tree_of
 from tests.validation.cpu.environment import with_ray
 
+LONGEST_S = 180.0
+"""What hangs longer fails: a driver whose workers cannot start waits for them without an end."""
+
 STARTED = "Ray runtime started."
 REAL = ("vllm/envs.py", "vllm/logger.py", "vllm/logging_utils", "vllm/plugins")
 """What a worker runs of vLLM before it needs torch."""
@@ -113,7 +116,10 @@ def node(command: Sequence[str | Path], words: Sequence[str], environment: Mappi
             yield Node(process, next((f"127.0.0.1:{word[7:]}" for word in words if word.startswith("--port=")), ""))
         finally:
             process.terminate()
-            process.communicate()
+            try:
+                process.communicate(timeout=LONGEST_S)
+            finally:
+                process.kill()
 
 
 def _is_started(output: IO[str]) -> bool:

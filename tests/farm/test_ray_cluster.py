@@ -21,7 +21,7 @@ import pytest
 
 from tests.cli.conftest import rewrite
 from tests.conftest import Trees
-from tests.farm.cluster import environ, machine, node, start_words
+from tests.farm.cluster import LONGEST_S, environ, machine, node, start_words
 from tests.farm.conftest import Installed
 from tests.needs import need, root_only
 
@@ -70,7 +70,13 @@ class Cluster:
         """
         words = [*before, *(python or [self.machine.python]), DRIVER, self.address, ",".join(nodes), json.dumps(job)]
         ran = subprocess.run(
-            [*map(str, words)], cwd=self.folder, env=environ(env), capture_output=True, text=True, check=False
+            [*map(str, words)],
+            cwd=self.folder,
+            env=environ(env),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONGEST_S,
         )
         assert ran.returncode == 0, ran.stderr
         (line,) = (line for line in ran.stdout.splitlines() if line.startswith('{"nodes"'))  # Ray says more
