@@ -81,6 +81,11 @@ class Content:
         above = {str(parent) for file in self.files for parent in Path(file).parents}
         return frozenset({"vllm"} | above - {"."})
 
+    @property
+    def packages(self) -> frozenset[str]:
+        """The folders with modules that the farm makes; "" is its own."""
+        return self._real | {""}
+
     @cached_property
     def key(self) -> str:
         """The name of the farm's folder. Bytecode does not count: it is what Python makes of the rest."""
