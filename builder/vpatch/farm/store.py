@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
 from vpatch.farm.content import BYTECODE, Content, is_bytecode
+from vpatch.farm.lock import share
 from vpatch.farm.upkeep import STAGING, prune, touch
 
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
@@ -28,6 +29,29 @@ import importlib.util, py_compile, sys
 for source, final in zip(sys.argv[1::2], sys.argv[2::2]):
     py_compile.compile(source, cfile=importlib.util.cache_from_source(source), dfile=final, doraise=True)
 """
+
+
+def held_farm(content: Content, store: Path, python: Path) -> tuple[Path, int | None]:
+    """Return the folder of a farm as `farm_of`, which nobody removes before this process becomes the command.
+
+    Returns:
+        The folder, and the descriptor of `share`.
+
+    Raises:
+        Failure: as `farm_of`.
+    """
+    if not (store / content.key).is_dir():
+        refuse_open(store)
+        with _making(store):
+            make_private(store)
+        prune(store)  # before this start shares the folder: who removes has it alone
+    lock = share(store)
+    try:
+        return farm_of(content, store, python), lock
+    except BaseException:
+        if lock is not None:
+            os.close(lock)
+        raise
 
 
 def farm_of(content: Content, store: Path, python: Path) -> Path:
@@ -43,16 +67,13 @@ def farm_of(content: Content, store: Path, python: Path) -> Path:
     """
     farm = store / content.key
     refuse_open(farm)
-    made = not farm.is_dir()
-    if made:
+    if not farm.is_dir():
         _make(content, farm, python)
+    touch(farm)  # before it is compared: where there are no locks, that alone keeps it
     differences = list(changes(content, farm))
     if differences:
         cause = f"it is not what vpatch made of it; remove {farm}, and find out who changed it"
         raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause) for path in differences[:5]))
-    touch(farm)
-    if made:
-        prune(store, farm)
     return farm
 
 
@@ -121,7 +142,7 @@ def _is_open(entry: os.DirEntry[str], *, shared: bool) -> bool:
 
 def _make(content: Content, farm: Path, python: Path) -> None:
     store = farm.parent
-    with naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache"):
+    with _making(store):
         make_private(store)
         _sweep(store)
         staged = Path(tempfile.mkdtemp(prefix=STAGING, dir=store))
@@ -135,6 +156,10 @@ def _make(content: Content, farm: Path, python: Path) -> None:
                     raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+
+
+def _making(store: Path) -> AbstractContextManager[None]:
+    return naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache")
 
 
 def fill(content: Content, farm: Path, without: str = "") -> None:
