@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+import vpatch.processes as vpatch_processes
+from vpatch.farm.lock import share
 from vpatch.matrix.cache import WHEELS, Cache
 
 from tests.conftest import Program
@@ -101,3 +103,43 @@ def test_shows_and_clears_farms_but_for_those_in_use(vpatch: Program, cache: Cac
     assert cleared.err == f"farm in use: {store}/{1:016x}: {cause}\n"
     assert [(farm["digest"], farm["processes"]) for farm in left] == [(f"{1:064x}", [run])]
     assert vpatch("cache", "--clear", "--json").json["removed"]["farms"] == 1
+
+
+def test_a_link_on_the_way_hides_no_process(
+    vpatch: Program, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`vpatch run` starts commands from the resolved path."""
+    farm = made(cache.folder / "run", 1)
+    (tmp_path / "link").symlink_to("caches")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    for used in (process(farm / "vpatch.json"), process(PYTHONPATH=str(farm))):
+        with used as run:
+            cleared = vpatch("cache", "--clear")
+            assert (cleared.code, f"farm in use: {farm}: process {run} would" in cleared.err) == (1, True)
+
+    assert vpatch("cache", "--clear").out.endswith(f"{cache.folder}/run: removed 1 farm, 0.0 MB\n")
+
+
+def test_farms_stay_while_a_command_is_being_started(vpatch: Program, cache: Cache) -> None:
+    store = cache.folder / "run"
+    farm = made(store, 1)
+    lock = share(store)
+    assert lock is not None
+    cleared = vpatch("cache", "--clear")
+    os.close(lock)
+
+    told = f"farms not removed: {store}: a command is being started with one; try again\n"
+    assert (cleared.code, cleared.err, farm.exists()) == (1, told, True)
+
+
+def test_farms_stay_where_no_process_can_be_seen(
+    vpatch: Program, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vpatch_processes, "PROC", tmp_path / "proc")
+    store = cache.folder / "run"
+    os.utime(made(store, 1), (86400, 86400))
+    shown, cleared = vpatch("cache"), vpatch("cache", "--clear")
+
+    assert shown.out.endswith("000000000000 0.0 MB, last used 1970-01-02\n")
+    assert (shown.code, cleared.code) == (0, 1)
+    assert f"farms not removed: {store}: only Linux shows which processes run from them; remove" in cleared.err

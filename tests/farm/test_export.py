@@ -20,7 +20,8 @@ from vpatch.farm import store
 from vpatch.farm.content import MANIFEST, Content
 from vpatch.farm.export import PART, put
 
-from tests.conftest import contents_of, unchanged, untouched
+from tests.conftest import contents_of, unchanged
+from tests.needs import root_only
 
 FORK = multiprocessing.get_context("fork")
 FILE = "vllm/engine/arg_utils.py"
@@ -88,10 +89,26 @@ def test_another_user_may_read_it_whatever_the_umask(farm: Farm) -> None:
     assert {path.stat().st_mode & 0o004 for path in made} == {0o004}
 
 
-def test_the_same_again_writes_nothing(farm: Farm) -> None:
+def test_the_same_again_writes_bytecode_only(farm: Farm) -> None:
+    """Nothing is compared with it, so it could be anybody's."""
+    (farm.content.root / "vllm/engine/other.py").touch()
+    (farm.content.root / "vllm/engine/__pycache__").mkdir()
+    (farm.content.root / "vllm/engine/__pycache__/other.cpython-399.pyc").touch()
     farm.put()
-    with untouched(farm.folder):
-        farm.put()
+    cache = farm.folder / "vllm/engine/__pycache__"
+    (compiled,) = cache.glob("arg_utils.*")
+    before, made = compiled.read_bytes(), contents_of(farm.folder)
+    for name in (compiled.name, "arg_utils.cpython-398.pyc", "core.cpython-399.pyc"):
+        (cache / name).unlink(missing_ok=True)
+        (cache / name).write_bytes(b"foreign")
+    (farm.folder / "vllm/__pycache__/core.cpython-399.pyc").symlink_to("/dev/null")
+    source = (farm.folder / FILE).stat()
+    farm.put()
+
+    assert compiled.read_bytes() == before
+    assert contents_of(farm.folder) == made
+    assert (cache / "other.cpython-399.pyc").is_symlink()
+    assert (farm.folder / FILE).stat() == source
 
 
 def upgrade(farm: Farm) -> None:
@@ -119,6 +136,37 @@ def test_a_farm_that_differs_is_replaced(change: Callable[[Farm], None], farm: F
     assert farm.is_whole()
 
 
+def test_who_holds_the_old_manifest_still_reads_it(farm: Farm) -> None:
+    """As each process of vLLM that runs the old export does: it is its receipt."""
+    farm.put()
+    with (farm.folder / MANIFEST).open("rb") as held:
+        farm.other().put()
+        shown = Path(f"/proc/self/fd/{held.fileno()}").readlink()
+
+        assert held.read() == farm.content.manifest
+        assert str(shown) == f"{farm.folder / MANIFEST} (deleted)"
+
+
+@pytest.mark.parametrize("place", ["vllm/engine", "vllm/engine/__pycache__", FILE])
+def test_what_others_may_write_to_is_replaced(place: str, farm: Farm) -> None:
+    farm.put()
+    (farm.folder / place).chmod(0o777)
+    farm.put()
+
+    assert (farm.folder / place).stat().st_mode & 0o022 == 0
+
+
+@root_only
+def test_the_farm_may_belong_to_another_user(farm: Farm) -> None:
+    """To the one of the container that exported it before."""
+    farm.put()
+    for path in farm.folder.rglob("*"):
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    farm.put()
+
+    assert (farm.folder / FILE).stat().st_uid == 12345
+
+
 def test_another_selection_replaces_all_of_it(farm: Farm) -> None:
     farm.put()
     left = farm.folder / "vllm/engine/__pycache__/left.cpython-399.pyc"
@@ -129,7 +177,7 @@ def test_another_selection_replaces_all_of_it(farm: Farm) -> None:
     assert not left.exists()
 
 
-@pytest.mark.parametrize("step", ["write_bytes", "symlink_to", "replace", "unlink", "compiled", "rmtree"])
+@pytest.mark.parametrize("step", ["write_new", "symlink_to", "replace", "unlink", "compiled", "rmtree"])
 @pytest.mark.parametrize("at", [0, 1, 4])
 def test_a_killed_export_is_visibly_not_whole_and_the_next_one_completes_it(at: int, step: str, farm: Farm) -> None:
     """Killed at some calls of each function that changes the folder, which has another farm before."""
@@ -142,14 +190,16 @@ def test_a_killed_export_is_visibly_not_whole_and_the_next_one_completes_it(at: 
         assert at > 0
     else:
         assert run.exitcode == -signal.SIGKILL
-        assert (farm.folder / MANIFEST).exists() == farm.other().is_whole()
-        assert (farm.folder / MANIFEST).exists() != (farm.folder / PART).exists()
+        differs = set(store.changes(farm.other().content, farm.folder)) - {PART}
+        left = {path.name for path in farm.folder.iterdir()}
+        assert (MANIFEST in left) == (not differs)
+        assert not left or left & {MANIFEST, PART}
     farm.put()
     assert farm.is_whole()
 
 
 def _killed(name: str, at: int, farm: Farm) -> None:
-    owner: Any = {"compiled": store, "rmtree": shutil}.get(name, Path)
+    owner: Any = {"compiled": store, "write_new": store, "rmtree": shutil}.get(name, Path)
     real, calls = getattr(owner, name), iter(range(10_000))
 
     def step(*arguments: Any, **options: Any) -> Any:
@@ -214,6 +264,45 @@ def test_so_is_a_farm_with_the_users_file_in_it(file: str, farm: Farm) -> None:
         farm.put()
 
     assert contents_of(farm.folder) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(
+            (kind, name)
+            for kind in ("link", "pipe")
+            for name in (MANIFEST, PART, "vpatch_receipt.py", "__pycache__/a.pyc")
+        ),
+        ("pipe", "vllm/_vpatch/new.py"),
+    ],
+)
+def test_so_is_a_link_or_a_pipe_in_place_of_a_file_of_a_farm(kind: str, name: str, farm: Farm, tmp_path: Path) -> None:
+    """It would be written through, or waited for. Links in vLLM's folder are a farm's own: they go with it."""
+    farm.put()
+    (tmp_path / "mine").write_bytes(farm.content.manifest)
+    place = farm.folder / name
+    place.unlink(missing_ok=True)
+    if kind == "link":
+        place.symlink_to(tmp_path / "mine")
+    else:
+        os.mkfifo(place)
+    with pytest.raises(Failure, match=f"not a folder for a farm: {place}: vpatch did not write it"):
+        farm.other().put()
+
+    assert (tmp_path / "mine").read_bytes() == farm.content.manifest
+    assert (farm.folder / FILE).exists()
+
+
+def test_nothing_is_written_through_a_link_in_vllms_folder(farm: Farm, tmp_path: Path) -> None:
+    farm.put()
+    (tmp_path / "mine").touch()
+    (farm.folder / FILE).unlink()
+    (farm.folder / FILE).symlink_to(tmp_path / "mine")
+    farm.put()
+
+    assert farm.is_whole()
+    assert (tmp_path / "mine").read_bytes() == b""
 
 
 def test_the_installed_vllm_is_no_place_for_it(farm: Farm) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 import vpatch.farm.launch
+from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
+from vpatch.farm.command import Command
+from vpatch.farm.launch import prepare
 
 from tests.engines import engine_of
 from tests.farm.conftest import Installed
@@ -57,6 +60,19 @@ def spoil_the_memo(installed: Installed) -> None:
     memo.write_text("{")
 
 
+def spoil_a_file(installed: Installed) -> None:
+    (memo,) = (installed.cache / "memos").iterdir()
+    told = json.loads(memo.read_text())
+    told["files"][FILE] = (bytes.fromhex(told["files"][FILE]) + b"x = 1\n").hex()
+    memo.write_text(json.dumps(told))
+
+
+def spoil_what_apply_did(installed: Installed) -> None:
+    (memo,) = (installed.cache / "memos").iterdir()
+    told = json.loads(memo.read_text())
+    memo.write_text(json.dumps({**told, "applied": {"vllm/other.py": "0" * 64}}))
+
+
 def touch_vpatch(installed: Installed) -> None:
     (memo,) = (installed.cache / "memos").iterdir()
     told = json.loads(memo.read_text())
@@ -65,7 +81,10 @@ def touch_vpatch(installed: Installed) -> None:
     memo.write_text(json.dumps(told))
 
 
-@pytest.mark.parametrize("change", [edit, add_a_file_that_was_missing, spoil_the_memo, touch_vpatch])
+SPOILED = [spoil_the_memo, spoil_a_file, spoil_what_apply_did]
+
+
+@pytest.mark.parametrize("change", [edit, add_a_file_that_was_missing, touch_vpatch, *SPOILED])
 def test_a_change_is_planned_anew(change: Callable[[Installed], None], installed: Installed, plans: list[str]) -> None:
     installed.content()
     change(installed)
@@ -85,6 +104,16 @@ def test_a_cache_that_cannot_be_written_to_is_no_failure(installed: Installed, p
 
     assert installed.content() == installed.content()
     assert plans == ["plan", "plan"]
+
+
+def test_memos_that_others_may_write_to_are_not_read(installed: Installed, plans: list[str]) -> None:
+    installed.content()
+    (installed.cache / "memos").chmod(0o777)
+    told = f"not a safe folder for farms: {installed.cache}/memos: others may write to it"
+    with pytest.raises(Failure, match=told):
+        prepare(Command(installed.python, installed.python, None), Selection(), installed.python, installed.cache)
+
+    assert plans == ["plan"]
 
 
 def test_the_memo_is_replaced_as_a_whole(installed: Installed) -> None:

@@ -113,7 +113,26 @@ def remove(farm: Path) -> str:
     return FILE
 
 
-@pytest.mark.parametrize("change", [rewrite, replace_by_link, retarget, add, say_otherwise, remove])
+def open_a_file(farm: Path) -> str:
+    (farm / FILE).chmod(0o666)
+    return FILE
+
+
+def open_a_folder(farm: Path) -> str:
+    (farm / "vllm/engine/__pycache__").chmod(0o777)
+    return "vllm/engine/__pycache__"
+
+
+def put_a_pipe(farm: Path) -> str:
+    (farm / FILE).unlink()
+    os.mkfifo(farm / FILE)
+    return FILE
+
+
+CHANGES = [rewrite, replace_by_link, retarget, add, say_otherwise, remove, open_a_file, open_a_folder, put_a_pipe]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_farm_is_refused(change: Callable[[Path], str], installed: Installed) -> None:
     content = installed.content()
     farm = farm_of(content, installed.cache, installed.python)
@@ -122,6 +141,32 @@ def test_a_changed_farm_is_refused(change: Callable[[Path], str], installed: Ins
 
     with pytest.raises(Failure, match=f"farm changed: {farm}/{path}: .*; remove {farm}"):
         farm_of(content, installed.cache, installed.python)
+
+
+@root_only
+@pytest.mark.parametrize("place", [FILE, "vllm/engine"])
+def test_so_is_one_with_what_belongs_to_another_user(place: str, installed: Installed) -> None:
+    content = installed.content()
+    farm = farm_of(content, installed.cache, installed.python)
+    os.chown(farm / place, 12345, -1)
+
+    with pytest.raises(Failure, match=f"farm changed: {farm}/{place}: "):
+        farm_of(content, installed.cache, installed.python)
+
+
+def test_nothing_in_a_farm_is_open_whatever_the_umask(installed: Installed) -> None:
+    """Python would make a missing folder for bytecode when it imports, in the umask of the command."""
+    content = installed.content()
+    before = os.umask(0)
+    try:
+        farm = farm_of(content, installed.cache, installed.python)
+    finally:
+        os.umask(before)
+    made = [path for path in farm.rglob("*") if not path.is_symlink()]
+
+    assert [path for path in made if path.stat().st_mode & 0o022] == []
+    packages = {path.parent for path in farm.rglob("*.py")}
+    assert [folder for folder in packages if not (folder / "__pycache__").is_dir()] == []
 
 
 def test_bytecode_that_python_writes_is_no_change(installed: Installed) -> None:

@@ -14,7 +14,7 @@ from vpatch.cli.output import Report
 from vpatch.cli.wording import counted, listed
 from vpatch.errors import Problem
 from vpatch.farm import upkeep
-from vpatch.farm.upkeep import FARMS, Farm
+from vpatch.farm.upkeep import FARMS, Cleared, Farm
 from vpatch.matrix.cache import WHEELS, Cache, Usage, folder
 
 
@@ -28,12 +28,11 @@ def cache_command(*, clear: bool) -> Report:
     XDG_CACHE_HOME, by default ~/.cache.
     """
     cache = Cache(folder())
-    store = cache.folder / FARMS
-    farms = upkeep.farms(store)
-    gone = upkeep.clear(farms, store) if clear else []
+    store = (cache.folder / FARMS).resolve()
+    done = upkeep.clear(store) if clear else Cleared((), tuple(upkeep.farms(store)), "")
+    gone, left = done.removed, done.left
     removed = cache.clear() if clear else Usage()
     there = cache.usage()
-    left = [farm for farm in farms if farm not in gone]
     # A note is written only for a wheel whose name could be parsed.
     releases = sorted({parse_wheel_filename(note["file"])[:2] for note in cache.notes(WHEELS)})
     names = [f"{project} {version}" for project, version in releases]
@@ -58,13 +57,16 @@ def cache_command(*, clear: bool) -> Report:
         ],
         "removed": {"files": removed.files, "bytes": removed.bytes, "farms": len(gone)},
     }
-    return Report("cache", problems=list(_kept(left)) if clear else [], extra=extra, lines=lines)
+    return Report("cache", problems=list(_kept(done, store)) if clear else [], extra=extra, lines=lines)
 
 
-def _kept(farms: Sequence[Farm]) -> Iterator[Problem]:
+def _kept(done: Cleared, store: Path) -> Iterator[Problem]:
     """Yield why farms were not removed."""
-    for farm in farms:
-        yield Problem("farm in use", str(farm.folder), f"{_processes(farm)} would lose vLLM's files; stop it first")
+    for farm in done.left:
+        if farm.processes:
+            yield Problem("farm in use", str(farm.folder), f"{_processes(farm)} would lose vLLM's files; stop it first")
+    if done.obstacle:
+        yield Problem("farms not removed", str(store), done.obstacle)
 
 
 def _processes(farm: Farm) -> str:

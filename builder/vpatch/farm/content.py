@@ -81,6 +81,11 @@ class Content:
         above = {str(parent) for file in self.files for parent in Path(file).parents}
         return frozenset({"vllm"} | above - {"."})
 
+    @property
+    def packages(self) -> frozenset[str]:
+        """The folders with modules that the farm makes; "" is its own."""
+        return self._real | {""}
+
     @cached_property
     def key(self) -> str:
         """The name of the farm's folder. Bytecode does not count: it is what Python makes of the rest."""
@@ -130,6 +135,12 @@ def is_bytecode(path: str) -> bool:
     return Path(path).parent.name == BYTECODE
 
 
-def digest_of(files: Mapping[str, bytes]) -> str:
-    """Return the digest of the files that overlays change or add."""
-    return sha256("".join(f"{file}\0{sha256(data)}\n" for file, data in sorted(files.items())).encode())
+def digest_of(files: Mapping[str, bytes], applied: Mapping[str, str] | None = None) -> str:
+    """Return the digest of the files that overlays change or add.
+
+    Args:
+        files: their bytes.
+        applied: the sha256 of each other one.
+    """
+    hashes = {**(applied or {}), **{file: sha256(data) for file, data in files.items()}}
+    return sha256("".join(f"{file}\0{known}\n" for file, known in sorted(hashes.items())).encode())

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem, naming
 from vpatch.farm import store
-from vpatch.farm.content import MANIFEST, Content
+from vpatch.farm.content import MANIFEST, Content, is_bytecode
 from vpatch.farm.launch import planned, refuse_other, stock_of
 from vpatch.tree.locate import Tree
 
@@ -52,7 +53,7 @@ def export(selection: Selection, python: Path, folder: Path, expected: str = "")
 
 
 def put(content: Content, folder: Path, python: Path) -> None:
-    """Write a farm into a folder, unless it is there as it has to be.
+    """Write a farm into a folder. If it is there as it has to be, only its bytecode is made anew.
 
     Raises:
         Failure: the folder has something else in it, or cannot be written to.
@@ -64,8 +65,11 @@ def put(content: Content, folder: Path, python: Path) -> None:
         raise Failure(Problem("not a folder for a farm", str(folder), "it is in vLLM's own folder; name another"))
     with _opened(folder):
         _refuse_foreign(folder)
-        if not (folder / MANIFEST).is_file() or list(store.changes(content, folder)):
-            with naming("cannot write the farm", str(folder)):
+        whole = (folder / MANIFEST).is_file() and not list(store.changes(content, folder, shared=True))
+        with naming("cannot write the farm", str(folder)):
+            if whole:
+                _recompile(content, folder, python)
+            else:
                 _write(content, folder, python)
 
 
@@ -90,7 +94,8 @@ def _opened(folder: Path) -> Iterator[None]:
 def _refuse_foreign(folder: Path) -> None:
     """Refuse a folder with a file that no farm has: the user's own."""
     with naming("cannot read", str(folder)):
-        entries = list(store.entries(str(folder)))
+        # The manifests first: what names the other files has to be vpatch's itself.
+        entries = sorted(store.entries(str(folder)), key=lambda one: one[0] not in {MANIFEST, PART})
         names = {path.name for path in folder.iterdir()}
         if not names:
             return
@@ -98,8 +103,11 @@ def _refuse_foreign(folder: Path) -> None:
             cause = f"it has {min(names)}, and is no farm; name an empty folder"
             raise Failure(Problem("not a folder for a farm", str(folder), cause))
         files = {MANIFEST, PART, *_listed(folder / MANIFEST), *_listed(folder / PART)}
-    for path, link in entries:
-        if not (path in files or _OWN.fullmatch(path) or (link and _LINK.fullmatch(path))):
+    for path, entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            continue
+        own = entry.is_file(follow_symlinks=False) and (path in files or _OWN.fullmatch(path))
+        if not own and not (entry.is_symlink() and _LINK.fullmatch(path)):
             cause = "vpatch did not write it; name an empty folder"
             raise Failure(Problem("not a folder for a farm", f"{folder}/{path}", cause))
 
@@ -107,22 +115,46 @@ def _refuse_foreign(folder: Path) -> None:
 def _listed(manifest: Path) -> list[str]:
     """Return the files that a manifest names; none if it was cut off, for then there are none yet."""
     try:
-        told: Any = json.loads(manifest.read_bytes())
+        told: Any = json.loads(_content(manifest))
         return list(told["files"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return []
 
 
+def _content(file: Path) -> bytes:
+    """Read a regular file; b"" of anything else, such as a link, or a pipe, whose reader would wait."""
+    if not stat.S_ISREG(file.lstat().st_mode):
+        return b""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        return opened.read()
+
+
+def _recompile(content: Content, folder: Path, python: Path) -> None:
+    """Make the bytecode of a farm anew, with which nothing is compared. Without it Python compiles at each start."""
+    for path, entry in list(store.entries(str(folder))):
+        if is_bytecode(path) and not (entry.is_symlink() and store.target(entry) == content.links.get(path)):
+            (folder / path).unlink()
+    store.compiled(content, folder, folder, python)
+
+
 def _write(content: Content, folder: Path, python: Path) -> None:
+    """Replace what is in the folder.
+
+    No manifest is written over or renamed: a process that holds the old one as its receipt would show the new one, or
+    one of another name.
+    """
     if (folder / MANIFEST).exists():
-        (folder / MANIFEST).replace(folder / PART)
+        (folder / PART).unlink(missing_ok=True)
+        store.write_new(folder / PART, (folder / MANIFEST).read_bytes())
+        (folder / MANIFEST).unlink()
     # The receipt, which refuses a farm without a manifest, goes last and comes first.
     for old in sorted(folder.iterdir(), key=lambda path: not path.name.startswith("vllm")):
         if old.is_dir() and not old.is_symlink():
             shutil.rmtree(old)
         elif old.name != PART:
             old.unlink()
-    (folder / PART).write_bytes(content.manifest)
+    (folder / PART).unlink(missing_ok=True)  # nothing else is left that it names
+    store.write_new(folder / PART, content.manifest)
     store.fill(content, folder, without=MANIFEST)
     store.compiled(content, folder, folder, python)
     (folder / PART).replace(folder / MANIFEST)

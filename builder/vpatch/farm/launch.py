@@ -19,6 +19,7 @@ from vpatch.farm.command import Command, current_folder
 from vpatch.farm.content import MANIFEST, PLUGIN, Content, digest_of
 from vpatch.farm.memo import Memo, Watched, code_stamps
 from vpatch.farm.ray_hook import ray_variables
+from vpatch.farm.upkeep import MEMOS
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Reads, Tree, ask, tree_at
 
@@ -50,12 +51,15 @@ class Launch:
         content: what its farm holds.
         farm: the folder of the farm.
         environment: the variables of its environment.
+        lock: an open descriptor that keeps the farm from being removed until this process becomes the command; None if
+            the file system has no locks.
     """
 
     tree: Tree
     content: Content
     farm: Path
     environment: Mapping[str, str]
+    lock: int | None
 
 
 def prepare(command: Command, selection: Selection, python: Path, cache: Path, expected: str = "") -> Launch:
@@ -77,14 +81,15 @@ def prepare(command: Command, selection: Selection, python: Path, cache: Path, e
     if os.pathsep in str(cache):
         raise Failure(Problem("not a folder for farms", str(cache), f"PYTHONPATH ends a name at {os.pathsep!r}"))
     _refuse_hidden(command)
-    store.refuse_open(cache)  # what it remembers of earlier runs is read first
+    for folder in (cache, cache / MEMOS):  # what it remembers of earlier runs is read first
+        store.refuse_open(folder)
     tree = stock_of(python)
     _refuse_second(command, tree, python)
     content = planned(tree, selection, cache)
     refuse_other(content, expected)
-    farm = store.farm_of(content, cache, python)
+    farm, lock = store.held_farm(content, cache, python)
     own = {"PYTHONPATH": _path(farm, others), DIGEST: content.digest, **_plugins(), **ray_variables(os.environ)}
-    return Launch(tree, content, farm, {**os.environ, **own})
+    return Launch(tree, content, farm, {**os.environ, **own}, lock)
 
 
 def refuse_other(content: Content, expected: str) -> None:
@@ -119,7 +124,7 @@ def planned(tree: Tree, selection: Selection, cache: Path | None = None) -> Cont
     files = {**applied, **found.files}
     overlays = sorted({name for data in files.values() for name in marks_in(data)})
     kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
-    content = Content(tree.root, tuple(overlays), digest_of(files), found.files, kept)
+    content = Content(tree.root, tuple(overlays), digest_of(found.files, kept), found.files, kept)
     if memo:
         memo.keep(content, watched.seen, code)
     return content

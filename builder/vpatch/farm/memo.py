@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.core.catalogue import GROUP, Selection
-from vpatch.farm.content import BYTECODE, Content
+from vpatch.farm.content import BYTECODE, Content, digest_of
 from vpatch.farm.store import make_private
 from vpatch.farm.upkeep import MEMOS, touch
 from vpatch.tree.backup import sha256
@@ -57,14 +57,20 @@ class Memo:
         return cls(store / MEMOS / f"{sha256(asked.encode())[:32]}.json")
 
     def recall(self, tree: Tree) -> Content | None:
-        """Return what the plan came to, if vpatch, its overlays and every file that it read are as they were."""
+        """Return what the plan came to.
+
+        None if vpatch, an overlay or a file that it read is not as it was, or if the files are not those of the digest.
+        """
         try:
             told = json.loads(self.file.read_text("utf-8"))
             same = all(_stamp(path) == was for path, was in told["code"].items())
             if not same or any(_hash(tree, path) != was for path, was in told["read"].items()):
                 return None
+            content = _content(tree, told)
+            if digest_of(content.files, content.applied) != content.digest:
+                return None
             touch(self.file)
-            return _content(tree, told)
+            return content
         except (OSError, ValueError, LookupError, TypeError):
             return None
 

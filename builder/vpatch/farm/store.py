@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from vpatch.errors import Failure, Problem, naming
-from vpatch.farm.content import Content, is_bytecode
+from vpatch.farm.content import BYTECODE, Content, is_bytecode
+from vpatch.farm.lock import share
 from vpatch.farm.upkeep import STAGING, prune, touch
 
 LEFT_OVER_S = 3600.0  # after that, the run that made a staging folder is taken for dead
@@ -28,6 +29,29 @@ import importlib.util, py_compile, sys
 for source, final in zip(sys.argv[1::2], sys.argv[2::2]):
     py_compile.compile(source, cfile=importlib.util.cache_from_source(source), dfile=final, doraise=True)
 """
+
+
+def held_farm(content: Content, store: Path, python: Path) -> tuple[Path, int | None]:
+    """Return the folder of a farm as `farm_of`, which nobody removes before this process becomes the command.
+
+    Returns:
+        The folder, and the descriptor of `share`.
+
+    Raises:
+        Failure: as `farm_of`.
+    """
+    if not (store / content.key).is_dir():
+        refuse_open(store)
+        with _making(store):
+            make_private(store)
+        prune(store)  # before this start shares the folder: who removes has it alone
+    lock = share(store)
+    try:
+        return farm_of(content, store, python), lock
+    except BaseException:
+        if lock is not None:
+            os.close(lock)
+        raise
 
 
 def farm_of(content: Content, store: Path, python: Path) -> Path:
@@ -43,21 +67,25 @@ def farm_of(content: Content, store: Path, python: Path) -> Path:
     """
     farm = store / content.key
     refuse_open(farm)
-    made = not farm.is_dir()
-    if made:
+    if not farm.is_dir():
         _make(content, farm, python)
+    touch(farm)  # before it is compared: where there are no locks, that alone keeps it
     differences = list(changes(content, farm))
     if differences:
         cause = f"it is not what vpatch made of it; remove {farm}, and find out who changed it"
         raise Failure(*(Problem("farm changed", f"{farm}/{path}", cause) for path in differences[:5]))
-    touch(farm)
-    if made:
-        prune(store, farm)
     return farm
 
 
-def changes(content: Content, farm: Path) -> Iterator[str]:
-    """Yield the paths at which a farm is not as it was made. Bytecode of its own files is Python's.
+def changes(content: Content, farm: Path, *, shared: bool = False) -> Iterator[str]:
+    """Yield the paths at which a farm is not as it was made, and those that others may write to.
+
+    Bytecode is not compared: Python writes it, too.
+
+    Args:
+        content: what it has to hold.
+        farm: its folder, which itself is not looked at.
+        shared: whether it may belong to another user.
 
     Raises:
         Failure: it cannot be read.
@@ -65,9 +93,15 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     files = content.written
     expected = {*content.links, *files}
     with naming("cannot read", str(farm)):
-        for path, link in entries(str(farm)):
+        for path, entry in entries(str(farm)):
+            if entry.is_dir(follow_symlinks=False):
+                if _is_open(entry, shared=shared):
+                    yield path
+                continue
+            link = target(entry)
             if path in files:
-                if link or (farm / path).read_bytes() != files[path]:
+                own = entry.is_file(follow_symlinks=False) and not _is_open(entry, shared=shared)
+                if not own or (farm / path).read_bytes() != files[path]:
                     yield path
             elif not is_bytecode(path) and (path not in expected or link != content.links.get(path, "")):
                 yield path
@@ -75,28 +109,40 @@ def changes(content: Content, farm: Path) -> Iterator[str]:
     yield from (path for path in sorted(expected) if not is_bytecode(path))
 
 
-def entries(folder: str, below: str = "") -> Iterator[tuple[str, str]]:
-    """Yield what is in a farm, without its own folders: each path, and what it links to, "" if it is no link."""
+def entries(folder: str, below: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield what is in a farm, each with its path; no link is followed."""
     for entry in os.scandir(f"{folder}/{below}"):
         path = f"{below}{entry.name}"
-        if entry.is_symlink():
-            yield path, os.readlink(entry.path)  # noqa: PTH115 - of hundreds: a Path takes longer than the call
-        elif entry.is_dir():
+        yield path, entry
+        if entry.is_dir(follow_symlinks=False):
             yield from entries(folder, f"{path}/")
-        else:
-            yield path, ""
+
+
+def target(entry: os.DirEntry[str]) -> str:
+    """Return what an entry links to; "" if it is no link."""
+    return os.readlink(entry.path) if entry.is_symlink() else ""  # noqa: PTH115 - of hundreds: a Path takes longer
 
 
 def make_private(folder: Path) -> None:
     """Make a folder, and those above it that are missing, for this user alone, whatever the umask."""
+    _make_folders(folder, 0o700)
+
+
+def _make_folders(folder: Path, mode: int) -> None:
     for place in reversed((folder, *folder.parents)):
         if not place.exists():
-            place.mkdir(mode=0o700, exist_ok=True)
+            place.mkdir(mode=mode, exist_ok=True)
+
+
+def _is_open(entry: os.DirEntry[str], *, shared: bool) -> bool:
+    """Whether others may write to a file or folder, or change its mode."""
+    of = entry.stat(follow_symlinks=False)
+    return bool(of.st_mode & 0o022) or not (shared or of.st_uid in (0, os.geteuid()))
 
 
 def _make(content: Content, farm: Path, python: Path) -> None:
     store = farm.parent
-    with naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache"):
+    with _making(store):
         make_private(store)
         _sweep(store)
         staged = Path(tempfile.mkdtemp(prefix=STAGING, dir=store))
@@ -112,6 +158,10 @@ def _make(content: Content, farm: Path, python: Path) -> None:
             shutil.rmtree(staged, ignore_errors=True)
 
 
+def _making(store: Path) -> AbstractContextManager[None]:
+    return naming("cannot make the farm", str(store), "; name a folder that can be written to with --cache")
+
+
 def fill(content: Content, farm: Path, without: str = "") -> None:
     """Write a farm's files and links into a folder, its receipt first; `without` one of them."""
     written = content.written
@@ -120,11 +170,26 @@ def fill(content: Content, farm: Path, without: str = "") -> None:
         if path == without:
             continue
         place = farm / path
-        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.parent.is_dir():
+            _make_folders(place.parent, 0o755)
         if path in written:
-            place.write_bytes(written[path])
+            write_new(place, written[path])
         else:
             place.symlink_to(content.links[path])
+    # Else Python makes them when it imports, in a umask that may let others write.
+    for folder in content.packages:
+        _make_folders(farm / folder / BYTECODE, 0o755)
+
+
+def write_new(file: Path, data: bytes) -> None:
+    """Write a file that does not exist yet, closed to others' writes whatever the umask. No link is followed.
+
+    Raises:
+        OSError: it exists, or cannot be written.
+    """
+    made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(made, "wb") as opened:
+        opened.write(data)
 
 
 def compiled(content: Content, staged: Path, farm: Path, python: Path) -> None:

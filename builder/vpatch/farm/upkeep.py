@@ -1,24 +1,26 @@
 """Which farms there are, which ones processes run from, and which ones go when there are many.
 
 A farm goes only if it is one of too many, was not started from for a month, and no process of this machine runs from
-it. So a server on another machine with the same home, or in a container, keeps its farm that long.
+it. So a server that this one does not see, on another machine with the same home or in another container, keeps its
+farm that long.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.errors import naming
 from vpatch.farm.content import MANIFEST
+from vpatch.farm.lock import Held, alone
+from vpatch.farm.users import NAME, users
+from vpatch.processes import there_is_proc
 
 MOST = 16  # farms: more than a user alternates between, and few to look through
 MOST_BYTES = 64_000_000  # a farm takes about one megabyte, nearly all of it changed files and their bytecode
@@ -28,7 +30,11 @@ FARMS = "run"  # the folder of the farms in the user's cache
 STAGING = ".new-"
 MEMOS = "memos"
 
-_NAME = re.compile("[0-9a-f]{16}")
+_JUST_NOW_S = 60.0  # longer than from a start's look at its farm to its command
+
+_STARTING = "a command is being started with one; try again"
+_UNLOCKED = "the file system has no locks, and one was started from less than a minute ago; try again later"
+_UNSEEN = "only Linux shows which processes run from them; remove the folder yourself when none does"
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Farm:
         digest: of its overlays; "" if its manifest cannot be read.
         bytes: the size of its files; links count nothing.
         used: when a command was last started from it, in seconds since 1970.
-        processes: the ids of the processes that run from it, as far as this user may see.
+        processes: the ids of the processes that run from it, as far as this user and system may see.
     """
 
     folder: Path
@@ -50,6 +56,21 @@ class Farm:
     processes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Cleared:
+    """What became of the farms of a folder.
+
+    Attributes:
+        removed: those that are gone.
+        left: those that are not.
+        obstacle: why some are left that no process is seen to run from; "" if there are none.
+    """
+
+    removed: tuple[Farm, ...]
+    left: tuple[Farm, ...]
+    obstacle: str
+
+
 def farms(store: Path) -> list[Farm]:
     """List the farms of a folder, the one that was used last first.
 
@@ -57,13 +78,13 @@ def farms(store: Path) -> list[Farm]:
         Failure: the folder cannot be read.
     """
     with naming("cannot read the farms", str(store)):
-        folders = [path for path in store.iterdir() if _NAME.fullmatch(path.name)] if store.is_dir() else []
-    runs = _processes(folders) if folders else {}
+        folders = [path for path in store.iterdir() if NAME.fullmatch(path.name)] if store.is_dir() else []
+    runs = users(folders) if folders and there_is_proc() else {}
     found = []
     for folder in folders:
         with suppress(FileNotFoundError):  # another run removes it
             used = folder.stat().st_mtime
-            found.append(Farm(folder, _digest(folder), _size(folder), used, tuple(runs.get(folder, ()))))
+            found.append(Farm(folder, _digest(folder), _size(folder), used, runs.get(folder, ())))
     return sorted(found, key=lambda farm: -farm.used)
 
 
@@ -73,43 +94,51 @@ def touch(farm: Path) -> None:
         os.utime(farm)
 
 
-def prune(store: Path, keep: Path) -> list[Farm]:
-    """Remove the farms that are too many, and old; return them.
+def prune(store: Path) -> list[Farm]:
+    """Remove the farms that are too many when there is one more, and old; return them.
 
-    Args:
-        store: the folder of the farms.
-        keep: the one that was just made.
+    None is removed while another start goes on, or where processes cannot be seen.
     """
-    removed, size = [], 0
-    for number, farm in enumerate(farms(store)):
-        size += farm.bytes
-        too_much = number >= MOST or size > MOST_BYTES
-        if too_much and farm.folder != keep and not farm.processes and farm.used < time.time() - IDLE_S:
-            with suppress(OSError):  # a later run tries again
-                remove(farm.folder)
-                removed.append(farm)
-    memos = sorted((store / MEMOS).glob("*.json"), key=_used, reverse=True)
-    for memo in memos[MOST:]:
-        with suppress(OSError):  # as above
-            memo.unlink()
+    removed, size = list[Farm](), 0
+    with alone(store) as held:
+        if held is Held.BUSY:
+            return removed
+        for number, farm in enumerate(farms(store), 1):
+            size += farm.bytes
+            too_much = number >= MOST or size > MOST_BYTES
+            unused = there_is_proc() and not farm.processes and farm.used < time.time() - IDLE_S
+            if too_much and unused:
+                with suppress(OSError):  # a later run tries again
+                    remove(farm.folder)
+                    removed.append(farm)
+        memos = sorted((store / MEMOS).glob("*.json"), key=_used, reverse=True)
+        for memo in memos[MOST:]:
+            with suppress(OSError):  # as above
+                memo.unlink()
     return removed
 
 
-def clear(found: Sequence[Farm], store: Path) -> list[Farm]:
-    """Remove farms that no process runs from, and what vpatch remembers of plans; return the removed ones.
+def clear(store: Path) -> Cleared:
+    """Remove the farms that no process runs from, and what vpatch remembers of plans.
 
     Raises:
-        Failure: one cannot be removed.
+        Failure: the folder cannot be read, or a farm cannot be removed.
     """
-    removed = []
-    with naming("cannot remove the farms", str(store)):
-        for farm in found:
-            if not farm.processes:
+    with alone(store) as held:
+        found = farms(store)
+        if held is Held.BUSY:
+            return Cleared((), tuple(found), _STARTING)
+        if found and not there_is_proc():
+            return Cleared((), tuple(found), _UNSEEN)
+        recent = time.time() - _JUST_NOW_S if held is Held.UNKNOWN else float("inf")
+        going = [farm for farm in found if not farm.processes and farm.used < recent]
+        with naming("cannot remove the farms", str(store)):
+            for farm in going:
                 remove(farm.folder)
-                removed.append(farm)
-        for memo in (store / MEMOS).glob("*.json"):
-            memo.unlink(missing_ok=True)
-    return removed
+            for memo in (store / MEMOS).glob("*.json"):
+                memo.unlink(missing_ok=True)
+    left = tuple(farm for farm in found if farm not in going)
+    return Cleared(tuple(going), left, "" if all(farm.processes for farm in left) else _UNLOCKED)
 
 
 def remove(farm: Path) -> None:
@@ -118,35 +147,6 @@ def remove(farm: Path) -> None:
     with suppress(FileNotFoundError):  # another run was quicker
         farm.rename(aside / farm.name)
     shutil.rmtree(aside)
-
-
-def _processes(folders: Sequence[Path]) -> Mapping[Path, list[int]]:
-    """Find the processes of each farm: they hold its manifest open, as the receipt does, or have it on PYTHONPATH."""
-    manifests = {str(folder / MANIFEST): folder for folder in folders}
-    paths = {os.fsencode(folder): folder for folder in folders}
-    found: dict[Path, list[int]] = {}
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal() or int(process.name) == os.getpid():
-            continue
-        runs = {paths[entry] for entry in _path_of(process) if entry in paths}
-        with suppress(OSError):  # it has ended, or is another user's
-            for descriptor in (process / "fd").iterdir():
-                with suppress(OSError):
-                    target = os.readlink(descriptor)  # noqa: PTH115 - of thousands
-                    runs |= {manifests[target]} if target in manifests else set()
-        for folder in runs:
-            found.setdefault(folder, []).append(int(process.name))
-    return {folder: sorted(ids) for folder, ids in found.items()}
-
-
-def _path_of(process: Path) -> list[bytes]:
-    """Return PYTHONPATH of a process; a title that it gave itself may have destroyed it."""
-    with suppress(OSError):
-        for variable in (process / "environ").read_bytes().split(b"\0"):
-            name, _, value = variable.partition(b"=")
-            if name == b"PYTHONPATH":
-                return value.split(os.fsencode(os.pathsep))
-    return []
 
 
 def _digest(folder: Path) -> str:
