@@ -129,7 +129,9 @@ def test_a_removed_farm_is_still_read(farm: Farm, vpatch: Program) -> None:
     assert found is not None
     assert found["digest"] == farm.content.digest
     assert proof.code == 1
-    assert proof.err.startswith(f"no farm: process {server}: the folder that it runs from was removed\n")
+    assert proof.err.startswith(
+        f"no farm: process {server}: the farm that it was started with was removed or replaced\n"
+    )
 
 
 def test_a_process_that_was_started_for_another_digest(farm: Farm, vpatch: Program) -> None:

@@ -122,7 +122,7 @@ def _problems(server: Server, where: str) -> Iterator[Problem]:
     for problem in misled(receipt.told, server.asked or ""):
         yield Problem("another digest", where, problem)
     if receipt.farm is None:
-        yield Problem("no farm", where, "the folder that it runs from was removed")
+        yield Problem("no farm", where, "the farm that it was started with was removed or replaced")
         return
     top = server.process.top
     for file, why in differences(receipt.told, Path(top + receipt.farm), top):
