@@ -29,6 +29,7 @@ def machine_in(folder: Path, trees: Callable[[str], Path]) -> Iterator[Machine]:
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_INDEX_URL": index,
+            "PIP_NO_COMPILE": "1",  # most modules are never imported
             "PIP_REQUIRE_VIRTUALENV": "1",  # nothing is installed outside of a page's environments, whatever fails
             "UV_CACHE_DIR": str(folder / "uv"),
             "UV_DEFAULT_INDEX": index,
