@@ -1,6 +1,6 @@
-"""Who removes farms has their folder alone: no start is between its look at a farm and the command.
+"""Locks on the folder of farms: none is removed between a start's look at its farm and the command.
 
-A command that finds its farm removed would import the stock vLLM without a word.
+A command whose farm is gone would import the stock vLLM, and nothing would say so.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 
 class Held(Enum):
-    """How a folder of farms is held by who wants to remove some."""
+    """Whether a command is being started with a farm of the folder, as far as its lock shows."""
 
-    ALONE = "no start goes on"
-    BUSY = "a start goes on"
+    ALONE = "no command is"
+    BUSY = "a command is"
     UNKNOWN = "the file system has no locks"
 
 
 def share(store: Path) -> int | None:
-    """Let nobody remove a farm until the descriptor is closed, as it is when this process becomes another program.
+    """Keep farms from being removed until the descriptor is closed, as it is when this process becomes the command.
 
     Then PYTHONPATH in the environment of the process shows that the farm is in use. While farms are removed, it waits.
 
@@ -37,7 +37,7 @@ def share(store: Path) -> int | None:
 
 @contextmanager
 def alone(store: Path) -> Iterator[Held]:
-    """Let no start look at a farm meanwhile; do not wait for those that have."""
+    """Lock the folder against starts while farms are removed; do not wait for a start that has begun."""
     try:
         lock = _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -97,7 +97,7 @@ def touch(farm: Path) -> None:
 def prune(store: Path) -> list[Farm]:
     """Remove the farms that are too many when there is one more, and old; return them.
 
-    None is removed while another start goes on, or where processes cannot be seen.
+    None is removed while another command is being started, or where processes cannot be seen.
     """
     removed, size = list[Farm](), 0
     with alone(store) as held:
