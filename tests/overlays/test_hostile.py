@@ -8,7 +8,7 @@ import pytest
 
 from tests.overlays.hostile import Result, run_release
 
-pytestmark = pytest.mark.no_cover  # tests of the engine run the same code
+pytestmark = [pytest.mark.no_cover, pytest.mark.deep]  # tests of the engine run the same code
 
 
 def check_results(results: list[Result], count: int) -> None:
@@ -21,11 +21,6 @@ def check_results(results: list[Result], count: int) -> None:
     assert len({result.kind for result in results}) >= 18
 
 
-def test_hostile_mutants() -> None:
-    check_results(run_release("0.20.2", 80, seed=1)[0], 80)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("version", ["0.24.0", "0.33.0"])
-def test_many_hostile_mutants(version: str) -> None:
+@pytest.mark.parametrize("version", ["0.20.2", "0.24.0", "0.33.0"])
+def test_hostile_mutants(version: str) -> None:
     check_results(run_release(version, 80, seed=2)[0], 80)
