@@ -53,12 +53,7 @@ class Process:
         """Whether it has mapped a compiled extension of a vLLM; raises as `maps`."""
         return any(_EXTENSION.search(line) for line in self.maps.splitlines())
 
-    @property
-    def user(self) -> int:
-        """The number of its user; raises OSError if it ended."""
-        return self.folder.stat().st_uid
-
-    def variable(self, name: str) -> str | None:
+    def variable(self, name: str) -> bytes | None:
         """Return a variable of the environment that it was started with.
 
         None if it has none, or has overwritten its environment, as a process does that sets its title.
@@ -67,8 +62,18 @@ class Process:
             OSError: it ended, or it belongs to another user.
         """
         pairs = (self.folder / "environ").read_bytes().split(b"\0")
-        values = [pair.partition(b"=")[2] for pair in pairs if pair.startswith(f"{name}=".encode())]
-        return values[0].decode("utf-8", "replace") if values else None
+        return next((pair.partition(b"=")[2] for pair in pairs if pair.startswith(f"{name}=".encode())), None)
+
+    def opened(self) -> Iterator[tuple[Path, str]]:
+        """Yield its open descriptors, each with the name of its file, which need not be a path, such as "pipe:[1]".
+
+        Raises:
+            OSError: it ended, or it belongs to another user.
+        """
+        with os.scandir(self.folder / "fd") as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    yield Path(entry.path), os.readlink(entry.path)  # noqa: PTH115 - of thousands
 
     @property
     def top(self) -> str:
@@ -91,7 +96,7 @@ def process(number: int) -> Process:
     """Return a process by its number.
 
     Raises:
-        OSError: there is none.
+        OSError: no process has this number.
     """
     line = (PROC / str(number) / "cmdline").read_bytes().decode("utf-8", "replace")
     return Process(number, tuple(line.rstrip("\0 ").split("\0")))

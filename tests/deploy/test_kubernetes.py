@@ -151,7 +151,7 @@ class Metrics(BaseHTTPRequestHandler):
         self.wfile.write(self.text.encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Keep the server's log out of the tests' output."""
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
+from vpatch.farm.guest.vpatch_receipt import combined
 from vpatch.tree.backup import sha256
 
 FORM = 3  # of a farm; another one gives farms of other names
@@ -142,5 +143,4 @@ def digest_of(files: Mapping[str, bytes], applied: Mapping[str, str] | None = No
         files: their bytes.
         applied: the sha256 of each other one.
     """
-    hashes = {**(applied or {}), **{file: sha256(data) for file, data in files.items()}}
-    return sha256("".join(f"{file}\0{known}\n" for file, known in sorted(hashes.items())).encode())
+    return combined({**(applied or {}), **{file: sha256(data) for file, data in files.items()}})

@@ -17,13 +17,12 @@ from vpatch.errors import Failure, Problem
 from vpatch.farm import store
 from vpatch.farm.command import Command, current_folder
 from vpatch.farm.content import MANIFEST, PLUGIN, Content, digest_of
+from vpatch.farm.guest.vpatch_receipt import DIGEST
 from vpatch.farm.memo import Memo, Watched, code_stamps
 from vpatch.farm.ray_hook import ray_variables
 from vpatch.farm.upkeep import MEMOS
 from vpatch.tree.backup import sha256
 from vpatch.tree.locate import Reads, Tree, ask, tree_at
-
-DIGEST = "VPATCH_RUN"  # the variable in which a command finds the digest of what it runs
 
 _PLUGINS = "VLLM_PLUGINS"
 _WITNESS = Path(__file__).with_name("witness")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ def servers() -> Servers:
         try:
             receipt = receipt_of(one)
             if receipt or names_vllm(one.words) or one.has_extension:
-                seen.append(Server(one, receipt, one.variable(DIGEST) or None))
+                seen.append(Server(one, receipt, _asked(one)))
         except PermissionError:
             if names_vllm(one.words):
                 closed.append(one)
@@ -104,7 +103,7 @@ def proved(number: int) -> tuple[Server, list[Problem]]:
     where = f"process {number}"
     try:
         one = process(number)
-        found = Server(one, receipt_of(one), one.variable(DIGEST) or None)
+        found = Server(one, receipt_of(one), _asked(one))
         return found, list(_problems(found, where))
     except (FileNotFoundError, ProcessLookupError) as error:
         raise UnknownName(Problem("no such process", str(number), "none has this id")) from error
@@ -137,9 +136,8 @@ def receipt_of(one: Process) -> Receipt | None:
     Raises:
         OSError: it ended, or it belongs to another user.
     """
-    for descriptor in (one.folder / "fd").iterdir():
+    for descriptor, name in one.opened():
         try:
-            name = os.readlink(descriptor)  # noqa: PTH115 - it may be no path, such as "pipe:[1]"
             place, _, file = name.removesuffix(_DELETED).rpartition("/")
             manifest = _content(descriptor) if file == MANIFEST else None
             if manifest is not None:
@@ -147,6 +145,11 @@ def receipt_of(one: Process) -> Receipt | None:
         except (FileNotFoundError, ValueError, RecursionError):  # closed meanwhile; another file of this name
             continue
     return None
+
+
+def _asked(one: Process) -> str | None:
+    """Return the digest that a process was started for; None if its environment names none."""
+    return (one.variable(DIGEST) or b"").decode("utf-8", "replace") or None
 
 
 def _content(descriptor: Path) -> bytes | None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vpatch.farm.content import MANIFEST
-from vpatch.processes import running
+from vpatch.processes import Process, running
 
 NAME = re.compile("[0-9a-f]{16}")  # of a farm's folder
 
@@ -24,30 +24,26 @@ def users(farms: Sequence[Path]) -> Mapping[Path, tuple[int, ...]]:
     known = {file: farm for farm in farms for place in (farm, farm / MANIFEST) for file in _file(str(place))}
     found: dict[Path, list[int]] = {}
     for process in running():
-        runs = {known[file] for file in (*_imported(process.folder), *_held(process.folder)) if file in known}
+        runs = {known[file] for file in (*_imported(process), *_held(process)) if file in known}
         for farm in runs:
             found.setdefault(farm, []).append(process.id)
     return {farm: tuple(ids) for farm, ids in found.items()}
 
 
-def _imported(process: Path) -> Iterator[_File]:
+def _imported(process: Process) -> Iterator[_File]:
     """Yield what may be farms on PYTHONPATH of a process; a title that it gave itself may have destroyed it."""
     with suppress(OSError):  # it has ended, or is another user's
-        for variable in (process / "environ").read_bytes().split(b"\0"):
-            name, _, value = variable.partition(b"=")
-            if name == b"PYTHONPATH":
-                for entry in map(os.fsdecode, value.split(os.fsencode(os.pathsep))):
-                    if NAME.fullmatch(entry.rpartition("/")[2]):
-                        yield from _file(f"{process}/root{entry}")
+        for entry in os.fsdecode(process.variable("PYTHONPATH") or b"").split(os.pathsep):
+            if NAME.fullmatch(entry.rpartition("/")[2]):
+                yield from _file(f"{process.folder}/root{entry}")
 
 
-def _held(process: Path) -> Iterator[_File]:
+def _held(process: Process) -> Iterator[_File]:
     """Yield the manifests that a process holds open."""
     with suppress(OSError):  # as above
-        for descriptor in os.scandir(process / "fd"):
-            with suppress(OSError):
-                if os.readlink(descriptor.path).endswith(f"/{MANIFEST}"):  # noqa: PTH115 - of thousands
-                    yield from _file(descriptor.path)
+        for descriptor, name in process.opened():
+            if name.endswith(f"/{MANIFEST}"):
+                yield from _file(str(descriptor))
 
 
 def _file(path: str) -> Iterator[_File]:

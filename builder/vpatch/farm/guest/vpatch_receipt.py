@@ -78,10 +78,14 @@ def parsed(manifest: bytes) -> Mapping[str, Any]:
         raise ValueError("it names a file elsewhere")
     if not isinstance(told.get("root"), str) or not _are_names(told.get("overlays")):
         raise ValueError("not a manifest of this version of vpatch")
-    ours = sorted({**told["applied"], **told["files"]}.items())
-    if told.get("digest") != _sha256("".join(f"{file}\0{known}\n" for file, known in ours).encode()):
+    if told.get("digest") != combined({**told["applied"], **told["files"]}):
         raise ValueError("its digest is not that of the files that it names")
     return told
+
+
+def combined(hashes: Mapping[str, str]) -> str:
+    """Return the digest of files: the sha256 of their names and of the sha256 of each."""
+    return _sha256("".join(f"{file}\0{known}\n" for file, known in sorted(hashes.items())).encode())
 
 
 def differences(told: Mapping[str, Any], farm: Path, top: str = "") -> Iterator[tuple[str, str]]:
