@@ -85,17 +85,23 @@ def started(
 
 def standing_in(root: Path, release: str) -> Path:
     """Make a vLLM of a release's own files that import no torch, and of three that overlays change."""
-    for file in (
-        *OWN,
-        *(f"vllm/logging_utils/{path.name}" for path in (tree_of(release) / "vllm/logging_utils").iterdir()),
-    ):
-        if file.endswith(".py"):
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            link(str(tree_of(release) / file), str(root / file))
-    for file, code in {"vllm/__init__.py": "", CHANGED: "old = 1\n", APPLIED: "applied = 1\n"}.items():
+    add_own(root, release)
+    for file, code in {CHANGED: "old = 1\n", APPLIED: "applied = 1\n"}.items():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_text(code)
     return root
+
+
+def add_own(root: Path, release: str) -> None:
+    """Add what loads plugins and logs to a tree, with a package `vllm` that imports nothing."""
+    logging = (f"vllm/logging_utils/{path.name}" for path in (tree_of(release) / "vllm/logging_utils").iterdir())
+    for file in ("vllm/__init__.py", *OWN, *logging):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).unlink(missing_ok=True)
+        if file.endswith(".py"):
+            link(str(tree_of(release) / file), str(root / file))
+    (root / "vllm/__init__.py").unlink()
+    (root / "vllm/__init__.py").touch()
 
 
 def farm_for(root: Path, cache: Path) -> Farm:

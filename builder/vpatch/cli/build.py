@@ -18,6 +18,7 @@ from vpatch.cli.options import (
     PathType,
     examples,
     overlay_option,
+    receipt_option,
     reported,
     selected,
     unwinding,
@@ -26,7 +27,7 @@ from vpatch.cli.options import (
 )
 from vpatch.cli.output import Report, for_people, frame, remark, tell, tell_table
 from vpatch.cli.progress import phases
-from vpatch.core.catalogue import discover
+from vpatch.core.catalogue import Selection, discover
 from vpatch.errors import Failure, Problem, UnknownName
 from vpatch.image.architectures import check_names
 from vpatch.image.checks import failed
@@ -51,6 +52,7 @@ _MB = 1e6
 @click.option("--base", metavar="IMAGE", help="The image to build on; NAME@DIGEST pins it.")
 @overlay_option()
 @with_option
+@receipt_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A name of the new image (repeatable).")
 @click.option("--push", is_flag=True, help="Push every --tag to its registry, after the tests.")
 @click.option("--registry", is_flag=True, help="Build in the registry that --tag names, without an engine.")
@@ -92,13 +94,13 @@ def build_command(
     _refuse("name one: --base IMAGE, FILE.toml, or --all", bool(definitions or everything) == (base is not None))
     in_file = "FILE.toml has the overlays, tags, platform and architectures: leave out these options"
     _refuse(in_file, base is None and any(options.values()))
-    selected(options["ids"], options["more"])
+    selection = selected(options.pop("ids"), options.pop("more"), receipt=options.pop("receipt"))
     _refuse("--registry builds without an engine: leave out --push and --gpus", registry and (push or gpus))
     _refuse("--untagged is for --registry: add it", untagged and not registry)
     _refuse("--gpus is a test: leave out --no-test", no_test and gpus)
     orders = [
         replace(order, set_tags=not untagged, push=push, tests=_tests(order, gpus=gpus, no_test=no_test))
-        for order in _orders(definitions, base, options, everything=everything)
+        for order in _orders(definitions, base, selection, options, everything=everything)
     ]
     untargeted = (push or registry) and not all(order.tags for order in orders)
     _refuse(f"--{'push' if push else 'registry'} needs a --tag: the name to push to", untargeted)
@@ -118,13 +120,15 @@ def _refuse(message: str, wrong: object) -> None:
         raise click.UsageError(message)
 
 
-def _orders(files: tuple[Path, ...], base: str | None, options: dict[str, Any], *, everything: bool) -> list[Order]:
+def _orders(
+    files: tuple[Path, ...], base: str | None, selection: Selection, options: dict[str, Any], *, everything: bool
+) -> list[Order]:
     if base is None:
         check_files(files)
         return read_definitions(definition_files(Path()) if everything else files)
-    overlays, also, names = options.pop("ids"), options.pop("more"), options.pop("tags")
+    names = options.pop("tags")
     tags = [name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest" for name in names]
-    return [Order(base, tags=tuple(tags), overlays=overlays, also=also, **options)]
+    return [Order(base, tags=tuple(tags), overlays=selection.only or (), also=selection.also, **options)]
 
 
 def _tests(order: Order, *, gpus: bool, no_test: bool) -> frozenset[str]:

@@ -90,15 +90,22 @@ def with_option(function: Command) -> Command:
     )(function)
 
 
-def selected(ids: tuple[str, ...], more: tuple[str, ...]) -> Selection:
-    """Return what `--overlay` and `--with` select.
+def receipt_option(function: Command) -> Command:
+    """Add `--receipt`."""
+    told = "Also the overlay `receipt`: each vLLM process proves which overlays it runs."
+    return click.option("--receipt", is_flag=True, help=told)(function)
+
+
+def selected(ids: tuple[str, ...], more: tuple[str, ...], *, receipt: bool = False) -> Selection:
+    """Return what `--overlay`, `--with` and `--receipt` select.
 
     Raises:
-        click.UsageError: both are given.
+        click.UsageError: the first two are given.
     """
     if ids and more:
         raise click.UsageError("--overlay selects exactly these overlays: leave out --with")
-    return Selection(ids or None, more)
+    proof = ("receipt",) if receipt else ()
+    return Selection((*ids, *proof), ()) if ids else Selection(None, (*more, *proof))
 
 
 def quiet_option(command: Command) -> Command:

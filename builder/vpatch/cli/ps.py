@@ -19,8 +19,8 @@ _SHORT = 12  # digits of a digest that people see
 def ps_command() -> Report:
     """List running vLLM processes, with the overlays that each proves.
 
-    A process that was started by `vpatch run` holds a receipt. For one without, vpatch shows the digest that its
-    environment asks for, if there is one. Linux only.
+    A process of `vpatch run` holds a receipt, and so does one of a vLLM with the overlay `receipt`. For one without,
+    vpatch shows the digest that its environment asks for, if there is one. Linux only.
     """
     found = servers()
     lines = [_line(one) for one in found.seen]
@@ -39,7 +39,8 @@ def proof(number: int) -> Report:
     if problems or found.receipt is None:
         said = f"Not verified: {counted(len(problems), 'problem')}."
         return Report("verify", problems=problems, lines=(), extra=extra, outcome=said)
-    notes = [] if found.asked else ["Its environment does not name a digest, or its title has overwritten it."]
+    told = found.asked or not found.receipt.is_of_farm
+    notes = [] if told else ["Its environment does not name a digest, or its title has overwritten it."]
     said = (
         f"Verified: process {number} runs {_overlays(found.receipt.overlays)} (digest {found.receipt.digest[:_SHORT]})."
     )

@@ -122,12 +122,13 @@ def on_tree(*, also: bool = True, both: bool = False) -> Callable[[Callable[...,
             python: Path | None,
             ids: tuple[str, ...],
             more: tuple[str, ...] = (),
+            receipt: bool = False,
             verbose: bool,
             **others: Any,
         ) -> Report:
             if tree and python and not both:
                 raise click.UsageError("TREE and --python name two trees: leave one out")
-            return function(Target(tree, python, selected(ids, more), verbose), **others)
+            return function(Target(tree, python, selected(ids, more, receipt=receipt), verbose), **others)
 
         added = [
             click.argument("tree", nargs=-1, metavar="[TREE]", type=PathType(), callback=_one),

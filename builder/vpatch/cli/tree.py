@@ -9,7 +9,7 @@ import click
 
 from vpatch import api
 from vpatch.cli import outcome
-from vpatch.cli.options import examples, reported
+from vpatch.cli.options import examples, receipt_option, reported
 from vpatch.cli.output import Report
 from vpatch.cli.ps import proof
 from vpatch.cli.target import Target, on_tree
@@ -46,10 +46,13 @@ def diff_command(target: Target) -> Report:
 
 @click.command(
     "apply",
-    epilog=examples("apply", "apply --with turboquant-tiles", "apply --dry-run .venv", "apply --check  # for CI"),
+    epilog=examples(
+        "apply", "apply --with turboquant-tiles --receipt", "apply --dry-run .venv", "apply --check  # for CI"
+    ),
 )
 @reported
 @on_tree()
+@receipt_option
 @click.option("-n", "--dry-run", is_flag=True, help="Write nothing; show what would change.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if something is pending.")
 def apply_command(target: Target, *, check: bool, dry_run: bool) -> Report:
@@ -94,8 +97,8 @@ def verify_command(target: Target, *, pid: int | None) -> Report:
     bytecode is stale. With --python, that interpreter must import exactly these files and, where it can import them,
     run the changed functions.
 
-    With --pid, vpatch checks a running process instead: it holds a receipt of `vpatch run`, it was started for these
-    overlays, and its files are still the same.
+    With --pid, vpatch checks a running process instead: it holds a receipt, of `vpatch run` or the overlay `receipt`,
+    it was started for these overlays, and its files are still the same.
     """
     if pid is not None:
         if target.path or target.python or target.selection.named:

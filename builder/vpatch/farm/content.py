@@ -10,11 +10,9 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from vpatch.errors import naming
-from vpatch.farm.guest.vpatch_receipt import combined
+from vpatch.farm.guest.vpatch_receipt import MANIFEST, SCHEMA, combined
 from vpatch.tree.backup import sha256
 
-FORM = 3  # of a farm; another one gives farms of other names
-MANIFEST = "vpatch.json"
 BYTECODE = "__pycache__"
 PLUGIN = "vpatch_receipt"  # as vLLM names what proves, in each of its processes, that it runs the farm
 
@@ -113,7 +111,7 @@ class Content:
     @property
     def manifest(self) -> bytes:
         """What the farm says of itself, as JSON."""
-        about = {"schema": FORM, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
+        about = {"schema": SCHEMA, "digest": self.digest, "overlays": self.overlays, "root": str(self.root)}
         hashes = {"files": self.hashes, "replaced": self.replaced, "applied": self.applied}
         return json.dumps({**about, **hashes}, indent=1).encode() + b"\n"
 

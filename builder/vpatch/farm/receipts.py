@@ -14,16 +14,17 @@ from vpatch.farm.guest.vpatch_receipt import DIGEST, differences, misled, parsed
 from vpatch.processes import PROC, Process, names_vllm, process, running, there_is_proc
 
 _DELETED = " (deleted)"  # how the system marks a name that is gone
+_IN_MEMORY = f"/memfd:{MANIFEST}{_DELETED}"  # what a process holds of a vLLM to which `vpatch apply` wrote
 _MOST = 1 << 22  # bytes of a manifest
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A manifest of a farm that a process holds open.
+    """A manifest that a process holds open: that of a farm, or of what `vpatch apply` or `vpatch build` wrote.
 
     Attributes:
         told: what it says, as `parsed` returns it.
-        farm: the folder that it lies in, as the process sees it; None if it was removed.
+        farm: the folder of the farm, or of the vLLM, as the process sees it; None if the farm was removed.
     """
 
     told: Mapping[str, Any]
@@ -38,6 +39,11 @@ class Receipt:
     def overlays(self) -> tuple[str, ...]:
         """The ids of the overlays."""
         return tuple(self.told["overlays"])
+
+    @property
+    def is_of_farm(self) -> bool:
+        """Whether the process runs a farm. If not, nothing has told it which digest it should have."""
+        return self.farm != self.told["root"]
 
 
 @dataclass(frozen=True)
@@ -139,9 +145,10 @@ def receipt_of(one: Process) -> Receipt | None:
     for descriptor, name in one.opened():
         try:
             place, _, file = name.removesuffix(_DELETED).rpartition("/")
-            manifest = _content(descriptor) if file == MANIFEST else None
+            manifest = _content(descriptor) if file == MANIFEST or name == _IN_MEMORY else None
             if manifest is not None:
-                return Receipt(parsed(manifest), None if name.endswith(_DELETED) else place)
+                told = parsed(manifest)
+                return Receipt(told, told["root"] if name == _IN_MEMORY else None if name.endswith(_DELETED) else place)
         except (FileNotFoundError, ValueError, RecursionError):  # closed meanwhile; another file of this name
             continue
     return None

@@ -1,6 +1,8 @@
-"""Prove that this process runs a farm's code. vLLM calls `register` in each of its processes, as a general plugin.
+"""Prove which overlays this process runs, in each process of vLLM.
 
-This file is copied into each farm, where nothing else of vpatch may be installed: it needs the standard library only.
+`vpatch run` copies this file into its farms, where vLLM calls `register` as a general plugin. The overlay `receipt`
+adds it to vLLM, as `vllm/_vpatch/vpatch_receipt.py`, where vLLM calls `hold_receipt`. Nothing else of vpatch may be
+installed there: it needs the standard library only.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 FARM = Path(__file__).absolute().parent.resolve()
-MANIFEST = FARM / "vpatch.json"
+MANIFEST = "vpatch.json"  # the name of what a farm says of itself
+SCHEMA = 3
 DIGEST = "VPATCH_RUN"  # the variable that names the digest that a process was started for
 
 _HASHES = ("files", "replaced", "applied")  # of a manifest: by file, its sha256
+_WRITTEN = ("vpatch-image.json", "vpatch/provenance.json")  # in a dist-info: what `build` and `apply` wrote
+_MARK = re.compile(rb"#\s*vpatch:\s*([a-z0-9]+(?:-[a-z0-9]+)*)")
 _MOST = 1 << 24  # bytes of a file of code
 _held: int | None = None  # a descriptor: vpatch finds it in /proc/PID/fd, where titles of processes cannot destroy it
 _proved = ""  # the digest, as it was then: the folder may be another farm's by now
@@ -38,9 +44,27 @@ def register() -> None:
     changed = [": ".join(one) for one in differences(told, FARM)]
     if wrong := [*changed, *_elsewhere(told), *misled(told, os.environ.get(DIGEST, ""))]:
         raise RuntimeError(f"vpatch: this process does not run what was asked for: {'; '.join(wrong[:5])}")
-    _held, _proved = os.open(MANIFEST, os.O_RDONLY | os.O_CLOEXEC), str(told["digest"])
+    _held, _proved = os.open(FARM / MANIFEST, os.O_RDONLY | os.O_CLOEXEC), str(told["digest"])
     _log(told)
     _export(told)
+
+
+def hold_receipt() -> None:
+    """Hold a receipt of what `vpatch apply` or `vpatch build` wrote to this vLLM, until the process ends.
+
+    It never raises. If a file is not as it was written, there is no receipt, and vLLM's log says why.
+    """
+    global _held, _proved
+    root = Path(__file__).absolute().parents[2]  # in a farm, the folder of this file may be a link
+    if _held is not None or (root / MANIFEST).exists():  # a farm, which has a receipt of its own
+        return
+    try:
+        told = written_to(root)
+        _held, _proved = _in_memory(told), str(told["digest"])
+        _log(told)
+        _export(told)
+    except Exception as error:  # whatever it is, it must not end a server
+        logging.getLogger("vllm.vpatch").warning("vpatch: process %d has no receipt: %s", os.getpid(), error)
 
 
 def digest() -> str:
@@ -83,6 +107,31 @@ def parsed(manifest: bytes) -> Mapping[str, Any]:
     return told
 
 
+def written_to(root: Path) -> Mapping[str, Any]:
+    """Return a manifest, as `parsed` does, of what `vpatch apply` and `vpatch build` wrote to an installed vLLM.
+
+    Args:
+        root: the folder that holds `vllm/`.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: nothing was written there, or a file is not as it was written.
+    """
+    after: dict[str, list[str]] = {}
+    for name in _WRITTEN:  # an image's first: `apply` may have changed it since
+        for kept in root.glob(f"vllm[-_]*.dist-info/{name}"):
+            after |= {file: known["after"] for file, known in json.loads(kept.read_bytes())["files"].items()}
+    if not after:
+        raise ValueError(f"no dist-info in {root} tells what vpatch wrote")
+    data = {file: (root / file).read_bytes() for file in sorted(after)}
+    hashes = {file: _sha256(content) for file, content in data.items()}
+    if wrong := [file for file, known in hashes.items() if known not in after[file]]:
+        raise ValueError(f"changed since vpatch wrote them: {', '.join(wrong[:5])}")
+    overlays = sorted({name.decode() for content in data.values() for name in _MARK.findall(content)})
+    about = {"schema": SCHEMA, "digest": combined(hashes), "overlays": overlays, "root": str(root)}
+    return {**about, "files": {}, "replaced": {}, "applied": hashes}
+
+
 def combined(hashes: Mapping[str, str]) -> str:
     """Return the digest of files: the sha256 of their names and of the sha256 of each."""
     return _sha256("".join(f"{file}\0{known}\n" for file, known in sorted(hashes.items())).encode())
@@ -116,11 +165,18 @@ def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:
         yield f"started for {asked[:12]}, and finds {told['digest'][:12]}"
 
 
+def _in_memory(told: Mapping[str, Any]) -> int:
+    """Return a descriptor of a manifest that no folder has."""
+    held = os.memfd_create(MANIFEST)
+    os.write(held, json.dumps(told, indent=1).encode())
+    return held
+
+
 def _told() -> Mapping[str, Any]:
     try:
-        return parsed(MANIFEST.read_bytes())
+        return parsed((FARM / MANIFEST).read_bytes())
     except (OSError, ValueError) as error:
-        raise RuntimeError(f"vpatch: this process cannot prove what it runs: {MANIFEST}: {error}") from error
+        raise RuntimeError(f"vpatch: this process cannot prove what it runs: {FARM / MANIFEST}: {error}") from error
 
 
 def _elsewhere(told: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,31 @@
+"""A receipt: loading vLLM's plugins leaves one that names the digest of what was applied."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from vpatch_overlays.probes.bare import expect, settle
+
+
+def main() -> None:
+    """Load plugins as each process of vLLM does, and look for the receipt among this process's open files."""
+    settle()
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    expect("receipts that this process holds", 1, len(found := receipts()))
+    expect(
+        "overlays of the receipt, this one among them", ["receipt"], [*{"receipt"}.intersection(found[0]["overlays"])]
+    )
+
+
+def receipts() -> list[Any]:
+    """Return the receipts, as they say what was applied."""
+    links = (descriptor for descriptor in Path("/proc/self/fd").iterdir() if descriptor.is_symlink())
+    held = [descriptor for descriptor in links if "/memfd:vpatch.json" in os.readlink(descriptor)]  # noqa: PTH115
+    return [json.loads(descriptor.read_bytes()) for descriptor in held]
+
+
+if __name__ == "__main__":
+    main()
