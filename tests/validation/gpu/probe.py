@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+ENTERED = time.monotonic()
 MIB = 1 << 20
 NEW_TOKENS, STEPS, WINDOWS, REPETITIONS = 16, 96, 3, 3
 BATCHES = (1, 8, 32)
@@ -53,7 +54,8 @@ def start(engine: dict[str, Any], launched: float) -> Any:
     llm = LLM(**engine)
     took, ready = round(time.time() - began, 1), round(time.monotonic() - launched, 2)
     cache = llm.llm_engine.vllm_config.cache_config
-    say(start_s=took, ready_s=ready, kv_blocks=cache.num_gpu_blocks, block_size=cache.block_size, **memory())
+    times = {"start_s": took, "entered_s": round(ENTERED - launched, 2), "ready_s": ready}
+    say(**times, kv_blocks=cache.num_gpu_blocks, block_size=cache.block_size, **memory())
     return llm
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from tests.validation.gpu.engines import EAGER, FARM, TILES, TQ, Probe
 from tests.validation.gpu.probe import say
 
-SERVED, DENSE, HYBRID = "run hybrid", "run dense", "run hyb"
+SERVED, DENSE, HYBRID, AGAIN = "run hybrid", "run dense", "run hyb", "run hyb again"
 BOTH = (TILES, FARM)
 LONGEST = (6144, 24000)
 LOADED = ("loaded", ())
 """The step that prints where vLLM's modules come from."""
-ROUNDS = (1, 2)
+ROUNDS = (1, 2, 3)
 MANIFEST, ASKED = "vpatch.json", "VPATCH_RUN"
 
 
@@ -32,9 +32,11 @@ RUNNING: Mapping[str, list[Probe]] = {
     "run": [
         Probe(SERVED, "hyb8", TQ, (("serve", (64, 20000, 40000, 65000)), LOADED), trees=BOTH),
         Probe(DENSE, "dense", TQ, (("logprobs", LONGEST),), EAGER, BOTH, references=((TILES, DENSE),)),
-        Probe(HYBRID, "hyb", TQ, (("logprobs", LONGEST),), EAGER, BOTH, references=((TILES, HYBRID),)),
-        *(started(number, cold=cold) for number in ROUNDS for cold in (False, True)),
+        # Alone: the first one chooses kernels by their times, and the others find its choice.
+        Probe(HYBRID, "hyb", TQ, (("logprobs", LONGEST),), EAGER, BOTH, references=((TILES, HYBRID),), alone=True),
+        Probe(AGAIN, "hyb", TQ, (("logprobs", LONGEST),), EAGER, (TILES,), references=((TILES, HYBRID),), alone=True),
     ],
+    "run-start": [started(number, cold=cold) for number in ROUNDS for cold in (False, True)],
 }
 """By name. Engines that are timed start in turn: tiles, a farm that is there, a farm that is made first; and again."""
 

@@ -84,7 +84,7 @@ def _found(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _event(event: Mapping[str, Any]) -> Iterator[str]:
     if "start_s" in event:
-        ready = f" ({event['ready_s']} s after its process)" if "ready_s" in event else ""
+        ready = f" ({event['ready_s']} s after it was launched)" if "ready_s" in event else ""
         yield (
             f"started in {event['start_s']} s{ready}, blocks of {event['block_size']}, {event['used_mib']:,} MiB in use"
         )
