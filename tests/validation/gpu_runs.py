@@ -14,7 +14,7 @@ from tests.validation.gpu.engines import DECODE, EXTRA, FARM, PATCHED, STOCK, TR
 from tests.validation.gpu.evidence import Evidence
 from tests.validation.gpu.full_size import FULL_SIZE
 from tests.validation.gpu.planned import deployment_of
-from tests.validation.gpu.running import LOADED
+from tests.validation.gpu.running import AGAIN, LOADED
 from tests.validation.gpu.scenarios import SCENARIOS
 from tests.validation.gpu.speculation import SPECULATION
 from tests.validation.gpu.trees import Trees
@@ -99,8 +99,16 @@ def _result(release: str, tree: str, probe: Probe) -> dict[str, Any]:
         return result | _planned(release, probe)
     if probe.name in DRAFTED:
         return result | {"events": [] if error else drafted(release, tree, probe)}
-    ready = 14.0 + 2.8 * probe.cold + 0.2 * (tree == FARM) + 0.5 * probe.name.endswith("2")
-    starts = {"start_s": 9.5, "ready_s": ready, "kv_blocks": 900, "block_size": 3072, "used_mib": 16000}
+    entered = 0.1 + 2.3 * probe.cold + 0.2 * (tree == FARM)
+    ready = 14.0 + entered + 0.5 * probe.name.endswith("2")
+    starts = {
+        "start_s": 9.5,
+        "entered_s": entered,
+        "ready_s": ready,
+        "kv_blocks": 900,
+        "block_size": 3072,
+        "used_mib": 16000,
+    }
     dead = error and error != LOCKED
     return result | {"kv_tokens": 1234567, "events": [] if dead else [starts, *_events(tree, probe, bool(error))]}
 
@@ -223,7 +231,11 @@ def _gaps(release: str, tree: str, probe: Probe) -> list[dict[str, Any]]:
         lengths = {n for p in (probe, other) for action, ns in p.steps if action == "logprobs" for n in ns}
         for n in sorted(n for n in lengths if all(any(n in ns for _, ns in p.steps) for p in (probe, other))):
             mean = (
-                3.5 if "shifted" in probe.name else 0.0 if probe.name == to_probe and tree in (PATCHED, FARM) else 0.01
+                3.5
+                if "shifted" in probe.name
+                else 0.0
+                if (tree in (PATCHED, FARM) and probe.name == to_probe) or probe.name == AGAIN
+                else 0.01
             )
             found.append({"tree": tree, "probe": probe.name, "to_tree": to_tree, "to_probe": to_probe, "length": n,
                           "part": "later", "tokens": n, "mean": mean, "max": 4 * mean, "same_top": 1.0})  # fmt: skip

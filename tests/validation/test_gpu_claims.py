@@ -10,7 +10,7 @@ import pytest
 from tests.validation.gpu.claims import CLAIMS, verdicts
 from tests.validation.gpu.engines import DECODE, FARM, PATCHED, STOCK, TILES, WORKSPACE
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, Runs, gather
-from tests.validation.gpu.running import DENSE, HYBRID, SERVED
+from tests.validation.gpu.running import DENSE, ROUNDS, SERVED
 from tests.validation.gpu_runs import RELEASES, Run, good, result_of, without
 
 GOOD = {release: good(release) for release in RELEASES}
@@ -73,10 +73,10 @@ def decoding(tree: str, probe: str, shape: tuple[int, int], key: str, value: obj
     return change
 
 
-def late(*probes: str, ready_s: float) -> Break:
+def late(name: str, **times: float) -> Break:
     def change(run: Run) -> None:
-        for probe in probes:
-            event(run, FARM, probe, "ready_s")["ready_s"] = ready_s
+        for number in ROUNDS:
+            event(run, FARM, f"{name} {number}", "ready_s").update(times)
 
     return change
 
@@ -155,10 +155,10 @@ BREAKS: dict[str, Break] = {
     "fast-drafts": setting(PATCHED, "4 drafts", answers_per_s=[1326.0, 1326.0]),
     "run-served": setting(FARM, SERVED, prompt=64),
     "run-answers": gap(FARM, DENSE, (TILES, DENSE), max=1e-6),
-    "run-answers-hybrid": gap(FARM, HYBRID, (TILES, HYBRID), mean=0.061),
-    "run-loaded": setting(FARM, "run start cold 2", held=False),
-    "run-start": late("run start 1", "run start 2", ready_s=15.01),
-    "run-start-cold": late("run start cold 1", "run start cold 2", ready_s=17.01),
+    "run-loaded": setting(FARM, SERVED, held=False),
+    "run-start-loaded": setting(FARM, "run start cold 2", held=False),
+    "run-start": late("run start", entered_s=0.61),
+    "run-start-cold": late("run start cold", ready_s=19.0),
     "plan-layout": setting(PATCHED, "35b tq", kv_blocks=5),
     "plan-memory": setting(PATCHED, "35b fp8", activations=99 << 30),
     "plan-27b-layout": setting(PATCHED, "27b auto", groups=[16, 16, 16]),

@@ -21,7 +21,7 @@ from tests.validation.gpu import drive, report, trees
 from tests.validation.gpu.claims import verdicts
 from tests.validation.gpu.engines import FARM, STOCK, TILES
 from tests.validation.gpu.evidence import BROKEN, HOLDS, SKIPPED, gather
-from tests.validation.gpu.running import LOADED, RUNNING, SERVED
+from tests.validation.gpu.running import LOADED, RUNNING
 from tests.validation.gpu.scenarios import SCENARIOS
 from tests.validation.gpu_runs import Run, good, result_of, without
 
@@ -88,7 +88,7 @@ def state(name: str, run: Run) -> str:
 def test_from_the_command_of_the_drive_to_the_claim(stock: Path, tmp_path: Path) -> None:
     """`vpatch run`, its farm, the probe and the receipt are real: what they report makes the claim hold."""
     run = of_stock(stock, tmp_path)
-    warm, cold = (probe for probe in RUNNING["run"] if probe.name in ("run start 1", "run start cold 1"))
+    warm, cold = (probe for probe in RUNNING["run-start"] if probe.name in ("run start 1", "run start cold 1"))
     results = list(drive.run_all(run, [(FARM, warm), (FARM, cold)], lambda _: None))
     log = (tmp_path / "logs/farm_run_start_1.log").read_text()
 
@@ -96,7 +96,8 @@ def test_from_the_command_of_the_drive_to_the_claim(stock: Path, tmp_path: Path)
     assert "Running with 10 overlays: " in log
     assert re.search(r"vpatch: process \d+ runs ct-fp8-lm-head, ", log), "vLLM has called the receipt"
     starts, proof = results[0]["events"]
-    assert starts["start_s"] < starts["ready_s"] < results[0]["s"] + 0.1
+    assert 0 < starts["entered_s"] < starts["ready_s"] < results[0]["s"] + 0.1
+    assert starts["start_s"] < starts["ready_s"]
     assert (proof["extensions"], proof["linked"]) == (["vllm/_C.abi3.so"], 1)
     assert (proof["changed"], proof["elsewhere"], proof["held"]) == ([CHANGED], [], True)
     assert proof["digest"] == proof["asked"] == results[1]["events"][1]["digest"]
@@ -112,12 +113,12 @@ def test_from_the_command_of_the_drive_to_the_claim(stock: Path, tmp_path: Path)
     for one in found["results"]:
         if (one["tree"], LOADED) in [(FARM, step) for step in drive.BY_PROBE[one["probe"]].steps]:
             one["events"] = [event for event in one["events"] if "extensions" not in event] + [proof]
-    assert state("run-loaded", found) == HOLDS
+    assert state("run-start-loaded", found) == HOLDS
 
 
 def test_without_vpatch_run_nothing_is_proven(stock: Path, tmp_path: Path) -> None:
     run = of_stock(stock, tmp_path)
-    (probe,) = (probe for probe in RUNNING["run"] if probe.name == "run start 1")
+    (probe,) = (probe for probe in RUNNING["run-start"] if probe.name == "run start 1")
     (result,) = drive.run_all(run, [(STOCK, probe)], lambda _: None)
     _, proof = result["events"]
 
@@ -177,13 +178,13 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_process_that_is_not_of_the_farm_breaks_the_claim(wrong: str) -> None:
     run = deepcopy(GOOD)
-    (found,) = (event for event in result_of(run, FARM, SERVED)["events"] if "extensions" in event)
+    (found,) = (event for event in result_of(run, FARM, "run start 2")["events"] if "extensions" in event)
     found.update(WRONG[wrong])
 
-    assert state("run-loaded", run) == BROKEN
+    assert state("run-start-loaded", run) == BROKEN
 
 
-def test_the_faster_of_two_starts_counts() -> None:
+def test_the_fastest_of_the_starts_counts() -> None:
     run = deepcopy(GOOD)
     result_of(run, FARM, "run start 1")["events"][0]["ready_s"] = 99.0  # the machine was busy
 
@@ -192,25 +193,27 @@ def test_the_faster_of_two_starts_counts() -> None:
 
 def test_starts_are_timed_alone_and_in_turn() -> None:
     where = trees.Trees("0.20.2", {tree: Path(tree) for tree in (STOCK, TILES, FARM)}, {}, {})
-    timed = [(tree, probe.name) for tree, probe in drive.jobs(["run"], where) if probe.alone]
+    timed = [(tree, probe.name) for tree, probe in drive.jobs(["run-start"], where) if probe.alone]
 
     assert timed == [
         (tree, f"run start{cold} {number}")
-        for number in (1, 2)
+        for number in (1, 2, 3)
         for tree, cold in ((TILES, ""), (FARM, ""), (FARM, " cold"))
     ]
 
 
 def test_the_report_speaks_of_it_only_if_it_was_run() -> None:
-    before = GOOD | {"scenarios": [name for name in SCENARIOS if name != "run"]}
+    before = GOOD | {"scenarios": [name for name in SCENARIOS if name not in RUNNING]}
     ours = report.section([GOOD])
 
     assert "`vpatch run`" not in report.section([before])
     assert "| run-loaded |" not in report.section([before])
     assert "### `vpatch run`" in ours
-    assert "\n| 1 | 14.00 | 14.20 | 17.00 |\n| 2 | 14.50 | 14.70 | 17.50 |\n" in ours
+    assert (
+        "\n| 1 | 0.10, 14.10 | 0.30, 14.30 | 2.60, 16.60 |\n| 2 | 0.10, 14.60 | 0.30, 14.80 | 2.60, 17.10 |\n" in ours
+    )
     assert "700 modules of vLLM, 0 from elsewhere, digest 0123456789ab, receipt held" in ours
-    assert "started in 9.5 s (14.2 s after its process)" in ours
+    assert "started in 9.5 s (14.3 s after it was launched)" in ours
 
 
 def test_starts_that_were_not_timed_have_no_table() -> None:

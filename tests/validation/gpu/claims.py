@@ -67,8 +67,9 @@ def _decode(
     return Claim(f"fast-{name}", f"turboquant-decode: {says}", releases, scenario, DECODE, partial(check, **fixed))
 
 
-def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], scenario: str = "run", **fixed: Any) -> Claim:
+def _farm(name: str, says: str, check: Callable[..., Iterator[Figure]], **fixed: Any) -> Claim:
     """Make a claim about `vpatch run`."""
+    scenario = "run-start" if name.startswith("start") else "run"
     return Claim(f"run-{name}", f"vpatch run: {says}", ALL, scenario, FARM, partial(check, **fixed))
 
 
@@ -201,16 +202,14 @@ CLAIMS: tuple[Claim, ...] = (
     _decode("drafts", "2, 4 and 8 n-gram drafts: more tokens/s than by the slow form of turboquant-mtp, and than "
             "without speculation", "draft-speed", decode_checks.drafts, FAST),
     _farm("served", "serves a hybrid model, with CUDA graphs, from a KV cache as that of tiles", run_checks.served),
-    _farm("answers", "TurboQuant, dense: log-probabilities are those of tiles, exactly", run_checks.equal),
-    _farm("answers-hybrid", f"TurboQuant, hybrid: mean difference to tiles at most {checks.ABOUT} times that between "
-          "two processes of tiles", run_checks.near),
+    _farm("answers", "TurboQuant, dense and hybrid: log-probabilities are those of tiles, exactly", run_checks.equal),
     _farm("loaded", "all of vLLM's modules and extensions come from the farm, and the process holds its receipt",
-          run_checks.loaded),
+          run_checks.loaded, scenario="run"),
+    _farm("start-loaded", "the same in the processes that are timed", run_checks.loaded, scenario="run-start"),
     _farm("start", f"the process begins at most {run_checks.BEGUN_S['warm']} s later than that of tiles, and its "
-          f"engine takes at most {run_checks.READY:.0%} longer from then on", run_checks.started, "run-start",
-          way="warm"),
+          f"engine takes at most {run_checks.READY:.0%} longer from then on", run_checks.started, way="warm"),
     _farm("start-cold", f"the same with {run_checks.BEGUN_S['cold']} s, if the farm is made first", run_checks.started,
-          "run-start", way="cold"),
+          way="cold"),
     *_planned("layout", "in the memory that vLLM found, block size, groups, blocks, tokens and concurrency are the "
               "plan's, exactly", planned.laid_out),
     *_planned("memory", "what vLLM counted, and what is in use in the end, lies within the plan's bounds, in GiB",

@@ -64,11 +64,14 @@ def starts(here: Evidence) -> list[str]:
     """Render the times of starts by `vpatch run`.
 
     Raises:
-        Missing, Unfit: `run` was not run, or not to its end.
+        Missing, Unfit: `run-start` was not run, or not to its end.
     """
     found = run_checks.starts(here)
-    rows = ((f"{i}", *(f"{time:.2f}" for time in row)) for i, row in enumerate(zip(*found.values(), strict=True), 1))
-    return _table(("round", "tiles, s", "farm, s", "farm made first, s"), rows)
+    rows = (
+        (f"{number}", *(f"{began:.2f}, {ready:.2f}" for began, ready in row))
+        for number, row in enumerate(zip(*found.values(), strict=True), 1)
+    )
+    return _table(("round", "tiles: began, ready, s", "farm", "farm made first"), rows)
 
 
 def _found(result: Mapping[str, Any]) -> Iterator[str]:
