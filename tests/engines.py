@@ -19,7 +19,7 @@ from vpatch.core.overlay import Catalogued
 
 from tests.releases import FIRST, tree_of
 
-USERS = ("vpatch.api", "vpatch.farm.launch", "vpatch.testing", "vpatch.tree.apply", "vpatch.tree.verify")
+USERS = ("vpatch.api", "vpatch.farm.planning", "vpatch.testing", "vpatch.tree.apply", "vpatch.tree.verify")
 """The modules that make engines."""
 
 ENOUGH = 400

@@ -6,7 +6,8 @@ files that `vpatch apply` or `vpatch build` wrote with what was written. If they
 compares the files again. If one has changed, there is no receipt, and a warning says why; the server runs all the same.
 
 It changes no answer, and is applied only if you ask for it, by `--receipt`. `vpatch run` needs no overlay for this: its
-farms have receipts of their own. A source checkout has no record of what vpatch wrote, and so no receipt.
+farms have receipts of their own. A source checkout has no record of what vpatch wrote, so no process has a receipt
+there.
 """
 
 from vpatch import Companion, File, Need, Overlay, Part, Use, probe
@@ -27,6 +28,7 @@ def needed(_: Use) -> Need:
 
 overlay = Overlay(
     summary="Each process of vLLM proves which overlays it runs: log, metric, `vpatch ps`.",
+    symptoms=("You cannot tell which overlays a running server has.",),
     opt_in=True,
     needed=needed,
     releases={">=0.18": "pending: vLLM does not know of vpatch"},

@@ -68,17 +68,17 @@ def test_a_repair_of_the_list_of_files_wants_no_restart(vpatch: Program, tree: P
 def test_status_offers_what_is_opt_in(vpatch: Program, slim: Trees, tree: Path) -> None:
     """Only what could be applied here, and what the user did not choose."""
     decode = "turboquant-decode"
-    both = f"2 opt-in overlays: {decode} and {TILES}"
-    offer = f"{both} (`vpatch show {decode}`, `vpatch apply --with {decode} site-packages`)"
+    all_three = f"3 opt-in overlays: receipt, {decode} and {TILES}"
+    offer = f"{all_three} (`vpatch show receipt`, `vpatch apply --with receipt site-packages`)"
 
     assert vpatch("status", "site-packages").err.splitlines()[1] == offer
     assert vpatch("status", "-q", "site-packages").err == vpatch("status", "--json", "site-packages").err == ""
-    one = f"1 opt-in overlay: {decode} ("
-    assert vpatch("status", "site-packages", "--with", TILES).err.splitlines()[1].startswith(one)
-    for chosen in (("--overlay", HYBRID), ("--with", TILES, "--with", decode)):
+    two = f"2 opt-in overlays: receipt and {decode} ("
+    assert vpatch("status", "site-packages", "--with", TILES).err.splitlines()[1].startswith(two)
+    for chosen in (("--overlay", HYBRID), ("--with", TILES, "--with", decode, "--with", "receipt")):
         assert "opt-in" not in vpatch("status", "site-packages", *chosen).err
-    assert "opt-in" not in vpatch("status", slim("0.18.0")).err, "it has no TurboQuant"
-    vpatch("apply", tree, "--overlay", TILES, "--overlay", decode)
+    assert "1 opt-in overlay: receipt (" in vpatch("status", slim("0.18.0")).err, "it has no TurboQuant"
+    vpatch("apply", tree, "--overlay", TILES, "--overlay", decode, "--receipt")
     assert "opt-in" not in vpatch("status", tree).err
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from vpatch.errors import Failure
 from vpatch.farm import store
-from vpatch.farm.content import MANIFEST, Content
+from vpatch.farm.content import Content
 from vpatch.farm.export import PART, put
+from vpatch.farm.guest.vpatch_receipt import MANIFEST
 
 from tests.conftest import contents_of, unchanged
 from tests.needs import root_only

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vpatch.farm.launch
+import vpatch.farm.planning
 from vpatch.core.catalogue import Selection
 from vpatch.core.engine import Engine
 from vpatch.errors import Failure
@@ -33,7 +33,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("plan")
         return engine_of(*arguments)
 
-    monkeypatch.setattr(vpatch.farm.launch, "Engine", counting)
+    monkeypatch.setattr(vpatch.farm.planning, "Engine", counting)
     return made
 
 

@@ -1,4 +1,4 @@
-"""A real vLLM server under `vpatch run`, on the CPU: its answers, and the receipts of its processes."""
+"""A real vLLM server on the CPU, by `vpatch run` and after `vpatch apply`: its answers, and its processes' receipts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from tests.farm import odd_mlp
 from tests.farm.served import environ, serving
 from tests.needs import need
+from tests.paths import link
 from tests.validation.cpu import environment
 
 pytestmark = pytest.mark.deep
@@ -44,7 +45,7 @@ class Seen(NamedTuple):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    """Servers one after another, with one home and so one compile cache: stock, farm, stock again, farm again.
+    """Servers one after another, with one home and so one compile cache: stock, farm, both again, and applied.
 
     The first two are started by vLLM's own program, the others by `python -m`.
     """
@@ -60,8 +61,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
     farm = (sys.executable, "-m", "vpatch", "run", "--with", ID, "--cache", top / "cache", "--")
     script, module = (python.with_name("vllm"),), (python, "-m", "vllm.entrypoints.cli.main")
 
-    def look(command: Sequence[str | Path]) -> Seen:
-        with serving(command, model, variables | {"PYTHONPATH": str(top)}) as server:
+    def look(command: Sequence[str | Path], *first: Path) -> Seen:
+        path = os.pathsep.join(map(str, (*first, top)))
+        with serving(command, model, variables | {"PYTHONPATH": path}) as server:
             tokens, metrics = server.tokens(), server.metrics()
             found = json.loads(_vpatch("ps", "--json").stdout)["processes"]
             processes = [one for one in found if os.getsid(one["pid"]) == server.process]
@@ -69,7 +71,25 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
         return Seen(tokens, "".join(server.log), metrics, processes, proof)
 
     ways = {"stock": script, "farm": (*farm, *script), "stock again": module, "farm again": (*farm, *module)}
-    return {name: look(command) for name, command in ways.items()}
+    found = {name: look(command) for name, command in ways.items()}
+    return found | {"applied": look(module, _applied(python, top))}
+
+
+def _applied(python: Path, top: Path) -> Path:
+    """Return a copy of the environment's vLLM, made of hard links, to which `vpatch apply --receipt` has written."""
+    (site,) = python.parents[1].glob("lib/python3*/site-packages")
+    for folder in (site / "vllm", *site.glob("vllm*.dist-info"), *site.glob("vllm*.libs")):
+        shutil.copytree(folder, top / "applied" / folder.name, copy_function=link)
+    words = ("apply", "--with", ID, "--receipt", str(top / "applied"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "vpatch", *words],
+        env={**os.environ, "PYTHONPATH": str(top)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return top / "applied"
 
 
 def _vpatch(*words: str) -> subprocess.CompletedProcess[str]:
@@ -82,11 +102,11 @@ def test_the_overlay_changes_the_answer_and_no_compile_cache_keeps_it(seen: dict
 
     assert tokens["stock"] != tokens["farm"]
     assert tokens["stock again"] == tokens["stock"]
-    assert tokens["farm again"] == tokens["farm"]
+    assert tokens["farm again"] == tokens["farm"] == tokens["applied"]
     assert "saved AOT compiled function" in seen["farm"].log
 
 
-@pytest.mark.parametrize("way", ["farm", "farm again"])
+@pytest.mark.parametrize("way", ["farm", "farm again", "applied"])
 def test_each_process_of_the_server_has_a_receipt(way: str, seen: dict[str, Seen]) -> None:
     ran = seen[way]
     (digest,) = {one["digest"] for one in ran.processes}

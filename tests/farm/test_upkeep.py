@@ -14,7 +14,8 @@ import pytest
 import vpatch.processes
 from vpatch.errors import Failure
 from vpatch.farm import upkeep
-from vpatch.farm.content import MANIFEST, Content
+from vpatch.farm.content import Content
+from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.store import farm_of, held_farm
 from vpatch.farm.upkeep import IDLE_S, MOST, MOST_BYTES, clear, farms, prune, remove
 

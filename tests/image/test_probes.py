@@ -37,7 +37,7 @@ def bytecode_of(packages: Path, folder: Path) -> Path:
     return folder
 
 
-SOME = ("ct-fp8-lm-head", "turboquant-decode", "turboquant-hybrid")
+SOME = ("ct-fp8-lm-head", "receipt", "turboquant-decode", "turboquant-hybrid")
 CASES = (("0.20.2", SOME), ("0.26.0", ("turboquant-auto-dtype",)))
 
 

@@ -43,6 +43,7 @@ MISSED = {
     "hybrid-mtp-prefix": "tokens of a prefix-cache hit, beyond its attention pages: 0 expected, 16 found",
     "hybrid-mtp-counts": "accepted tokens by request, with prefix caching, if their copy lands before the rows move:",
     "hybrid-mtp-states": "first column that _causal_conv1d_update_kernel reads, by accepted tokens [0, 1, 4, 9]: [0, 0",
+    "receipt": "receipts that this process holds: 1 expected, 0 found",
     # On the trees of tests/overlays/test_sm12x_deepgemm_cpu.py: those of Python files alone have no DeepGEMM.
     "sm12x-deepgemm": "sources of the DeepGEMM that is claimed on compute capability 12.x: ['sm120_'] expected, []",
     "turboquant-auto-dtype": "the cache dtype turboquant_4bit_nc was to be passed on: Unknown TurboQuant cache dtype",

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from vpatch.core.catalogue import Selection
-from vpatch.farm.content import MANIFEST, Content
+from vpatch.farm.content import Content
+from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.launch import planned
 from vpatch.farm.store import farm_of
 from vpatch.image.patch import PROVENANCE
@@ -31,6 +33,7 @@ from tests.releases import RELEASES, cases
 
 PLUGINS, RUNNER = "vllm/plugins/__init__.py", "vllm/v1/worker/gpu_model_runner.py"
 IN_MEMORY = f"/memfd:{MANIFEST} (deleted)"
+WITHOUT_MEMFD = "import os\ndel os.memfd_create\n"  # as in Pythons that uv installs
 
 CASES = (
     *(Case(release, State.PENDING, says="0.18 layout; 3 changes") for release in RELEASES),
@@ -55,13 +58,11 @@ def test_it_adds_an_import_and_a_call(slim: Trees, tmp_path: Path) -> None:
     check(case, "receipt", tree=slim("0.20.2"), scratch=tmp_path)
 
 
-@dataclass(frozen=True)
-class Applied:
+class Applied(NamedTuple):
     """A release without torch, to which `vpatch apply --receipt` has written the default overlays.
 
-    Attributes:
-        root: the tree.
-        content: what a farm of the pristine tree has to hold for the same overlays.
+    root: the tree.
+    content: what a farm of the pristine tree has to hold for the same overlays.
     """
 
     root: Path
@@ -149,6 +150,14 @@ def half_a_record(applied: Applied) -> str:
     return "Expecting ',' delimiter"
 
 
+def lost_record(applied: Applied) -> str:
+    """As if the dist-info's folder was removed, and another overlay applied since."""
+    told = json.loads(kept(applied).read_bytes())
+    files = {file: known for file, known in told["files"].items() if "receipt" in file or file == PLUGINS}
+    kept(applied).write_text(json.dumps({**told, "files": files}))
+    return "vpatch's record lacks what an earlier run wrote: vllm/_vpatch/ct_fp8_lm_head.py, "
+
+
 def other_record(applied: Applied) -> str:
     kept(applied).write_text('{"files": []}')
     return "'list' object has no attribute 'items'"
@@ -159,7 +168,7 @@ def kept(applied: Applied) -> Path:
     return file
 
 
-@pytest.mark.parametrize("spoil", [edited, removed, unrecorded, half_a_record, other_record])
+@pytest.mark.parametrize("spoil", [edited, removed, unrecorded, half_a_record, lost_record, other_record])
 def test_without_a_proof_the_server_runs_and_says_why(spoil: Callable[[Applied], str], applied: Applied) -> None:
     said = spoil(applied)
     ran = applied.run(f"{LOAD}{HELD}{METRIC}")
@@ -183,16 +192,61 @@ def test_an_image_has_another_record_and_the_same_receipt(applied: Applied) -> N
     assert ran.stderr.endswith(applied.line)
 
 
-def test_what_apply_wrote_to_an_image_counts(applied: Applied) -> None:
+@pytest.mark.parametrize("older", ["provenance.json", PROVENANCE])
+def test_two_records_count_together(older: str, applied: Applied) -> None:
+    """`build` changes what `apply` wrote to its base, and `apply` adds to an image."""
     told = json.loads(kept(applied).read_bytes())
-    older = {file: {**known, "after": ["0" * 64]} for file, known in told["files"].items()}
-    (kept(applied).parents[1] / PROVENANCE).write_text(json.dumps({"files": older}))
+    before = {file: {**known, "after": ["0" * 64]} for file, known in told["files"].items()}
+    places = {"provenance.json": kept(applied), PROVENANCE: kept(applied).parents[1] / PROVENANCE}
+    for name, place in places.items():
+        place.write_text(json.dumps({**told, "files": before if name == older else told["files"]}))
 
     assert applied.run(f"{LOAD}{HELD}").stdout == f"{IN_MEMORY}\n"
 
 
-def test_a_farm_of_such_a_vllm_has_one_receipt(applied: Applied, tmp_path: Path) -> None:
-    content = planned(locate(applied.root), Selection())
+def test_another_digest_than_asked_for_is_not_proved(applied: Applied) -> None:
+    """As of a process of `vpatch run` that has lost its farm."""
+    ran = applied.run(f"import os\nos.environ['VPATCH_RUN'] = 'f' * 64\n{LOAD}{HELD}")
+
+    assert (ran.returncode, ran.stdout) == (0, "\n")
+    assert "has no receipt: started for ffffffffffff, and finds " in ran.stderr
+
+
+def test_a_python_without_files_in_memory(applied: Applied, vpatch: Program) -> None:
+    """The receipt is then a temporary file that lies in no folder any more."""
+    with started(sys.executable, "-c", f"{WITHOUT_MEMFD}{LOAD}{WAITS}", env=applied.environment()) as server:
+        (found,) = (one for one in vpatch("ps", "--json").json["processes"] if one["pid"] == server)
+        proof = vpatch("verify", "--pid", str(server))
+
+    assert found["digest"] == applied.content.digest
+    assert (proof.code, proof.err.count("\n")) == (0, 1), proof.err
+
+
+def test_a_process_that_can_hold_no_receipt(applied: Applied) -> None:
+    ran = applied.run(f"{WITHOUT_MEMFD}import tempfile\ntempfile.tempdir = '/nowhere'\n{LOAD}{HELD}")
+
+    assert (ran.returncode, ran.stdout) == (0, "\n")
+    assert "has no receipt: [Errno 2] No such file or directory" in ran.stderr
+
+
+def test_a_checkout_is_refused(tmp_path: Path, linked: Trees, vpatch: Program) -> None:
+    root = linked("0.33.0")
+    shutil.rmtree(next(root.glob("*.dist-info")))
+    subprocess.run(["git", "init", "-q", root], check=True)
+    ran = vpatch("apply", "--receipt", root)
+
+    assert ran.code == 1
+    assert f"no receipt: {root}: a source checkout has no record of what vpatch wrote" in ran.err
+
+
+@pytest.mark.parametrize("reverted", [False, True])
+def test_a_farm_with_the_overlay_has_one_receipt(
+    *, reverted: bool, applied: Applied, vpatch: Program, tmp_path: Path
+) -> None:
+    """Whether it is in the vLLM or in the farm."""
+    if reverted:
+        assert vpatch("revert", applied.root).code == 0
+    content = planned(locate(applied.root), Selection(also=("receipt",)))
     farm = farm_of(content, tmp_path / "cache", Path(sys.executable))
     ran = applied.run(f"{LOAD}{HELD}", first=farm)
 
@@ -204,6 +258,10 @@ def test_a_worker_proves_the_digest(applied: Applied) -> None:
     proof = "from vllm._vpatch.vpatch_receipt import Proof\nprint(Proof().vpatch_digest())"
 
     assert applied.run(f"{LOAD}{proof}").stdout == f"{applied.content.digest}\n"
+    change(applied.root / RUNNER)
+    ran = applied.run(f"{LOAD}{proof}")
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("RuntimeError: vpatch: this process has no receipt; vLLM's log says why\n")
 
 
 def test_named_among_overlays(linked: Trees, vpatch: Program) -> None:

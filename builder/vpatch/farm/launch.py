@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from vpatch.api import inapplicable
-from vpatch.core.catalogue import Selection, discover
-from vpatch.core.engine import Engine
-from vpatch.core.marks import marks_in
-from vpatch.core.overlay import Catalogued
+from vpatch.core.catalogue import Selection
 from vpatch.errors import Failure, Problem
 from vpatch.farm import store
 from vpatch.farm.command import Command, current_folder
-from vpatch.farm.content import MANIFEST, PLUGIN, Content, digest_of
-from vpatch.farm.guest.vpatch_receipt import DIGEST
+from vpatch.farm.content import PLUGIN, Content
+from vpatch.farm.guest.vpatch_receipt import DIGEST, MANIFEST
 from vpatch.farm.memo import Memo, Watched, code_stamps
 from vpatch.farm.ray_hook import ray_variables
 from vpatch.farm.upkeep import MEMOS
-from vpatch.tree.backup import sha256
-from vpatch.tree.locate import Reads, Tree, ask, tree_at
+from vpatch.tree.locate import Tree, ask, tree_at
 
 _PLUGINS = "VLLM_PLUGINS"
 _WITNESS = Path(__file__).with_name("witness")
@@ -112,27 +107,14 @@ def planned(tree: Tree, selection: Selection, cache: Path | None = None) -> Cont
     known = memo.recall(tree) if memo else None
     if known:
         return known
+    # A start that remembers its plan does without the engine and libcst: they take as long to import as all else.
+    from vpatch.farm.planning import plan
+
     code, watched = code_stamps() if memo else {}, Watched(tree.root, tree.dist_info, tree.version)
-    seen, installed = Reads(watched), discover()
-    chosen = selection.in_tree(installed, seen.read)
-    found = Engine(chosen).plan(seen.read)
-    problems = [*found.problems, *inapplicable(found.before, selection.named, tree.root)]
-    if problems:
-        raise Failure(*problems)
-    applied = _applied(seen, installed)
-    files = {**applied, **found.files}
-    overlays = sorted({name for data in files.values() for name in marks_in(data)})
-    kept = {file: sha256(data) for file, data in applied.items() if file not in found.files}
-    content = Content(tree.root, tuple(overlays), digest_of(found.files, kept), found.files, kept)
+    content = plan(watched, selection)
     if memo:
         memo.keep(content, watched.seen, code)
     return content
-
-
-def _applied(seen: Reads, installed: Sequence[Catalogued]) -> dict[str, bytes]:
-    """Return the files that `vpatch apply` changed or added before, by any overlay."""
-    read = ((file, seen.read(file)) for file in sorted({file for item in installed for file in item.overlay.files}))
-    return {file: data for file, data in read if data is not None and any(marks_in(data))}
 
 
 def stock_path() -> list[str]:

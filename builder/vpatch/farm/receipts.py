@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.errors import Failure, Problem, UnknownName, cause
-from vpatch.farm.content import MANIFEST
-from vpatch.farm.guest.vpatch_receipt import DIGEST, differences, misled, parsed
+from vpatch.farm.guest.vpatch_receipt import DIGEST, MANIFEST, differences, misled, parsed
 from vpatch.processes import PROC, Process, names_vllm, process, running, there_is_proc
 
 _DELETED = " (deleted)"  # how the system marks a name that is gone
-_IN_MEMORY = f"/memfd:{MANIFEST}{_DELETED}"  # what a process holds of a vLLM to which `vpatch apply` wrote
+_NAMES = (MANIFEST, f"memfd:{MANIFEST}")  # the second is of no folder: what `vpatch apply` or `vpatch build` wrote
 _MOST = 1 << 22  # bytes of a manifest
 
 
@@ -24,7 +23,7 @@ class Receipt:
 
     Attributes:
         told: what it says, as `parsed` returns it.
-        farm: the folder of the farm, or of the vLLM, as the process sees it; None if the farm was removed.
+        farm: the folder that it lies in, as the process sees it; None if it lies in none.
     """
 
     told: Mapping[str, Any]
@@ -42,8 +41,8 @@ class Receipt:
 
     @property
     def is_of_farm(self) -> bool:
-        """Whether the process runs a farm. If not, nothing has told it which digest it should have."""
-        return self.farm != self.told["root"]
+        """Whether the process was started with a farm, and so for a digest."""
+        return bool(self.told.get("farm", True))
 
 
 @dataclass(frozen=True)
@@ -126,11 +125,11 @@ def _problems(server: Server, where: str) -> Iterator[Problem]:
         return
     for problem in misled(receipt.told, server.asked or ""):
         yield Problem("another digest", where, problem)
-    if receipt.farm is None:
+    if receipt.farm is None and receipt.is_of_farm:
         yield Problem("no farm", where, "the farm that it was started with was removed or replaced")
         return
     top = server.process.top
-    for file, why in differences(receipt.told, Path(top + receipt.farm), top):
+    for file, why in differences(receipt.told, Path(top + (receipt.farm or "/")), top):
         yield Problem("changed", file, f"{why}, and {where} was started with it")
 
 
@@ -145,10 +144,9 @@ def receipt_of(one: Process) -> Receipt | None:
     for descriptor, name in one.opened():
         try:
             place, _, file = name.removesuffix(_DELETED).rpartition("/")
-            manifest = _content(descriptor) if file == MANIFEST or name == _IN_MEMORY else None
+            manifest = _content(descriptor) if file in _NAMES else None
             if manifest is not None:
-                told = parsed(manifest)
-                return Receipt(told, told["root"] if name == _IN_MEMORY else None if name.endswith(_DELETED) else place)
+                return Receipt(parsed(manifest), None if name.endswith(_DELETED) else place)
         except (FileNotFoundError, ValueError, RecursionError):  # closed meanwhile; another file of this name
             continue
     return None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpatch.errors import naming
-from vpatch.farm.content import MANIFEST
+from vpatch.farm.guest.vpatch_receipt import MANIFEST
 from vpatch.farm.lock import Held, alone
 from vpatch.farm.users import NAME, users
 from vpatch.processes import there_is_proc

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,25 +56,31 @@ def hold_receipt() -> None:
     It never raises. If a file is not as it was written, there is no receipt, and vLLM's log says why.
     """
     global _held, _proved
-    root = Path(__file__).absolute().parents[2]  # in a farm, the folder of this file may be a link
-    if _held is not None or (root / MANIFEST).exists():  # a farm, which has a receipt of its own
-        return
     try:
+        root = Path(__file__).absolute().parents[2]  # in a farm, the folder of this file may be a link
+        if _held is not None or (root / MANIFEST).exists():  # a farm, which has a receipt of its own
+            return
         told = written_to(root)
-        _held, _proved = _in_memory(told), str(told["digest"])
+        if wrong := [*misled(told, os.environ.get(DIGEST, ""))]:
+            raise ValueError(wrong[0])
+        _held, _proved = _unnamed(told), str(told["digest"])
         _log(told)
         _export(told)
     except Exception as error:  # whatever it is, it must not end a server
-        logging.getLogger("vllm.vpatch").warning("vpatch: process %d has no receipt: %s", os.getpid(), error)
+        what = "no receipt" if _held is None else "no metric"
+        logging.getLogger("vllm.vpatch").warning("vpatch: process %d has %s: %s", os.getpid(), what, error)
 
 
 def digest() -> str:
     """Return the digest of what this process runs.
 
     Raises:
-        RuntimeError: as `register`.
+        RuntimeError: as `register`; or `hold_receipt` found no proof.
     """
-    register()
+    if FARM.name != "_vpatch":
+        register()
+    elif not _proved:
+        raise RuntimeError("vpatch: this process has no receipt; vLLM's log says why")
     return _proved
 
 
@@ -115,20 +122,24 @@ def written_to(root: Path) -> Mapping[str, Any]:
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: nothing was written there, or a file is not as it was written.
+        ValueError: nothing was written there, a file is not as it was written, or one was added that no record names.
     """
-    after: dict[str, list[str]] = {}
-    for name in _WRITTEN:  # an image's first: `apply` may have changed it since
+    after: dict[str, list[str]] = {}  # in an image, `build` may have changed what `apply` wrote, or `apply` added to it
+    for name in _WRITTEN:
         for kept in root.glob(f"vllm[-_]*.dist-info/{name}"):
-            after |= {file: known["after"] for file, known in json.loads(kept.read_bytes())["files"].items()}
+            for file, known in json.loads(kept.read_bytes())["files"].items():
+                after.setdefault(file, []).extend(known["after"])
     if not after:
         raise ValueError(f"no dist-info in {root} tells what vpatch wrote")
+    added = {path.relative_to(root).as_posix() for path in (root / "vllm/_vpatch").glob("*.py")}
+    if unknown := sorted(added - after.keys()):
+        raise ValueError(f"vpatch's record lacks what an earlier run wrote: {', '.join(unknown[:5])}")
     data = {file: (root / file).read_bytes() for file in sorted(after)}
     hashes = {file: _sha256(content) for file, content in data.items()}
     if wrong := [file for file, known in hashes.items() if known not in after[file]]:
         raise ValueError(f"changed since vpatch wrote them: {', '.join(wrong[:5])}")
     overlays = sorted({name.decode() for content in data.values() for name in _MARK.findall(content)})
-    about = {"schema": SCHEMA, "digest": combined(hashes), "overlays": overlays, "root": str(root)}
+    about = {"schema": SCHEMA, "digest": combined(hashes), "overlays": overlays, "root": str(root), "farm": False}
     return {**about, "files": {}, "replaced": {}, "applied": hashes}
 
 
@@ -165,9 +176,13 @@ def misled(told: Mapping[str, Any], asked: str) -> Iterator[str]:
         yield f"started for {asked[:12]}, and finds {told['digest'][:12]}"
 
 
-def _in_memory(told: Mapping[str, Any]) -> int:
-    """Return a descriptor of a manifest that no folder has."""
-    held = os.memfd_create(MANIFEST)
+def _unnamed(told: Mapping[str, Any]) -> int:
+    """Return a descriptor of a manifest that lies in no folder."""
+    try:
+        held = os.memfd_create(MANIFEST)
+    except (AttributeError, OSError):  # Pythons that uv installs lack it, and a kernel may refuse it
+        with tempfile.TemporaryDirectory() as folder:
+            held = os.open(Path(folder, MANIFEST), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.write(held, json.dumps(told, indent=1).encode())
     return held
 
