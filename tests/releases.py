@@ -23,13 +23,11 @@ RELEASES = (
     "0.33.0",
 )
 
-MINORS = tuple(
-    release for release in RELEASES if release == "0.20.2" or (release.endswith(".0") and release != "0.20.0")
-)
-"""One release of each minor version, for tests that take long for each: 0.20.2 is the pin of most users."""
-
 FIRST = ("0.18.0", "0.20.2", "0.21.0", "0.26.0", "0.31.0", "0.33.0")
 """The releases of the first tier: together they have every shape and state of every part of every overlay."""
+
+SOME = tuple(release for release in RELEASES if release in (*FIRST, "0.19.0", "0.23.0", "0.24.0", "0.28.0"))
+"""The releases for tests that start vLLM on each: those of the first tier, and four with other code around it."""
 
 SAME_TURBOQUANT: Mapping[str, str] = {"0.20.1": "0.20.2", "0.22.1": "0.22.0", "0.25.1": "0.25.0", "0.27.1": "0.27.0"}
 """Patch releases, each with the one whose files are the same, as far as overlays of TurboQuant read or change them."""

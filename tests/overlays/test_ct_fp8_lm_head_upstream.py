@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.releases import MINORS
+from tests.releases import SOME
 from tests.validation.cpu import validation
 
 TESTS = {
@@ -14,7 +14,7 @@ TESTS = {
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("release", MINORS)
+@pytest.mark.parametrize("release", SOME)
 def test_upstreams_own_tests(release: str) -> None:
     found = stock, patched = validation.compared(release)
 
