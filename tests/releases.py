@@ -27,7 +27,10 @@ FIRST = ("0.18.0", "0.20.2", "0.21.0", "0.26.0", "0.31.0", "0.33.0")
 """The releases of the first tier: together they have every shape and state of every part of every overlay."""
 
 SOME = tuple(release for release in RELEASES if release in (*FIRST, "0.19.0", "0.23.0", "0.24.0", "0.28.0"))
-"""The releases for tests that start vLLM on each: those of the first tier, and four with other code around it."""
+"""The releases for tests that take long on each: those of the first tier, and four with other code around it."""
+
+ENDS = ("0.20.2", "0.33.0")
+"""The pin of most users and the newest release, for tests of the first tier that take long on each."""
 
 SAME_TURBOQUANT: Mapping[str, str] = {"0.20.1": "0.20.2", "0.22.1": "0.22.0", "0.25.1": "0.25.0", "0.27.1": "0.27.0"}
 """Patch releases, each with the one whose files are the same, as far as overlays of TurboQuant read or change them."""
@@ -76,9 +79,9 @@ def is_fetched(version: str) -> bool:
     return (CACHE / "trees" / version).exists()
 
 
-def tiered(releases: Iterable[str]) -> list[str | ParameterSet]:
-    """Return releases as test parameters; those that are not in `FIRST` are of the deep tier."""
-    return [one if one in FIRST else deep(one) for one in releases]
+def tiered(releases: Iterable[str], first: Iterable[str] = FIRST) -> list[str | ParameterSet]:
+    """Return releases as test parameters; those that are not in `first` are of the deep tier."""
+    return [one if one in {*first} else deep(one) for one in releases]
 
 
 def cases(table: Iterable[Case]) -> list[ParameterSet]:

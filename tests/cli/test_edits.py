@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import rewrite
 from tests.conftest import Program, Trees, contents_of, unchanged, untouched
 from tests.hybrid import ATTENTION, COMPANION, CONFIG, COUNT, INFO, TILES
+from tests.tiers import deep
 
 WORKSPACE = "turboquant-workspace"
 MINE = b"mine = 1\n"
@@ -46,7 +47,7 @@ def stays(file: str) -> str:
         pytest.param(("--with", TILES), [f"{INFO}/RECORD", f"vllm/_vpatch/{TILES.replace('-', '_')}.py", ATTENTION]),
     ],
 )
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", [False, deep(True)])
 def test_an_edit_that_is_undone_is_none(
     vpatch: Program,
     tree: Path,
