@@ -95,12 +95,11 @@ def standing_in(root: Path, release: str) -> Path:
 def add_own(root: Path, release: str) -> None:
     """Add what loads plugins and logs to a tree, with a package `vllm` that imports nothing."""
     logging = (f"vllm/logging_utils/{path.name}" for path in (tree_of(release) / "vllm/logging_utils").iterdir())
-    for file in ("vllm/__init__.py", *OWN, *logging):
+    for file in (*OWN, *(name for name in logging if name.endswith(".py"))):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).unlink(missing_ok=True)
-        if file.endswith(".py"):
-            link(str(tree_of(release) / file), str(root / file))
-    (root / "vllm/__init__.py").unlink()
+        link(str(tree_of(release) / file), str(root / file))
+    (root / "vllm/__init__.py").unlink(missing_ok=True)  # it may be a link to the release's
     (root / "vllm/__init__.py").touch()
 
 

@@ -80,20 +80,14 @@ def _applied(python: Path, top: Path) -> Path:
     (site,) = python.parents[1].glob("lib/python3*/site-packages")
     for folder in (site / "vllm", *site.glob("vllm*.dist-info"), *site.glob("vllm*.libs")):
         shutil.copytree(folder, top / "applied" / folder.name, copy_function=link)
-    words = ("apply", "--with", ID, "--receipt", str(top / "applied"))
-    ran = subprocess.run(
-        [sys.executable, "-m", "vpatch", *words],
-        env={**os.environ, "PYTHONPATH": str(top)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = _vpatch("apply", "--with", ID, "--receipt", str(top / "applied"), PYTHONPATH=str(top))
     assert ran.returncode == 0, ran.stderr
     return top / "applied"
 
 
-def _vpatch(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "vpatch", *words], capture_output=True, text=True, check=False)
+def _vpatch(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-m", "vpatch", *words], {**os.environ, **variables}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
 def test_the_overlay_changes_the_answer_and_no_compile_cache_keeps_it(seen: dict[str, Seen]) -> None:

@@ -19,12 +19,12 @@ DEFINITION = 'base = "docker.io/a/b:c"\ntags = ["a.io/b:c"]\n'
 
 @pytest.mark.usefixtures("base")
 def test_with_adds_to_the_default(vpatch: Program, engine: docker.DockerClient) -> None:
-    ran = vpatch("build", "--base", BASE, "--with", TILES, "--no-test", "--json")
+    ran = vpatch("build", "--base", BASE, "--with", TILES, "--receipt", "--no-test", "--json")
 
     assert ran.code == 0, ran.err
     states = {one["id"]: one["state"] for one in ran.json["overlays"]}
-    assert states.keys() == {*DEFAULT, TILES}
-    assert states[TILES] == "applied"
+    assert states.keys() == {*DEFAULT, TILES, "receipt"}
+    assert states[TILES] == states["receipt"] == "applied"
 
 
 def test_with_in_a_definition(tmp_path: Path) -> None:

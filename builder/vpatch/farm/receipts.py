@@ -129,7 +129,8 @@ def _problems(server: Server, where: str) -> Iterator[Problem]:
         yield Problem("no farm", where, "the farm that it was started with was removed or replaced")
         return
     top = server.process.top
-    for file, why in differences(receipt.told, Path(top + (receipt.farm or "/")), top):
+    farm = receipt.farm or receipt.told["root"]  # without a farm, all files are the vLLM's
+    for file, why in differences(receipt.told, Path(top + farm), top):
         yield Problem("changed", file, f"{why}, and {where} was started with it")
 
 

@@ -14,7 +14,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -181,6 +180,8 @@ def _unnamed(told: Mapping[str, Any]) -> int:
     try:
         held = os.memfd_create(MANIFEST)
     except (AttributeError, OSError):  # Pythons that uv installs lack it, and a kernel may refuse it
+        import tempfile
+
         with tempfile.TemporaryDirectory() as folder:
             held = os.open(Path(folder, MANIFEST), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.write(held, json.dumps(told, indent=1).encode())
