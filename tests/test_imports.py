@@ -64,7 +64,7 @@ EXTRAS = {
     "zstandard": {"image.registry"},
     "jinja2": {"matrix"},
     "huggingface_hub": {"plan.lookup"},
-    "ruamel": {"plan.rendering"},
+    "ruamel": {"plan.commands"},
 }
 OUTSIDE = {
     *("click", "fcntl", "glob", "http", "mmap", "os", "pathlib", "requests", "rich", "shutil", "socket", "subprocess"),

@@ -88,7 +88,9 @@ calls = All(
 def needed(use: Use) -> Need:
     """Return what the overlay is for; vLLM starts without it."""
     because = f"opt-in: without it, a prompt of {use.longest:,} tokens takes memory uncounted"
-    return shared.not_turboquant(use) or Need(needed=False, because=because)
+    if use.outgrows:
+        because += ", and here that may be more than the card has"
+    return shared.not_turboquant(use) or Need(needed=False, because=because, recommended=use.outgrows)
 
 
 overlay = Overlay(

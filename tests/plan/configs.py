@@ -67,6 +67,30 @@ SAID = {
     "Mistral, no window": named("MistralForCausalLM", sliding_window=None, head_dim=128, max_position_embeddings=777),
     "Qwen3, null": named("Qwen3ForCausalLM", num_key_value_heads=None, sliding_window=None),
     "Phi3, window": named("Phi3ForCausalLM", sliding_window=2047, original_max_position_embeddings=4096),
+    "Qwen3, YaRN": named(
+        "Qwen3ForCausalLM",
+        max_position_embeddings=40_960,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768},
+    ),
+    "Llama, linear": named("LlamaForCausalLM", rope_scaling={"rope_type": "linear", "factor": 2.0}),
+    "Llama 3": named(
+        "LlamaForCausalLM",
+        max_position_embeddings=131_072,
+        rope_scaling={
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ),
+    "Phi3, LongRoPE": named(
+        "Phi3ForCausalLM",
+        max_position_embeddings=131_072,
+        original_max_position_embeddings=4096,
+        sliding_window=None,
+        rope_scaling={"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32},
+    ),
     "Llama, one KV head": named("LlamaForCausalLM", num_key_value_heads=1, head_dim=None, tie_word_embeddings=True),
     "experts": named(
         "Qwen3MoeForCausalLM", num_experts=9, moe_intermediate_size=96, decoder_sparse_step=2, head_dim=128

@@ -14,7 +14,6 @@ from vpatch.plan.deployment import GPUS, presets
 
 from tests.cli.test_contract import PROBLEM, STATES, fits
 from tests.plan.examples import AT_32K, FP8_AT_262K, Printed
-from tests.terminals import on_terminal, written
 from tests.validation.cpu.models import CONFIGS
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ SHAPE = {
     "vllm": str,
     "model": {"name": str, "revision": (str, type(None)), "architecture": str, "hybrid": bool, "unknown": [str]},
     "gpu": {"name": str, "gib": float},
+    "verdict": {"fits", "tight", "does not fit", "cannot know"},
     "fits": bool,
     "overlays": [
         {
@@ -94,27 +94,25 @@ def test_a_cards_row_by_the_command(vpatch: Program, row: Printed) -> None:
 
 @pytest.mark.parametrize(("vllm", "printed"), [("0.19.1", "slots"), ("0.20.0", "slots"), ("0.20.1", "tokens")])
 def test_the_figure_that_the_release_prints_is_marked(vpatch: Program, vllm: str, printed: str) -> None:
-    ran = vpatch("plan", "--model", NAME, "--vllm", vllm, "--max-model-len", "32768")
+    ran = vpatch("plan", "--model", NAME, "--vllm", vllm, "--max-model-len", "32768", "-v")
     said = [line for line in ran.out.splitlines() if line.endswith("this vLLM prints it")]
 
     assert [line.startswith(f"kv cache: {printed}: ") for line in said] == [True]
 
 
 def test_lines_in_a_pipe(vpatch: Program) -> None:
-    ran = vpatch("plan", "--preset", PRESET)
+    ran = vpatch("plan", "--preset", PRESET, "--verbose")
 
     assert (ran.code, ran.err) == (0, "")
     first, *rest = ran.out.splitlines()
-    assert first == (
-        "plan: inferRouter/Qwen3.6-35B-A3B-NVFP4 (main) on RTX 5090, vLLM 0.20.2, KV cache turboquant_4bit_nc"
-    )
+    assert first == "fits: inferRouter/Qwen3.6-35B-A3B-NVFP4 (main) on RTX 5090, vLLM 0.20.2"
     assert any(line.startswith("overlay: turboquant-hybrid: needed: ") for line in rest)
     assert any(line.startswith("memory: weights: 21.88 GiB: ") for line in rest)
     assert "vllm serve inferRouter/Qwen3.6-35B-A3B-NVFP4 \\" in rest
 
 
 def test_a_recommended_overlay_is_advised(vpatch: Program) -> None:
-    ran = vpatch("plan", "--preset", PRESET)
+    ran = vpatch("plan", "--preset", PRESET, "-v")
     (row,) = [line for line in ran.out.splitlines() if line.startswith("overlay: turboquant-decode: ")]
 
     assert row.startswith("overlay: turboquant-decode: recommended: opt-in: 1 to 32 requests ")
@@ -131,41 +129,6 @@ def test_cautions_go_to_the_other_stream(vpatch: Program) -> None:
     assert ran.code == 0
     assert ran.err.startswith("caution: fp8-kv-quality: FP8 KV cache on Qwen3.5's hybrids: ")
     assert "fp8-kv-quality" not in ran.out
-
-
-def test_a_bar_on_a_terminal() -> None:
-    seen = written("plan", "--preset", PRESET).replace("\r", "").splitlines()
-    (bar,) = [line for line in seen if line.startswith("█") and " " not in line]
-    key = "  ".join(seen[seen.index(bar) + 1 : seen.index("memory")])
-    shares = {mark[2:]: bar.count(mark[0]) / len(bar) for mark in key.split("  ")}
-
-    assert len(bar) == 100
-    assert shares["weights"] == pytest.approx(21.88 / 31.36, abs=0.01)
-    assert shares["KV cache"] == pytest.approx(5.06 / 31.36, abs=0.02)
-    assert sum(shares.values()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_lines_fit_a_terminal(columns: int) -> None:
-    """A reason goes on below itself, or below its row if there is little room beside it; no word is broken."""
-    lines = on_terminal("plan", "--preset", PRESET, columns=columns).raw.replace("\r", "").splitlines()
-    words = " ".join(lines).split()
-    (first,) = (number for number, line in enumerate(lines) if line.startswith("  turboquant-workspace "))
-    row = "needed a prompt of more than 4,096 tokens goes on from TurboQuant's KV cache; vLLM 0.20.2: each layer"
-
-    assert max(map(len, lines)) <= columns
-    assert row in " ".join(words)
-    assert len(lines[first + 1]) - len(lines[first + 1].lstrip()) == (
-        6 if columns == 60 else lines[first].index("a prompt")
-    )
-    assert "▥ TurboQuant buffers" in "\n".join(lines), "a sign stays with its word"
-
-
-def test_a_bar_of_what_does_not_fit() -> None:
-    seen = written("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "4090").replace("\r", "").splitlines()
-
-    assert any(line == "█" * len(line) or line.startswith("█" * 80) for line in seen)
-    assert any("does not fit: RTX 4090, 23.64 GiB: " in line for line in seen)
 
 
 def test_presets_are_listed(vpatch: Program) -> None:
@@ -218,21 +181,6 @@ def test_a_folder_with_a_config(vpatch: Program, tmp_path: Path) -> None:
     assert ran.json["memory"]["items"][0]["gib"] == pytest.approx(1.1, abs=0.15)
 
 
-def test_an_unknown_architecture_gives_bounds(vpatch: Program, tmp_path: Path) -> None:
-    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
-    sizes = {"num_hidden_layers": 32, "vocab_size": 32_000, "max_position_embeddings": 8192}
-    config = {"architectures": ["FancyForCausalLM"], **heads, **sizes}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ran = vpatch("plan", "--model", tmp_path, "--weights-gib", "13", "--json")
-
-    assert ran.code == 1
-    assert ran.json["model"]["unknown"]
-    assert ran.err.startswith(f"cannot know: {tmp_path}: ")
-    # The upper bound: every layer is full attention.
-    assert ran.json["kv_cache"]["page_bytes"] == 16 * 2 * 8 * 128 * 2
-    assert ran.json["kv_cache"]["tokens"] > 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -271,7 +219,7 @@ def test_wrong_options(vpatch: Program, arguments: tuple[str, ...], code: int, m
 
 
 def test_a_release_is_called_by_three_numbers(vpatch: Program) -> None:
-    ran = vpatch("plan", "--model", NAME, "--max-model-len", "32768", "--vllm", "0.19")
+    ran = vpatch("plan", "--model", NAME, "--max-model-len", "32768", "--vllm", "0.19", "-v")
 
     assert "  vllm/vllm-openai:v0.19.0 \\" in ran.out.splitlines()
 
@@ -296,14 +244,6 @@ def test_no_config(vpatch: Program, tmp_path: Path) -> None:
 
     assert (ran.code, ran.out) == (1, "")
     assert "config.json" in ran.err
-
-
-def test_a_card_too_small(vpatch: Program) -> None:
-    ran = vpatch("plan", "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "5090", "--max-model-len", "8192")
-
-    assert ran.code == 1
-    assert ran.err.startswith("does not fit: RTX 5090, 31.36 GiB: ")
-    assert "would fit: --tensor-parallel-size 4; --gpu 'RTX PRO 6000'" in ran.err
 
 
 @pytest.mark.parametrize("one", GPUS, ids=lambda one: one.name)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from vpatch.cli.main import program
 from vpatch.core.catalogue import discover
 from vpatch.image.order import definition_files, read_definitions
+from vpatch.plan.commands import Lines, apply, build, docker, serve, shell
 from vpatch.plan.deployment import IMAGES, PUBLISHED, STOCK, Image, image, preset, presets
-from vpatch.plan.rendering import Lines, apply, build, docker, serve, shell
 
 from tests.paths import ROOT
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment
@@ -43,7 +43,7 @@ docker run --rm \\
   --ipc=host \\
   -e HF_TOKEN \\
   -v vllm-cache:/root/.cache \\
-  -v huggingface:/root/.cache/huggingface \\
+  -v /home/me/.cache/huggingface/hub:/root/.cache/huggingface/hub \\
   -p 127.0.0.1:8000:8000 \\
   localhost/vllm-openai:v0.20.2-vpatch \\
   inferRouter/Qwen3.6-35B-A3B-NVFP4 \\
@@ -55,7 +55,8 @@ def arguments_of(command: Lines) -> tuple[str, ...]:
     return tuple(chain(*command))
 
 
-def test_the_text_has_one_option_per_line() -> None:
+def test_the_text_has_one_option_per_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "/home/me/.cache/huggingface/hub")
     meant, one = preset_deployment(preset("qwen3.6-35b-5090-262k-fp8head"), speculative_tokens=2)
 
     assert shell(serve(meant, one)) == EXAMPLE

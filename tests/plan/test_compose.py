@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from vpatch.errors import Failure
 from vpatch.installation import how_to_add
+from vpatch.plan.commands import compose, docker
 from vpatch.plan.deployment import presets
-from vpatch.plan.rendering import compose, docker
 
 from tests.loopback import listening
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment

@@ -9,10 +9,10 @@ import pytest
 from packaging.version import Version
 from vpatch.errors import Failure
 from vpatch.plan import GIB
-from vpatch.plan.deployment import GPUS, gpu, preset, presets
+from vpatch.plan.deployment import GPUS, Gpu, defaults, gpu, preset, presets
 
 from tests.failures import problem_of
-from tests.plan.examples import GPU, preset_deployment
+from tests.plan.examples import GPU, bare_model, preset_deployment
 from tests.releases import RELEASES
 
 NAME = re.compile(r"qwen3\.[56]-(27b|35b)-(5090|pro6000|4x3090)(-[a-z0-9]+)*")
@@ -103,9 +103,10 @@ def test_a_name_in_any_spelling(name: str) -> None:
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(Failure, match=r"no such GPU: 5080: did you mean RTX 5090\? known: RTX 3090, .*-gib"):
-        gpu("5080")
-    assert str(problem_of(gpu, "Voodoo")).startswith("no such GPU: Voodoo: known: RTX 3090")
+    with pytest.raises(Failure, match=r"no such GPU: PRU 6000: did you mean RTX PRO 6000\? known: RTX 3090, .*-gib"):
+        gpu("PRU 6000")
+    for name in ("Voodoo", "RTX 5060", "H1000"):  # another number is another GPU
+        assert str(problem_of(gpu, name)).startswith(f"no such GPU: {name}: known: RTX 3090")
 
 
 def test_any_size() -> None:
@@ -117,3 +118,17 @@ def test_from_the_smallest_to_the_largest_that_differ_in_more_than_drivers_do() 
     sizes = [one.memory for one in GPUS if one.name != "RTX 4090"]
     assert sizes == sorted(sizes)
     assert all("reported" in one.source for one in GPUS)
+
+
+def test_the_batches_that_a_release_takes_by_default() -> None:
+    """An A100 takes small ones, by its name, and a GB10 from 0.33 on. Source: `EngineArgs.get_batch_defaults`."""
+    model = bare_model("a/b")
+
+    def batches(card: Gpu, vllm: str = "0.32.0") -> tuple[int, int]:
+        found = defaults(model, Version(vllm), card)
+        return found["max_num_seqs"], found["max_num_batched_tokens"]
+
+    assert batches(gpu("H100")) == (1024, 8192)
+    assert batches(gpu("A100", 79 * GIB)) == batches(gpu("RTX 5090")) == (256, 2048)
+    assert batches(gpu("GB10", 119 * GIB)) == (1024, 8192)
+    assert batches(gpu("GB10", 119 * GIB), "0.33.0") == (256, 2048)

@@ -85,6 +85,7 @@ def test_every_remedy_fits(model: Model, said: dict[str, Any]) -> None:
     assert told
     for remedy in told:
         option, _, value = remedy.partition(" ")
+        value = value or "True"
         field = option.removeprefix("--").replace("-", "_")
         change = {field: gpu(value.strip("'"))} if field == "gpu" else {field: type(getattr(wanted, field))(value)}
         assert fit(model, weights_of(model), replace(wanted, **change)).fits, remedy
@@ -153,7 +154,7 @@ def test_gpus_share_the_weights(stages: int) -> None:
 
 
 def test_unknown_weights_are_refused() -> None:
-    with pytest.raises(Failure, match=r"unknown weights: .*: give their size by --weights-gib"):
+    with pytest.raises(Failure, match=r"unknown weights: .*: give --weights-gib, or the folder"):
         plan(dense(weights=None), deployment(), discover())
 
 

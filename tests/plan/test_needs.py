@@ -15,7 +15,7 @@ from vpatch.core.verdict import State
 from vpatch.errors import Failure
 from vpatch.plan.deployment import Deployment, gpu
 from vpatch.plan.lookup import load
-from vpatch.plan.planner import needs
+from vpatch.plan.needs import needs
 
 from tests.conftest import Program, Ran
 from tests.releases import RELEASES, fact
@@ -169,7 +169,17 @@ def speculation(use: Use) -> Need:
     return Need(needed=True, because=f"{use.speculative_tokens} draft tokens, on compute capability {use.capability}")
 
 
-MTP = ("--model", "Qwen3.6-35B-A3B-NVFP4", "--gpu", "5090", "--max-num-seqs", "16", "--max-num-batched-tokens", "8192")
+MTP = (
+    "--model",
+    "Qwen3.6-35B-A3B-NVFP4",
+    "--gpu",
+    "5090",
+    "--force",
+    "--max-num-seqs",
+    "16",
+    "--max-num-batched-tokens",
+    "8192",
+)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +213,9 @@ def test_needs_follow_the_command_that_is_printed(
 
 def planned(vpatch: Program, folder: Path, model: dict[str, Any], vllm: str) -> Ran:
     (folder / "config.json").write_text(json.dumps(model))
-    return vpatch("plan", "--model", folder, "--gpu", "H100", "--vllm", vllm, "--weights-gib", "30", "--json")
+    return vpatch(
+        "plan", "--model", folder, "--gpu", "H100", "--vllm", vllm, "--weights-gib", "30", "--force", "--json"
+    )
 
 
 @pytest.mark.parametrize("vllm", ["0.20.2", "0.26.0", "0.33.0"])

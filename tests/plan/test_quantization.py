@@ -79,10 +79,27 @@ OTHERS: dict[str, tuple[Any, str, str | None]] = {
         "modelopt",
         "fp8-tensor",
     ),
-    "modelopt, mixed": ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "modelopt_mixed", None),
+    "modelopt, mixed, without layers": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        "modelopt_mixed",
+        None,
+    ),
+    "modelopt, mixed": (
+        {"quant_algo": "MIXED_PRECISION", "producer": {}, "quantized_layers": {"lm_head": {"quant_algo": "MXFP8"}}},
+        "modelopt_mixed",
+        "mxfp8",
+    ),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq", None),
     "gptq, its head too": ({"quant_method": "gptq", "bits": 8, "group_size": -1, "lm_head": True}, "gptq", "int8"),
-    "what plan does not know": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", None),
+    "AutoRound": ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "auto-round", None),
+    "AutoRound, its head too": (
+        {"quant_method": "auto-round", "bits": 4, "extra_config": {"lm_head": {"bits": 8, "group_size": 64}}},
+        "auto-round",
+        "int8",
+    ),
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", None),
+    "MXFP4": ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4", None),
+    "what plan does not know": ({"quant_method": "fancy"}, "fancy", None),
 }
 
 
@@ -144,7 +161,7 @@ def test_estimates_follow_the_quantization() -> None:
     kept = loaded(groups((["Linear"], NVFP4), ignore=(r"re:.*layers\.0\..*", "model.layers.1.mlp.up_proj")))
     left = ["lm_head", "mlp.up_proj", "model.layers.1", "model.layers.2.self_attn*", "*.3.*down_proj"]
     some = loaded({"quant_method": "fp8", "ignored_layers": left})
-    unknown = loaded({"quant_method": "bitsandbytes"})
+    unknown = loaded({"quant_method": "fancy"})
 
     assert fp8.layers[0] / plain.layers[0] == pytest.approx(1 / 2, rel=1e-3)
     assert four.layers[0] / plain.layers[0] == pytest.approx(0.5625 / 2, rel=1e-3)
@@ -155,8 +172,84 @@ def test_estimates_follow_the_quantization() -> None:
     assert kept.layers[0] == plain.layers[0]
     assert four.layers[1] < kept.layers[1] < plain.layers[1]
     assert kept.layers[2:] == four.layers[2:]
-    assert unknown.layers == plain.layers
-    assert unknown.source.endswith("bitsandbytes taken for two bytes each")
+    assert (unknown.layers, unknown.guessed) == (plain.layers, True), "good for nothing but to split a sum"
+
+
+MIXED = {
+    "model.layers.0.mlp": {"quant_algo": "NVFP4", "group_size": 16},
+    "model.layers.1.self_attn.qkv_proj": {"quant_algo": "FP8"},
+    "model.layers.2.mlp.gate_proj": {"quant_algo": "W4A16_NVFP4"},
+}
+UP, HEADS_OF = 2048 * 11_008, 2048 * 2048  # parameters of a projection of the MLP, and of one of attention
+FOUR = 0.5 + (2 + 0.5) / 128  # bytes that four bits save on two, with a scale and a zero for 128 weights
+PARTLY: dict[str, tuple[Any, list[float]]] = {
+    "modelopt, mixed: a module, one that vLLM fuses, one of those that it fuses": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": MIXED},
+        [3 * UP * 1.4375, 3 * HEADS_OF, UP * 1.4375, 0],
+    ),
+    "modelopt, mixed: what is excluded is left alone": (
+        {"quant_algo": "MIXED_PRECISION", "producer": {}, "quantized_layers": MIXED, "exclude_modules": ["*layers.0*"]},
+        [0, 3 * HEADS_OF, UP * 1.4375, 0],
+    ),
+    "AutoRound: exceptions by name and by expression, blocks by their beginning": (
+        {
+            "quant_method": "auto-round",
+            "bits": 4,
+            "group_size": 128,
+            "block_name_to_quantize": "model.layers.0,model.layers.1,model.layers.2",
+            "extra_config": {"model.layers.0.mlp.up_proj": {"bits": 16}, r".*\.1\.(mlp|self_attn)": {"bits": 8}},
+        },
+        [
+            (2 * UP + 4 * HEADS_OF) * (2 - FOUR),
+            (3 * UP + 4 * HEADS_OF) * (1 - 3 / 128),
+            (3 * UP + 4 * HEADS_OF) * (2 - FOUR),
+            0,
+        ],
+    ),
+    "GPTQ: rules that leave out and that override": (
+        {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": 128,
+            "dynamic": {r"-:.*layers\.[03]\.": {}, r"+:.*\.1\.mlp": {"bits": 8}},
+        },
+        [0, 3 * UP * (1 - 3 / 128) + 4 * HEADS_OF * (2 - FOUR), (3 * UP + 4 * HEADS_OF) * (2 - FOUR), 0],
+    ),
+    "GPTQ: some modules of a block": (
+        {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [["self_attn.k_proj"], ["mlp.down_proj"]]},
+        [(UP + HEADS_OF) * (2 - FOUR)] * 4,
+    ),
+    "bitsandbytes: with the scales that vLLM makes of its own": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "mlp"]},
+        [4 * HEADS_OF * 1.4375] * 4,
+    ),
+    "bitsandbytes, eight bits": (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False},
+        [(3 * UP + 4 * HEADS_OF)] * 4,
+    ),
+    "MXFP4: experts only": ({"quant_method": "mxfp4"}, [0] * 4),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_a_method_saves_what_it_quantizes(name: str) -> None:
+    config, saved = PARTLY[name]
+    plain = weights_of(model_of(named("LlamaForCausalLM"), "config.json", name="x"))
+    found = weights_of(model_of(named("LlamaForCausalLM") | {"quantization_config": config}, "config.json", name="x"))
+
+    assert [more - less for more, less in zip(plain.layers, found.layers, strict=True)] == pytest.approx(
+        saved, rel=1e-6
+    )
+    assert not found.guessed
+
+
+def test_experts_in_mxfp4() -> None:
+    plain, found = (
+        weights_of(model_of(named("MixtralForCausalLM") | config, "config.json", name="x")).layers[0]
+        for config in ({}, {"quantization_config": {"quant_method": "mxfp4"}})
+    )
+
+    assert plain - found == pytest.approx(8 * 3 * 2048 * 14_336 * (2 - 0.53125), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from vpatch.plan import LINEAR, Model
 from vpatch.plan.checkpoint import read
+from vpatch.plan.deployment import lengths
 from vpatch.plan.weights import from_tensors
 
 from tests.conftest import Trees
@@ -70,7 +72,7 @@ def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> Non
     assert {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
-        "max_model_len": model.max_position_embeddings,
+        "max_model_len": lengths(model, Version(release))[0],
         "dtype": model.dtype,
         "tied": model.tied,
         "experts": model.experts.count if model.experts else 0,

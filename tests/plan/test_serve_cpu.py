@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from vpatch.plan.commands import serve
 from vpatch.plan.deployment import Deployment, Preset, presets
-from vpatch.plan.rendering import serve
 
 from tests.conftest import Trees
 from tests.plan.examples import bare_deployment, bare_model, preset_deployment

@@ -17,11 +17,15 @@ from vpatch.cli import outfile
 from vpatch.cli.options import PathType, examples, reported
 from vpatch.cli.output import Report, on_terminal, tell
 from vpatch.core.catalogue import discover
+from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import GPUS, NEWEST, Deployment, Gpu, Preset, defaults, gpu, preset, presets
+from vpatch.plan.commands import commands, compose
+from vpatch.plan.deployment import NEWEST, Deployment, Gpu, Preset, defaults, gpu, lengths, preset, presets
+from vpatch.plan.here import gpu_here
 from vpatch.plan.lookup import load
-from vpatch.plan.planner import Plan, plan
-from vpatch.plan.rendering import as_object, commands, compose, lines, page
+from vpatch.plan.planner import FITTING, CannotKnow, Plan, Verdict, plan
+from vpatch.plan.rendering import as_object, lines, page, title
+from vpatch.tree.environment import current
 
 COUNT = click.IntRange(1, 1 << 50)  # more than anything that is counted here, and exact as a float
 
@@ -79,8 +83,8 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--revision", metavar="R", help="A revision of the model.")
 @click.option("--preset", "named", metavar="NAME", shell_complete=_presets, help="A deployment from --list.")
 @click.option("--list", "listed", is_flag=True, help="List the presets.")
-@click.option("--vllm", metavar="V", callback=_version, help=f"The release of vLLM. Default: {NEWEST}.")
-@click.option("--gpu", "card", metavar="NAME", help=f"One of {', '.join(one.name for one in GPUS)}. Default: RTX 5090.")
+@click.option("--vllm", metavar="V", callback=_version, help=f"Default: the vLLM that is installed, or {NEWEST}.")
+@click.option("--gpu", "card", metavar="NAME", help="Default: the one that is here, or RTX 5090.")
 @click.option("--gpu-memory-gib", type=_Number(1, 4096), metavar="F", help="The memory that CUDA reports of a GPU.")
 @click.option("--desktop/--headless", default=None, help="Whether a desktop runs on the GPU. Default: headless.")
 @click.option("--slow-link", is_flag=True, help="GPUs are joined by PCIe x4 or the like.")
@@ -103,10 +107,11 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--enforce-eager", is_flag=True, default=None, help="As of `vllm serve`.")
 @click.option("--language-model-only", is_flag=True, default=None, help="As of `vllm serve`: without the vision tower.")
 @click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
-@click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="What the checkpoint weighs.")
+@click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="Once loaded, without MTP.")
 @click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
 @click.option("--compose", "file", type=PathType(), metavar="FILE", help="Also write a compose file.")
-@outfile.FORCE
+@click.option("--force", is_flag=True, help="Replace FILE; print the command of what does not fit.")
+@click.option("-v", "--verbose", is_flag=True, help="Every overlay, item of memory, advice and command.")
 @reported
 def plan_command(
     model: str | None,
@@ -119,6 +124,7 @@ def plan_command(
     requests: int,
     *,
     listed: bool,
+    verbose: bool,
     force: bool,
     slow_link: bool,
     download: bool,
@@ -128,6 +134,8 @@ def plan_command(
 
     vpatch computes the overlays, the memory, the concurrency and the command from the model's config alone. It loads
     nothing, needs no GPU, and downloads nothing without --download. Estimates are shown with error bounds.
+
+    The first line is the verdict: fits, tight (not at the worst of the bounds), does not fit, or cannot know.
 
     Exit code 1: the model does not fit, or not all of it can be known.
     """
@@ -142,38 +150,61 @@ def plan_command(
         model, revision = base.model, revision or base.revision
     known = load(model or "", revision, weights_gib=weights_gib, download=download)
     given = {name: value for name, value in options.items() if value is not None}
+    given.setdefault("vllm", base.vllm if base else _installed())
     if given.get("max_model_len") == "auto":
-        given |= {"longest": True, "max_model_len": known.max_position_embeddings}
+        vllm = given["vllm"]
+        given |= {"longest": True, "max_model_len": lengths(known, vllm)[1]}
     chosen = _gpu(card, gpu_memory_gib, base)
     deployment = base.deployment(chosen, given) if base else _deployment(known, chosen, **given)
-    planned = plan(known, deployment, discover(), requests=requests, slow_link=slow_link)
+    try:
+        planned = plan(known, deployment, discover(), requests=requests, slow_link=slow_link)
+    except CannotKnow as failure:
+        return _unknown(failure)
     if file and not planned.problems:
         text = compose(planned.model, planned.deployment, planned.overlays)
         outfile.write(file, text, force=force)
         tell(f"wrote {file}")
-    return _report(planned)
+    return _report(planned, force=force, verbose=verbose)
 
 
-def _report(planned: Plan) -> Report:
+def _unknown(failure: CannotKnow) -> Report:
+    verdict = Verdict.CANNOT_KNOW
+    extra = {"verdict": verdict.value, "vllm": str(failure.deployment.vllm), "gpu": failure.deployment.gpu.name}
+    shown = title(verdict, failure.model, failure.deployment)
+    return Report("plan", problems=failure.problems, extra=extra, lines=[shown])
+
+
+def _report(planned: Plan, *, force: bool, verbose: bool) -> Report:
     for caution in planned.cautions:
         source = f" ({caution.source})" if caution.source else ""
         tell(f"caution: {caution.name}: {caution.because}{source}")
-    written = commands(planned.model, planned.deployment, planned.overlays)
+    wanted = force or planned.verdict in FITTING
+    written = commands(planned.model, planned.deployment, planned.overlays) if wanted else {}
     if on_terminal(sys.stdout):
-        shown = page(planned, written, shutil.get_terminal_size().columns)
+        shown = page(planned, written, shutil.get_terminal_size().columns, verbose=verbose)
     else:
-        shown = lines(planned, written)
+        shown = lines(planned, written, verbose=verbose)
     extra = as_object(planned, written)
     return Report("plan", problems=planned.problems, extra=extra, lines=list(shown), wrap=False)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:
     memory = None if gpu_memory_gib is None else int(gpu_memory_gib * GIB)
+    if card is None and memory is None and base is None and (here := gpu_here()):
+        return here
     default = base.gpu if base else None if memory else "RTX 5090"
     return gpu(default if card is None else card, memory)
 
 
-def _deployment(model: Model, chosen: Gpu, vllm: Version = NEWEST, **given: Any) -> Deployment:
+def _installed() -> Version:
+    """Return the release of the vLLM that is installed here; the newest if there is none."""
+    try:
+        return Version(current().tree.version or str(NEWEST))
+    except (Failure, InvalidVersion):
+        return NEWEST
+
+
+def _deployment(model: Model, chosen: Gpu, vllm: Version, **given: Any) -> Deployment:
     """Fill in what vLLM sets by itself."""
     return Deployment(vllm=vllm, gpu=chosen, **{**defaults(model, vllm, chosen), **given})
 

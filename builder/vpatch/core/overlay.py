@@ -174,6 +174,7 @@ class Use:
     longest request and `chunk` the part of it that is prefilled at once, in tokens. `architecture` is the name of the
     model's class, None if unknown. `speculative_tokens` are the draft tokens of a step, 0 without speculative decoding.
     `prefix_caching` is vLLM's option. `capability` is the GPU's compute capability, as (12, 0), None if unknown.
+    `outgrows`: memory that vLLM does not count may be more than the card has beside vLLM's share.
     """
 
     hybrid: bool
@@ -187,6 +188,7 @@ class Use:
     speculative_tokens: int = 0
     prefix_caching: bool = False
     capability: tuple[int, int] | None = None
+    outgrows: bool = False
 
     @property
     def turboquant(self) -> bool:

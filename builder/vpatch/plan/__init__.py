@@ -58,12 +58,22 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Rope:
+    """A scaling of rotary positions: its type, its factor, and the length before it, None if the config has none."""
+
+    kind: str
+    factor: float = 1.0
+    original: int | None = None
+
+
+@dataclass(frozen=True)
 class Weights:
     """Bytes of a checkpoint's tensors, as stored, before any parallelism.
 
     `layers` has one number per decoder layer. `draft` is multi-token prediction, which vLLM loads for speculative
     decoding only; each pipeline stage holds `other`. `source` names where the numbers come from. `exact`: they are
-    sizes of tensors. `summed`: their sum is known, even if the parts are estimates.
+    sizes of tensors. `summed`: their sum is known, even if the parts are estimates. `guessed`: the shapes are known,
+    not how the checkpoint stores them, so that the bytes only serve to split a sum.
     """
 
     layers: tuple[int, ...]
@@ -75,6 +85,7 @@ class Weights:
     source: str = ""
     exact: bool = True
     summed: bool = True
+    guessed: bool = False
 
     @property
     def loaded(self) -> int:
@@ -86,10 +97,10 @@ class Weights:
 class Model:
     """A model as its config.json describes it, as far as memory and overlays depend on it.
 
-    `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention, which
-    takes the most memory. `head` is the scheme of the output projection ("fp8-block"), None if it is not quantized.
-    `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint
-    has scales for a KV cache.
+    `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention; that is
+    the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if it is
+    not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves to, if
+    the checkpoint has scales for a KV cache.
     """
 
     name: str
@@ -99,6 +110,7 @@ class Model:
     hidden_size: int
     vocab_size: int
     max_position_embeddings: int
+    rope: tuple[Rope, ...] = ()
     linear: GatedDeltaNet | None = None
     intermediate_size: int = 0
     experts: Experts | None = None
@@ -113,6 +125,7 @@ class Model:
     weights: Weights | None = None
     revision: str | None = None
     unknown: tuple[str, ...] = ()
+    bounded: bool = True
 
     @property
     def hybrid(self) -> bool:

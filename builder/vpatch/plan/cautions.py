@@ -1,14 +1,21 @@
-"""Cautions, and those on hybrid models in some releases."""
+"""Known pitfalls of a deployment: quality, memory, releases, hybrid models, slow links."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vpatch.plan import Model
-from vpatch.plan.deployment import arithmetic_of, release_of
+from packaging.version import Version
+
+from vpatch.plan import GIB, Model
+from vpatch.plan.deployment import FP8, TURBOQUANT, arithmetic_of, lengths, release_of
 from vpatch.plan.fit import Fit
-from vpatch.plan.memory import COUNT_GRAPHS, counts_graphs
+from vpatch.plan.kv_cache import DTYPE_BYTES
+from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
+from vpatch.plan.refusals import block_exceeds_batch
+
+# What a desktop beside vLLM needs of the card, and the least that worked: shares of 0.905 and 0.926 on an RTX 5090.
+_DESKTOP, _TIGHT = 3 * GIB, int(2.3 * GIB)
 
 # From the first release to before the last.
 _TWO_DEFECTS = (0, 20), (0, 26)  # the hit in the prefix cache may be longer than what attention has cached of it
@@ -24,7 +31,111 @@ class Caution:
     source: str = ""
 
 
-def on_hybrids(model: Model, fit: Fit) -> Iterator[Caution]:
+def cautions(model: Model, fit: Fit, *, slow_link: bool = False) -> tuple[Caution, ...]:
+    """Return all cautions that apply to a deployment."""
+    across = _parallel(model, fit) if slow_link else ()
+    return (*_quality(model, fit), *_on_hybrids(model, fit), *_memory(fit), *_starting(model, fit), *across)
+
+
+def _quality(model: Model, fit: Fit) -> Iterator[Caution]:
+    deployment = fit.deployment
+    if deployment.kv_cache_dtype in FP8 and model.hybrid:
+        yield Caution(
+            "fp8-kv-quality",
+            "FP8 KV cache on Qwen3.5's hybrids: with --calculate-kv-scales answers decayed into gibberish, and static"
+            " scales damaged a quantisation; compare answers before you rely on it",
+            "ig1/Qwen3.5-35B-A3B-NVFP4, About FP8 KV cache",
+        )
+    if model.head and model.head.startswith("fp8"):
+        yield Caution(
+            "fp8-head-structured-output",
+            "the output head is FP8: for JSON, tool calls, enums and long agent runs prefer one in BF16",
+            "inferRouter/Qwen3.6-35B-A3B-NVFP4, Branch selection",
+        )
+    if deployment.speculative_tokens and deployment.kv_cache_dtype in TURBOQUANT:
+        yield Caution(
+            "turboquant-speculation",
+            "speculative decoding with a TurboQuant KV cache gives wrong tokens or crashes, up to vLLM 0.33.0 at least;"
+            " apply the overlay turboquant-mtp, or add --enforce-eager --no-async-scheduling; with the overlay,"
+            " attention to drafts runs outside of CUDA graphs, so that a step takes longer than with an FP8 KV cache;"
+            " from vLLM 0.21 on the opt-in overlay turboquant-decode puts it into them, for up to eight drafts",
+            "vllm-project/vllm#40807, #40880, #53180, #53410",
+        )
+
+
+def _memory(fit: Fit) -> Iterator[Caution]:
+    deployment, memory = fit.deployment, fit.memory
+    outside = memory.total - memory.requested
+    if deployment.desktop and outside < _DESKTOP and not memory.kv_cache.exact:
+        share = (memory.total - _DESKTOP) / memory.total
+        worse = "vLLM may not even start" if outside < _TIGHT else "watch it"
+        yield Caution(
+            "desktop",
+            f"a desktop shares this card, and vLLM leaves it {outside / GIB:.1f} GiB: {worse}; at most"
+            f" --gpu-memory-utilization {int(share * 1000) / 1000} leaves it {_DESKTOP / GIB:.0f} GiB",
+            "ig1/Qwen3.5-35B-A3B-NVFP4, GPU Memory Utilization Guide",
+        )
+    taken = _DESKTOP if deployment.desktop else 0
+    loose = [item.name for item in memory.items if not item.counted and item is not CONTEXT]
+    if (memory.kv_cache.exact or loose) and memory.left.least < taken:
+        sure = "will" if memory.left.most < taken else "may"
+        unbounded = "vLLM's share does not bound a KV cache of a given size"
+        on_top = f"{', '.join(loose)} come on top of vLLM's share" if loose else unbounded
+        option = "--kv-cache-memory-bytes" if memory.kv_cache.exact else "--gpu-memory-utilization"
+        yield Caution(
+            "uncounted",
+            f"{on_top}: at worst {memory.left.least / GIB:.2f} GiB are left of the card, and a long prompt {sure} end"
+            f" in out of memory; lower {option}",
+            "vllm-project/vllm#40420",
+        )
+
+
+def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
+    deployment = fit.deployment
+    named, taken = Version(deployment.vllm.base_version), release_of(deployment.vllm)
+    if named != taken:
+        because = f"vLLM {named} was not released: this build is planned as {taken}, the release before it"
+        yield Caution("between-releases", because)
+    if not fit.surely and fit.fits:
+        yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
+    if not counts_graphs(deployment) and not deployment.enforce_eager:
+        yield Caution(
+            "graphs-uncounted",
+            f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
+            "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
+        )
+    asked = lengths(model, deployment.vllm)[1] if deployment.longest else deployment.max_model_len
+    if model.hybrid and fit.longest < asked and not arithmetic_of(deployment.vllm).admits_all_groups:
+        yield Caution(
+            "admits-too-much",
+            "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"
+            f" counts the blocks of one group of layers only; give --max-model-len {fit.longest} at most",
+            "vLLM 0.18, `_max_memory_usage_bytes_from_groups`",
+        )
+    if block_exceeds_batch(model, fit) and not deployment.enable_prefix_caching:
+        yield Caution(
+            "block-size",
+            f"a block is {fit.layout.block_size:,} tokens, more than --max-num-batched-tokens: with prefix caching,"
+            " vLLM would refuse to start",
+            "inferRouter/Qwen3.6-35B-A3B-NVFP4, Recommended vLLM serve config",
+        )
+
+
+def _parallel(model: Model, fit: Fit) -> Iterator[Caution]:
+    hidden = model.hidden_size * DTYPE_BYTES[model.dtype]
+    reduced = 2 * len(model.layers) // fit.deployment.pipeline_parallel_size * hidden
+    if fit.deployment.tensor_parallel_size > 1:
+        yield Caution(
+            "slow-link",
+            f"tensor parallelism sums {reduced / 1024:,.0f} KiB per token over all GPUs of a group, twice in each"
+            f" layer, which a slow link (PCIe x4) does not bear; a pipeline hands on {hidden / 1024:,.0f} KiB per token"
+            " and stage, which it does: keep a tensor-parallel group on NVLink or full lanes, and put the pipeline"
+            " across the link",
+            "4x RTX 3090 guide, The Recommended Strategy: TP=2 + PP=2",
+        )
+
+
+def _on_hybrids(model: Model, fit: Fit) -> Iterator[Caution]:
     """Yield the cautions on speculation with prefix caching, and on the estimate for CUDA graphs."""
     deployment, release = fit.deployment, release_of(fit.deployment.vllm).release
     if not model.hybrid:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import FULL, KEYS, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, weights
+from vpatch.plan import FULL, KEYS, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, Rope, weights
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
-from vpatch.plan.quantization import head_scheme, kv_cache_of, quantization_of
+from vpatch.plan.quantization import head_scheme
+from vpatch.plan.quantization_config import kv_cache_of, quantization_of
 
 Config = Mapping[str, Any]
 DTYPES = ("bfloat16", "float16")
 _LAYERS, _HEADS, _POSITIONS = 1024, 65_536, 1 << 32  # more than any model has, refused before memory is spent
 _INTERVAL = 4  # each fourth layer of a Gated DeltaNet hybrid is full attention, unless the config says otherwise
+# Keys of layers that keep a state or an index of their own, beside attention or for each request.
+_BESIDE = re.compile(
+    "mamba|ssm|conv|linear_(key|value|num|attn)|rwkv|recurren|lru_|delta|index_(head|n_|topk)|indexer|compress"
+    "|cross_attention|is_encoder_decoder",
+    re.IGNORECASE,
+)
 _DEFAULT_LENGTH = 2048  # what vLLM assumes where a config has none
 
 
@@ -86,6 +94,7 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         tied=text.flag("tie_word_embeddings", default=known.tied),
         vision=known.vision,
         draft_layers=text.number(known.draft, default=1, least=0, most=_LAYERS) if known.draft else 0,
+        rope=_rope(text),
         unknown=unknown,
     )
     return replace(model, layers=_kinds(text, layers)) if known.hybrid and not unknown else model
@@ -103,6 +112,24 @@ def _not_modeled(text: Fields, known: Architecture) -> tuple[str, ...]:
     if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
         reasons.append("attention is chunked")
     return tuple(reasons)
+
+
+def _rope(text: Fields) -> tuple[Rope, ...]:
+    """Read the scaling of positions: one, or one for each kind of layer."""
+    key = "rope_parameters" if text.has("rope_parameters") else "rope_scaling"
+    whole = text.inside(key)
+    nested = [whole.inside(name) for name, value in whole.data.items() if isinstance(value, dict)]
+    kinds = [(one, one.text("rope_type") or one.text("type")) for one in nested or [whole]]
+
+    def original(fields: Fields) -> int:
+        return fields.number("original_max_position_embeddings", default=0, least=0, most=_POSITIONS)
+
+    # vLLM looks for YaRN's original length among its parameters, and for LongRoPE's beside them.
+    return tuple(
+        Rope(kind, one.real("factor", default=1.0), (original(text) if kind == "longrope" else original(one)) or None)
+        for one, kind in kinds
+        if kind
+    )
 
 
 def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
@@ -162,12 +189,19 @@ def _dtype(fields: Fields, text: Fields) -> str:
 
 
 def _bounds(text: Fields, name: str, architecture: str) -> Model:
-    """Return the most that a model of an unknown architecture can take; note in `text` what even that needs."""
+    """Return a model of an unknown architecture, with every layer taken for full attention.
+
+    That is the most that it can take, unless a key tells of layers that keep something else beside attention. Notes in
+    `text` what even that needs.
+    """
     layers = text.number(*KEYS["layers"], most=_LAYERS)
     heads = text.number(*KEYS["heads"], most=_HEADS)
     hidden = text.number(*KEYS["hidden_size"])
     lengths = [text.number(key, most=_POSITIONS) for key in KEYS["length"] if text.has(key)]
     kv_heads, size = _largest(text, KEYS["kv_heads"]) or heads, _largest(text, KEYS["head_size"]) or -(-hidden // heads)
+    also = sorted(key for key, value in text.data.items() if _BESIDE.search(key) and value)
+    more = f", which may be more than full attention does: {', '.join(key[:40] for key in also[:3])}"
+    keep = more if also else ": each is taken for full attention"
     called = f"architecture {architecture[:80]!r}" if architecture else "a config that names no architecture"
     return Model(
         name=name,
@@ -179,7 +213,8 @@ def _bounds(text: Fields, name: str, architecture: str) -> Model:
         max_position_embeddings=min(lengths, default=_DEFAULT_LENGTH),
         intermediate_size=text.number("intermediate_size", "n_inner", default=0, least=0),
         tied=text.flag("tie_word_embeddings", default=False),
-        unknown=(f"what the layers of {called} keep: each is taken for full attention, the most that one can take",),
+        unknown=(f"what the layers of {called} keep{keep}",),
+        bounded=not also,
     )
 
 

@@ -128,6 +128,16 @@ class Fields:
             return value
         return least
 
+    def real(self, key: str, *, default: float, most: float = 1e6) -> float:
+        """Read a number above 0, with or without a fraction."""
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            self.wrong(key, f"is {_kind(value)}, not a number above 0, and {most:,.0f} at most")
+            return default
+        return float(value)
+
     def flag(self, key: str, *, default: bool) -> bool:
         """Read true or false."""
         return self._typed(key, default, "true or false")

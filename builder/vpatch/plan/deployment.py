@@ -6,6 +6,7 @@ here the release decides, by `releases.toml`.
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -40,6 +41,8 @@ class Arithmetic:
     decode_buffers: bool = False  # in each layer, for TurboQuant
     block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
     exports_states: bool = False  # during a prefill, by kernels that need one more block, and blocks of 64 tokens
+    scales_yarn: bool = True  # multiplies the original length by YaRN's factor
+    small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more
 
 
@@ -87,6 +90,8 @@ class Gpu:
 
 _GPUS = table("gpus.toml").items()
 GPUS = tuple(Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"]) for name, row in _GPUS)
+# Types of scaling whose factor is in `max_position_embeddings` already.
+_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`
 
 
@@ -101,7 +106,9 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
     if found:
         return found
     names = [one.name for one in GPUS]
-    meant = did_you_mean(nearest(name, names, key=_key), " ")
+    # Another number is another GPU, however alike the names are.
+    same = [one for one in names if re.findall(r"\d+", one) == re.findall(r"\d+", name)]
+    meant = did_you_mean(nearest(name, same, key=_key) or same, " ")
     raise UnknownName(
         Problem("no such GPU", name, f"{meant}known: {', '.join(names)}; for any other, give --gpu-memory-gib")
     )
@@ -117,9 +124,9 @@ class Deployment:
     """How a model is served: the options of `vllm serve` that memory depends on, under their names there.
 
     Given `kv_cache_memory_bytes`, the KV cache does not depend on `gpu_memory_utilization`. `speculative_tokens` are
-    those of multi-token prediction. `longest` is `--max-model-len auto`: the longest that fits, at most
-    `max_model_len`. `cuda` is the suffix of the image, as in "cu130". `environment` has variables as NAME=VALUE,
-    `extra` more arguments of the command.
+    those of multi-token prediction. `tiles`: vLLM has the overlay turboquant-tiles. `longest` is `--max-model-len
+    auto`: the longest that fits, at most `max_model_len`. `cuda` is the suffix of the image, as in "cu130".
+    `environment` has variables as NAME=VALUE, `extra` more arguments of the command.
     """
 
     vllm: Version
@@ -136,6 +143,7 @@ class Deployment:
     enforce_eager: bool = False
     language_model_only: bool = False
     kv_cache_memory_bytes: int | None = None
+    tiles: bool = False
     desktop: bool = False
     longest: bool = False
     cuda: str = ""
@@ -148,13 +156,29 @@ class Deployment:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+def lengths(model: Model, vllm: Version) -> tuple[int, int]:
+    """Return the context length that a release takes by default and the longest that it allows, in tokens.
+
+    Source: `_get_and_verify_max_len`.
+    """
+    longest, factor = float(model.max_position_embeddings), 1.0
+    for rope in () if model.architecture.startswith("Gemma3") else model.rope:
+        if rope.kind == "yarn" and arithmetic_of(vllm).scales_yarn:
+            longest, factor = float(rope.original or longest), rope.factor
+        elif rope.kind not in _SCALED:
+            factor = rope.factor
+    longest *= factor
+    original = next((rope.original for rope in model.rope if rope.kind == "longrope"), None)
+    return int(original or longest), int(longest)
+
+
 def defaults(model: Model, vllm: Version, gpu: Gpu) -> dict[str, Any]:
     """Return the fields of `Deployment` that a release sets by itself; raise `UnknownName` for an unknown release."""
     traits = arithmetic_of(vllm)
-    large = gpu.memory >= LARGE
+    large = gpu.memory >= LARGE and "A100" not in gpu.name and not (traits.small_gb10 and gpu.name == "GB10")
     batch = traits.large_batch if gpu.memory >= LARGEST else 8192 if large else 2048
     return {
-        "max_model_len": model.max_position_embeddings,
+        "max_model_len": lengths(model, vllm)[0],
         "max_num_seqs": 1024 if large else 256,
         "max_num_batched_tokens": batch,
         "gpu_memory_utilization": traits.default_utilization,

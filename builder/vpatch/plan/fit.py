@@ -11,7 +11,7 @@ from typing import Any
 
 from vpatch.errors import Failure
 from vpatch.plan import Model, Weights
-from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, Gpu, arithmetic_of
+from vpatch.plan.deployment import GPUS, TURBOQUANT, Deployment, Gpu, arithmetic_of, lengths
 from vpatch.plan.kv_cache import Capacity, Layout, blocks_for, capacity, layout, longest
 from vpatch.plan.memory import CONTEXT, Memory, account
 
@@ -74,6 +74,12 @@ class Fit:
         room = not self.memory.kv_cache.exact or self.memory.left.least >= 0
         return self._bytes(self.least.blocks) >= self.needed and room
 
+    @property
+    def outgrows(self) -> bool:
+        """Whether what vLLM does not count may, at worst, be more than the card has beside vLLM's share."""
+        uncounted = any(not item.counted and item is not CONTEXT for item in self.memory.items)
+        return uncounted and self.memory.left.least < 0
+
     def _bytes(self, blocks: int) -> int:
         return blocks * max(self.layout.bytes_per_block)
 
@@ -114,20 +120,22 @@ def advise(model: Model, weights: Weights, deployment: Deployment, requests: int
         left = _last(serves, free, 990)
         share = None if left is None else (1000 - left) / 1000
     sequences = _most_requests(model, weights, deployment, SEQUENCES)
-    return Advice(min(length, model.max_position_embeddings) or None, sequences, share, requests)
+    return Advice(min(length, lengths(model, deployment.vllm)[1]) or None, sequences, share, requests)
 
 
 def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator[str]:
-    """Yield options that would each make a deployment fit, the smallest change of each kind."""
+    """Yield changes that would each make a deployment fit: of each kind the smallest, first what costs nothing."""
     dtypes = [one for one in ("fp8", *TURBOQUANT[:2]) if one in arithmetic_of(deployment.vllm).kv_cache_dtypes]
     shares = (0.92, 0.95) if deployment.kv_cache_memory_bytes is None else ()
-    length = min(fit(model, weights, deployment).longest, model.max_position_embeddings)
+    length = min(fit(model, weights, deployment).longest, lengths(model, deployment.vllm)[1])
     values: dict[str, list[Any]] = {
-        "max_model_len": [length] if length else [],
+        "language_model_only": [model.vision and not deployment.language_model_only],
         "max_num_seqs": [_most_requests(model, weights, deployment, deployment.max_num_seqs)],
         "max_num_batched_tokens": [tokens for tokens in (8192, 2048) if tokens < deployment.max_num_batched_tokens],
-        "gpu_memory_utilization": [share for share in shares if share > deployment.gpu_memory_utilization],
+        "max_model_len": [length] if length else [],
         "kv_cache_dtype": [dtype for dtype in dtypes if dtype != deployment.kv_cache_dtype],
+        "tiles": [deployment.kv_cache_dtype in TURBOQUANT and not deployment.tiles],
+        "gpu_memory_utilization": [share for share in shares if share > deployment.gpu_memory_utilization],
         "tensor_parallel_size": [ranks for ranks in (2, 4, 8) if ranks > deployment.tensor_parallel_size],
     }
     values["gpu"] = [gpu for gpu in GPUS if gpu.memory > deployment.gpu.memory]
@@ -135,9 +143,17 @@ def remedies(model: Model, weights: Weights, deployment: Deployment) -> Iterator
         for value in filter(None, found):
             with suppress(Failure):  # the model cannot be divided so
                 if fit(model, weights, replace(deployment, **{name: value})).fits:
-                    shown = f"'{value.name}'" if isinstance(value, Gpu) else value
-                    yield f"--{name.replace('_', '-')} {shown}"
+                    yield _as_option(name, value)
                     break
+
+
+def _as_option(name: str, value: Any) -> str:
+    if name == "tiles":
+        return "vpatch apply --with turboquant-tiles"
+    option = f"--{name.replace('_', '-')}"
+    if value is True:
+        return option
+    return f"{option} '{value.name}'" if isinstance(value, Gpu) else f"{option} {value}"
 
 
 def _most_requests(model: Model, weights: Weights, deployment: Deployment, most: int) -> int | None:

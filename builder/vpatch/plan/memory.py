@@ -22,6 +22,7 @@ TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positi
 
 SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
 FLOAT, HALF, KERNEL_BLOCK = 4, 2, 128
+TILE = 16_384  # tokens of a prompt that the overlay turboquant-tiles dequantizes at once, and lets vLLM count
 TRANSIENTS = 4  # copies of the dequantized keys that a continuation of a prompt makes while it runs
 KEPT = 2.3  # times their size that the allocator keeps, since they grow with each chunk: 1.9 and 2.3 on an H200
 
@@ -190,7 +191,8 @@ def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[I
         return
     attention = model.attention.shard(deployment.tensor_parallel_size)
     decode = deployment.max_num_seqs * attention.heads * (SPLITS + 1) * (attention.head_size + 1) * FLOAT
-    context = ceil((deployment.max_model_len - 1) / KERNEL_BLOCK) * KERNEL_BLOCK
+    tile = TILE if deployment.tiles else deployment.max_model_len
+    context = ceil((min(deployment.max_model_len, tile) - 1) / KERNEL_BLOCK) * KERNEL_BLOCK
     half = attention.kv_heads * context * attention.head_size * HALF
     reserved = max(decode, 2 * half)
     # With experts, the workspace is the memory of theirs, which is counted.
@@ -198,7 +200,8 @@ def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[I
     copies = Estimate(TRANSIENTS * half, 0, int(TRANSIENTS * KEPT * half))
     if arithmetic_of(deployment.vllm).decode_buffers:
         yield Item("TurboQuant buffers", exactly(layers * decode), f"decode's, in each of {layers} layers")
-    because = f"keys and values of {context:,} tokens dequantised; reserved after the KV cache is sized"
-    yield Item("TurboQuant workspace", workspace, because, counted=False)
-    because = f"copies of them while a prompt of {context:,} tokens goes on"
-    yield Item("TurboQuant continuation", copies, because, counted=False)
+    when = "by turboquant-tiles" if deployment.tiles else "after the KV cache is sized"
+    because = f"keys and values of {context:,} tokens dequantised; reserved {when}"
+    yield Item("TurboQuant workspace", workspace, because, deployment.tiles)
+    because = f"copies of them while a prompt of {deployment.max_model_len:,} tokens goes on"
+    yield Item("TurboQuant continuation", copies, because, deployment.tiles)

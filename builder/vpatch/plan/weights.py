@@ -107,7 +107,9 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
             parts["head"] += 0 if model.tied else size
         else:
             parts["embedding" if _EMBEDDING.search(name) else "other"] += size
-    return replace(model, weights=Weights(tuple(layers), source=source, exact=True, summed=True, **parts))
+    embedding, head, other = parts["embedding"], parts["head"], parts["other"]
+    summed = Weights(tuple(layers), embedding, head, other, parts["vision"], parts["draft"], source)
+    return replace(model, weights=summed)
 
 
 def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
@@ -117,7 +119,7 @@ def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, 
     names = ("embedding", "head", "other", "vision", *(("draft",) if whole else ()))
     shares = {name: getattr(parts, name) * total // of for name in names}
     layers = tuple(size * total // of for size in parts.layers)
-    split = replace(parts, layers=layers, **shares, source=source, exact=False, summed=True)
+    split = replace(parts, layers=layers, **shares, source=source, exact=False, summed=True, guessed=False)
     left = total - split.loaded - (split.draft if whole else 0)
     return replace(split, other=split.other + left)
 
@@ -155,12 +157,13 @@ def estimate(
     table = model.vocab_size * model.hidden_size
     head = head_scheme(quantization, multimodal=model.vision)
     tower = _vision(fields.inside("vision_config")) if model.vision else 0
-    note = "" if quantization is None or quantization.certain else f"; {quantization.method} taken for two bytes each"
+    guessed = quantization is not None and not quantization.certain
     embedding, other, vision = (round(count * BF16.size) for count in (table, model.hidden_size, tower))
     output = 0 if model.tied else round(table * (head or BF16).size)
     draft = sum(map(draft_layer, range(model.draft_layers)))
-    source = f"estimated from the shapes in the config{note}"
-    return Weights(tuple(layers), embedding, output, other, vision, draft, source, exact=False, summed=False)
+    sizes = tuple(layers), embedding, output, other, vision, draft
+    source = "estimated from the shapes in the config"
+    return Weights(*sizes, source=source, exact=False, summed=False, guessed=guessed)
 
 
 def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: str) -> Iterator[_Part]:

@@ -1,0 +1,173 @@
+"""The commands and the compose file that deploy a plan."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Collection
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Any
+
+from vpatch.errors import Failure, Problem
+from vpatch.installation import how_to_add
+from vpatch.plan import Model
+from vpatch.plan.deployment import Deployment, image
+from vpatch.plan.lookup import cache_home
+
+PORT = "127.0.0.1:8000:8000"
+# A volume for compiled files, and where vLLM's images have these and downloaded models.
+CACHE = ("vllm-cache", "/root/.cache")
+HUB = "/root/.cache/huggingface/hub"
+# Every image of vLLM has Python; `http.client` ignores the proxies that the container may be told to use.
+HEALTH_CHECK = (
+    "import http.client; server = http.client.HTTPConnection('127.0.0.1', 8000, timeout=5); "
+    "server.request('GET', '/health'); raise SystemExit(server.getresponse().status != 200)"
+)
+
+Lines = tuple[tuple[str, ...], ...]  # a command: the arguments on each line that is shown
+
+
+def shell(command: Lines) -> str:
+    """Return the text of a command to paste into a shell."""
+    return " \\\n  ".join(map(shlex.join, command))
+
+
+def commands(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, str]:
+    """Return the commands to paste into a shell, by name, in the order in which to run them."""
+    written = {"apply": apply(overlays), "serve": serve(model, deployment), "build": build(deployment, overlays)}
+    written["docker"] = docker(model, deployment, overlays)
+    return {name: shell(command) for name, command in written.items() if command}
+
+
+def apply(overlays: Collection[str]) -> Lines:
+    """Return `vpatch apply` of these overlays to the installed vLLM; empty without any."""
+    return (("vpatch", "apply"), *_named(overlays)) if overlays else ()
+
+
+def serve(model: Model, deployment: Deployment) -> Lines:
+    """Return `vllm serve`."""
+    variables = ("env", *deployment.environment) if deployment.environment else ()
+    first, *rest = _options(model.name, model, deployment)
+    return ((*variables, "vllm", "serve", *first), *rest)
+
+
+def build(deployment: Deployment, overlays: Collection[str]) -> Lines:
+    """Return `vpatch build` of the image that `docker` and `compose` run; empty if it exists already."""
+    wanted = image(deployment, overlays)
+    lines = (("vpatch", "build"), ("--base", wanted.base), *_named(wanted.overlays), ("--tag", wanted.name))
+    return lines if wanted.built else ()
+
+
+def docker(model: Model, deployment: Deployment, overlays: Collection[str]) -> Lines:
+    """Return `docker run` of the image with these overlays, published on the loopback address."""
+    name, mounted = _in_container(model)
+    bind = io.StringIO()  # docker reads fields as CSV: quoted if there is a comma in them
+    csv.writer(bind, lineterminator="").writerow(("type=bind", f"source={model.name}", f"target={name}", "readonly"))
+    return (
+        *(("docker", "run", "--rm"), ("--gpus", str(deployment.gpus)), ("--ipc=host",)),
+        *(("-e", variable) for variable in ("HF_TOKEN", *deployment.environment)),
+        *(("-v", ":".join(volume)) for volume in (CACHE, (str(cache_home()), HUB))),
+        *((("--mount", bind.getvalue()),) if mounted else ()),
+        ("-p", PORT),
+        (image(deployment, overlays).name,),
+        *_options(name, model, deployment),
+    )
+
+
+def compose(model: Model, deployment: Deployment, overlays: Collection[str]) -> str:
+    """Return the text of a compose file for the image with these overlays; raise `Failure` without the YAML library."""
+    try:
+        from ruamel.yaml import YAML
+    except ImportError as error:
+        cause = f"{error}; install it with {how_to_add('plan')}"
+        raise Failure(Problem("cannot write a compose file", "ruamel.yaml", cause)) from error
+    yaml = YAML()
+    yaml.width = 1 << 30  # else long strings are folded
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    text = io.StringIO()
+    yaml.dump(_quoted(_services(model, deployment, overlays)), text)
+    first = build(deployment, overlays)
+    notes = ["HF_TOKEN is passed on where it is set; only private models need it."]
+    notes += ["The image is made by:", *(f"  {line}" for line in shell(first).splitlines())] if first else []
+    return "".join(f"# {note}\n" for note in notes) + text.getvalue()
+
+
+def _services(model: Model, deployment: Deployment, overlays: Collection[str]) -> dict[str, Any]:
+    wanted = image(deployment, overlays)
+    inside, mounted = _in_container(model)
+    bind = {"type": "bind", "source": model.name, "target": inside, "read_only": True}
+    cache, compiled = CACHE
+    # The user's own cache of models, so that nothing is downloaded twice.
+    hub = {"type": "bind", "source": str(cache_home()), "target": HUB, "bind": {"create_host_path": True}}
+    volumes = [{"type": "volume", "source": cache, "target": compiled}, hub]
+    test = ["CMD", "python3", "-c", HEALTH_CHECK]
+    # The first start downloads the weights; each one loads them, compiles and captures graphs.
+    health = {"test": test, "interval": "30s", "timeout": "10s", "retries": 3, "start_period": "1h"}
+    device = {"driver": "nvidia", "count": deployment.gpus, "capabilities": ["gpu"]}
+    service = {
+        "image": wanted.name,
+        **({"pull_policy": "never"} if wanted.built else {}),
+        "command": list(chain(*_options(inside, model, deployment))),
+        "environment": ["HF_TOKEN", *deployment.environment],
+        "ports": [PORT],
+        "volumes": [*volumes, *([bind] if mounted else [])],
+        "ipc": "host",
+        "deploy": {"resources": {"reservations": {"devices": [device]}}},
+        "healthcheck": health,
+        "restart": "unless-stopped",
+    }
+    # Under its own name, so that `docker run` and every project share it.
+    return {"services": {"vllm": service}, "volumes": {cache: {"name": cache}}}
+
+
+def _quoted(value: Any) -> Any:
+    """Make YAML and compose read back each string unchanged: in quotes, and without variables."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, dict):
+        return {key: _quoted(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_quoted(item) for item in value]
+    return DoubleQuotedScalarString(value.replace("$", "$$")) if isinstance(value, str) else value
+
+
+def _named(overlays: Collection[str]) -> Lines:
+    return tuple(("--overlay", one) for one in sorted(overlays))
+
+
+def _in_container(model: Model) -> tuple[str, bool]:
+    """Return a model's name inside a container, and whether it is a folder to mount there."""
+    mounted = model.name.startswith("/")
+    return (f"/models/{PurePosixPath(model.name).name}" if mounted else model.name), mounted
+
+
+def _options(name: str, model: Model, deployment: Deployment) -> Lines:
+    ranks, stages = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
+    draft = {"method": "mtp", "num_speculative_tokens": deployment.speculative_tokens}
+    values = {
+        "--revision": model.revision or None,
+        "--tensor-parallel-size": ranks if ranks > 1 else None,
+        "--pipeline-parallel-size": stages if stages > 1 else None,
+        "--kv-cache-dtype": None if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype,
+        "--max-model-len": "auto" if deployment.longest else deployment.max_model_len,
+        "--max-num-seqs": deployment.max_num_seqs,
+        "--max-num-batched-tokens": deployment.max_num_batched_tokens,
+        "--gpu-memory-utilization": deployment.gpu_memory_utilization,
+        "--kv-cache-memory-bytes": deployment.kv_cache_memory_bytes,
+        "--enable-prefix-caching" if deployment.enable_prefix_caching else "--no-enable-prefix-caching": True,
+        "--speculative-config": json.dumps(draft) if deployment.speculative_tokens else None,
+        "--enforce-eager": deployment.enforce_eager or None,
+        "--language-model-only": deployment.language_model_only or None,
+    }
+    options: list[tuple[str, ...]] = [(name,)]
+    for option, value in values.items():
+        if value is not None:
+            options.append((option,) if value is True else (option, str(value)))
+    for argument in deployment.extra:
+        if argument.startswith("--"):
+            options.append(())
+        options[-1] = (*options[-1], argument)
+    return tuple(options)

@@ -1,0 +1,103 @@
+"""What keeps a deployment from starting, or from serving as many requests as it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vpatch.errors import Problem
+from vpatch.plan import FULL, GIB, Model, Weights
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, lengths
+from vpatch.plan.fit import Fit, remedies
+from vpatch.plan.kv_cache import skipped_layers, stages_of
+from vpatch.plan.memory import CONTEXT
+
+UNKNOWN = "cannot know"
+"""What a problem is called if plan lacks a fact, not memory."""
+
+_FLASHINFER_HEADS = (64, 128, 256)
+_ADA, _ANY = (8, 9), (99, 0)  # compute capabilities; one that is not known breaks no rule
+_REFUSES = "vLLM refuses to start"
+
+
+def refusals(model: Model, weights: Weights, fit: Fit, requests: int) -> Iterator[Problem]:
+    """Yield the problems that keep a deployment from starting, or from serving so many full-length requests at once."""
+    deployment = fit.deployment
+    for what in model.unknown:
+        yield Problem(UNKNOWN, model.name, what)
+    _, longest = lengths(model, deployment.vllm)
+    if deployment.max_model_len > longest:
+        cause = f"{deployment.max_model_len:,} tokens, of {longest:,} that the model was made for"
+        yield Problem("too long for the model", model.name, cause)
+    if deployment.speculative_tokens and not model.draft_layers and not model.unknown:
+        cause = f"{model.architecture} has no layers of multi-token prediction"
+        yield Problem(_REFUSES, f"--speculative {deployment.speculative_tokens}", cause)
+    for option, cause in (*_layout_refusals(model, deployment), *_dtype_refusals(model, deployment)):
+        yield Problem(_REFUSES, f"{option}, vLLM {deployment.vllm}", cause)
+    if block_exceeds_batch(model, fit) and deployment.enable_prefix_caching:
+        block = f"with prefix caching a batch holds a block, which is {fit.layout.block_size:,} tokens"
+        cause = f"{block}: at least that, or --no-enable-prefix-caching"
+        yield Problem(_REFUSES, f"--max-num-batched-tokens {deployment.max_num_batched_tokens}", cause)
+    if not fit.share_is_free:
+        cause = f"that share of the card is not free: a process takes {CONTEXT.size.least / GIB:.1f} GiB before it asks"
+        yield Problem(_REFUSES, f"--gpu-memory-utilization {deployment.gpu_memory_utilization:g}", cause)
+    elif not fit.fits:
+        yield _does_not_fit(model, weights, fit)
+    elif fit.likely.concurrency < requests:
+        cause = f"{fit.likely.concurrency:.2f} of {deployment.max_model_len:,} tokens at once"
+        yield Problem("does not serve as many", f"--requests {requests}", cause)
+
+
+def _layout_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
+    # `tests/plan/test_agreement.py` draws cases of each rule, and of those below, for the releases' own code.
+    vllm, stages = deployment.vllm.release, deployment.pipeline_parallel_size
+    pipeline, capability = f"--pipeline-parallel-size {stages}", deployment.gpu.capability or _ANY
+    skips_some = len(skipped_layers(model, deployment)) < len(model.layers)
+    mixed = not model.hybrid and deployment.kv_cache_dtype in TURBOQUANT and skips_some
+    if vllm >= (0, 28) and mixed and stages > 1:
+        cause = "TurboQuant on a dense model gives stages different block sizes"
+        yield pipeline, f"{cause}: refused, or from 0.29 on many times as large"
+    if vllm >= (0, 29) and mixed and capability[0] == 10 and model.attention.head_size in _FLASHINFER_HEADS:
+        cause = "on this GPU the layers that TurboQuant leaves alone run in FlashInfer"
+        yield f"--kv-cache-dtype {deployment.kv_cache_dtype}", f"{cause}, which has no layout in common with it"
+    if vllm < (0, 30) and stages > 1 and deployment.speculative_tokens:
+        yield pipeline, "layers of multi-token prediction cannot be on a stage"
+    parts = [model.layers[stage.start : stage.stop] for stage in stages_of(len(model.layers), stages)]
+    if vllm >= (0, 20) and model.hybrid and any(FULL not in part for part in parts):
+        cause = "a stage would have no attention layer"
+        yield pipeline, f"{cause}: refused, or from 0.26 on laid out in a way that is not planned"
+
+
+def _dtype_refusals(model: Model, deployment: Deployment) -> Iterator[tuple[str, str]]:
+    vllm, dtype, capability = deployment.vllm.release, deployment.kv_cache_dtype, deployment.gpu.capability or _ANY
+    in_flashinfer = model.attention.head_size in _FLASHINFER_HEADS
+    if vllm >= (0, 24) and dtype in FP8 and capability < _ADA and not in_flashinfer:
+        cause = "before Ada (compute capability 8.9) Triton has no FP8, and FlashInfer no heads of this size"
+        yield f"--kv-cache-dtype {dtype}", cause
+    if vllm >= (0, 33) and dtype in {"bfloat16", "float16"} - {model.dtype}:
+        yield f"--kv-cache-dtype {dtype}", "it is another float type than the model's"
+
+
+def _does_not_fit(model: Model, weights: Weights, fit: Fit) -> Problem:
+    deployment, memory, would = fit.deployment, fit.memory, "; ".join(remedies(model, weights, fit.deployment))
+    fits = f"would fit: {would}" if would else "nothing that is known would fit"
+    if fit.lacks_states:
+        why = f"CUDA graphs want a block for each of {fit.states:,} requests, there are {fit.likely.blocks:,}"
+        return Problem(_REFUSES, f"--max-num-seqs {deployment.max_num_seqs}", f"{why}; {fits}")
+    have, need, share = (size / GIB for size in (memory.kv_cache.likely, fit.request, memory.requested))
+    missing = need - have
+    if fit.overflows:
+        missing = -memory.left.likely / GIB
+        why = f"a KV cache of {have:.2f} GiB, as asked for, and what comes before it are more than the card has"
+    elif have <= 0:
+        why = f"what comes before the KV cache takes {-have:.2f} GiB more than vLLM's share of {share:.2f}"
+    else:
+        why = f"a request of {deployment.max_model_len:,} tokens takes {need:.2f} GiB, {have:.2f} are there"
+    cause = f"{missing:.2f} GiB are missing on a GPU: {why}; {fits}"
+    return Problem("does not fit", f"{deployment.gpu.name}, {memory.total / GIB:.2f} GiB", cause)
+
+
+def block_exceeds_batch(model: Model, fit: Fit) -> bool:
+    """Whether vLLM refuses prefix caching: `VllmConfig.validate_block_size`, up to 0.26."""
+    deployment = fit.deployment
+    larger = fit.layout.block_size > deployment.max_num_batched_tokens
+    return model.hybrid and larger and arithmetic_of(deployment.vllm).batch_holds_block
