@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 from vpatch.cli import outfile
 from vpatch.cli.options import PathType, examples, reported
 from vpatch.cli.output import Report, on_terminal, tell
+from vpatch.cli.plan_log import logged, read_start
 from vpatch.core.catalogue import discover
 from vpatch.errors import Failure
 from vpatch.plan import GIB, Model
@@ -109,6 +110,9 @@ def _presets(_context: click.Context, _parameter: click.Parameter, typed: str) -
 @click.option("--requests", type=COUNT, default=1, metavar="N", help="To be served at once, at full length.")
 @click.option("--weights-gib", type=_Number(0, 65536, min_open=True), metavar="F", help="Once loaded, without MTP.")
 @click.option("--download", is_flag=True, help="Read config.json and headers from the hub, where MODEL is not here.")
+@click.option(
+    "--log", type=PathType(), metavar="FILE", help="Compare vLLM's log of a start with the plan; - for stdin."
+)
 @click.option("--compose", "file", type=PathType(), metavar="FILE", help="Also write a compose file.")
 @click.option("--force", is_flag=True, help="Replace FILE; print the command of what does not fit.")
 @click.option("-v", "--verbose", is_flag=True, help="Every overlay, item of memory, advice and command.")
@@ -120,6 +124,7 @@ def plan_command(
     card: str | None,
     gpu_memory_gib: float | None,
     weights_gib: float | None,
+    log: Path | None,
     file: Path | None,
     requests: int,
     *,
@@ -141,6 +146,12 @@ def plan_command(
     """
     if listed:
         return _listed()
+    if log:
+        start = read_start(log, str(options["vllm"] or ""))
+        if not (name := model or start.model):
+            raise click.UsageError("the log does not have the model: give --model")
+        known = load(name, revision, weights_gib=weights_gib, download=download)
+        return logged(start, known, _gpu(card, gpu_memory_gib, None))
     if (model is None) == (named is None):
         raise click.UsageError("give --model or --preset; --list lists the presets")
     if file:

@@ -54,13 +54,18 @@ def _regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         raise unreadable(path, error) from error
 
 
-def load_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
-    """Read the JSON object in a regular file of at most `most` bytes; raise `Failure` for anything else."""
+def read_bytes(path: Path, most: int) -> bytes:
+    """Read a regular file of at most `most` bytes; raise `Failure` for anything else."""
     with _regular(path) as (file, _):
         data = file.read(most + 1)
     if len(data) > most:
         raise Failure(Problem(UNREADABLE, str(path), f"it is longer than {most:,} bytes"))
-    return parse_json(data, str(path))
+    return data
+
+
+def load_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
+    """Read the JSON object in a regular file of at most `most` bytes; raise `Failure` for anything else."""
+    return parse_json(read_bytes(path, most), str(path))
 
 
 def parse_json(data: bytes, where: str) -> dict[str, Any]:

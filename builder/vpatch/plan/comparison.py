@@ -1,0 +1,150 @@
+"""A plan beside what vLLM counted when it started: each number, and which estimate is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vpatch.errors import Failure, Problem
+from vpatch.plan import GIB, Model
+from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of, defaults
+from vpatch.plan.fit import Fit, fit
+from vpatch.plan.kv_cache import capacity
+from vpatch.plan.memory import Estimate, added
+from vpatch.plan.startup_log import UNREADABLE, Start
+
+_OPTIONS = {field.name for field in fields(Deployment)} - {"vllm", "gpu", "cuda", "environment", "extra", "desktop"}
+# What plan does not model, and what an option has where nothing is to be modeled.
+_NOT_MODELED: Mapping[str, Any] = {
+    "data_parallel_size": 1,
+    "decode_context_parallel_size": 1,
+    "prefill_context_parallel_size": 1,
+    "cpu_offload_gb": 0,
+    "enable_lora": False,
+    "kv_transfer_config": None,
+    "num_gpu_blocks_override": None,
+    "block_size": None,
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number that vLLM printed, in GiB, tokens or requests, and the plan's."""
+
+    name: str
+    printed: float
+    planned: float
+    least: float
+    most: float
+
+    @property
+    def error(self) -> float:
+        """How much more the plan has, as a share of what vLLM printed."""
+        return (self.planned - self.printed) / abs(self.printed) if self.printed else 0.0
+
+    @property
+    def within(self) -> bool:
+        """Whether the plan's bounds, to the digits that vLLM prints, contain it."""
+        return self.least - 0.005 <= self.printed <= self.most + 0.005
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A plan and a start: the numbers in pairs, and the plan that follows from what was measured."""
+
+    start: Start
+    fit: Fit
+    numbers: tuple[Compared, ...]
+    measured: Fit
+
+    @property
+    def worst(self) -> Compared | None:
+        """The estimate that is off by the most bytes, of those that make up the KV cache's memory."""
+        parts = [one for one in self.numbers if one.name in ("weights", "graphs", "the rest")]
+        return max(parts, key=lambda one: abs(one.planned - one.printed), default=None)
+
+
+def deployment_of(start: Start, model: Model, gpu: Gpu) -> Deployment:
+    """Return the deployment that a log is of; raise `Failure` if it has an option that plan does not model."""
+    if total := start.printed.get("total_gib"):
+        gpu = replace(gpu, memory=int(total * GIB))
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name, usual in _NOT_MODELED.items()
+        if start.arguments.get(name) not in (None, usual)
+    ]
+    options = {name: value for name, value in start.arguments.items() if name in _OPTIONS and value is not None}
+    match start.arguments.get("speculative_config"):
+        case {"method": str(method), "num_speculative_tokens": int(tokens)} if "mtp" in method:
+            options["speculative_tokens"] = tokens
+        case other if other:
+            others.append("--speculative-config with another draft than multi-token prediction")
+    if others:
+        raise Failure(Problem(UNREADABLE, model.name, f"plan does not model {', '.join(others)}"))
+    if "max_model_len" in start.printed:
+        options["max_model_len"] = int(start.printed["max_model_len"])
+    if "batch" in start.printed:
+        options["max_num_batched_tokens"] = int(start.printed["batch"])
+    usual = defaults(model, start.vllm, gpu)
+    if not isinstance(options.get("max_model_len", 0), int) or options.get("max_model_len", 0) < 0:  # "auto", -1
+        options |= {"longest": True, "max_model_len": usual["max_model_len"]}
+    return Deployment(vllm=start.vllm, gpu=gpu, **{**usual, **options})
+
+
+def compare(model: Model, start: Start, gpu: Gpu) -> Comparison:
+    """Compare a log with the plan for its deployment; raise `Failure` if there is none."""
+    deployment = deployment_of(start, model, gpu)
+    if model.weights is None or model.weights.guessed:
+        raise Failure(Problem("unknown weights", model.name, "give --weights-gib, or the folder of the checkpoint"))
+    found = fit(model, model.weights, deployment)
+    measured = fit(model, model.weights, replace(deployment, kv_cache_memory_bytes=int(start.kv_cache_gib * GIB)))
+    return Comparison(start, found, tuple(_numbers(start, found)), measured)
+
+
+def _numbers(start: Start, found: Fit) -> Iterator[Compared]:
+    printed, memory = start.printed, found.memory
+    items = {item.name: item for item in memory.items}
+    graphs = items.get("CUDA graphs")
+    counted = graphs is not None and graphs.counted
+    if "weights_gib" in printed:
+        yield _sized("weights", printed["weights_gib"], items["weights"].size)
+    if "estimated_graphs_gib" in printed and graphs and counted:
+        yield _sized("graphs", printed["estimated_graphs_gib"], graphs.size)
+    rest = [item for item in memory.items if item.counted and item.name not in ("weights", "CUDA graphs")]
+    if "weights_gib" in printed and start.kv_cache_gib and ("estimated_graphs_gib" in printed or not counted):
+        taken = printed["weights_gib"] + (printed["estimated_graphs_gib"] if counted else 0.0)
+        yield _sized("the rest", memory.requested / GIB - taken - start.kv_cache_gib, added(rest))
+    if start.kv_cache_gib:
+        yield _sized("KV cache", start.kv_cache_gib, memory.kv_cache)
+    yield from _layout(start, found)
+
+
+def _layout(start: Start, found: Fit) -> Iterator[Compared]:
+    """Compare what vLLM made of the memory that it had: there is nothing to estimate in it."""
+    printed = start.printed
+    if "block_size" in printed:
+        yield _exactly("block size", printed["block_size"], found.layout.block_size)
+    if not start.kv_cache_gib or start.refused:
+        return
+    stages = len(found.layout.bytes_per_block)
+    slots = arithmetic_of(start.vllm).prints_slots
+    # vLLM prints GiB with two digits.
+    least, likely, most = (
+        capacity(found.layout, found.deployment, [int((start.kv_cache_gib + more) * GIB)] * stages)
+        for more in (-0.005, 0.0, 0.005)
+    )
+    if "tokens" in printed:
+        tokens = [one.slots if slots else one.tokens for one in (likely, least, most)]
+        yield Compared("tokens", printed["tokens"], *tokens)
+    if "concurrency" in printed:
+        requests = [one.concurrency for one in (likely, least, most)]
+        yield Compared("concurrency", printed["concurrency"], *requests)
+
+
+def _sized(name: str, printed: float, size: Estimate) -> Compared:
+    return Compared(name, printed, size.likely / GIB, size.least / GIB, size.most / GIB)
+
+
+def _exactly(name: str, printed: float, planned: float) -> Compared:
+    return Compared(name, printed, planned, planned, planned)

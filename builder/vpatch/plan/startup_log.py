@@ -1,0 +1,164 @@
+"""Read vLLM's log of a start: what was started, and what it counted.
+
+Every number is one that vLLM prints (0.18 to the newest). Prefixes of lines, by vLLM, Docker or others, do not matter.
+Of several workers, the one with the least memory for its KV cache decides in vLLM, and so here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from vpatch.errors import Failure, Problem
+from vpatch.plan.checkpoint_files import read_bytes
+
+LOG_BYTES = 256 << 20
+UNREADABLE = "cannot use this log"
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+_COUNT = r"(\d[\d,]*)"
+
+# The most that is said of a start, by the name of the number: an expression, whether it is the same on all workers.
+_PRINTED: Mapping[str, re.Pattern[str]] = {
+    name: re.compile(pattern)
+    for name, pattern in {
+        "weights_gib": rf"Model loading took {_NUMBER} GiB",
+        "kv_cache_gib": rf"Available KV cache memory: {_NUMBER} GiB",
+        "needed_gib": rf"{_NUMBER} GiB KV cache is needed, which is larger than the available KV cache memory",
+        "refused_kv_cache_gib": rf"is larger than the available KV cache memory \({_NUMBER} GiB\)",
+        "estimated_graphs_gib": rf"Estimated CUDA graph memory: {_NUMBER} GiB",
+        "graphs_gib": rf"Graph capturing finished in \d+ secs, took {_NUMBER} GiB",
+        "block_size": rf"Setting attention block size to {_COUNT} tokens",
+        "tokens": rf"GPU KV cache size: {_COUNT} tokens",
+        "max_model_len": rf"Maximum concurrency for {_COUNT} tokens per request",
+        "concurrency": rf"Maximum concurrency for {_COUNT} tokens per request: {_NUMBER}x",
+        "batch": rf"Chunked prefill is enabled with max_num_batched_tokens={_COUNT}",
+        "total_gib": rf"Free memory on device[^(]*\({_NUMBER}/{_NUMBER} GiB\)",
+        "state_blocks": rf"exceeds available Mamba cache blocks \({_COUNT}\)",
+    }.items()
+}
+_REFUSALS = re.compile(
+    "KV cache is needed, which is larger than|No available memory for the cache blocks|available Mamba cache blocks"
+    "|is less than desired GPU memory utilization|CUDA out of memory"
+)
+_ENGINE = re.compile(r"Initializing a V1 LLM engine \(v([^)\s]+)\)(?: with config: )?(.*)")
+_VERSION = re.compile(r"vLLM API server version (\S+)|\bversion (\d+\.\d+\.\d+\S*)\s*$")
+_ARGUMENTS = re.compile(r"non-default args: (\{.*\})")
+_SETTING = re.compile(r"\b(\w+)=('[^']*'|[^\s,]+)")
+_PAIR = re.compile(r"'(\w+)': ('[^']*'|-?[\d.]+|True|False|None)")
+# Settings of the engine that tell what is the default of a release or of a model, by the option's name.
+_SETTINGS = {
+    **{name: name for name in ("tensor_parallel_size", "pipeline_parallel_size", "kv_cache_dtype", "enforce_eager")},
+    **{name: name for name in ("enable_prefix_caching", "model", "data_parallel_size")},
+    "max_seq_len": "max_model_len",
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of vLLM as its log has it.
+
+    Attributes:
+        arguments: options of `vllm serve` with their values, given by the user or printed by the engine.
+        printed: numbers by the names of `_PRINTED`, in GiB, tokens or blocks.
+        refused: whether vLLM did not start for want of memory.
+        lines: the lines that all of this is from.
+    """
+
+    vllm: Version
+    arguments: Mapping[str, Any]
+    printed: Mapping[str, float]
+    refused: bool
+    lines: Sequence[str] = field(default=(), repr=False)
+
+    @property
+    def model(self) -> str:
+        """The model's name or folder, as it was given; "" if the log does not have it."""
+        return str(self.arguments.get("model") or self.arguments.get("model_tag") or "")
+
+    @property
+    def kv_cache_gib(self) -> float:
+        """What vLLM had for its KV cache."""
+        return self.printed.get("kv_cache_gib", self.printed.get("refused_kv_cache_gib", 0.0))
+
+
+def read(path: Path, vllm: str = "") -> Start:
+    """Read the log in a file; `vllm` is for one that does not have the version.
+
+    Raises:
+        Failure: the file cannot be read, or is no log of one start as far as the size of the KV cache.
+    """
+    return start_of(read_bytes(path, LOG_BYTES).decode("utf-8", "replace").splitlines(), str(path), vllm)
+
+
+def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[str, Any] | None = None) -> Start:
+    """Read the lines of a log, called `where`; `vllm` and `given` are what is known of it besides."""
+    used = [line for line in lines if any(pattern.search(line) for pattern in (*_PRINTED.values(), *_OTHERS))]
+    engines = [found for line in used if (found := _ENGINE.search(line))]
+    servers = list(dict.fromkeys(found[1] for line in used if (found := _ARGUMENTS.search(line))))
+    if not used:
+        raise _unusable(where, "vLLM printed none of it" if lines else "it is empty")
+    if len({found[2] for found in engines}) > 1 or len(servers) > 1:
+        count = max(len({found[2] for found in engines}), len(servers))
+        raise _unusable(where, f"it has {count} starts: give the lines of one")
+    arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
+    printed = dict(_numbers(used))
+    refused = any(_REFUSALS.search(line) for line in used)
+    if len({found[1] for line in used if (found := _PRINTED["tokens"].search(line))}) > 1:
+        raise _unusable(where, "it has KV caches of several sizes: give the lines of one start")
+    if "kv_cache_gib" not in printed and not refused:
+        raise _unusable(where, "it ends before vLLM says how much memory there is for the KV cache")
+    return Start(_version(used, vllm, where), arguments, printed, refused, used)
+
+
+def _numbers(lines: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield each number that is printed: of several workers the least for the KV cache, and the most for the rest."""
+    for name, pattern in _PRINTED.items():
+        found = [match.groups()[-1] for line in lines if (match := pattern.search(line))]
+        values = [float(value.replace(",", "")) for value in found]
+        if values:
+            yield name, min(values) if name in ("kv_cache_gib", "total_gib") else max(values)
+
+
+_OTHERS = (_ENGINE, _VERSION, _ARGUMENTS, _REFUSALS)
+
+
+def _unusable(where: str, cause: str) -> Failure:
+    return Failure(Problem(UNREADABLE, where, cause))
+
+
+def _version(lines: Sequence[str], given: str, where: str) -> Version:
+    patterns = (_ENGINE, _VERSION)
+    named = [next(filter(None, found.groups())) for p in patterns for line in lines if (found := p.search(line))]
+    for name in (*([given] if given else ()), *named):
+        try:
+            return Version(name.removeprefix("v"))
+        except InvalidVersion:
+            continue
+    raise _unusable(where, "it does not have the version of vLLM: give --vllm")
+
+
+def _settings(engines: Sequence[re.Match[str]]) -> dict[str, Any]:
+    told = dict(_SETTING.findall(engines[0][2])) if engines else {}
+    return {option: _value(told[name]) for name, option in _SETTINGS.items() if name in told}
+
+
+def _literal(text: str) -> dict[str, Any]:
+    """Read a dictionary as Python prints it; where it has values that are no literals, the plain ones."""
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {name: _value(value) for name, value in _PAIR.findall(text)}
+    return found if isinstance(found, dict) else {}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,195 @@
+"""vLLM's logs of a start, and `vpatch plan --log`: what is read, what is compared, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.version import Version
+from vpatch.plan.startup_log import _PRINTED, start_of
+
+from tests.failures import problem_of
+from tests.plan.configs import named
+from tests.releases import RELEASES, tiered, tree_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Program
+
+PRINTS = (
+    *("v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py", "v1/worker/gpu_worker.py", "v1/core/*.py"),
+    *("v1/worker/gpu/cudagraph_utils.py", "v1/engine/core.py", "config/*.py", "model_executor/models/config.py"),
+    *("platforms/interface.py", "v1/kv_cache_interface.py"),
+)
+
+ARGUMENTS = "{'model_tag': 'me/mine', 'model': 'me/mine', 'max_model_len': 8192, 'gpu_memory_utilization': 0.9}"
+LOG = f"""\
+(APIServer pid=1) INFO 05-03 17:10:31 [utils.py:299] vLLM API server version 0.20.2
+(APIServer pid=1) INFO 05-03 17:10:31 [utils.py:233] non-default args: {ARGUMENTS}
+(EngineCore pid=9) INFO 05-03 17:13:12 [gpu_model_runner.py:4879] Model loading took 0.89 GiB memory and 1.5 seconds
+(EngineCore pid=9) INFO 05-03 17:13:12 [gpu_model_runner.py:6042] Estimated CUDA graph memory: 0.43 GiB total
+(EngineCore pid=9) INFO 05-03 17:14:33 [gpu_worker.py:440] Available KV cache memory: 20.42 GiB
+(EngineCore pid=9) INFO 05-03 17:14:33 [kv_cache_utils.py:1711] GPU KV cache size: 669,120 tokens
+(EngineCore pid=9) INFO 05-03 17:14:33 [kv_cache_utils.py:1716] Maximum concurrency for 8,192 tokens per request: 81.68x
+(EngineCore pid=9) INFO 05-03 17:14:39 [gpu_model_runner.py:6134] Graph capturing finished in 5 secs, took 0.61 GiB
+(APIServer pid=1) INFO:     Application startup complete.
+"""
+
+
+def texts(tree: Path) -> Iterator[str]:
+    """Yield what the release may print, with 1 for each value."""
+    for pattern in PRINTS:
+        for path in sorted((tree / "vllm").glob(pattern)):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield re.sub(r"%[-+.\d]*[sdfr]", "1", node.value.replace("%s KV cache", "GPU KV cache"))
+                elif isinstance(node, ast.JoinedStr):
+                    yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+
+
+@pytest.mark.parametrize("release", tiered(RELEASES, first=("0.18.0", "0.33.0")))
+def test_every_release_prints_what_is_looked_for(release: str) -> None:
+    lacking = set(_PRINTED)
+    for text in texts(tree_of(release)):
+        lacking -= {name for name in lacking if _PRINTED[name].search(text)}
+
+    # Before 0.20, a batch with more requests than there are blocks for states lowers the graphs' sizes instead.
+    assert lacking == ({"state_blocks"} if Version(release) < Version("0.20") else set())
+
+
+def test_a_start() -> None:
+    start = start_of(LOG.splitlines(), "the log")
+
+    assert (start.vllm, start.model, start.refused) == (Version("0.20.2"), "me/mine", False)
+    assert start.arguments["max_model_len"] == 8192
+    assert start.printed == {
+        "weights_gib": 0.89,
+        "estimated_graphs_gib": 0.43,
+        "graphs_gib": 0.61,
+        "kv_cache_gib": 20.42,
+        "tokens": 669_120,
+        "max_model_len": 8192,
+        "concurrency": 81.68,
+    }
+    assert len(start.lines) == 8
+
+
+def test_of_several_workers_the_one_with_the_least_memory_decides() -> None:
+    lines = [
+        "(Worker_TP0 pid=1) INFO [gpu_worker.py:440] Available KV cache memory: 5.11 GiB",
+        "\x1b[1;36m(Worker_TP1 pid=2)\x1b[0;0m INFO [gpu_worker.py:440] Available KV cache memory: 4.90 GiB",
+    ]
+
+    assert start_of(lines, "the log", "0.20.2").kv_cache_gib == 4.9
+
+
+@pytest.mark.parametrize(
+    ("line", "kv_cache"),
+    [
+        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", 0.0),
+        (
+            "ValueError: To serve at least one request with the models's max seq len (8192), (2.5 GiB KV cache is"
+            " needed, which is larger than the available KV cache memory (1.25 GiB). Based on",
+            1.25,
+        ),
+    ],
+)
+def test_a_refusal(line: str, kv_cache: float) -> None:
+    start = start_of([*LOG.splitlines()[:3], line], "the log")
+
+    assert start.refused
+    assert start.kv_cache_gib == kv_cache
+
+
+ARGUED = LOG.splitlines()
+UNUSABLE = {
+    "empty": ([], "it is empty"),
+    "foreign": (["Listening on port 80", "GET / 200"], "vLLM printed none of it"),
+    "two servers": (
+        [*ARGUED, *(line.replace("8192", "4096") for line in ARGUED)],
+        "it has 2 starts: give the lines of one",
+    ),
+    "two caches": (
+        [*ARGUED, ARGUED[5].replace("669,120", "1,120")],
+        "it has KV caches of several sizes: give the lines of one start",
+    ),
+    "truncated": (ARGUED[:4], "it ends before vLLM says how much memory there is for the KV cache"),
+    "no version": (ARGUED[1:], "it does not have the version of vLLM: give --vllm"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_log_that_cannot_be_used(name: str) -> None:
+    lines, cause = UNUSABLE[name]
+
+    assert str(problem_of(start_of, lines, "the log")) == f"cannot use this log: the log: {cause}"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(named("Qwen3ForCausalLM", num_hidden_layers=8)))
+    (tmp_path / "start.log").write_text(LOG)
+    return tmp_path / "start.log"
+
+
+def test_the_command(vpatch: Program, log: Path) -> None:
+    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
+    first, *rest, record = ran.out.splitlines()
+
+    assert (ran.code, ran.err) == (0, "")
+    assert first == f"started: {log.parent} on 1 x RTX 3090, vLLM 0.20.2"
+    assert [line.partition(":")[0] for line in rest] == [
+        *("weights", "graphs", "the rest", "kv cache", "tokens", "concurrency", "most off", "measured")
+    ]
+    assert json.loads(record)["printed"]["tokens"] == 669_120
+    assert json.loads(record)["gpu"] == "RTX 3090"
+    assert (
+        json.loads(record)
+        == vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["record"]
+    )
+
+
+def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, log: Path) -> None:
+    """Eight layers of 32 KV heads of 128 elements in bfloat16: 128 KiB a token."""
+    found = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["numbers"]
+    tokens = next(one for one in found if one["name"] == "tokens")
+
+    assert tokens["planned"] == pytest.approx(20.42 * (1 << 30) / (128 << 10), rel=1e-3)
+    assert not tokens["within"], "the log is of another model"
+
+
+@pytest.mark.parametrize(
+    ("argument", "cause"),
+    [
+        ("'enable_lora': True", "plan does not model --enable-lora"),
+        ("'data_parallel_size': 2", "plan does not model --data-parallel-size"),
+        (
+            "'speculative_config': {'method': 'eagle3', 'model': 'x'}",
+            "--speculative-config with another draft than multi",
+        ),
+    ],
+)
+def test_what_plan_does_not_model_is_not_compared(vpatch: Program, log: Path, argument: str, cause: str) -> None:
+    log.write_text(LOG.replace("'max_model_len'", f"{argument}, 'max_model_len'"))
+    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert cause in ran.err
+
+
+def test_arguments_that_are_no_literals_and_drafts_of_the_model() -> None:
+    arguments = ARGUMENTS.replace("0.9}", "0.9, 'compilation_config': CompilationConfig(level=3)}")
+    start = start_of(LOG.replace(ARGUMENTS, arguments).splitlines(), "the log")
+
+    assert start.arguments["max_model_len"] == 8192
+    assert start.arguments["gpu_memory_utilization"] == 0.9
+
+
+def test_no_file_and_no_model(vpatch: Program, log: Path, tmp_path: Path) -> None:
+    assert vpatch("plan", "--log", tmp_path / "none").err.startswith(f"cannot be read: {tmp_path}/none: No such file")
+    log.write_text(LOG.replace(ARGUMENTS, "{}"))
+    assert "the log does not have the model: give --model" in vpatch("plan", "--log", log).err
