@@ -100,20 +100,29 @@ def start_of(lines: Sequence[str], where: str, vllm: str = "", given: Mapping[st
     """Read the lines of a log, called `where`; `vllm` and `given` are what is known of it besides."""
     used = [line for line in lines if any(pattern.search(line) for pattern in (*_PRINTED.values(), *_OTHERS))]
     engines = [found for line in used if (found := _ENGINE.search(line))]
-    servers = list(dict.fromkeys(found[1] for line in used if (found := _ARGUMENTS.search(line))))
-    if not used:
-        raise _unusable(where, "vLLM printed none of it" if lines else "it is empty")
-    if len({found[2] for found in engines}) > 1 or len(servers) > 1:
-        count = max(len({found[2] for found in engines}), len(servers))
-        raise _unusable(where, f"it has {count} starts: give the lines of one")
+    servers = _each(_ARGUMENTS, used)
+    printed, refused = dict(_numbers(used)), any(_REFUSALS.search(line) for line in used)
+    if cause := _unusable(lines, used, max(len({found[2] for found in engines}), len(servers))):
+        raise Failure(Problem(UNREADABLE, where, cause))
+    if not refused and "kv_cache_gib" not in printed:
+        cause = "it ends before vLLM says how much memory there is for the KV cache"
+        raise Failure(Problem(UNREADABLE, where, cause))
     arguments = {**_settings(engines), **(_literal(servers[0]) if servers else {}), **(given or {})}
-    printed = dict(_numbers(used))
-    refused = any(_REFUSALS.search(line) for line in used)
-    if len({found[1] for line in used if (found := _PRINTED["tokens"].search(line))}) > 1:
-        raise _unusable(where, "it has KV caches of several sizes: give the lines of one start")
-    if "kv_cache_gib" not in printed and not refused:
-        raise _unusable(where, "it ends before vLLM says how much memory there is for the KV cache")
     return Start(_version(used, vllm, where), arguments, printed, refused, used)
+
+
+def _unusable(lines: Sequence[str], used: Sequence[str], starts: int) -> str:
+    """Return why the lines are not those of one start; "" if they are."""
+    if not used:
+        return "vLLM printed none of it" if lines else "it is empty"
+    if starts > 1:
+        return f"it has {starts} starts: give the lines of one"
+    several = len(_each(_PRINTED["tokens"], used)) > 1
+    return "it has KV caches of several sizes: give the lines of one start" if several else ""
+
+
+def _each(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(found[1] for line in lines if (found := pattern.search(line))))
 
 
 def _numbers(lines: Sequence[str]) -> Iterator[tuple[str, float]]:
@@ -128,10 +137,6 @@ def _numbers(lines: Sequence[str]) -> Iterator[tuple[str, float]]:
 _OTHERS = (_ENGINE, _VERSION, _ARGUMENTS, _REFUSALS)
 
 
-def _unusable(where: str, cause: str) -> Failure:
-    return Failure(Problem(UNREADABLE, where, cause))
-
-
 def _version(lines: Sequence[str], given: str, where: str) -> Version:
     patterns = (_ENGINE, _VERSION)
     named = [next(filter(None, found.groups())) for p in patterns for line in lines if (found := p.search(line))]
@@ -140,7 +145,7 @@ def _version(lines: Sequence[str], given: str, where: str) -> Version:
             return Version(name.removeprefix("v"))
         except InvalidVersion:
             continue
-    raise _unusable(where, "it does not have the version of vLLM: give --vllm")
+    raise Failure(Problem(UNREADABLE, where, "it does not have the version of vLLM: give --vllm"))
 
 
 def _settings(engines: Sequence[re.Match[str]]) -> dict[str, Any]:
