@@ -98,7 +98,7 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
         yield Caution("between-releases", because)
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
-    if not counts_graphs(deployment) and not deployment.enforce_eager:
+    if not counts_graphs(model, deployment) and not deployment.enforce_eager:
         yield Caution(
             "graphs-uncounted",
             f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
@@ -149,7 +149,7 @@ def _on_hybrids(model: Model, fit: Fit) -> Iterator[Caution]:
             " them says nothing about the other",
             "vllm-project/vllm#53919, #47861",
         )
-    estimated = counts_graphs(deployment) and not deployment.enforce_eager and not fit.memory.kv_cache.exact
+    estimated = counts_graphs(model, deployment) and not deployment.enforce_eager and not fit.memory.kv_cache.exact
     if estimated and _OVERESTIMATES[0] <= release < _OVERESTIMATES[1]:
         yield _overestimate(fit)
 

@@ -31,6 +31,12 @@ class Arithmetic:
     prints_slots: bool = True  # logs the KV cache as blocks // groups * block size, not as concurrency times length
     default_utilization: float = 0.9
     counts_graphs: bool = False  # takes the estimate for CUDA graphs from the KV cache's memory
+    # Architectures that run in the second model runner, which does not estimate the memory of CUDA graphs: of these the
+    # quantized ones, too, and all that have neither experts nor states. From 0.29 on, all run there, and it does.
+    second_runner: Sequence[str] = ()
+    second_runner_quantized: bool = False
+    second_runner_dense: bool = False
+    counts_warm_up: bool = False  # of a hybrid model, as if its CUDA graphs kept that memory
     caches_hybrid_prefixes: bool = False  # by default
     batch_holds_block: bool = True  # with prefix caching, refuses blocks that are larger than a batch
     # To decide whether a request fits, the release counts the blocks of all groups of layers, not of one, and one more.
@@ -80,16 +86,22 @@ def arithmetic_of(vllm: Version) -> Arithmetic:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: the total memory that CUDA reports, in bytes, its compute capability, and the source of the numbers."""
+    """A GPU: the total memory that CUDA reports, in bytes, its compute capability, the source of the
+    numbers, whether several are usually joined by NVLink, and whether the memory is that of the system.
+    """
 
     name: str
     memory: int
     capability: tuple[int, int] | None = None
     source: str = ""
+    nvlink: bool = False
+    unified: bool = False
 
 
-_GPUS = table("gpus.toml").items()
-GPUS = tuple(Gpu(name, int(row["gib"] * GIB), tuple(row["capability"]), row["source"]) for name, row in _GPUS)
+GPUS = tuple(
+    Gpu(name, int(row.pop("gib") * GIB), tuple(row.pop("capability")), **row)
+    for name, row in table("gpus.toml").items()
+)
 # Types of scaling whose factor is in `max_position_embeddings` already.
 _SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 LARGE, LARGEST = 70 * GIB, 160 * GIB  # from which on vLLM takes larger batches: `EngineArgs.get_batch_defaults`

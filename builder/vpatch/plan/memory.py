@@ -11,13 +11,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from packaging.version import Version
+
 from vpatch.plan import GIB, LINEAR, MIB, Model, Weights
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
-IMAGE = int(1.9 * GIB)  # Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches
-SAMPLER = 20  # bytes per token of the vocabulary: logits and probabilities in float32, sorted values, their indices
+HOPPER = (9, 0)
+# Qwen3.5's vision tower at the largest image that its processor makes, 65,536 patches: on an H200, and on an RTX 5090.
+IMAGE_ON_HOPPER, IMAGE = int(1.9 * GIB), int(1.55 * GIB)
+# Bytes per request and token of the vocabulary in the sampler, and hidden states that it finds: as vLLM 0.19.0 counted
+# for 1,024 requests on an H100, with vocabularies of 32,000 to 262,000 tokens.
+SAMPLER, HELD = 14, 2.5
+QUANTIZED_EXPERTS = 1.35  # times as much as plain ones: Qwen3.6-35B-A3B in NVFP4 on an RTX 5090 and a GB10
+WARM_UP = 128 << 10  # bytes per token of a batch: what Gated DeltaNet's warm-up takes, vllm-project/vllm#50780
 TABLES = 160 * MIB  # vLLM adds them to the stored weights, mostly rotary positions: 0.14 GiB, measured for Qwen3.6
 
 SPLITS = 32  # parts that TurboQuant's decode divides a context into: `tq_max_kv_splits_for_cuda_graph`
@@ -67,6 +75,9 @@ def within(likely: float, least: float, most: float) -> Estimate:
     return Estimate(int(likely * GIB), int(least * GIB), int(most * GIB))
 
 
+FIRST_GRAPH = within(0.3, 0.0, 0.45)  # more, for the first of a hybrid model, on an RTX 5090 and a GB10 than on an H200
+# What counts besides in the second model runner of vLLM 0.22 to 0.28: least if compiled code is in its cache.
+COMPILED = within(0.3, -0.7, 1.2)
 CONTEXT = Item("CUDA context", within(0.51, 0.3, 0.6), "taken before vLLM begins to count", counted=False)
 
 
@@ -97,12 +108,14 @@ def account(model: Model, weights: Weights, deployment: Deployment) -> tuple[Mem
     """Account for the memory of a GPU of each pipeline stage."""
     total = deployment.gpu.memory
     requested = ceil(total * deployment.gpu_memory_utilization)
-    skipped, graphs = skipped_layers(model, deployment), () if deployment.enforce_eager else (_graphs(deployment),)
+    skipped = skipped_layers(model, deployment)
+    graphs = () if deployment.enforce_eager else (_graphs(model, deployment),)
     found = []
     for stage in stages_of(len(model.layers), deployment.pipeline_parallel_size):
         items = (
             _weights(model, weights, deployment, stage),
-            *(_libraries(deployment), _activations(model, deployment), *graphs, CONTEXT),
+            *(_libraries(deployment), _activations(model, deployment, samples=stage.stop == len(model.layers))),
+            *(*graphs, CONTEXT),
             *_turboquant(model, deployment, sum(index not in skipped for index in stage)),
         )
         rest = exactly(requested) - added(item for item in items if item.counted)
@@ -128,57 +141,99 @@ def _weights(model: Model, weights: Weights, deployment: Deployment, stage: rang
 
 
 def _libraries(deployment: Deployment) -> Item:
-    size, because = within(0.26, 0.15, 0.6), "libraries"  # their handles and workspaces
+    size, because = within(0.26, 0.05, 0.6), "libraries"  # their handles and workspaces
     if deployment.tensor_parallel_size > 1:
-        size, because = size + within(0.35, 0.15, 0.8), f"{because}, buffers of NCCL and of all-reduce"
-    if deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != (9, 0):  # Hopper has FlashAttention 3
+        buffers = within(1.83, 1.6, 2.1) if deployment.gpu.nvlink else within(0.1, 0.0, 0.6)
+        size, because = size + buffers, f"{because}, buffers of NCCL and of all-reduce"
+    if deployment.kv_cache_dtype in FP8 and deployment.gpu.capability != HOPPER:  # which has FlashAttention 3
         size, because = size + within(0.39, 0.0, 0.39), f"{because}, FlashInfer's workspace"
+    if deployment.gpu.unified:
+        size, because = size + within(2.4, 0.3, 5.0), f"{because}, and what the system takes of the same memory"
     return Item("runtime", size, because)
 
 
-def _activations(model: Model, deployment: Deployment) -> Item:
-    """The largest of vLLM's profiling steps: the decoder's longest batch, the sampler's, an image."""
-    candidates = {
-        f"{deployment.max_num_batched_tokens:,} tokens in the decoder": _decoder(model, deployment),
-        f"sampling for {deployment.max_num_seqs:,} requests": deployment.max_num_seqs * model.vocab_size * SAMPLER,
-    }
+def _activations(model: Model, deployment: Deployment, *, samples: bool) -> Item:
+    """The largest of vLLM's profiling steps: the decoder's longest batch, an image, and sampling on the last stage."""
+    candidates = {f"{deployment.max_num_batched_tokens:,} tokens in the decoder": _decoder(model, deployment)}
+    if samples:
+        rows = f"sampling for {deployment.max_num_seqs:,} requests"
+        logits = deployment.max_num_seqs * model.vocab_size * SAMPLER
+        candidates[rows] = logits + _held(model, deployment)
     if model.vision and not deployment.language_model_only:
-        candidates["the largest image in the vision tower"] = IMAGE
+        image = IMAGE_ON_HOPPER if deployment.gpu.capability == HOPPER else IMAGE
+        candidates["the largest image in the vision tower"] = image
     because, size = max(candidates.items(), key=lambda item: item[1])
-    return Item("activations", Estimate(size, size // 2, size * 3 // 2 + 128 * MIB), because)
+    most = 1.6 if model.experts and model.quantization else 1.25  # kernels for quantized experts need room of their own
+    estimate = Estimate(size, size * 7 // 10, int(size * most) + 128 * MIB)
+    if in_second_runner(model, deployment.vllm):
+        estimate, because = estimate + COMPILED, f"{because}; more where the model is compiled anew"
+    return Item("activations", Estimate(estimate.likely, max(0, estimate.least), estimate.most), because)
+
+
+def _held(model: Model, deployment: Deployment) -> int:
+    """Bytes of a batch that are still there when its requests are sampled: hidden states, the experts' workspace."""
+    width = ceil(HELD * model.hidden_size)
+    if experts := model.experts:
+        inner = experts.intermediate_size // deployment.tensor_parallel_size
+        results = max(2 * inner, model.hidden_size) + max(inner, model.hidden_size)
+        width += experts.per_token * results
+    return deployment.max_num_batched_tokens * DTYPE_BYTES[model.dtype] * width
 
 
 def _decoder(model: Model, deployment: Deployment) -> int:
-    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results.
-
-    All twice, as measured at 8,192 tokens of text, with Qwen3.6-35B-A3B and 27B.
-    """
-    mixers = [(2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size]
-    if LINEAR in model.layers and model.linear:
-        values = model.linear.value_heads * model.linear.value_head_size
-        mixers.append(2 * model.linear.key_heads * model.linear.key_head_size + 4 * values)
+    """Bytes that the widest layer takes for a batch: residuals, projections, experts' intermediate results."""
+    ranks, mixers = deployment.tensor_parallel_size, []
+    mixers.append((2 * model.attention.heads + 2 * model.attention.kv_heads) * model.attention.head_size)
     if experts := model.experts:
         mixers.append(experts.per_token * (3 * experts.intermediate_size + model.hidden_size))
     else:
         mixers.append(3 * model.intermediate_size)
-    widest = 6 * model.hidden_size + ceil(max(mixers) / deployment.tensor_parallel_size)
-    return deployment.max_num_batched_tokens * DTYPE_BYTES[model.dtype] * 2 * widest
+    # As vLLM 0.19.0 counted at 8,192 tokens for Llama and CodeLlama on an H100.
+    residuals = 4.5 if deployment.pipeline_parallel_size == 1 else 6.5
+    if LINEAR in model.layers and model.linear:
+        values = model.linear.value_heads * model.linear.value_head_size
+        mixers.append(2 * model.linear.key_heads * model.linear.key_head_size + 4 * values)
+        # Twice all of it, as vLLM 0.20.2 counted at 8,192 tokens for Qwen3.6-35B-A3B and 27B on an H200.
+        residuals, mixers = 12.0, [2 * max(mixers)]
+    widest = ceil(residuals * model.hidden_size) + ceil(max(mixers) / ranks)
+    if model.experts and model.quantization:
+        widest = ceil(QUANTIZED_EXPERTS * widest)
+    return deployment.max_num_batched_tokens * DTYPE_BYTES[model.dtype] * widest
 
 
-def _graphs(deployment: Deployment) -> Item:
+def _graphs(model: Model, deployment: Deployment) -> Item:
     """CUDA graphs: one for each captured batch size; by default, these go up to twice the largest batch."""
     largest = min(512, 2 * deployment.max_num_seqs)
     sizes = len({1, 2, 4, *range(8, min(largest, 256) + 1, 8), *range(272, largest + 1, 16)})
     size = int((0.045 + sizes * 0.015) * GIB)
-    counted = counts_graphs(deployment)
-    because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; this release does not count them")
-    return Item("CUDA graphs", Estimate(size, size // 2, size * 3), because, counted)
+    counted = counts_graphs(model, deployment)
+    because = f"{sizes} batch sizes up to {largest}" + ("" if counted else "; vLLM does not count them here")
+    estimate = Estimate(size, size // 2, size * 3)
+    if model.hybrid and deployment.gpu.capability != HOPPER:
+        estimate += FIRST_GRAPH
+    if counted and model.hybrid and arithmetic_of(deployment.vllm).counts_warm_up:
+        warm_up = deployment.max_num_batched_tokens * WARM_UP
+        estimate += Estimate(warm_up, warm_up // 2, warm_up * 3 // 2)
+        because += f", and what {deployment.max_num_batched_tokens:,} tokens take in the warm-up"
+    return Item("CUDA graphs", estimate, because, counted)
 
 
-def counts_graphs(deployment: Deployment) -> bool:
+def counts_graphs(model: Model, deployment: Deployment) -> bool:
     """Return whether vLLM takes its estimate for CUDA graphs from the KV cache's memory."""
     variables = dict(variable.partition("=")[::2] for variable in deployment.environment)
-    return bool(int(variables.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))
+    counts = bool(int(variables.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))
+    return counts and not in_second_runner(model, deployment.vllm)
+
+
+def in_second_runner(model: Model, vllm: Version) -> bool:
+    """Return whether a model runs in the second model runner, of a release in which that makes a difference.
+
+    Source: `VllmConfig.use_v2_model_runner`.
+    """
+    traits = arithmetic_of(vllm)
+    if model.architecture in traits.second_runner:
+        return traits.second_runner_quantized or not model.quantization
+    return traits.second_runner_dense and not model.experts and not model.hybrid
 
 
 def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[Item]:
