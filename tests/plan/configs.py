@@ -13,12 +13,18 @@ from vpatch.plan import ARCHITECTURES, Architecture
 FULL, LINEAR = "full_attention", "linear_attention"
 
 
+REQUIRED: dict[str, dict[str, Any]] = {
+    "glm4_moe": {"head_dim": 128},
+    "minimax_m2": {"rotary_dim": 64, "scoring_func": "sigmoid"},
+    "nemotron": {"num_key_value_heads": 32},
+}
+"""Keys that vLLM requires, though plan has a default or does not read them."""
+
+
 def config(architecture: Architecture, **text: Any) -> dict[str, Any]:
     """Return a config that leaves out all keys that have a default."""
     heads = {"num_attention_heads": 32, "hidden_size": 2048}
-    if architecture.model_type == "glm4_moe":  # vLLM requires it
-        heads["head_dim"] = 128
-    text = {"num_hidden_layers": 4, **heads, **text}
+    text = {"num_hidden_layers": 4, **heads, **REQUIRED.get(architecture.model_type, {}), **text}
     head = {"architectures": [architecture.names[0]], "model_type": architecture.model_type}
     if not architecture.vision:
         return head | text

@@ -91,6 +91,6 @@ def test_its_estimate_of_the_weights_is_close(name: str, release: str, reads: Re
     assert not estimate.exact
     for part in ("loaded", "embedding", "head"):
         # The estimate leaves out biases, norms of heads and float32 parameters.
-        assert getattr(estimate, part) == pytest.approx(getattr(built, part), rel=0.0003), part
-    assert estimate.layers == pytest.approx(built.layers, rel=0.0003)
-    assert estimate.other == pytest.approx(built.other, rel=0.0003)
+        assert getattr(estimate, part) == pytest.approx(getattr(built, part), rel=0.0005), part
+    assert estimate.layers == pytest.approx(built.layers, rel=0.0005)
+    assert estimate.other == pytest.approx(built.other, abs=4096)  # a norm has a weight, a weight and a bias, or none

@@ -141,7 +141,8 @@ class Architecture:
     hidden size / heads; 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts
     only with `use_sliding_window` if `switched`. `draft` is the key that counts layers of multi-token prediction.
     `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`, not the model's. `gated`: queries have an output gate
-    of their size. `shared` is the key for the width, or the number, of shared experts.
+    of their size. `shared` is the key for the width, or the number, of shared experts. `mlp` is how many matrices a
+    dense layer has.
     """
 
     names: Sequence[str]
@@ -157,6 +158,7 @@ class Architecture:
     reads_state_dtype: bool = False
     gated: bool = False
     shared: str = ""
+    mlp: int = 3
 
 
 def table(name: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,7 +173,7 @@ def _layer(model: Model, text: Fields, known: Architecture, index: int, kind: st
     yield _Part("norms", 2 * hidden, linear=False)
     yield from _mixer(model, known, kind)
     if experts is None or _is_dense(text, known, index):
-        yield from _mlp("mlp", hidden, model.intermediate_size)
+        yield from islice(_mlp("mlp", hidden, model.intermediate_size), 3 - known.mlp, None)
         return
     yield _Part("mlp.gate", hidden * experts.count, linear=False)
     yield from _mlp("mlp.experts.0", hidden, experts.intermediate_size, experts.count)

@@ -35,6 +35,7 @@ def look(folder: Path) -> dict[str, Any]:
 
     config = engine_config(str(folder), max_model_len=None, max_num_batched_tokens=None, enforce_eager=True)
     model = config.model_config
+    config.device_config.device = torch.device("meta")  # where vLLM lets transformers build the model
     layers = layers_of(config)
     config.compilation_config.static_forward_context.clear()
     kind, _ = ModelRegistry.resolve_model_cls(model.architectures, model)
@@ -61,7 +62,8 @@ def main(home: Path) -> None:
     import torch
 
     torch.cuda.Event = object  # made if there are shared experts
-    torch.ops._C.gelu_tanh_and_mul = None  # looked up, but not called, when a layer is built
+    for name in ("gelu_tanh_and_mul", "gelu_new", "relu_squared"):  # looked up, but not called, when a layer is built
+        setattr(torch.ops._C, name, None)
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.
