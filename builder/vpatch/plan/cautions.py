@@ -11,7 +11,7 @@ from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, arithmetic_of, lengths, release_of
 from vpatch.plan.fit import Fit
 from vpatch.plan.kv_cache import DTYPE_BYTES
-from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
+from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs, in_second_runner
 from vpatch.plan.refusals import block_exceeds_batch
 
 # What a desktop beside vLLM needs of the card, and the least that worked: shares of 0.905 and 0.926 on an RTX 5090.
@@ -99,9 +99,12 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
     if not fit.surely and fit.fits:
         yield Caution("tight", "it fits at what is likely, not at the worst that is estimated")
     if not counts_graphs(model, deployment) and not deployment.enforce_eager:
+        second = in_second_runner(model, deployment.vllm)
+        what = "vLLM's second model runner, where this model runs," if second else "this release"
+        unless = "" if second else f", unless {COUNT_GRAPHS}=1 is set"
         yield Caution(
             "graphs-uncounted",
-            f"this release does not count CUDA graphs when it sizes the KV cache, unless {COUNT_GRAPHS}=1 is set",
+            f"{what} does not count CUDA graphs when it sizes the KV cache{unless}",
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
     asked = lengths(model, deployment.vllm)[1] if deployment.longest else deployment.max_model_len

@@ -1,8 +1,9 @@
 """A GPU's memory by item: exact where it can be computed, else an estimate with bounds.
 
 vLLM takes `gpu_memory_utilization` of the whole card, runs the model once at its largest batch, and gives the rest of
-its share to the KV cache. Weights and KV cache are arithmetic. That run is estimated from what vLLM 0.20.2 counted on
-an H200 (docs/gpu, `python -m tests.validation.gpu.planned`), and holds for an RTX 5090 (tests/plan/test_fit.py).
+its share to the KV cache. Weights and KV cache are arithmetic. That run is estimated from what vLLM counted: 0.20.2 on
+an H200 (docs/gpu, `python -m tests.validation.gpu.planned`), and others in starts that people published (docs/starts:
+the folder `calibration` and `llm-d-planner.json`; `python -m benchmarks.calibrate` prints the errors of the others).
 """
 
 from __future__ import annotations

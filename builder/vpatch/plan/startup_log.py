@@ -23,7 +23,7 @@ UNREADABLE = "cannot use this log"
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
 _COUNT = r"(\d[\d,]*)"
 
-# The most that is said of a start, by the name of the number: an expression, whether it is the same on all workers.
+# The numbers of a start, by name, each with the expression that finds it.
 _PRINTED: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for name, pattern in {
