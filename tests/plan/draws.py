@@ -23,6 +23,10 @@ ARCHITECTURES = {
     "qwen3_next": "Qwen3NextForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
 }
 ODD_SLOTS = {"num_hidden_layers": 12, "head_dim": 72}  # of 69 bytes, with 3 bits for keys and 4 for values
 # As small as possible, since no size depends on it.
@@ -44,6 +48,11 @@ class Draw:
     def hybrid(self) -> bool:
         """Whether it mixes attention with layers that keep a state."""
         return "qwen3_5" in self.config["model_type"] or self.config["model_type"] == "qwen3_next"
+
+    @property
+    def windowed(self) -> bool:
+        """Whether layers have a sliding window."""
+        return bool(self.text.get("sliding_window"))
 
     @property
     def text(self) -> dict[str, Any]:
@@ -103,6 +112,13 @@ def draws() -> list[Draw]:
         ),
         _draw(random, _dense(random, 1) | ODD_SLOTS, "turboquant_k3v4_nc"),
         *(_mixed(random) for _ in range(25)),
+        *(
+            _draw(random, _windowed(random, ranks), dtype, ranks, batch=2048)
+            for ranks in RANKS
+            for dtype in ("auto", "fp8")
+        ),
+        *(_draw(random, _windowed(random, 1), "auto", stages=2, batch=8192) for _ in range(3)),
+        *(_draw(random, _windowed(random, 1, pattern), "auto", batch=512) for pattern in (1, 2, 4)),
     ]
     return [replace(draw, name=f"{number} {draw.name}") for number, draw in enumerate(found)]
 
@@ -133,6 +149,7 @@ def _draw(
     tokens: int = 0,
     capability: tuple[int, int] = (9, 0),
     least: int = 29,
+    batch: int = POSITIONS,
 ) -> Draw:
     parts = [config["model_type"], dtype, f"TP{ranks}"]
     parts += [f"PP{stages}"] * (stages > 1) + [f"MTP{tokens}"] * bool(tokens)
@@ -141,8 +158,8 @@ def _draw(
         "kv_cache_dtype": dtype,
         "max_model_len": random.choice(LENGTHS),
         "enable_prefix_caching": random.random() < 0.6,
-        # vLLM refuses longer blocks, which is not compared here.
-        "max_num_batched_tokens": POSITIONS,
+        # As a rule so many that no block is longer, which vLLM refuses, and which is not compared here.
+        "max_num_batched_tokens": batch,
         "max_num_seqs": 64,
         "tensor_parallel_size": ranks,
         "pipeline_parallel_size": stages,
@@ -159,6 +176,26 @@ def _heads(random: Random, ranks: int) -> dict[str, int]:
     kv_heads = random.choice([count for count in range(1, 9) if not count % ranks or not ranks % count])
     each = random.choice([count for count in (1, 2, 4, 6, 8) if not kv_heads * count % ranks])
     return {"num_key_value_heads": kv_heads, "num_attention_heads": kv_heads * each}
+
+
+def _windowed(random: Random, ranks: int, pattern: int = 0) -> dict[str, Any]:
+    """Draw a model of which each `pattern`-th layer has full attention; 1: none has it, as in old Mistrals."""
+    kind = "mistral" if pattern == 1 else random.choice(("gemma2", "gemma3_text", "gpt_oss"))
+    layers, pattern = random.choice((6, 8, 13, 24)), pattern or random.choice((2, 3, 6))
+    if kind == "gpt_oss":  # vLLM does not read its `layer_types`
+        pattern = 2
+    kinds = ["sliding_attention" if (index + 1) % pattern else FULL for index in range(layers)]
+    heads = _heads(random, ranks)
+    text = (
+        SMALL
+        | heads
+        | {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "num_hidden_layers": layers, "dtype": "bfloat16"}
+        | {"head_dim": random.choice((64, 128)), "sliding_window": random.choice((128, 512, 1024, 4096))}
+    )
+    text |= {"hidden_size": 8 * heads["num_attention_heads"]}  # transformers wants a multiple
+    if kind == "gpt_oss":
+        text |= {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64}
+    return text if kind == "mistral" else text | {"layer_types": kinds}
 
 
 def _hybrid(random: Random, ranks: int, kinds: Sequence[str] = ()) -> dict[str, Any]:

@@ -36,7 +36,12 @@ REFUSED = "refused"
 
 def _some_quantized(draw: Draw) -> bool:
     """Whether TurboQuant skips some layers of a dense model, but not all: the first two and the last two."""
-    return not draw.hybrid and draw.dtype in TURBOQUANT and draw.text["num_hidden_layers"] not in (2, 4)
+    return (
+        not draw.hybrid
+        and not draw.windowed
+        and draw.dtype in TURBOQUANT
+        and draw.text["num_hidden_layers"] not in (2, 4)
+    )
 
 
 def _stage_without_attention(draw: Draw) -> bool:
@@ -49,9 +54,9 @@ def _in_flashinfer(draw: Draw) -> bool:
 
 
 UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
-    "only the first group, which is one of states, is asked whether a request fits": (
+    "only the first group, of states or of windows, is asked whether a request fits": (
         "<0.19",
-        lambda draw: draw.hybrid,
+        lambda draw: draw.hybrid or draw.windowed,
     ),
     "a stage without attention does not pad its pages, and is refused": (">=0.20,<0.26", _stage_without_attention),
     "a stage without attention does not align its blocks, and has groups of its own": (
@@ -141,6 +146,7 @@ def ours(draw: Draw, release: str) -> Found | str:
         vllm=Version(release),
         gpu=Gpu("drawn", 0, draw.capability),
         max_model_len=draw.arguments["max_model_len"],
+        max_num_batched_tokens=draw.arguments["max_num_batched_tokens"],
         kv_cache_dtype=draw.dtype,
         tensor_parallel_size=draw.ranks,
         pipeline_parallel_size=draw.stages,
@@ -176,11 +182,12 @@ def theirs(found: Found) -> Found | str:
     if "error" in found and found["stage"] != "admission":
         return REFUSED
     states = [group for group in found["groups"] if group["kind"] == "MambaSpec"]
-    growing = [group for group in found["groups"] if group["kind"] != "MambaSpec"]
+    windows = [group for group in found["groups"] if group["kind"] == "SlidingWindowSpec"]
+    growing = [group for group in found["groups"] if group not in states + windows]
     sizes = {
-        "block_size": growing[0]["block_size"],
+        "block_size": (growing + windows)[0]["block_size"],
         "state_bytes": max((group["raw"] for group in states), default=0),
-        "groups": tuple(group["layers"] for group in growing + states),
+        "groups": tuple(group["layers"] for group in growing + windows + states),
         "attention_groups": len(growing),
         "bytes_per_block": tuple(found["bytes_per_block"]),
         "needed": found["needed"],

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import FULL, LINEAR, Attention
+from vpatch.plan import FULL, LINEAR, SLIDING, Attention
 from vpatch.plan.checkpoint import model_of, read
 
 from tests.failures import problem_of, problems_of
@@ -189,13 +189,12 @@ def test_a_folder_that_must_not_be_read_is_refused(tmp_path: Path, monkeypatch: 
 
 
 NOT_MODELED = {
-    "a window": (named("MistralForCausalLM"), "a sliding window of 4,096 tokens"),
     "a window, switched on": (
         named("Qwen2ForCausalLM", sliding_window=1000, use_sliding_window=True),
         "a sliding window of 1,000 tokens",
     ),
     "another kind of layer": (
-        text(layer_types=[FULL, LINEAR, "sliding_attention", "mamba"]),
+        text(layer_types=[FULL, LINEAR, SLIDING, "mamba"]),
         "layers of another kind: mamba, sliding_attention",
     ),
     "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
@@ -280,5 +279,5 @@ def test_any_value_of_a_key_gives_a_model_or_a_failure(data: st.DataObject) -> N
         model = model_of(config, "config.json", name="drawn")
     if model:
         assert model.attention.heads % model.attention.kv_heads == 0 or model.unknown
-        assert set(model.layers) <= {FULL, LINEAR}
+        assert set(model.layers) <= {FULL, LINEAR, SLIDING}
         assert model.weights is None or min(model.weights.layers) > 0

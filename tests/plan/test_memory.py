@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from packaging.version import Version
 from vpatch.plan import GIB, Experts, Model
-from vpatch.plan.deployment import Deployment, defaults, gpu
-from vpatch.plan.memory import Item, account, counts_graphs, in_second_runner
+from vpatch.plan.deployment import Deployment, defaults, gpu, in_second_runner
+from vpatch.plan.memory import Item, account, counts_graphs
 
 from benchmarks.calibrate import STARTS
 from tests.plan.examples import dense, hybrid, weights_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-from vpatch.plan import LINEAR, Model
+from vpatch.plan import LINEAR, SLIDING, Model
 from vpatch.plan.checkpoint import read
 from vpatch.plan.deployment import lengths
 from vpatch.plan.weights import from_tensors
@@ -44,7 +44,8 @@ def layers(model: Model) -> list[list[Any]]:
     shapes: list[list[Any]] = []
     for kind in model.layers:
         if kind != LINEAR:
-            shapes.append([attention.heads, attention.kv_heads, attention.head_size, None])
+            window = model.window if kind == SLIDING else None
+            shapes.append([attention.heads, attention.kv_heads, attention.head_size, window])
             continue
         linear = model.linear
         assert linear
@@ -66,9 +67,8 @@ def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> Non
     assert "refused" not in found, found
     model = read(home / name)
 
-    windows = {layer[3] for layer in found["layers"] if len(layer) == 4}
-    assert bool(model.unknown) == (windows != {None})
-    assert layers(model) == [[*layer[:3], None] if len(layer) == 4 else layer for layer in found["layers"]]
+    assert not model.unknown
+    assert layers(model) == found["layers"]
     assert {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,

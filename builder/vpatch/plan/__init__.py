@@ -15,7 +15,7 @@ from typing import Any
 GIB = 1 << 30
 MIB = 1 << 20
 
-FULL, LINEAR = "full_attention", "linear_attention"
+FULL, LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"
 """Kinds of layers, as `layer_types` in a config.json names them."""
 
 
@@ -97,10 +97,10 @@ class Weights:
 class Model:
     """A model as its config.json describes it, as far as memory and overlays depend on it.
 
-    `layers` has the kind of each decoder layer. If there is anything `unknown`, each counts as full attention; that is
-    the most that it can take if `bounded`. `head` is the scheme of the output projection ("fp8-block"), None if it is
-    not quantized. `block_fp8`: some weights are FP8 with block scales. `kv_cache_dtype` is what `auto` resolves to, if
-    the checkpoint has scales for a KV cache.
+    `layers` has the kind of each decoder layer; those with sliding attention see `window` tokens. If there is anything
+    `unknown`, each counts as full attention; that is the most that it can take if `bounded`. `head` is the scheme of
+    the output projection ("fp8-block"), None if it is not quantized. `block_fp8`: some weights are FP8 with block
+    scales. `kv_cache_dtype` is what `auto` resolves to, if the checkpoint has scales for a KV cache.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Model:
     hidden_size: int
     vocab_size: int
     max_position_embeddings: int
+    window: int = 0
     rope: tuple[Rope, ...] = ()
     linear: GatedDeltaNet | None = None
     intermediate_size: int = 0
@@ -139,7 +140,8 @@ class Architecture:
 
     `defaults` holds for keys that are left out. Without one, there are as many KV heads as heads, and `head_dim` is
     hidden size / heads; 0 means that vLLM requires the key. `window` is the default of `sliding_window`, which counts
-    only with `use_sliding_window` if `switched`. `draft` is the key that counts layers of multi-token prediction.
+    only with `use_sliding_window` if `switched`. Without `layer_types`, each `pattern`-th layer has full attention, the
+    others a window; 0: all have it. `draft` is the key that counts layers of multi-token prediction.
     `reads_state_dtype`: the state's dtype is `mamba_ssm_dtype`, not the model's. `gated`: queries have an output gate
     of their size. `shared` is the key for the width, or the number, of shared experts. `mlp` is how many matrices a
     dense layer has.
@@ -153,6 +155,7 @@ class Architecture:
     tied: bool = False
     vision: bool = False
     window: int = 0
+    pattern: int = 0
     switched: bool = False
     draft: str = ""
     reads_state_dtype: bool = False

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import FP8, TURBOQUANT, arithmetic_of, lengths, release_of
+from vpatch.plan.deployment import FP8, TURBOQUANT, arithmetic_of, in_second_runner, lengths, release_of
 from vpatch.plan.fit import Fit
 from vpatch.plan.kv_cache import DTYPE_BYTES
-from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs, in_second_runner
+from vpatch.plan.memory import CONTEXT, COUNT_GRAPHS, counts_graphs
 from vpatch.plan.refusals import block_exceeds_batch
 
 # What a desktop beside vLLM needs of the card, and the least that worked: shares of 0.905 and 0.926 on an RTX 5090.
@@ -108,7 +108,7 @@ def _starting(model: Model, fit: Fit) -> Iterator[Caution]:
             "ig1/Qwen3.5-35B-A3B-NVFP4, Inference",
         )
     asked = lengths(model, deployment.vllm)[1] if deployment.longest else deployment.max_model_len
-    if model.hybrid and fit.longest < asked and not arithmetic_of(deployment.vllm).admits_all_groups:
+    if len(fit.layout.groups) > 1 and fit.longest < asked and not arithmetic_of(deployment.vllm).admits_all_groups:
         yield Caution(
             "admits-too-much",
             "this release starts, with `--max-model-len auto` too, though a request of full length does not fit: it"

@@ -8,7 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vpatch.plan import FULL, KEYS, KNOWN, LINEAR, Architecture, Attention, Experts, GatedDeltaNet, Model, Rope, weights
+from vpatch.plan import (
+    FULL,
+    KEYS,
+    KNOWN,
+    LINEAR,
+    SLIDING,
+    Architecture,
+    Attention,
+    Experts,
+    GatedDeltaNet,
+    Model,
+    Rope,
+    weights,
+)
 from vpatch.plan.checkpoint_files import Fields, load_json, unreadable
 from vpatch.plan.quantization import head_scheme
 from vpatch.plan.quantization_config import kv_cache_of, quantization_of
@@ -79,7 +92,7 @@ def _text_config(fields: Fields) -> Fields:
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
     layers = text.number("num_hidden_layers", most=_LAYERS)
-    unknown = _not_modeled(text, known)
+    window, unknown = _window(text, known), _not_modeled(text, known)
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
@@ -94,19 +107,24 @@ def _known(text: Fields, known: Architecture, name: str, architecture: str) -> M
         tied=text.flag("tie_word_embeddings", default=known.tied),
         vision=known.vision,
         draft_layers=text.number(known.draft, default=1, least=0, most=_LAYERS) if known.draft else 0,
+        window=window,
         rope=_rope(text),
         unknown=unknown,
     )
-    return replace(model, layers=_kinds(text, layers)) if known.hybrid and not unknown else model
+    return model if unknown else replace(model, layers=_kinds(text, known, layers, window))
+
+
+def _window(text: Fields, known: Architecture) -> int:
+    default = 0 if text.nulled("sliding_window") else known.window
+    return text.number("sliding_window", default=default, least=0, most=_POSITIONS)
 
 
 def _not_modeled(text: Fields, known: Architecture) -> tuple[str, ...]:
     reasons = []
-    default = 0 if text.nulled("sliding_window") else known.window
-    window = text.number("sliding_window", default=default, least=0, most=_POSITIONS)
-    if window and (not known.switched or text.flag("use_sliding_window", default=False)):
+    window = _window(text, known)
+    if window and known.switched and text.flag("use_sliding_window", default=False):
         reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
-    kinds = {FULL, LINEAR} if known.hybrid else {FULL}
+    kinds = {FULL, LINEAR} if known.hybrid else {FULL, SLIDING} if window and not known.switched else {FULL}
     if others := sorted(set(text.texts("layer_types")) - kinds):
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
@@ -147,13 +165,21 @@ def _attention(text: Fields, defaults: Mapping[str, int]) -> Attention:
     return Attention(heads, kv_heads, size)
 
 
-def _kinds(text: Fields, layers: int) -> tuple[str, ...]:
+def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple[str, ...]:
     if kinds := text.texts("layer_types"):
         if len(kinds) != layers:
             text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
         return kinds
-    interval = text.number("full_attention_interval", default=_INTERVAL, most=_LAYERS)
-    return tuple(LINEAR if (index + 1) % interval else FULL for index in range(layers))
+    if not known.hybrid and (not window or known.switched):
+        return (FULL,) * layers
+    if known.hybrid:
+        other, each = LINEAR, text.number("full_attention_interval", default=_INTERVAL, most=_LAYERS)
+    else:  # without a pattern, no layer has full attention
+        other, each = (
+            SLIDING,
+            text.number("sliding_window_pattern", default=known.pattern or layers + 1, most=_LAYERS + 1),
+        )
+    return tuple(other if (index + 1) % each else FULL for index in range(layers))
 
 
 def _linear(text: Fields, known: Architecture, dtype: str) -> GatedDeltaNet:

@@ -36,6 +36,8 @@ class Arithmetic:
     second_runner: Sequence[str] = ()
     second_runner_quantized: bool = False
     second_runner_dense: bool = False
+    retains_in_flight: bool = False  # a sliding window keeps the tokens of all batches that are on their way
+    overlaps_stages: bool = False  # one batch more than stages is on its way, in every runner
     counts_warm_up: bool = False  # of a hybrid model, as if its CUDA graphs kept that memory
     caches_hybrid_prefixes: bool = False  # by default
     batch_holds_block: bool = True  # with prefix caching, refuses blocks that are larger than a batch
@@ -82,6 +84,17 @@ def arithmetic_of(vllm: Version) -> Arithmetic:
     release = release_of(vllm)
     changes = [traits for since, traits in _TABLE["since"].items() if release >= Version(since)]
     return Arithmetic(**ChainMap(*reversed(changes)))
+
+
+def in_second_runner(model: Model, vllm: Version) -> bool:
+    """Return whether a model runs in the second model runner, of a release in which that makes a difference.
+
+    Source: `VllmConfig.use_v2_model_runner`.
+    """
+    traits = arithmetic_of(vllm)
+    if model.architecture in traits.second_runner:
+        return traits.second_runner_quantized or not model.quantization
+    return traits.second_runner_dense and not model.experts and not model.hybrid
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,25 @@
 
 Source: `Platform._align_hybrid_block_size`, and `get_kv_cache_groups` and `get_kv_cache_config_from_groups` in vLLM's
 `v1/core`. All layers of a model share one pool of blocks. Of it, a group of attention layers takes a block for
-`block_size` tokens, and a group of layers with a state a fixed number for each request.
+`block_size` tokens, of the last ones only if they have a window, and a group of layers with a state a fixed number for
+each request.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import FULL, LINEAR, Attention, GatedDeltaNet, Model
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan import FULL, LINEAR, SLIDING, Attention, GatedDeltaNet, Model
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 KERNEL_BLOCK = 16  # tokens: vLLM's default, and the smallest that every attention kernel for NVIDIA's GPUs accepts
+LONGEST = 1 << 33  # tokens; more than any model has
 BOUNDARY = 2  # layers that TurboQuant skips at each end of a dense model, at most half of the layers at each
 
 # Bits per element of keys (8: FP8, with nothing else stored) and of values.
@@ -30,8 +33,8 @@ class Layout:
 
     A block holds `block_size` tokens of one group of layers. Of it, an attention layer takes `page_bytes`, and a
     linear-attention layer `state_bytes`, padded to a page. `groups` has the number of layers of each group:
-    `attention_groups` come first and grow with the context, each other takes `state_blocks` for a request.
-    `bytes_per_block` is the size of a block on a GPU of each pipeline stage.
+    `attention_groups` come first and grow with the context; then `window_groups`, up to `retained` tokens; each other
+    takes `state_blocks` for a request. `bytes_per_block` is the size of a block on a GPU of each pipeline stage.
     """
 
     block_size: int
@@ -41,6 +44,8 @@ class Layout:
     bytes_per_block: tuple[int, ...]
     state_bytes: int = 0
     state_blocks: int = 0
+    window_groups: int = 0
+    retained: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     stages = stages_of(len(model.layers), deployment.pipeline_parallel_size)
     # The layers of multi-token prediction come after all others, on the last stage.
     stages[-1] = range(stages[-1].start, stages[-1].stop + drafts)
+    if SLIDING in model.layers:
+        return _windowed(model, deployment, per_token, stages)
     if not model.hybrid:
         return _dense(model, deployment, per_token, stages)
     assert model.linear  # noqa: S101 - for mypy; each hybrid model has it
@@ -72,15 +79,49 @@ def layout(model: Model, deployment: Deployment) -> Layout:
     block_size = kernel_block * ceil(state / (kernel_block * per_token))
     fixed = [index for index, kind in enumerate(model.layers) if kind == LINEAR]
     growing = [index for index in range(stages[-1].stop) if index not in fixed]
-    # A group has as many layers as the rarer kind, unless the other kind has less than half as many more.
-    least, most = sorted((len(growing), len(fixed)))
-    size = most if most < least * 1.5 else least
-    counts = [(kind, ceil(len(kind) / size)) for kind in (growing, fixed)]
-    groups = [kind[first::count] for kind, count in counts for first in range(count)]
-    sizes = [max(sum(index in stage for index in group) for group in groups) for stage in stages]
-    blocks, group_sizes = tuple(block_size * per_token * size for size in sizes), tuple(map(len, groups))
+    groups, count, sizes = _grouped(growing, fixed, stages)
+    blocks = tuple(block_size * per_token * size for size in sizes)
     state_blocks = 1 + deployment.enable_prefix_caching + exports + deployment.speculative_tokens
-    return Layout(block_size, block_size * per_token, group_sizes, counts[0][1], blocks, state, state_blocks)
+    return Layout(block_size, block_size * per_token, groups, count, blocks, state, state_blocks)
+
+
+def _grouped(
+    first: Sequence[int], second: Sequence[int], stages: Sequence[range]
+) -> tuple[tuple[int, ...], int, list[int]]:
+    """Divide layers of two kinds into groups of one kind each.
+
+    Returns the number of layers in each, how many groups are of the first kind, and the layers of the largest group on
+    each stage.
+    """
+    # A group has as many layers as the rarer kind, unless the other kind has less than half as many more.
+    least, most = sorted((len(first), len(second)))
+    size = most if most < least * 1.5 else least
+    counts = [(kind, ceil(len(kind) / size)) for kind in (first, second)]
+    groups = [kind[start::count] for kind, count in counts for start in range(count)]
+    sizes = [max(sum(index in stage for index in group) for group in groups) for stage in stages]
+    return tuple(map(len, groups)), counts[0][1], sizes
+
+
+def _windowed(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
+    """Lay out a model with sliding windows: `SlidingWindowSpec.max_admission_blocks_per_request`."""
+    kinds = {kind: [index for index, one in enumerate(model.layers) if one == kind] for kind in (FULL, SLIDING)}
+    page = KERNEL_BLOCK * per_token
+    retained = model.window - 1 + deployment.max_num_batched_tokens * _batches(model, deployment)
+    if not kinds[FULL]:
+        blocks = tuple(page * len(stage) for stage in stages)
+        return Layout(KERNEL_BLOCK, page, (len(model.layers),), 0, blocks, window_groups=1, retained=retained)
+    groups, full, sizes = _grouped(kinds[FULL], kinds[SLIDING], stages)
+    blocks = tuple(page * size for size in sizes)
+    return Layout(KERNEL_BLOCK, page, groups, full, blocks, window_groups=len(groups) - full, retained=retained)
+
+
+def _batches(model: Model, deployment: Deployment) -> int:
+    """Return how many batches are on their way at once, as `VllmConfig.max_concurrent_batches` counts them."""
+    traits, stages = arithmetic_of(deployment.vllm), deployment.pipeline_parallel_size
+    if not traits.retains_in_flight:
+        return 1
+    overlapping = traits.overlaps_stages or in_second_runner(model, deployment.vllm)
+    return stages + 1 if overlapping or stages == 1 else stages
 
 
 def _dense(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
@@ -124,7 +165,7 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
     blocks = max(0, min(budget // size for budget, size in zip(budgets, layout.bytes_per_block, strict=True)))
     needed = blocks_for(layout, deployment.max_model_len)
     concurrency, shortest = blocks / needed, layout.block_size
-    if not deployment.enable_prefix_caching and len(layout.groups) > layout.attention_groups:
+    if not deployment.enable_prefix_caching and layout.state_blocks:
         shortest = min(shortest, deployment.max_model_len)  # a state's block is as long as a request
     slots, tokens = blocks // len(layout.groups) * shortest, int(concurrency * deployment.max_model_len)
     return Capacity(blocks, needed, slots, tokens, concurrency)
@@ -132,14 +173,16 @@ def capacity(layout: Layout, deployment: Deployment, budgets: Sequence[int]) -> 
 
 def blocks_for(layout: Layout, tokens: int) -> int:
     """Return the number of blocks that a request of `tokens` takes in all groups."""
-    fixed = (len(layout.groups) - layout.attention_groups) * layout.state_blocks
-    return layout.attention_groups * ceil(tokens / layout.block_size) + fixed
+    states = len(layout.groups) - layout.attention_groups - layout.window_groups
+    windows = layout.window_groups * (ceil(min(layout.retained, tokens) / layout.block_size) + 1)
+    growing = layout.attention_groups * ceil(tokens / layout.block_size)
+    return growing + windows + states * layout.state_blocks
 
 
 def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
     """Return the length in tokens of the longest request that vLLM admits with so many blocks; 0 if none."""
-    free = blocks - arithmetic_of(deployment.vllm).keeps_null_block - blocks_for(layout, 0)
-    return max(0, free // layout.attention_groups * layout.block_size)
+    free = blocks - arithmetic_of(deployment.vllm).keeps_null_block
+    return bisect_right(range(1, LONGEST), free, key=lambda tokens: blocks_for(layout, tokens))
 
 
 def _exports_states(linear: GatedDeltaNet, deployment: Deployment) -> bool:
@@ -191,7 +234,10 @@ def _check(model: Model, deployment: Deployment) -> None:
             problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
-    if FULL not in model.layers:
+    if deployment.kv_cache_dtype in TURBOQUANT and SLIDING in model.layers:
+        cause = "plan does not know what TurboQuant makes of sliding windows"
+        problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
+    if FULL not in model.layers and SLIDING not in model.layers:
         problems.append(Problem("no attention", model.name, "a KV cache is that of attention layers"))
     if problems:
         raise Failure(*problems)

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from packaging.version import Version
-
 from vpatch.plan import GIB, LINEAR, MIB, Model, Weights
-from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of
+from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 from vpatch.plan.kv_cache import DTYPE_BYTES, skipped_layers, stages_of
 
 COUNT_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -224,17 +222,6 @@ def counts_graphs(model: Model, deployment: Deployment) -> bool:
     variables = dict(variable.partition("=")[::2] for variable in deployment.environment)
     counts = bool(int(variables.get(COUNT_GRAPHS, arithmetic_of(deployment.vllm).counts_graphs)))
     return counts and not in_second_runner(model, deployment.vllm)
-
-
-def in_second_runner(model: Model, vllm: Version) -> bool:
-    """Return whether a model runs in the second model runner, of a release in which that makes a difference.
-
-    Source: `VllmConfig.use_v2_model_runner`.
-    """
-    traits = arithmetic_of(vllm)
-    if model.architecture in traits.second_runner:
-        return traits.second_runner_quantized or not model.quantization
-    return traits.second_runner_dense and not model.experts and not model.hybrid
 
 
 def _turboquant(model: Model, deployment: Deployment, layers: int) -> Iterator[Item]:

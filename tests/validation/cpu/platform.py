@@ -169,6 +169,14 @@ def stand_in_for_flashinfer() -> None:
     flashinfer._get_multi_ctas_kv_counter_buffer = lambda *_: None  # since 0.33 a layer makes it, in CUDA memory
 
 
+def name_activations() -> None:
+    """Name the kernels of activations, which are looked up when a layer is built, and not called."""
+    import torch
+
+    for name in ("gelu_tanh_and_mul", "gelu_new", "relu_squared"):
+        setattr(torch.ops._C, name, None)
+
+
 def stand_in_for_diskcache() -> None:
     """Make the engine's core importable, which until 0.19 needs a cache for structured output."""
     _stand_in("diskcache", Cache=object)

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.validation.cpu.engine import Workers, initialized, ranks, specs_of
-from tests.validation.cpu.platform import pretend_capability, stand_in_for_diskcache, stand_in_for_flashinfer
+from tests.validation.cpu.platform import (
+    name_activations,
+    pretend_capability,
+    stand_in_for_diskcache,
+    stand_in_for_flashinfer,
+)
 from tests.validation.cpu.probing import attempt, engine_config, logged, modules_of, one_rank, report
 
 PRINTED = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
@@ -161,6 +166,7 @@ def main(home: str, cases: str) -> dict[str, Any]:
     stand_in_for_diskcache()
     stand_in_for_flashinfer()
     one_rank(home)
+    name_activations()
     found = []
     for case in json.loads(Path(cases).read_text()):
         with tempfile.TemporaryDirectory(dir=home) as folder:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.validation.cpu.platform import pretend_h100, single_rank
+from tests.validation.cpu.platform import name_activations, pretend_h100, single_rank
 from tests.validation.cpu.probing import engine_config, layers_of
 
 
@@ -62,8 +62,7 @@ def main(home: Path) -> None:
     import torch
 
     torch.cuda.Event = object  # made if there are shared experts
-    for name in ("gelu_tanh_and_mul", "gelu_new", "relu_squared"):  # looked up, but not called, when a layer is built
-        setattr(torch.ops._C, name, None)
+    name_activations()
     from vllm.config import set_current_vllm_config
 
     # The groups of experts are made for a model that has experts.
