@@ -68,7 +68,8 @@ EXTRA: dict[str, dict[str, Any]] = {
         "default_chat_template_kwargs": {"enable_thinking": False},
     },
 }
-NOT_SAID = {"vllm", "gpu", "desktop", "longest", "cuda", "environment", "extra", "speculative_tokens", "max_model_len"}
+NOT_SAID = {"vllm", "gpu", "desktop", "tiles", "longest", "cuda", "environment", "extra"}
+NOT_SAID |= {"speculative_tokens", "max_model_len"}
 
 
 @pytest.fixture(scope="module", params=RELEASES)

@@ -131,9 +131,10 @@ def gpu(name: str | None, memory: int | None = None) -> Gpu:
     if found:
         return found
     names = [one.name for one in GPUS]
-    # Another number is another GPU, however alike the names are.
-    same = [one for one in names if re.findall(r"\d+", one) == re.findall(r"\d+", name)]
-    meant = did_you_mean(nearest(name, same, key=_key) or same, " ")
+    # Another number is another GPU, however alike the names are; a number that goes on may be meant.
+    number = "".join(re.findall(r"\d+", name))
+    near = [one for one in names if "".join(re.findall(r"\d+", one)).startswith(number)]
+    meant = did_you_mean(nearest(name, near, key=_key) if number else (), " ")
     raise UnknownName(
         Problem("no such GPU", name, f"{meant}known: {', '.join(names)}; for any other, give --gpu-memory-gib")
     )
