@@ -189,6 +189,16 @@ def test_arguments_that_are_no_literals_and_drafts_of_the_model() -> None:
     assert start.arguments["gpu_memory_utilization"] == 0.9
 
 
+@pytest.mark.parametrize(
+    "option", ["--max-num-seqs=4", "--enforce-eager", "--preset=qwen3.6-35b-5090-32k", "--compose=x"]
+)
+def test_the_options_are_those_of_the_log(vpatch: Program, log: Path, option: str) -> None:
+    ran = vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", option)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert f"--log compares what the log says: leave out {option.partition('=')[0]}" in ran.err
+
+
 def test_no_file_and_no_model(vpatch: Program, log: Path, tmp_path: Path) -> None:
     assert vpatch("plan", "--log", tmp_path / "none").err.startswith(f"cannot be read: {tmp_path}/none: No such file")
     log.write_text(LOG.replace(ARGUMENTS, "{}"))

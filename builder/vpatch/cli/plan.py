@@ -147,6 +147,9 @@ def plan_command(
     if listed:
         return _listed()
     if log:
+        others = [name for name, value in {**options, "preset": named, "compose": file}.items() if value is not None]
+        if others := [f"--{name.replace('_', '-')}" for name in others if name != "vllm"]:
+            raise click.UsageError(f"--log compares what the log says: leave out {', '.join(others)}")
         start = read_start(log, str(options["vllm"] or ""))
         if not (name := model or start.model):
             raise click.UsageError("the log does not have the model: give --model")
