@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from vpatch.plan.here import gpu_here
 from vpatch.plan.lookup import load
 from vpatch.plan.planner import FITTING, CannotKnow, Plan, Verdict, plan
 from vpatch.plan.rendering import as_object, lines, page, title
+from vpatch.plan.startup_log import Start
 from vpatch.tree.environment import current
 
 COUNT = click.IntRange(1, 1 << 50)  # more than anything that is counted here, and exact as a float
@@ -147,13 +149,8 @@ def plan_command(
     if listed:
         return _listed()
     if log:
-        others = [name for name, value in {**options, "preset": named, "compose": file}.items() if value is not None]
-        if others := [f"--{name.replace('_', '-')}" for name in others if name != "vllm"]:
-            raise click.UsageError(f"--log compares what the log says: leave out {', '.join(others)}")
-        start = read_start(log, str(options["vllm"] or ""))
-        if not (name := model or start.model):
-            raise click.UsageError("the log does not have the model: give --model")
-        known = load(name, revision, weights_gib=weights_gib, download=download)
+        start = _read_start(log, {**options, "preset": named, "compose": file}, model)
+        known = load(model or start.model, revision, weights_gib=weights_gib, download=download)
         return logged(start, known, _gpu(card, gpu_memory_gib, None))
     if (model is None) == (named is None):
         raise click.UsageError("give --model or --preset; --list lists the presets")
@@ -166,8 +163,7 @@ def plan_command(
     given = {name: value for name, value in options.items() if value is not None}
     given.setdefault("vllm", base.vllm if base else _installed())
     if given.get("max_model_len") == "auto":
-        vllm = given["vllm"]
-        given |= {"longest": True, "max_model_len": lengths(known, vllm)[1]}
+        given |= {"longest": True, "max_model_len": lengths(known, given["vllm"])[1]}
     chosen = _gpu(card, gpu_memory_gib, base)
     deployment = base.deployment(chosen, given) if base else _deployment(known, chosen, **given)
     try:
@@ -179,6 +175,17 @@ def plan_command(
         outfile.write(file, text, force=force)
         tell(f"wrote {file}")
     return _report(planned, force=force, verbose=verbose)
+
+
+def _read_start(log: Path, options: Mapping[str, Any], model: str | None) -> Start:
+    """Read a log; raise `UsageError` for options that are the log's to say, and for a log that lacks the model."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and name != "vllm"]
+    if given:
+        raise click.UsageError(f"--log compares what the log says: leave out {', '.join(given)}")
+    start = read_start(log, str(options["vllm"] or ""))
+    if not (model or start.model):
+        raise click.UsageError("the log does not have the model: give --model")
+    return start
 
 
 def _unknown(failure: CannotKnow) -> Report:
@@ -211,7 +218,7 @@ def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) ->
 
 
 def _installed() -> Version:
-    """Return the release of the vLLM that is installed here; the newest if there is none."""
+    """Return the version of the installed vLLM, or the newest release if no vLLM is found."""
     try:
         return Version(current().tree.version or str(NEWEST))
     except (Failure, InvalidVersion):
