@@ -100,7 +100,7 @@ def cards(one: Gpu, found: Model) -> str:
 
 
 def rows(folder: Path) -> Iterator[Row | Failure]:
-    """Yield each start beside its plan, or why there is none."""
+    """Yield each start with its plan, or the reason why it cannot be planned."""
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         ranks = {name: record[name] for name in ("tensor_parallel_size", "pipeline_parallel_size")}

@@ -92,7 +92,8 @@ def _text_config(fields: Fields) -> Fields:
 def _known(text: Fields, known: Architecture, name: str, architecture: str) -> Model:
     defaults = known.defaults
     layers = text.number("num_hidden_layers", most=_LAYERS)
-    window, unknown = _window(text, known), _not_modeled(text, known)
+    window = _window(text, known)
+    unknown = _not_modeled(text, known, window)
     vocab, positions = defaults["vocab_size"], defaults["max_position_embeddings"]
     model = Model(
         name=name,
@@ -119,9 +120,8 @@ def _window(text: Fields, known: Architecture) -> int:
     return text.number("sliding_window", default=default, least=0, most=_POSITIONS)
 
 
-def _not_modeled(text: Fields, known: Architecture) -> tuple[str, ...]:
+def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, ...]:
     reasons = []
-    window = _window(text, known)
     if window and known.switched and text.flag("use_sliding_window", default=False):
         reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
     kinds = {FULL, LINEAR} if known.hybrid else {FULL, SLIDING} if window and not known.switched else {FULL}
@@ -170,15 +170,14 @@ def _kinds(text: Fields, known: Architecture, layers: int, window: int) -> tuple
         if len(kinds) != layers:
             text.wrong("layer_types", f"names {len(kinds):,} layers, num_hidden_layers says {layers:,}")
         return kinds
-    if not known.hybrid and (not window or known.switched):
-        return (FULL,) * layers
     if known.hybrid:
         other, each = LINEAR, text.number("full_attention_interval", default=_INTERVAL, most=_LAYERS)
-    else:  # without a pattern, no layer has full attention
-        other, each = (
-            SLIDING,
-            text.number("sliding_window_pattern", default=known.pattern or layers + 1, most=_LAYERS + 1),
-        )
+    elif window and not known.switched:
+        none = layers + 1  # without a pattern, no layer has full attention
+        pattern = text.number("sliding_window_pattern", default=known.pattern or none, most=_LAYERS + 1)
+        other, each = SLIDING, pattern
+    else:
+        return (FULL,) * layers
     return tuple(other if (index + 1) % each else FULL for index in range(layers))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vpatch.errors import Failure, Problem
 from vpatch.plan import GIB, Model
-from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of, defaults
+from vpatch.plan.deployment import Deployment, Gpu, defaults
 from vpatch.plan.fit import Fit, fit
 from vpatch.plan.kv_cache import capacity
 from vpatch.plan.memory import Estimate, added
@@ -93,7 +93,7 @@ def deployment_of(start: Start, model: Model, gpu: Gpu) -> Deployment:
 
 
 def compare(model: Model, start: Start, gpu: Gpu) -> Comparison:
-    """Compare a log with the plan for its deployment; raise `Failure` if there is none."""
+    """Compare a log with the plan for its deployment; raise `Failure` if plan cannot plan that deployment."""
     deployment = deployment_of(start, model, gpu)
     if model.weights is None or model.weights.guessed:
         raise Failure(Problem("unknown weights", model.name, "give --weights-gib, or the folder of the checkpoint"))
@@ -128,14 +128,13 @@ def _layout(start: Start, found: Fit) -> Iterator[Compared]:
     if not start.kv_cache_gib or start.refused:
         return
     stages = len(found.layout.bytes_per_block)
-    slots = arithmetic_of(start.vllm).prints_slots
     # vLLM prints GiB with two digits.
     least, likely, most = (
         capacity(found.layout, found.deployment, [int((start.kv_cache_gib + more) * GIB)] * stages)
         for more in (-0.005, 0.0, 0.005)
     )
     if "tokens" in printed:
-        tokens = [one.slots if slots else one.tokens for one in (likely, least, most)]
+        tokens = [one.printed(start.vllm) for one in (likely, least, most)]
         yield Compared("tokens", printed["tokens"], *tokens)
     if "concurrency" in printed:
         requests = [one.concurrency for one in (likely, least, most)]

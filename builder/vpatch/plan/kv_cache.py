@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 
+from packaging.version import Version
+
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
 from vpatch.plan import FULL, LINEAR, SLIDING, Attention, GatedDeltaNet, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
@@ -57,6 +59,10 @@ class Capacity:
     slots: int
     tokens: int
     concurrency: float
+
+    def printed(self, vllm: Version) -> int:
+        """Return what a release prints as the size of the KV cache in tokens."""
+        return self.slots if arithmetic_of(vllm).prints_slots else self.tokens
 
 
 def layout(model: Model, deployment: Deployment) -> Layout:

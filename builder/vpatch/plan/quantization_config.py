@@ -102,11 +102,15 @@ def _grouped(found: Fields, method: str) -> Quantization:
 
 
 def _integers(found: Fields, *keys: str, base: Scheme | None = None) -> Scheme:
-    """Read the scheme of integers in groups, each with a scale of two bytes and a zero; the default is `base`."""
+    """Read the scheme of integers in groups; the default is `base`."""
     if base and not any(map(found.has, (*keys, "group_size"))):
         return base
     bits = found.number(*keys, default=int(base.name[3:]) if base else 4, most=16)
-    group = found.number("group_size", "q_group_size", default=128, least=-1, most=1 << 16)
+    return _grouped_integers(bits, found.number("group_size", "q_group_size", default=128, least=-1, most=1 << 16))
+
+
+def _grouped_integers(bits: int, group: int) -> Scheme:
+    """Return the scheme of integers of which `group` share a scale of two bytes and a zero; -1: those of a row."""
     return Scheme(f"int{bits}", bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0))
 
 
@@ -125,8 +129,8 @@ def _auto_round(found: Fields) -> Quantization:
             return None
         if kind != "int":
             return MXFP4 if bits == 4 else MXFP8
-        group = fields.number("group_size", default=found.number("group_size", default=128, least=-1), least=-1)
-        return Scheme(f"int{bits}", bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0))
+        usual = found.number("group_size", default=128, least=-1)
+        return _grouped_integers(bits, fields.number("group_size", default=usual, least=-1))
 
     extra = found.inside("extra_config")
     expressions = [name for name in extra.data if _SPECIAL.search(name)]
@@ -149,9 +153,8 @@ def _bitsandbytes(found: Fields) -> Quantization:
         scheme = Scheme("int8", 1.0)
     else:
         scheme = Scheme(found.text("bnb_4bit_quant_type", "fp4"), 0.5 + _FLOAT32 / _BLOCK)
-    return replace(
-        _everywhere("bitsandbytes", scheme, (), head=False), within=frozenset(found.texts("llm_int8_skip_modules"))
-    )
+    skipped = frozenset(found.texts("llm_int8_skip_modules"))
+    return Quantization("bitsandbytes", (("Linear", scheme),), within=skipped, head=False)
 
 
 def _modelopt(found: Fields) -> Quantization:

@@ -8,6 +8,7 @@ from typing import Any
 
 from vpatch.plan import GIB, Model
 from vpatch.plan.deployment import Deployment, arithmetic_of
+from vpatch.plan.fit import Fit
 from vpatch.plan.memory import Estimate
 from vpatch.plan.needs import Needed
 from vpatch.plan.planner import FITTING, Plan, Verdict
@@ -79,11 +80,15 @@ def _marked(name: str, verdict: Verdict) -> str:
 
 def _short(plan: Plan) -> str:
     """Return the KV cache on one line."""
-    fit, memory, length = plan.fit, plan.fit.memory, plan.deployment.max_model_len
-    bounds = f" ({fit.least.concurrency:.2f} to {fit.most.concurrency:.2f})" if fit.least != fit.most else ""
-    printed = fit.likely.slots if arithmetic_of(plan.deployment.vllm).prints_slots else fit.likely.tokens
-    holds = f"{fit.likely.concurrency:.2f} requests of {length:,} tokens{bounds}"
-    return f"{_sized(memory.kv_cache)} of {plan.deployment.kv_cache_dtype}: {holds}; vLLM prints {printed:,} tokens"
+    fit, deployment = plan.fit, plan.deployment
+    holds = f"{fit.likely.concurrency:.2f} requests of {deployment.max_model_len:,} tokens{_bounds(fit)}"
+    printed = fit.likely.printed(deployment.vllm)
+    return f"{_sized(fit.memory.kv_cache)} of {deployment.kv_cache_dtype}: {holds}; vLLM prints {printed:,} tokens"
+
+
+def _bounds(fit: Fit) -> str:
+    """Return the bounds of the concurrency, behind a blank; "" if it is exact."""
+    return f" ({fit.least.concurrency:.2f} to {fit.most.concurrency:.2f})" if fit.least != fit.most else ""
 
 
 def _facts(plan: Plan) -> dict[str, Rows]:
@@ -136,8 +141,7 @@ def _cache(plan: Plan) -> Iterator[tuple[str, str]]:
     groups = f"{count} groups of layers" if count > 1 else "one group of layers"
     yield "blocks", f"{holds.blocks:,} of {fit.layout.block_size:,} tokens, shared by {groups}"
     yield "a request", f"of {length:,} tokens takes {holds.blocks_per_request:,} blocks"
-    bounds = f" ({fit.least.concurrency:.2f} to {fit.most.concurrency:.2f})" if fit.least != fit.most else ""
-    yield "concurrency", f"{holds.concurrency:.2f} requests of that length{bounds}"
+    yield "concurrency", f"{holds.concurrency:.2f} requests of that length{_bounds(fit)}"
     prints_slots = arithmetic_of(plan.deployment.vllm).prints_slots
     printed = "; this vLLM prints it"
     yield "slots", f"{holds.slots:,} (blocks // groups * block size){printed if prints_slots else ''}"
