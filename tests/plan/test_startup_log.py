@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -151,6 +152,13 @@ def test_the_command(vpatch: Program, log: Path) -> None:
         json.loads(record)
         == vpatch("plan", "--log", log, "--model", log.parent, "--gpu", "3090", "--json").json["record"]
     )
+
+
+def test_a_log_through_a_pipe(vpatch: Program, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--model", log.parent, "--gpu", "3090")
+    monkeypatch.setattr("sys.stdin", io.StringIO(LOG))
+
+    assert vpatch("plan", "--log", "-", *arguments).out == vpatch("plan", "--log", log, *arguments).out
 
 
 def test_the_layout_is_that_of_the_memory_that_vllm_had(vpatch: Program, log: Path) -> None:
