@@ -26,9 +26,6 @@ RELEASES = (
 FIRST = ("0.18.0", "0.20.2", "0.21.0", "0.26.0", "0.31.0", "0.33.0")
 """The releases of the first tier: together they have every shape and state of every part of every overlay."""
 
-SOME = tuple(release for release in RELEASES if release in (*FIRST, "0.19.0", "0.23.0", "0.24.0", "0.28.0"))
-"""The releases for tests that take long on each: those of the first tier, and four with other code around it."""
-
 ENDS = ("0.20.2", "0.33.0")
 """The pin of most users and the newest release, for tests of the first tier that take long on each."""
 

@@ -11,7 +11,7 @@ from vpatch.tree.locate import locate
 
 from tests.conftest import Program, Trees, contents_of
 from tests.engines import together
-from tests.releases import ENDS, FACTS, RELEASES, SOME, shown, tiered, todo
+from tests.releases import ENDS, FACTS, FIRST, RELEASES, shown, tiered, todo
 
 DEFAULT = tuple(item.id for item in select(discover()) if item.id in FACTS)
 
@@ -60,7 +60,7 @@ ORDERS = {
     f"{release} {' '.join(order)}": pytest.param(
         release, order, marks=() if release in TWO and order == tuple(reversed(todo(release))) else pytest.mark.deep
     )
-    for release in SOME
+    for release in FIRST
     for order in orders(release)
     if len(order) > 1 and order != todo(release)
 }
@@ -77,7 +77,7 @@ def test_one_after_the_other_in_any_order(slim: Trees, release: str, order: tupl
     "release",
     [
         pytest.param(release, marks=() if release == "0.20.2" else pytest.mark.deep)
-        for release in SOME
+        for release in FIRST
         if len(todo(release)) > 1
     ],
 )

@@ -159,7 +159,7 @@ def test_too_much_code(kind: str) -> None:
     assert peak - before < len(data) + (16 << 20)
 
 
-@pytest.mark.parametrize("release", [*(deep(release) for release in RELEASES[:-1]), RELEASES[-1]])
+@pytest.mark.parametrize("release", [deep("0.20.2"), RELEASES[-1]])
 def test_every_module_of_a_release_is_within_the_limits(
     release: str, pristine: Trees, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,12 +19,10 @@ class Recipe:
     Attributes:
         before: commands that make what the page says its reader has.
         replace: by text on the page, what the test has instead.
-        deep: whether it is for the deep tier.
     """
 
     before: str = ""
     replace: Mapping[str, str] = field(default_factory=dict)
-    deep: bool = True
 
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -103,7 +101,7 @@ ON_A_MACHINE: Mapping[str, Recipe] = {
     "docs/recipes/model-publisher.md": Recipe(AUTHOR + ENVIRONMENT + EXTRAS),
     "docs/recipes/requirements.md": Recipe(ENVIRONMENT),
     "docs/recipes/upgrade.md": Recipe(f"{ENVIRONMENT}{EXTRAS}{VLLM}vpatch apply\n{OTHER_CODE}", PYTHON),
-    "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}, deep=False),
+    "docs/recipes/uv.md": Recipe(f"{PROJECT}uv sync --quiet\n", {"vllm serve": "echo serve"}),
     "docs/run.md": Recipe(
         f"{ENVIRONMENT}{EXTRAS}{VLLM}",
         {

@@ -13,13 +13,14 @@ from tests.docs.machine import Machine, machine, machine_in
 from tests.docs.recipe import run
 from tests.docs.registry import ON_A_MACHINE, WITH_TORCH
 from tests.needs import need
-from tests.tiers import deep
 from tests.validation.cpu.environment import BYTECODE, CHOSEN, interpreter
 
 __all__ = ["machine"]
 
+pytestmark = pytest.mark.deep
 
-@pytest.mark.parametrize("page", [deep(page) if recipe.deep else page for page, recipe in ON_A_MACHINE.items()])
+
+@pytest.mark.parametrize("page", ON_A_MACHINE)
 def test_a_page(machine: Machine, tmp_path: Path, page: str) -> None:
     need("git")
     if page == "docs/recipes/air-gapped.md":
@@ -38,7 +39,6 @@ def with_torch(pristine: Trees, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield {**made, **compiled, "PACKAGES": str(packages), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("page", WITH_TORCH)
 def test_a_page_that_imports_vllm(with_torch: Machine, tmp_path: Path, page: str) -> None:
     run(page, WITH_TORCH[page], tmp_path / "recipe", with_torch)

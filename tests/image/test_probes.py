@@ -37,8 +37,7 @@ def bytecode_of(packages: Path, folder: Path) -> Path:
     return folder
 
 
-SOME = ("ct-fp8-lm-head", "receipt", "turboquant-decode", "turboquant-hybrid")
-CASES = (("0.20.2", SOME), ("0.26.0", ("turboquant-auto-dtype",)))
+CASES = (("0.20.2", ("ct-fp8-lm-head", "receipt", "turboquant-hybrid")),)
 
 
 @pytest.fixture(scope="module")

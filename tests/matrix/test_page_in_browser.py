@@ -17,10 +17,10 @@ from vpatch.matrix.verdicts import Cell, Matrix, Row
 from tests.matrix.browser import chromium, take, window
 from tests.matrix.pages import HOSTILE, every_kind, html, saying, wide
 from tests.needs import need
-from tests.tiers import deep
+
+pytestmark = pytest.mark.deep  # tests/matrix/test_page.py reads the same page
 
 WIDTHS = (1280, 400)
-NARROW_IS_DEEP = (1280, deep(400))
 FOCUSED = """() => {
   const focused = document.activeElement, {left, right, top, bottom} = focused.getBoundingClientRect()
   const {outlineStyle, outlineWidth} = getComputedStyle(focused)
@@ -107,7 +107,7 @@ def open_by_keyboard(page: Page, cell: str) -> Any:
     return page.evaluate(OPEN)
 
 
-@pytest.mark.parametrize("width", NARROW_IS_DEEP)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_tab_reaches_every_cell(show: Show, matrix: Matrix, width: int) -> None:
     page = show(width)
     reached: list[str] = []
@@ -124,9 +124,8 @@ def test_tab_reaches_every_cell(show: Show, matrix: Matrix, width: int) -> None:
     assert [name for name in reached if name.startswith("row-")] == [f"row-{n}" for n in range(len(matrix.rows))]
 
 
-@pytest.mark.parametrize("width", NARROW_IS_DEEP)
-def test_every_cell_says_what_it_is(show: Show, matrix: Matrix, width: int) -> None:
-    page = show(width)
+def test_every_cell_says_what_it_is(show: Show, matrix: Matrix) -> None:
+    page = show(1280)
     tree = page.locator("table").aria_snapshot()
 
     assert page.locator(".cell").count() == len(matrix.overlays) * 9
@@ -153,9 +152,8 @@ def test_the_table_is_one_to_a_screen_reader(show: Show, matrix: Matrix) -> None
     assert page.get_by_role("cell", name="could not be read: wrong bytes: vllm-0.21.1.whl").count() == 1
 
 
-@pytest.mark.parametrize("width", NARROW_IS_DEEP)
-def test_enter_opens_the_reason_and_escape_closes_it(show: Show, matrix: Matrix, width: int) -> None:
-    page = show(width)
+def test_enter_opens_the_reason_and_escape_closes_it(show: Show, matrix: Matrix) -> None:
+    page = show(1280)
     shared: dict[Cell, str] = {}
     for name, row, cell in cells(matrix):
         found = open_by_keyboard(page, name)
@@ -166,7 +164,7 @@ def test_enter_opens_the_reason_and_escape_closes_it(show: Show, matrix: Matrix,
             *found["links"]
         }
         assert shared.setdefault(cell, found["id"]) == found["id"]
-        assert 0 <= found["left"] < found["right"] <= width
+        assert 0 <= found["left"] < found["right"] <= 1280
         assert 0 <= found["top"] < found["bottom"] <= 800
         page.keyboard.press("Escape")
         assert page.evaluate(FOCUSED)["id"] == name
@@ -214,7 +212,7 @@ def test_what_a_person_must_look_at_comes_first(show: Show, matrix: Matrix) -> N
     assert page.evaluate(FOCUSED)["id"] == "cell-0-1", "the one after the first that is drifted"
 
 
-@pytest.mark.parametrize("dark", [False, deep(True)])
+@pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing(show: Show, matrix: Matrix, *, dark: bool) -> None:
     page = show(1280, dark=dark)
     axe = Axe()
@@ -232,7 +230,7 @@ def test_axe_finds_nothing(show: Show, matrix: Matrix, *, dark: bool) -> None:
     assert not [one.generate_report() for one in found if one.violations_count]
 
 
-@pytest.mark.parametrize("name", ["all", *(deep(name) for name in ("wide", "hostile"))])
+@pytest.mark.parametrize("name", ["all", "wide", "hostile"])
 def test_the_page_never_scrolls_sideways(show: Show, name: str) -> None:
     page = show(1280, name)
     for width in (320, *WIDTHS, 800, 1280, 1920):
@@ -258,7 +256,7 @@ def test_a_wide_table_scrolls_in_its_place_and_keeps_the_names_of_rows(show: Sho
     assert 0 <= page.evaluate("document.querySelector('#row-0').getBoundingClientRect().left") < 20
 
 
-@pytest.mark.parametrize(("width", "name"), [deep(400, "wide"), (1280, "all")])
+@pytest.mark.parametrize(("width", "name"), [(400, "wide"), (1280, "all")])
 def test_going_back_nothing_is_behind_names_that_stay_in_sight(show: Show, width: int, name: str) -> None:
     page = show(width, name)
     page.set_viewport_size({"width": width, "height": 300})
@@ -303,7 +301,6 @@ def test_in_print_nothing_is_hidden(show: Show, matrix: Matrix) -> None:
     assert page.pdf().startswith(b"%PDF")
 
 
-@pytest.mark.deep
 def test_in_print_what_is_open_hides_nothing(show: Show) -> None:
     page = show(800)
     open_by_keyboard(page, "cell-4-2")
@@ -325,7 +322,6 @@ def test_hostile_text_is_text(show: Show) -> None:
     assert not said
 
 
-@pytest.mark.deep
 def test_the_picture_for_the_docs(browser: Browser, files: dict[str, Path], tmp_path: Path) -> None:
     picture = tmp_path / "matrix.png"
     take(browser, files["all"], picture)

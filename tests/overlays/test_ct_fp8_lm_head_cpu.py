@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.tiers import sampled
 from tests.validation.cpu import head_models, head_unpassed
 from tests.validation.cpu.comparison import Comparison, compared, each, one_first
 from tests.validation.cpu.head_cases import (
@@ -34,7 +35,7 @@ NO_DISPATCH, NO_SCALARS = ("0.18", "0.19"), ("0.18", "0.19", "0.20", "0.21", "0.
 NO_GEOMETRY = (*NO_SCALARS, *(f"0.{minor}." for minor in range(23, 31)))
 
 MODELS = [*head_models.MODELS, *head_models.MTP, *head_unpassed.UNPASSED, *head_unpassed.MTP]
-RELEASES = ("0.18.0", "0.20.2", "0.21.0", "0.23.0", "0.24.0", "0.26.0", "0.28.0", "0.33.0")
+RELEASES = sampled(("0.18.0", "0.20.2", "0.21.0", "0.33.0", "0.23.0", "0.24.0", "0.28.0", "0.26.0"), 3)
 
 TIED = [name for name in MODELS if "tied" in name and "bf16" not in name]
 BF16 = [name for name in MODELS if "bf16" in name]

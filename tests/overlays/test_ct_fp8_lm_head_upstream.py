@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.releases import SOME
 from tests.validation.cpu import validation
 
 TESTS = {
@@ -14,7 +13,7 @@ TESTS = {
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("release", SOME)
+@pytest.mark.parametrize("release", ["0.20.2", "0.26.0", "0.33.0"])
 def test_upstreams_own_tests(release: str) -> None:
     found = stock, patched = validation.compared(release)
 

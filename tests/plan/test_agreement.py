@@ -24,7 +24,7 @@ from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
 
 from tests.plan.draws import DTYPES, FP8, POSITIONS, RANKS, TURBOQUANT, Draw, draws
-from tests.releases import SOME, pending, tree_of
+from tests.releases import FIRST, pending, tree_of
 from tests.validation.cpu.comparison import one_first, ran
 from tests.validation.cpu.trees import patched_tree
 
@@ -91,7 +91,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
 """Known differences between plan and vLLM: the reason, the releases, and the draws."""
 
 
-@pytest.fixture(scope="module", params=one_first("0.20.2", SOME))
+@pytest.fixture(scope="module", params=one_first("0.20.2", FIRST))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -13,7 +13,7 @@ from vpatch.tree.disk import Folders
 
 from tests.conftest import Program, Ran, Trees
 from tests.hybrid import CHANGED, COMPANION, CONFIG, HYBRID, INTERFACE, ONLY, UPSTREAMS
-from tests.tiers import deep
+from tests.tiers import WHOLE, deep
 from tests.tree.conftest import IN_GIT, clean, git
 from tests.tree.steps import Step, at_each_step
 
@@ -159,7 +159,7 @@ def test_without_the_note_of_what_was_written(vpatch: Program, clone: Path, ledg
     assert clean(clone)
 
 
-@pytest.mark.parametrize("every", [4, deep(1)])
+@pytest.mark.parametrize("every", [4, deep(1 if WHOLE else 2)])
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_killed_at_any_step(
     vpatch: Program, clone: Path, patched: Trees, public: Path, command: str, every: int

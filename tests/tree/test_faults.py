@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from vpatch.errors import Failure
 
-from tests.tiers import deep
+from tests.tiers import WHOLE, deep
 from tests.tree.conftest import MODULE, Sandbox, in_a_child, in_memory, make_sandbox
 from tests.tree.steps import SCENARIOS, STEPS, Fault, Step, at_each_step
 
@@ -118,7 +118,7 @@ class Stage:
         self.checked.append(state)
 
 
-LOOKS = pytest.mark.parametrize("looks", [10, deep(1)])
+LOOKS = pytest.mark.parametrize("looks", [10, deep(1 if WHOLE else 3)])
 """A fault comes at every step that changes the disk, and at each of so many that only look."""
 
 

@@ -13,7 +13,7 @@ import pytest
 from vpatch.errors import Failure
 
 from tests.needs import root_only
-from tests.tiers import deep
+from tests.tiers import WHOLE, deep
 from tests.tree.conftest import INFO, NOBODY, Sandbox, another_user, flagged, in_memory, make_sandbox, mounted
 from tests.tree.steps import SCENARIOS
 
@@ -81,7 +81,7 @@ def settle(sandbox: Sandbox, desired: dict[str, bytes], uid: int = 0) -> list[st
 
 
 MODES = [0o555, 0o1777, *(deep(mode) for mode in (0o444, 0o333))]
-EVERY = pytest.mark.parametrize("every", [4, deep(1)])
+EVERY = pytest.mark.parametrize("every", [4, deep(1 if WHOLE else 2)])
 
 
 @pytest.mark.parametrize("run", RUNS)
