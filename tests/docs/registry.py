@@ -46,11 +46,13 @@ CONFIG = "vllm.model_executor.layers.quantization.turboquant.config"
 OTHER_CODE = """uv pip install --quiet --link-mode copy --target nightly vllm==0.26.0
 sed -i 's/\\bexisting\\b/present/g' nightly/vllm/engine/arg_utils.py
 """
-CHECKPOINT = """mkdir my-checkpoint
+CHECKPOINT = """mkdir my-checkpoint my-model
 cat > my-checkpoint/config.json <<'END'
 {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
  "num_hidden_layers": 4, "num_attention_heads": 32, "hidden_size": 2048}
 END
+echo '{"architectures": ["MyForCausalLM"], "num_hidden_layers": 4, "num_attention_heads": 32, "hidden_size": 2048}' \
+  > my-model/config.json
 """
 TORCH = f"""uv pip install --quiet vllm==0.20.2 "vpatch @ {ADDRESS}"
 python - <<'END'

@@ -26,6 +26,7 @@ FIRST = {
     "model.language_model.layers.0.mlp.up_proj.weight": ("BF16", [8, 8]),
     "model.language_model.layers.0.mlp.up_proj.weight_scale": ("F32", [1]),
     "language_model.model.layers.1.mlp.up_proj.weight": ("BF16", [8, 4]),
+    "model.layers.2.mlp.up_proj.bias": ("U8", [0]),
     "model.layers.3.mlp.up_proj.weight": ("U8", [5]),
     "model.visual.blocks.0.attn.qkv.weight": ("BF16", [30]),
 }
@@ -82,6 +83,20 @@ def test_a_tied_head_is_not_loaded(tmp_path: Path) -> None:
 def tensor(first: int, last: int, dtype: str = "U8", size: int = 4) -> dict[str, Any]:
     """Return what a header says of a tensor of one dimension."""
     return {"dtype": dtype, "shape": [size], "data_offsets": [first, last]}
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ((0, 1, 3), "no tensor of layer 2 in the headers of 1 safetensors file, and num_hidden_layers is 4"),
+        ((0, 1, 2, 3, 4), "tensors of layer 4 in the headers of 1 safetensors file, and num_hidden_layers is 4"),
+    ],
+)
+def test_weights_of_another_model_are_refused(tmp_path: Path, layers: tuple[int, ...], says: str) -> None:
+    made: dict[str, tuple[str, list[int]]] = {f"model.layers.{n}.mlp.up_proj.weight": ("BF16", [7]) for n in layers}
+    checkpoint(tmp_path, named("Qwen3ForCausalLM"), a_safetensors=file(header(made)))
+
+    assert problem_of(read, tmp_path).cause == says
 
 
 LIES: dict[str, tuple[bytes, str]] = {

@@ -38,6 +38,7 @@ class Report:
     table: Sequence[Sequence[str]] = ()  # what people see on a terminal; the first row has the headings
     failed: bool = False  # whether the exit code is 1 without a problem
     misused: bool = False  # whether the exit code is 2: the user named something that does not exist
+    cautions: Sequence[str] = ()  # what to look out for; they change no outcome
     notes: Sequence[str] = ()  # remarks that change no outcome
     wrap: bool = True  # whether `lines` may be broken between words to fit a terminal
     settled: bool = False  # whether there was nothing to do: people have seen the notes before
@@ -94,7 +95,9 @@ def show(report: Report, *, as_object: bool) -> int:
 
 
 def remark(report: Report, *, as_object: bool) -> None:
-    """Print the problems, the notes and the outcome to stderr."""
+    """Print the cautions, the problems, the notes and the outcome to stderr."""
+    for caution in report.cautions:
+        tell(f"caution: {caution}")
     for problem in () if report.told else report.problems:
         tell(str(problem), fg="red")
     if not as_object:

@@ -196,9 +196,7 @@ def _unknown(failure: CannotKnow) -> Report:
 
 
 def _report(planned: Plan, *, force: bool, verbose: bool) -> Report:
-    for caution in planned.cautions:
-        source = f" ({caution.source})" if caution.source else ""
-        tell(f"caution: {caution.name}: {caution.because}{source}")
+    cautions = [f"{one.name}: {one.because}{f' ({one.source})' if one.source else ''}" for one in planned.cautions]
     wanted = force or planned.verdict in FITTING
     written = commands(planned.model, planned.deployment, planned.overlays) if wanted else {}
     if on_terminal(sys.stdout):
@@ -206,7 +204,7 @@ def _report(planned: Plan, *, force: bool, verbose: bool) -> Report:
     else:
         shown = lines(planned, written, verbose=verbose)
     extra = as_object(planned, written)
-    return Report("plan", problems=planned.problems, extra=extra, lines=list(shown), wrap=False)
+    return Report("plan", problems=planned.problems, cautions=cautions, extra=extra, lines=list(shown), wrap=False)
 
 
 def _gpu(card: str | None, gpu_memory_gib: float | None, base: Preset | None) -> Gpu:

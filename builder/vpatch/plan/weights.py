@@ -93,9 +93,14 @@ def _from_index(model: Model, index: Fields, because: str) -> Model:
 
 
 def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
-    """Return the model with weights from the bytes of its tensors by name; without a tied head's copy, as in vLLM."""
+    """Return the model with weights from the bytes of its tensors by name; without a tied head's copy, as in vLLM.
+
+    Raises:
+        Failure: they are not the tensors of this model.
+    """
     layers = [0] * len(model.layers)
     parts = Counter[str]()
+    _check_layers(model, sizes, source)
     for name, size in sizes.items():
         found = _LAYER.match(name)
         if _VISION.match(name):
@@ -111,6 +116,20 @@ def from_tensors(model: Model, sizes: Mapping[str, int], source: str) -> Model:
     embedding, head, other = parts["embedding"], parts["head"], parts["other"]
     summed = Weights(tuple(layers), embedding, head, other, parts["vision"], parts["draft"], source)
     return replace(model, weights=summed)
+
+
+def _check_layers(model: Model, names: Iterable[str], source: str) -> None:
+    """Raise `Failure` if tensors of some layers are missing, or belong to layers that the config does not have."""
+    there = {int(found[1]) for found in map(_LAYER.match, names) if found and len(found[1]) < 10}
+    count = len(model.layers)
+    missing, more = sorted({*range(count)} - there), sorted(one for one in there if one >= count)
+    if there and missing:
+        cause = f"no tensor of layer {missing[0]} in {source}, and num_hidden_layers is {count}"
+    elif more and not model.draft_layers and not model.unknown:
+        cause = f"tensors of layer {more[-1]} in {source}, and num_hidden_layers is {count}"
+    else:
+        return
+    raise Failure(Problem("weights of another model", model.name, cause))
 
 
 def scaled(estimated: Weights | None, model: Model, total: int, source: str, *, whole: bool = False) -> Weights:
