@@ -18,7 +18,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from vpatch.errors import Failure
-from vpatch.plan import FULL
+from vpatch.plan import ATTENTIVE
 from vpatch.plan.checkpoint import model_of
 from vpatch.plan.deployment import Deployment, Gpu, arithmetic_of
 from vpatch.plan.kv_cache import blocks_for, capacity, layout, longest, stages_of
@@ -46,7 +46,8 @@ def _some_quantized(draw: Draw) -> bool:
 
 def _stage_without_attention(draw: Draw) -> bool:
     stages = stages_of(draw.text["num_hidden_layers"], draw.stages)
-    return draw.hybrid and any(FULL not in draw.text["layer_types"][stage.start : stage.stop] for stage in stages)
+    kinds = model_of(draw.config, "", name="").layers
+    return draw.hybrid and any(set(ATTENTIVE).isdisjoint(kinds[stage.start : stage.stop]) for stage in stages)
 
 
 def _in_flashinfer(draw: Draw) -> bool:
@@ -69,7 +70,7 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     ),
     "key heads that cannot be divided are found when weights are loaded": (
         ">=0.20",
-        lambda draw: draw.hybrid and draw.text["linear_num_key_heads"] % draw.ranks > 0,
+        lambda draw: draw.text.get("linear_num_key_heads", 0) % draw.ranks > 0,
     ),
     "Triton has no FP8 before Ada, nor FlashInfer such heads": (
         ">=0.24",
@@ -152,6 +153,7 @@ def ours(draw: Draw, release: str) -> Found | str:
         pipeline_parallel_size=draw.stages,
         speculative_tokens=draw.speculative,
         enable_prefix_caching=draw.arguments["enable_prefix_caching"],
+        mamba_ssm_cache_dtype=draw.arguments.get("mamba_ssm_cache_dtype", "auto"),
     )
     try:
         laid = layout(model, said)

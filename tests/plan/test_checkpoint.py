@@ -43,8 +43,8 @@ def test_a_hybrid_is_read_from_its_text_config() -> None:
     assert model.hybrid
     assert [index for index, kind in enumerate(model.layers) if kind == FULL] == list(range(3, 40, 4))
     assert model.attention == Attention(heads=16, kv_heads=2, head_size=256)
-    assert model.linear
-    assert (model.linear.value_heads, model.linear.state_dtype) == (32, "float32")
+    assert model.state
+    assert (model.state.heads, model.state.dtype) == (32, "float32")
     assert (model.draft_layers, model.vision, model.unknown) == (1, True, ())
 
 
@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "value heads": (
         text(linear_num_value_heads=20),
-        "text_config.linear_num_value_heads is 20, no multiple of 16 key heads",
+        "text_config.linear_num_value_heads is 20, no multiple of 16 groups",
     ),
     "state": (
         text(mamba_ssm_dtype="int4"),
@@ -211,7 +211,7 @@ def test_what_is_not_modeled_is_named_and_bounded(name: str) -> None:
     assert len(model.unknown) == 1
     assert model.unknown[0].startswith(told)
     assert set(model.layers) == {FULL}
-    assert model.linear is None
+    assert model.state is None
 
 
 def test_bounds_take_the_largest_of_what_differs_by_layer() -> None:
@@ -256,8 +256,8 @@ def test_the_dtype_is_the_one_that_vllm_takes(wanted: str) -> None:
     model = model_of(text(**inner) | outer, "config.json", name="dtype")
 
     assert model.dtype == wanted.partition(",")[0]
-    assert model.linear
-    assert model.linear.state_dtype == model.dtype
+    assert model.state
+    assert model.state.dtype == model.dtype
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "auto", "re:(", FULL, "fp8"])
