@@ -275,7 +275,7 @@ def _stateful(random: Random, kind: str, ranks: int) -> dict[str, Any]:
         | {"hidden_size": size * heads["num_attention_heads"]}
     )
     mamba_heads = ranks * random.choice((2, 4, 8))
-    groups = random.choice([count for count in (1, 2, 4) if not mamba_heads % count and (count == 1 or not count % ranks)])
+    groups = random.choice([1, *(count for count in (2, 4) if not mamba_heads % count and not count % ranks)])
     kinds = [FULL if index % each == 2 else LINEAR for index in range(layers)]
     if kind == "nemotron_h":
         letters = "".join(random.choice("ME-M") if kind == LINEAR else "*" for kind in kinds[2:])

@@ -54,6 +54,10 @@ def _in_flashinfer(draw: Draw) -> bool:
     return draw.text["head_dim"] in (64, 128, 256)
 
 
+def _granite(draw: Draw) -> bool:
+    return bool(draw.config["model_type"] == "granitemoehybrid")
+
+
 UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
     "only the first group, of states or of windows, is asked whether a request fits": (
         "<0.19",
@@ -84,6 +88,8 @@ UNLIKE: dict[str, tuple[str, Callable[[Draw], bool]]] = {
         ">=0.29",
         lambda draw: _some_quantized(draw) and draw.capability[0] == 10 and _in_flashinfer(draw),
     ),
+    "the newest transformers of 0.20.2's names the kinds of a Granite 4's layers otherwise": ("==0.20.2", _granite),
+    "the newest transformers names the kinds of a Granite 4's layers otherwise": (">=0.24,<0.26", _granite),
     "a cache of another float type than the model's is refused": (
         ">=0.33",
         lambda draw: draw.dtype == "bfloat16" and draw.text["dtype"] == "float16",

@@ -73,8 +73,12 @@ def test_it_reads_what_vllm_builds(name: str, release: str, reads: Reads) -> Non
     if release < "0.27" and name in NOT_YET:
         assert "refused" in found
         return
+    if release < "0.26" and found.get("refused") == "KeyError: 'linear_attention'":
+        pytest.skip("the newest transformers names the kinds of a Granite 4's layers otherwise than this release")
     assert "refused" not in found, found
     model = read(home / name)
+    if ", dense" in name:
+        found = found | {"experts": 0}  # vLLM has the number in the config, and no layer with experts
 
     assert not model.unknown
     assert layers(model) == found["layers"]

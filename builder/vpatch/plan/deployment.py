@@ -53,7 +53,7 @@ class Arithmetic:
     aligns_skipped: bool = False
     decode_buffers: bool = False  # in each layer, for TurboQuant
     block_per_request: bool = False  # with CUDA graphs, a model with states needs a block for each request of a batch
-    exports_states: bool = False  # during a prefill, by kernels that need one more block, and blocks of 64 tokens
+    exports_states: Sequence[str] = ()  # kinds of states that are kept during a prefill, too, in one more block
     scales_yarn: bool = True  # multiplies the original length by YaRN's factor
     small_gb10: bool = False  # takes the batches of small cards for it
     large_batch: int = 8192  # default of `--max-num-batched-tokens` on GPUs of 160 GiB and more

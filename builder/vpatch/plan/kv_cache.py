@@ -17,7 +17,7 @@ from math import ceil, lcm
 from packaging.version import Version
 
 from vpatch.errors import Failure, Problem, did_you_mean, nearest
-from vpatch.plan import ATTENTIVE, FULL, MAMBA2, SLIDING, STATEFUL, Attention, Model
+from vpatch.plan import ATTENTIVE, BOTH, FULL, MAMBA2, SLIDING, STATEFUL, Attention, Model
 from vpatch.plan.deployment import FP8, TURBOQUANT, Deployment, arithmetic_of, in_second_runner
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -86,7 +86,7 @@ def layout(model: Model, deployment: Deployment) -> Layout:
 def _hybrid(model: Model, deployment: Deployment, per_token: int, stages: Sequence[range]) -> Layout:
     """Lay out a model with states: blocks of attention are as long as a state is large."""
     state, exports = _state_bytes(model, deployment), _exports_states(model, deployment)
-    granule = 64 if exports else KERNEL_BLOCK
+    granule = 64 if exports and model.delta else KERNEL_BLOCK  # of FlashInfer's kernels
     grow = model.state is not None and keeps_every_state(model, deployment)
     if model.state and grow:
         granule = lcm(granule, model.state.chunk)
@@ -216,11 +216,12 @@ def longest(layout: Layout, deployment: Deployment, blocks: int) -> int:
 
 
 def _exports_states(model: Model, deployment: Deployment) -> bool:
-    """Whether prefill kernels export states on the way, as FlashInfer's for Gated DeltaNet do."""
-    if not (model.delta and arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching):
+    """Whether prefill kernels export states on the way; those of Gated DeltaNet are FlashInfer's, on newer GPUs."""
+    state = model.state
+    if not (state and state.kind in arithmetic_of(deployment.vllm).exports_states and deployment.enable_prefix_caching):
         return False
     major, minor = deployment.gpu.capability or (0, 0)
-    return (major, minor) == (9, 0) or (major in {10, 12} and model.state is not None and model.state.state_size == 128)
+    return not model.delta or (major, minor) == (9, 0) or (major in {10, 12} and state.state_size == 128)
 
 
 def stages_of(layers: int, stages: int) -> list[range]:
@@ -265,8 +266,10 @@ def _check(model: Model, deployment: Deployment) -> None:
             problems.append(Problem("cannot divide the model", f"{ranks} GPUs", cause))
     if stages > len(model.layers):
         problems.append(Problem("cannot divide the model", f"{stages} stages", f"it has {len(model.layers)} layers"))
-    if deployment.kv_cache_dtype in TURBOQUANT and SLIDING in model.layers:
+    if deployment.kv_cache_dtype in TURBOQUANT and not {SLIDING, BOTH}.isdisjoint(model.layers):
         cause = "plan does not know what TurboQuant makes of sliding windows"
+        if BOTH in model.layers:
+            cause = "vLLM does not find the attention of layers that also keep a state"
         problems.append(Problem("no such KV cache", deployment.kv_cache_dtype, cause))
     states = arithmetic_of(deployment.vllm).state_dtypes
     if deployment.mamba_ssm_cache_dtype not in states:

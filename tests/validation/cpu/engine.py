@@ -67,7 +67,8 @@ def specs_of(config: Any) -> list[dict[str, Any]]:
     for stage in range(stages):
         first, end = get_pp_indices(count, stage, stages)
         own = range(first, end if stage < stages - 1 else sys.maxsize)
-        compilation.static_forward_context = {name: layer for name, layer in layers.items() if _index(name, count) in own}
+        here = {name: layer for name, layer in layers.items() if _index(name, count) in own}
+        compilation.static_forward_context = here
         config.cache_config = cache if stage == stages - 1 else copy.copy(cache)
         current_platform.update_block_size_for_backend(config)
         runner = SimpleNamespace(vllm_config=config, shared_kv_cache_layers={})
