@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpatch.errors import Failure
-from vpatch.plan import FULL, LINEAR, SLIDING, Attention
+from vpatch.plan import BOTH, FULL, LINEAR, MLP, MOE, SLIDING, Attention
 from vpatch.plan.checkpoint import model_of, read
 
 from tests.failures import problem_of, problems_of
@@ -58,6 +58,7 @@ def test_a_folder_and_its_config_give_the_same_model(tmp_path: Path) -> None:
     assert read(folder, name="else").name == "else"
 
 
+ZAMBA2 = {"architectures": ["Zamba2ForCausalLM"], "model_type": "zamba2"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no heads": (QWEN3 | {"num_attention_heads": 0}, "num_attention_heads is 0, not 1 to 65,536"),
     "negative": (QWEN3 | {"hidden_size": -2048}, "hidden_size is -2048, not 1 to 16,777,216"),
@@ -94,6 +95,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "state": (
         text(mamba_ssm_dtype="int4"),
         "text_config.mamba_ssm_dtype is 'int4', not one of float32, bfloat16, float16",
+    ),
+    "pattern": (
+        named("NemotronHForCausalLM", hybrid_override_pattern="MEM"),
+        "hybrid_override_pattern is 'MEM', not 4 of the letters M * - E",
+    ),
+    "channels": (
+        named("GraniteMoeHybridForCausalLM", mamba_d_head=48),
+        "mamba_n_heads is 128, which does not divide 4,096 channels as the config says",
     ),
     "vision": (QWEN3_5 | {"vision_config": [1]}, "vision_config is a list, not an object"),
 }
@@ -198,7 +207,7 @@ NOT_MODELED = {
         "layers of another kind: mamba, sliding_attention",
     ),
     "chunks": (named("LlamaForCausalLM", attention_chunk_size=8192), "attention is chunked"),
-    "Jamba": (REAL["Jamba"], "what the layers of architecture 'JambaForCausalLM' keep"),
+    "Zamba2": (REAL["Jamba"] | ZAMBA2, "what the layers of architecture 'Zamba2ForCausalLM' keep"),
     "nameless": ({**QWEN3, "architectures": None}, "what the layers of a config that names no architecture keep"),
 }
 
@@ -279,5 +288,5 @@ def test_any_value_of_a_key_gives_a_model_or_a_failure(data: st.DataObject) -> N
         model = model_of(config, "config.json", name="drawn")
     if model:
         assert model.attention.heads % model.attention.kv_heads == 0 or model.unknown
-        assert set(model.layers) <= {FULL, LINEAR, SLIDING}
+        assert set(model.layers) <= {FULL, LINEAR, SLIDING, BOTH, MLP, MOE}
         assert model.weights is None or min(model.weights.layers) > 0

@@ -72,11 +72,12 @@ class State:
 
 @dataclass(frozen=True)
 class Experts:
-    """Mixture of experts: their number, how many a token is routed to, and the width of each."""
+    """Mixture of experts: their number, how many a token is routed to, the width of each, and its matrices."""
 
     count: int
     per_token: int
     intermediate_size: int
+    matrices: int = 3
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from vpatch.plan import (
+    DELTA,
     FULL,
     KEYS,
     KNOWN,
+    LINEAR,
     MOE,
     SLIDING,
     Architecture,
@@ -125,7 +127,9 @@ def _not_modeled(text: Fields, known: Architecture, window: int) -> tuple[str, .
     reasons = []
     if window and known.switched and text.flag("use_sliding_window", default=False):
         reasons.append(f"a sliding window of {window:,} tokens bounds what attention keeps")
-    kinds = HYBRID if known.hybrid else {FULL, SLIDING} if window and not known.switched else {FULL}
+    kinds = {FULL, SLIDING} if window and not known.switched else {FULL}
+    if known.hybrid:
+        kinds = {FULL, LINEAR} if known.state == DELTA else HYBRID
     if others := sorted(set(text.texts("layer_types")) - kinds):
         reasons.append(f"layers of another kind: {', '.join(kind[:40] for kind in others[:5])}")
     if text.number("attention_chunk_size", default=0, least=0, most=_POSITIONS):
@@ -193,7 +197,7 @@ def _experts(text: Fields, known: Architecture) -> Experts | None:
     if per_token > count:
         text.wrong("num_experts_per_tok", f"is {per_token}, of {count} experts")
     width = "moe_intermediate_size" if "moe_intermediate_size" in defaults else "intermediate_size"
-    return Experts(count, per_token, text.number(width, default=defaults[width]))
+    return Experts(count, per_token, text.number(width, default=defaults[width]), known.mlp)
 
 
 def _width(text: Fields, known: Architecture, experts: Experts | None) -> int:
